@@ -27,7 +27,7 @@ def task_reference():
         "file_dep": [
             "etdeploy/recipe/model.py",
             *sorted(map(str, Path("etdeploy/backends").rglob("*.py"))),
-            "etdeploy/recipe/documented.py",
+            "etdeploy/recipe/reference.py",
             "etdeploy/recipe/reference.py",
             *sorted(map(str, Path("etdeploy/bench/records").glob("*.py"))),
             "etdeploy/bench/kept.py",

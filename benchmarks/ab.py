@@ -29,11 +29,10 @@ from pathlib import Path
 
 from etdeploy.bench.measure import Prepared
 from etdeploy.bench.turns import measure_in_turns
-from etdeploy.compare.model import Comparison, Ratio, Verdict
+from etdeploy.compare.model import Comparison, Ratio, Verdict, judge
 from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.runs import compare_runs
 from etdeploy.compare.statistics import departure, unpaired_ratio
-from etdeploy.compare.verdict import judge
 from etdeploy.core.console import TaskDisplay
 from etdeploy.core.resources import resource_folder
 from etdeploy.graph.job import Job

@@ -29,8 +29,8 @@ from sqlalchemy import insert
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from etdeploy.bench.records.record import RunRecord
+from etdeploy.history.check import findings
 from etdeploy.history.entry import Entry, entry_of
-from etdeploy.history.judge import findings
 from etdeploy.history.model import FindingKind
 from etdeploy.history.place import Place, required_place
 from etdeploy.history.store.connect import WRITES, engine_of

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, BundleFile, Device, ProcessLaunch
 from etdeploy.devices.registry import open_device
-from etdeploy.devices.remote import parts
+from etdeploy.devices.remote import store
 from tests.support.adbd import AdbServer, AndroidRoot, running_adb_server, running_android
 
 SIZE_BYTES = 200_000_000
@@ -111,11 +111,11 @@ def measure(device: AndroidRoot, bundle: Bundle, server: AdbServer) -> None:
     opened = open_device(device.spec)
 
     def verified_afterwards() -> float:
-        parts.PART_BYTES, usual = SIZE_BYTES, parts.PART_BYTES
+        store.PART_BYTES, usual = SIZE_BYTES, store.PART_BYTES
         try:
             return push_anew(opened, bundle)
         finally:
-            parts.PART_BYTES = usual
+            store.PART_BYTES = usual
 
     compare(
         "  verified afterwards / while it travels [s]",
@@ -143,7 +143,7 @@ def cut(device: AndroidRoot, bundle: Bundle) -> None:
     report = opened.push(bundle)
     print(
         f"  {missing} bytes were missing; sent {report.pushed_bytes}: "
-        f"{(report.pushed_bytes - missing) / parts.PART_BYTES:.2f} parts more, "
+        f"{(report.pushed_bytes - missing) / store.PART_BYTES:.2f} parts more, "
         f"in {report.seconds:.2f} s"
     )
     opened.clean()

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.apps.android.tools.find import tool_findings
-from etdeploy.backends.plugged import plugged_findings
+from etdeploy.backends.guarded import plugged_findings
 from etdeploy.backends.registry import BUILT_IN
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import prepare_cache
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError, EtdeployError
+from etdeploy.core.errors import Blocker, BuildError, EtdeployError
 from etdeploy.core.finding import Finding
 from etdeploy.core.processes import process
-from etdeploy.core.text.install import pip_command, system_command
+from etdeploy.core.text.commands import pip_command, system_command
 from etdeploy.devices.ios import command
 from etdeploy.export.needs import LLM_PACKAGES
 from etdeploy.export.spec import TESTED_VERSIONS
@@ -32,8 +31,7 @@ from etdeploy.provider.wheel import executorch_version
 from etdeploy.runner.tools.programs import probe_tools
 from etdeploy.runner.tools.zig import find_zig
 from etdeploy.targets.ndk import Ndk, find_ndk
-from etdeploy.targets.platforms import Target, find_target, host_target
-from etdeploy.targets.qemu import find_emulator
+from etdeploy.targets.platforms import Target, find_emulator, find_target, host_target
 
 _NEEDED_FREE_BYTES = 2_000_000_000
 

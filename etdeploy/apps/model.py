@@ -11,7 +11,21 @@ from typing import Literal
 
 from etdeploy.core.values import Value
 from etdeploy.program.generation import GenerationMethod
+from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.generation import Sampling
+from etdeploy.targets.app_ids import suggested_segment
+
+
+def app_id(loaded: LoadedRecipe) -> str:
+    """The application id on Android, the bundle id on iOS."""
+    # Apple's ids know no underscore.
+    return loaded.recipe.app.id or f"org.example.{suggested_segment(loaded.name).replace('_', '')}"
+
+
+def app_name(loaded: LoadedRecipe) -> str:
+    """What stands below the icon."""
+    return loaded.recipe.app.name or loaded.name
+
 
 MODEL_FILE = "model.json"
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from etdeploy.apps.identity import app_id
 from etdeploy.apps.model import (
     MODEL_FILE,
     AppChat,
@@ -20,11 +19,11 @@ from etdeploy.apps.model import (
     AppSize,
     AppValue,
     Payload,
+    app_id,
 )
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.bench.outputs.steps import estimate_step
-from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
+from etdeploy.bench.outputs.tensors import UnreadableError, estimate_step, read_tensor
 from etdeploy.bench.outputs.tolerance import limits_for
 from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError

@@ -10,8 +10,7 @@ from typing import Protocol
 from etdeploy.apps.model import AppModel
 from etdeploy.backends.values import Extras
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import UsageError
+from etdeploy.core.errors import Blocker, UsageError
 from etdeploy.core.progress import Progress
 from etdeploy.core.values import Explained, Value
 from etdeploy.custom_ops.kernels import CustomOps

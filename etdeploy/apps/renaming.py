@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import sha256_bytes, sha256_file
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 Content = Mapping[str, "bytes | Path"]
 """A project's files by their POSIX paths: bytes, or a file to copy."""

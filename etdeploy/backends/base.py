@@ -10,24 +10,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from etdeploy.backends.names import OTHER_BACKEND
+from etdeploy.backends.schemes import OTHER_BACKEND
 
 if TYPE_CHECKING:
     from etdeploy.backends.causes import Cause, Word
     from etdeploy.backends.options import Option
-    from etdeploy.backends.payload import CompiledFor, Payload
     from etdeploy.backends.values import (
         Build,
+        CompiledFor,
         Destination,
         ExportRequest,
         Extras,
         Package,
         Partitions,
+        Payload,
         PlannedRun,
         Simulated,
         Workstation,
     )
-    from etdeploy.core.blocker import Blocker
+    from etdeploy.core.errors import Blocker
     from etdeploy.core.finding import Finding
     from etdeploy.core.flatbuffer import Table
     from etdeploy.core.values import Explained
@@ -207,7 +208,7 @@ class Backend:
         Raises:
             CorruptError: The payload is damaged.
         """
-        from etdeploy.backends.payload import Payload
+        from etdeploy.backends.values import Payload
 
         return Payload()
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.causes import Cause
-from etdeploy.backends.payload import Payload
-from etdeploy.backends.values import Extras, Package, Simulated
-from etdeploy.core.blame import Origin, each_given, one_given
-from etdeploy.core.blocker import Blocker
+from etdeploy.backends.registry import GROUP, exporting_backends, plugged_backend
+from etdeploy.backends.values import Extras, Package, Payload, Simulated, Workstation
+from etdeploy.core.errors import Blocker, PluginError, UsageError
 from etdeploy.core.finding import Finding
 from etdeploy.core.flatbuffer import CorruptError
+from etdeploy.core.plugins import Origin, each_given, one_given, plugin_names, plugin_owner
 from etdeploy.core.values import Explained
 
 EACH: Mapping[str, type] = {
@@ -65,3 +65,33 @@ def guarded(backend: Backend, origin: Origin) -> Backend:
         asked = one_given(origin, hook, getattr(backend, hook), kinds, *allowed)
         object.__setattr__(same, hook, asked)
     return same
+
+
+def plugged_findings(station: Workstation) -> Iterator[Finding]:
+    """Each of them, with what it looks for itself, or why it cannot be used."""
+    for name in plugin_names(GROUP):
+        owner = plugin_owner(GROUP, name)
+        if name in exporting_backends():
+            why = f"{owner} has a backend {name!r}, and so has etdeploy, which uses its own."
+            yield _finding(name, None, f"{why}\nTell its author, who can choose another name.")
+            continue
+        try:
+            backend = plugged_backend(name)
+        except UsageError as error:
+            yield _finding(name, None, f"{error.message}\n{error.remedy}")
+            continue
+        yield _finding(name, owner, None)
+        try:
+            yield from backend.findings(station) if backend else ()
+        except PluginError as error:
+            yield _finding(f"{name}: its findings", None, str(error))
+
+
+def _finding(name: str, found: str | None, remedy: str | None) -> Finding:
+    return Finding(
+        name=f"backend {name}",
+        state="ok" if found else "optional",
+        found=found,
+        needed_for="recipes and programs that name it",
+        remedy=remedy,
+    )

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from etdeploy.backends.base import Backend
 from etdeploy.backends.coreml import COREML
 from etdeploy.backends.openvino.backend import OPENVINO
-from etdeploy.backends.others import OTHERS
 from etdeploy.backends.portable import PORTABLE
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.vulkan.backend import VULKAN
@@ -27,6 +26,57 @@ from etdeploy.core.plugins import (
     plugin_origin,
     plugin_owner,
 )
+
+OTHERS: tuple[Backend, ...] = (
+    Backend(
+        name="mps",
+        delegate_id="MPSBackend",
+        component="backend_mps",
+        switch="EXECUTORCH_BUILD_MPS",
+        cmake_target="mpsdelegate",
+        systems=("macos", "ios"),
+    ),
+    Backend(
+        name="mlx",
+        delegate_id="MLXBackend",
+        component="backend_mlx",
+        switch="EXECUTORCH_BUILD_MLX",
+        cmake_target="mlxdelegate",
+        submodules=("backends/mlx/third-party/mlx",),
+        wheels=("macos-arm64",),
+        systems=("macos",),
+    ),
+    Backend(
+        name="neuropilot",
+        delegate_id="NeuropilotBackend",
+        component="backend_neuron",
+        switch="EXECUTORCH_BUILD_NEURON",
+        cmake_target="neuron_backend",
+        systems=("android",),
+        arches=("aarch64",),
+        loads=True,
+    ),
+    Backend(
+        name="enn",
+        delegate_id="EnnBackend",
+        component="backend_enn",
+        switch="EXECUTORCH_BUILD_ENN",
+        cmake_target="enn_backend",
+        systems=("android",),
+        arches=("aarch64",),
+        loads=True,
+    ),
+    Backend(
+        name="vgf",
+        delegate_id="VgfBackend",
+        component="backend_vgf",
+        switch="EXECUTORCH_BUILD_VGF",
+        cmake_target="vgf_backend",
+        systems=("android", "linux"),
+        loads=True,
+    ),
+)
+
 
 GROUP = "etdeploy.backends"
 # In the order of the documentation.

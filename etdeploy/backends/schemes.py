@@ -37,3 +37,11 @@ EMBEDDINGS: dict[str, str] = {
 GROUPED_EMBEDDINGS = ("4w",)
 # The schemes that tables of embeddings can be quantised beside: the others quantise a traced graph.
 EMBEDDINGS_BESIDE = ("none", *LINEAR_SCHEMES)
+
+
+# Also that of a recipe that names none.
+DEFAULT = "xnnpack"
+# Bundled recipes are named like their backend.
+DEFAULT_RECIPE = DEFAULT
+OTHER_BACKEND = f"Lower to another backend: --set export.backend={DEFAULT}"
+OTHER_PROGRAM = "Export the model for another backend: the program is finished, and keeps its own."

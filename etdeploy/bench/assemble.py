@@ -9,11 +9,10 @@ from pathlib import Path
 
 import etdeploy
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.conditions import cooldown_notes, disturbances_of, samples_of
-from etdeploy.bench.generation.points import points_of
+from etdeploy.bench.conditions import Revision, cooldown_notes, disturbances_of, samples_of
 from etdeploy.bench.generation.prompts import text_of
 from etdeploy.bench.generation.request import compared_ids
-from etdeploy.bench.generation.results import runs_of
+from etdeploy.bench.generation.results import points_of, runs_of
 from etdeploy.bench.generation.work import Work, work_of
 from etdeploy.bench.memory import memory_of
 from etdeploy.bench.notes import (
@@ -27,8 +26,8 @@ from etdeploy.bench.outputs.texts import check_text
 from etdeploy.bench.outside import outside_of
 from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TEXT, TIMING, PassResult, Results
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.memory import Memory
-from etdeploy.bench.records.outside import Outside
+from etdeploy.bench.records.outputs import Outside, RewritesRecord, TextCheck
+from etdeploy.bench.records.performance import Memory, Sustained
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
@@ -38,17 +37,12 @@ from etdeploy.bench.records.record import (
     RunnerRecord,
     RunRecord,
 )
-from etdeploy.bench.records.rewrites import RewritesRecord
-from etdeploy.bench.records.sustained import Sustained
-from etdeploy.bench.records.texts import TextCheck
-from etdeploy.bench.revision import Revision
 from etdeploy.bench.sizes import Checks, size_notes, size_records
-from etdeploy.bench.sustained.notes import sustained_notes
-from etdeploy.bench.sustained.result import sustained_of
+from etdeploy.bench.sustained.result import sustained_notes, sustained_of
 from etdeploy.bench.timing.series import Series, series_of
 from etdeploy.bench.timing.sweep import thread_records
 from etdeploy.bench.timing.threads import Threads
-from etdeploy.core.text.install import pip_command
+from etdeploy.core.text.commands import pip_command
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.methods import require_method, values_of_method
 from etdeploy.program.folder import IDLE, REWRITES, Provenance, load_provenance

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from etdeploy.bench.passes import TIMING, Results
 from etdeploy.bench.records.conditions import DeviceSample, Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.state.observed import Observed
+from etdeploy.bench.state.watch import Observed
 from etdeploy.bench.timing.series import Series
 from etdeploy.bench.units import long_time
+from etdeploy.core import git
 from etdeploy.core.console import count
 from etdeploy.devices.base import DeviceState
 from etdeploy.recipe.model import Cooldown
@@ -226,3 +228,31 @@ def _clock(observed: Observed, processors: Processors | None) -> Iterator[str]:
                 "slept. Durations are not affected, dates are."
             )
             return
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A commit; `dirty` when files below the folder differ from it or are not in it."""
+
+    commit: str | None
+    dirty: bool | None
+
+
+_NONE = Revision(None, None)
+
+
+def revision_of(path: Path) -> Revision:
+    """The revision of the folder that `path` is in.
+
+    Without git, outside a repository, and for a file that the repository ignores (an installed
+    package inside it), both fields are None.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        return _NONE
+    head = git.ask(folder, "rev-parse", "--verify", "HEAD")
+    ignored = git.ask(folder, "check-ignore", "--quiet", path.name) is not None
+    if head is None or ignored:
+        return _NONE
+    changes = git.ask(folder, "status", "--porcelain", "--", ".")
+    return Revision(head.strip(), None if changes is None else bool(changes.strip()))

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
-from etdeploy.bench.conditions import judged
+from etdeploy.bench.conditions import Revision, judged, revision_of
 from etdeploy.bench.generation.request import (
     MEMORY_REQUEST,
     PROFILE_REQUEST,
@@ -25,12 +25,17 @@ from etdeploy.bench.passes import MEMORY, PROFILE, TEXT, TIMING, Pass, PassResul
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
-from etdeploy.bench.revision import Revision, revision_of
 from etdeploy.bench.sizes import compare_sizes, compare_threads
 from etdeploy.bench.state.watch import Opening, Watch
-from etdeploy.bench.timing.emulated import emulated_defaults, limit_s, probe_of
-from etdeploy.bench.timing.planning import Plan, plan_for_app, plan_passes
-from etdeploy.bench.timing.sweep import chosen_threads, fastest, settled
+from etdeploy.bench.timing.series import emulated_defaults, limit_s, probe_of
+from etdeploy.bench.timing.sweep import (
+    Plan,
+    chosen_threads,
+    fastest,
+    plan_for_app,
+    plan_passes,
+    settled,
+)
 from etdeploy.bench.timing.threads import Threads, choose_threads, compared_with_cores
 from etdeploy.bench.units import long_time
 from etdeploy.core.console import count

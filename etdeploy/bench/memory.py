@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.bench.records.memory import Memory, MemoryPoint, WeightsKind
+from etdeploy.bench.records.performance import Memory, MemoryPoint, WeightsKind
 from etdeploy.program.model import Method, Program
 from etdeploy.runner.protocol import RunnerMemory, RunnerResults
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.outputs import OutputCheck, TextCheck
 from etdeploy.bench.records.record import DeviceRecord, Workload
-from etdeploy.bench.records.texts import TextCheck
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.timing.series import Series
 from etdeploy.program.folder import FORWARD

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from etdeploy.bench.records.outside import Outside, OutsideOperator
+from etdeploy.bench.records.outputs import Outside, OutsideOperator
 from etdeploy.program.model import Operator
 from etdeploy.runner.etdump import Executed, Kernel
 

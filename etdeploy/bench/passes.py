@@ -21,7 +21,7 @@ from etdeploy.bench.generation.results import as_inferences
 from etdeploy.bench.generation.traced import traced_methods
 from etdeploy.bench.records.conditions import Disturbance
 from etdeploy.bench.records.generation import MethodTrace
-from etdeploy.bench.state.observed import UNOBSERVED, Observed
+from etdeploy.bench.state.watch import UNOBSERVED, Observed
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.core.flatbuffer import CorruptError

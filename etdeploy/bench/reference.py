@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.core.kinds import Kind
+from etdeploy.core.values import Kind
 from etdeploy.recipe.reference import KIND_NAMES
 
 _INTRODUCTION = """# Run records

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from etdeploy.bench.passes import RUNNER_LOG
 from etdeploy.bench.records.find import RUN_ID
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.core.errors import Interrupted, UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.delivery import require_writable

@@ -9,8 +9,7 @@ from pathlib import Path
 from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.bench.notes import start_notes
-from etdeploy.bench.outputs.steps import estimate_step
-from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
+from etdeploy.bench.outputs.tensors import UnreadableError, estimate_step, read_tensor
 from etdeploy.bench.outputs.tolerance import Limits, limits_for
 from etdeploy.bench.passes import PassResult, Results
 from etdeploy.bench.records.outputs import OutputCheck

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.performance import Latency
 
 
 def summarize(samples_ms: Sequence[float]) -> Latency:

@@ -9,7 +9,8 @@ from pathlib import Path
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.disk import CACHE_VARIABLE, full_disk, no_room_in, require_room
-from etdeploy.core.text.sizes import size_limit
+from etdeploy.core.text.layout import size_limit
+from etdeploy.core.values import Kind
 
 # Makes backup tools skip the folder (bford.info/cachedir); it also marks the folder as ours.
 TAG = "CACHEDIR.TAG"
@@ -116,3 +117,22 @@ def _unusable(root: Path, error: OSError) -> EtdeployError:
         place=str(root),
         remedy=f"Make it writable, or name another folder:\n{_OTHER}",
     )
+
+
+class CacheKind(Kind):
+    """The folders of the cache."""
+
+    PROGRAMS = "programs"
+    RUNNERS = "runners"
+    WHEELS = "wheels"
+    BUILDS = "builds"
+    SOURCES = "sources"
+    ZIG = "zig"
+    KITS = "kits"
+    BUNDLES = "bundles"
+    TRACES = "traces"
+    PARCELS = "parcels"
+    FETCHED = "fetched"
+    STATE = "state"
+    LOGS = "logs"
+    LOCKS = "locks"

@@ -13,8 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.cache.folder import require_ours
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind, require_ours
 from etdeploy.cache.units import KINDS, Unit, find_units
 from etdeploy.cache.uses import use_lock
 from etdeploy.cache.workspace import Workspace

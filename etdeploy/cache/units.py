@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.uses import use_lock
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.basic import tree_size, write_atomic

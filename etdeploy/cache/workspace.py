@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etdeploy.cache.folder import LOCKS, limit_bytes, prepare_cache
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import LOCKS, CacheKind, limit_bytes, prepare_cache
 from etdeploy.cache.uses import Uses
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import folder_files, new_folder, tree_size, write_atomic

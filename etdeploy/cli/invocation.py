@@ -10,17 +10,17 @@ from pathlib import Path
 from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes
 from etdeploy.cache.tidy import keep_below
 from etdeploy.cache.workspace import NOTES, Workspace
-from etdeploy.cli.named import DEFAULT_OUTPUT
+from etdeploy.cli.options import DEFAULT_OUTPUT
 from etdeploy.core import console
+from etdeploy.core.cached import occasional_task
 from etdeploy.core.files.delivery import Delivery
-from etdeploy.core.occasional import occasional_task
 from etdeploy.graph.job import AppWish, Job, open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.engine import run_steps
-from etdeploy.program.text.speech import Speech
+from etdeploy.program.text.template import Speech
 from etdeploy.recipe.load import load_recipe
 
 _WAIT = "wait"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from etdeploy.backends.names import DEFAULT_RECIPE
+from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from etdeploy.graph.job import AppWish
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,8 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def complete_recipe(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
     from click.shell_completion import CompletionItem
 
-    from etdeploy.recipe.find import bundled_recipes
-    from etdeploy.recipe.packages import packaged_recipes
+    from etdeploy.recipe.find import bundled_recipes, packaged_recipes
 
     known = (*bundled_recipes(), *packaged_recipes())
     names = [CompletionItem(n) for n in known if n.startswith(incomplete)]
@@ -299,3 +303,32 @@ def quiet_option(function: F) -> F:
     return click.option("-q", "--quiet", is_flag=True, help="Show no progress, only the result.")(
         function
     )
+
+
+DEFAULT_OUTPUT = Path("etdeploy-out")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the command line names.
+
+    Attributes:
+        heavy: How many exports and builds may run at once.
+        app: That apps run the programs, and not runners.
+    """
+
+    recipes: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    devices: tuple[str | None, ...] = (None,)
+    target: str | None = None
+    output: Path = DEFAULT_OUTPUT
+    measure_again: bool = False
+    quiet: bool = False
+    fail_fast: bool = False
+    heavy: int | None = None
+    app: AppWish | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether just one recipe on one device is named: then results have another form."""
+        return len(self.recipes) == 1 and len(self.devices) == 1

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from etdeploy.cache.workspace import Workspace
+from etdeploy.cli.invocation import keep_small
 from etdeploy.core import console
+from etdeploy.core.cached import occasional_task
 from etdeploy.core.cancel import Flag, checkpoint, current
 from etdeploy.core.errors import Interrupted, UsageError
+from etdeploy.core.progress import Progress
 from etdeploy.graph.stage_values import StepName
 
 if TYPE_CHECKING:
     from etdeploy.bench.text.answer import Answer
     from etdeploy.bench.text.speaker import Speaker, Speaks
-    from etdeploy.program.text.speech import Speech
+    from etdeploy.program.text.template import Speech
     from etdeploy.program.text.tokenizer import Tokenizer
     from etdeploy.recipe.model import Recipe
     from etdeploy.runner.generation import Sampling
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OTHER_MODEL = "Name one: --model ID_OR_FOLDER"
@@ -102,8 +107,13 @@ class Voice:
             RepetitionError: It repeated itself, and was stopped for that.
             Interrupted: It was stopped.
         """
-        from etdeploy.bench.text.answer import answer_of, room
-        from etdeploy.bench.text.reply import RepetitionError, Reply, repeated_tokens
+        from etdeploy.bench.text.answer import (
+            RepetitionError,
+            Reply,
+            answer_of,
+            repeated_tokens,
+            room,
+        )
 
         generation = self.speaker.generation
         fitting = room(generation, len(prompt))
@@ -144,7 +154,7 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
         EtdeployError: A step failed.
     """
     from etdeploy.cli.invocation import invoke
-    from etdeploy.core.occasional import occasional_task
+    from etdeploy.core.cached import occasional_task
     from etdeploy.program.text.tokenizer import load_tokenizer
     from etdeploy.recipe.load import load_recipe
 
@@ -158,7 +168,7 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
         speech=wanted.speech, measures=False,
     ) as job:  # fmt: skip
         from etdeploy.bench.text.speaker import opened_speaker
-        from etdeploy.bench.timing.emulated import emulated_defaults
+        from etdeploy.bench.timing.series import emulated_defaults
         from etdeploy.graph.stage_values import load_bundle, load_program
         from etdeploy.program.folder import load_provenance
 
@@ -257,3 +267,20 @@ def _sampling(recipe: Recipe, given: dict[str, float | int | None]) -> tuple[Sam
 
 # What the random choice is limited to.
 _OF_CHANCE = ("top_k", "top_p", "min_p")
+
+
+@contextmanager
+def reading_traces(quiet: bool) -> Iterator[tuple[Workspace, Progress]]:
+    """Gives the cache that keeps what traces say, and the progress of reading those not in it.
+
+    Args:
+        quiet: Whether nothing is shown.
+    """
+    workspace = Workspace.opened()
+    with (
+        workspace.in_use(),
+        console.TaskDisplay(quiet=quiet) as display,
+        occasional_task(display, "profile", "read and kept") as tell,
+    ):
+        yield workspace, tell
+    keep_small(workspace, quiet)

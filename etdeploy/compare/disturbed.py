@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import stdev
 
-from etdeploy.bench.records import starts
+from etdeploy.bench.records import performance as starts
 from etdeploy.bench.records.conditions import SLOWING, Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Start
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.starts import Start
 from etdeploy.compare.model import Statistic
 from etdeploy.compare.pairs import FASTER_HALF_PAIRS
 

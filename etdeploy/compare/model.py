@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from etdeploy.core.kinds import Kind
-from etdeploy.core.values import Value
+from collections.abc import Mapping
+
+from etdeploy.core.values import Kind, Value
 
 
 class Verdict(Kind):
@@ -134,3 +135,98 @@ class Comparison(Value):
     differences: tuple[str, ...] = ()
     operators: tuple[OperatorChange, ...] = ()
     outputs: tuple[OutputDifference, ...] = ()
+
+
+# An operator, or a delegate's node, with its module; self time in one inference, in milliseconds.
+OperatorTimes = Mapping[tuple[str, str], float]
+_MOST = 10
+# A tracer changes times, and one trace shows no spread: what is smaller says nothing.
+_LEAST_SHARE = 0.01
+
+
+def operator_changes(a_ms: OperatorTimes, b_ms: OperatorTimes) -> tuple[OperatorChange, ...]:
+    """The operators whose time changed most, the largest change first.
+
+    Changes below 1 % of the longer inference are left out. An operator that only A has and one that
+    only B has are one row where they do the work of the same module: a quantised layer has another
+    name.
+
+    Args:
+        a_ms: By name and module.
+        b_ms: The same of B.
+    """
+    least = _LEAST_SHARE * max(sum(a_ms.values()), sum(b_ms.values()))
+    replaced = _replaced(a_ms, b_ms)
+    changes = [
+        OperatorChange(name=key[0], module=key[1], a_ms=a_ms.get(key), b_ms=b_ms.get(key))
+        for key in dict.fromkeys((*a_ms, *b_ms))
+        if key not in replaced and key not in replaced.values()
+    ]
+    changes += [
+        OperatorChange(name=f"{a[0]} -> {b[0]}", module=a[1], a_ms=a_ms[a], b_ms=b_ms[b])
+        for a, b in replaced.items()
+    ]
+    changes.sort(key=_size, reverse=True)
+    return tuple(change for change in changes[:_MOST] if _size(change) >= least > 0)
+
+
+def _replaced(a_ms: OperatorTimes, b_ms: OperatorTimes) -> dict[tuple[str, str], tuple[str, str]]:
+    """Operators of A with what stands in their place in B."""
+    gone, new = (
+        {module: [key for key in own if key[1] == module and key not in other] for _, module in own}
+        for own, other in ((a_ms, b_ms), (b_ms, a_ms))
+    )
+    return {
+        keys[0]: new[module][0]
+        for module, keys in gone.items()
+        if module and len(keys) == 1 and len(new.get(module, ())) == 1
+    }
+
+
+def _size(change: OperatorChange) -> float:
+    return abs((change.b_ms or 0.0) - (change.a_ms or 0.0))
+
+
+MIN_DIFFERENCE_PERCENT = 1.0
+"""Smaller differences are not called, however sure they are: where a linker puts a function, or the
+size of the environment, changes times by as much (Mytkowicz and others, "Producing wrong data
+without doing anything obviously wrong!", 2009)."""
+
+
+def judge(ratio: Ratio, min_difference_percent: float = MIN_DIFFERENCE_PERCENT) -> Verdict:
+    """The verdict on B: a difference needs an interval without 1, and has to be large enough."""
+    if ratio.low is None or ratio.high is None or ratio.low <= 1 <= ratio.high:
+        return Verdict.NO_DIFFERENCE
+    if is_small(ratio, min_difference_percent):
+        return Verdict.NO_DIFFERENCE
+    return Verdict.SLOWER if ratio.median > 1 else Verdict.FASTER
+
+
+def is_small(ratio: Ratio, min_difference_percent: float) -> bool:
+    """Whether the slower one takes less than that much longer than the faster one."""
+    return max(ratio.median, 1 / ratio.median) < 1 + min_difference_percent / 100
+
+
+def why(ratio: Ratio, pairs: int, min_difference_percent: float = MIN_DIFFERENCE_PERCENT) -> str:
+    """The reason for the verdict, in a sentence.
+
+    Args:
+        ratio: Of the times.
+        pairs: Number of pairs; 0 where starts were not paired.
+        min_difference_percent: As `judge` got it.
+    """
+    of = f"{pairs} pairs" if pairs != 1 else "one pair"
+    if ratio.low is None or ratio.high is None:
+        if pairs:
+            return f"{of} cannot show the spread between starts: at least 3 are needed"
+        return "each side has one start: the spread between starts is unknown"
+    between = f"between {ratio.low:.3f} and {ratio.high:.3f}"
+    by = f"of {of}" if pairs else "of starts that did not take turns"
+    if ratio.low <= 1 <= ratio.high:
+        return f"the ratio {by} is {between} with 95 % confidence, and that includes 1"
+    if is_small(ratio, min_difference_percent):
+        return (
+            f"the ratio {by} is {between} with 95 % confidence, but a difference below "
+            f"{min_difference_percent:g} % is not called one"
+        )
+    return f"the ratio {by} is {between} with 95 % confidence"

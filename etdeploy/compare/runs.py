@@ -21,6 +21,7 @@ from etdeploy.bench.timing.series import spread_of
 from etdeploy.compare.comparable import obstacles
 from etdeploy.compare.disturbed import Usable, medians_of, usable_pairs, usable_starts
 from etdeploy.compare.model import (
+    MIN_DIFFERENCE_PERCENT,
     Comparison,
     OperatorChange,
     OutputDifference,
@@ -28,10 +29,11 @@ from etdeploy.compare.model import (
     Ratio,
     Side,
     Verdict,
+    judge,
+    why,
 )
 from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.statistics import BETWEEN_RECORDS, unpaired_ratio
-from etdeploy.compare.verdict import MIN_DIFFERENCE_PERCENT, judge, why
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.console import count
 from etdeploy.core.files.basic import inside

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
+
+from etdeploy.core import console
+from etdeploy.core.progress import Progress
 
 T = TypeVar("T")
 
@@ -36,3 +40,26 @@ class cached_property(Generic[T]):  # noqa: N801 - as functools calls it
             return self
         value = instance.__dict__[self._name] = self._compute(instance)
         return value
+
+
+@contextmanager
+def occasional_task(display: console.TaskDisplay, name: str, done: str) -> Iterator[Progress]:
+    """Gives the progress of work that may have nothing to do.
+
+    Args:
+        display: Shows the task from its first progress on.
+        name: Of the task.
+        done: What is shown when the block ends well.
+    """
+    started = False
+
+    def tell(text: str, fraction: float | None = None) -> None:
+        nonlocal started
+        if not started:
+            display.start(name)
+        started = True
+        display.advance(name, text, fraction)
+
+    yield tell
+    if started:
+        display.end(name, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,3 +55,16 @@ class Explained(Value):
     value: str | None = None
     reason: str
     by_hand: bool = False
+
+
+class Kind(str, Enum):
+    """A name from a closed set, written and compared as plain text.
+
+    Python has StrEnum for this since 3.11.
+    """
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self.value), spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from etdeploy.core.blame import Origin, blamed, given, one_given
+from etdeploy.core.plugins import Origin, blamed, given, one_given
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
@@ -26,8 +26,7 @@ from etdeploy.devices.base import (
     StreamingRun,
     Talk,
 )
-from etdeploy.devices.kinds import DeviceKind, Recovery
-from etdeploy.devices.spec import DeviceSpec
+from etdeploy.devices.kinds import DeviceKind, DeviceSpec, Recovery
 
 T = TypeVar("T")
 

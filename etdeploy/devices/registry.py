@@ -11,8 +11,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.plugins import load_plugin, plugin_names, plugin_origin
 from etdeploy.devices.base import Device, DeviceListing
-from etdeploy.devices.kinds import DeviceKind, Recovery, described, failed
-from etdeploy.devices.spec import DeviceSpec, split_spec
+from etdeploy.devices.kinds import DeviceKind, DeviceSpec, Recovery, described, failed, split_spec
 
 GROUP = "etdeploy.devices"
 """The entry points by which other packages add kinds of devices."""
@@ -182,7 +181,7 @@ def _open_ssh(spec: DeviceSpec, _workspace: Workspace) -> Device:
 def _open_ios(spec: DeviceSpec, _workspace: Workspace) -> Device:
     kind, _, udid = (spec.serial or "").partition(":")
     if kind == "simulator":
-        from etdeploy.devices.ios.simulator.device import open_simulator
+        from etdeploy.devices.ios.simulator import open_simulator
 
         return open_simulator(udid or None)
     from etdeploy.devices.ios.choice import open_ios

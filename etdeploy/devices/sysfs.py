@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from etdeploy.devices import battery
+from etdeploy.devices import clusters
 from etdeploy.devices.base import DeviceState
+from etdeploy.devices.shell import parse_load, parse_meminfo
 
 _OF_BATTERY = ("type", "scope", "capacity", "status", "temp")
 _POWER = ("current_now", "voltage_now", "power_now")
@@ -63,7 +64,7 @@ def parse_state(text: str) -> DeviceState:
         thermal_status=_firmware_status(_ending(files, "get_throttled")),
         temperatures_celsius=_temperatures(files) | _hwmon(files),
         battery_milliamps=_milliamps(supply),
-        battery_volts=battery.volts(_number(supply.get("voltage_now"))),
+        battery_volts=volts(_number(supply.get("voltage_now"))),
         power_saving=None if profile is None else profile == "low-power",
         cpu_quota=_quota(files),
     )
@@ -97,11 +98,11 @@ def _milliamps(supply: Mapping[str, str]) -> float | None:
     """Some laptops report the power in µW in place of the current."""
     charging = _CHARGING.get(supply.get("status", ""))
     micro_amps = _number(supply.get("current_now"))
-    voltage = battery.volts(_number(supply.get("voltage_now")))
+    voltage = volts(_number(supply.get("voltage_now")))
     micro_watts = _number(supply.get("power_now"))
     if micro_amps is None and micro_watts is not None and voltage:
         micro_amps = round(micro_watts / voltage)
-    return battery.milliamps(micro_amps, charging)
+    return milliamps(micro_amps, charging)
 
 
 def _firmware_status(text: str | None) -> str | None:
@@ -141,3 +142,66 @@ def _ending(files: Mapping[str, str], name: str) -> str | None:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+
+
+def linux_state(
+    sys_files: str, cpu_files: str, meminfo: str, loadavg: str, status: str
+) -> DeviceState:
+    """The state of this machine or a board.
+
+    Args:
+        sys_files: `path:content` lines of `FILES`.
+        cpu_files: Those of `clusters.FILES`.
+        meminfo: The text of /proc/meminfo.
+        loadavg: The text of /proc/loadavg.
+        status: The text of /proc/self/status.
+    """
+    found = parse_state(sys_files)
+    saving = (found.power_saving, clusters.parse_power_saving(cpu_files))
+    return found.model_copy(
+        update={
+            "load_average": parse_load(loadavg),
+            "clusters": clusters.parse_clusters(cpu_files),
+            "available_memory_bytes": parse_meminfo(meminfo, "MemAvailable"),
+            "power_saving": None if saving == (None, None) else any(saving),
+            "usable_cpus": clusters.parse_usable_cpus(status),
+            "throttle_events": clusters.parse_throttle_events(cpu_files),
+        }
+    )
+
+
+# What a phone or laptop draws at least while it runs, in mA.
+_LEAST_MA = 20
+
+
+def milliamps(raw: int | None, charging: bool | None) -> float | None:
+    """The current out of a battery in mA, from its `current_now`; None where it cannot be told.
+
+    Linux says µA, negative while the battery is discharged
+    (https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-power). Samsung's kernels say
+    mA, and Qualcomm's old ones and Huawei's have the other sign. So the sign follows from the
+    battery's status. The unit follows from the size: less than 20,000 µA would be less than a
+    device draws while it runs, and 20,000 mA is more than a charger gives.
+
+    Args:
+        raw: As the device reports it.
+        charging: Whether its status is charging, or discharging; None for neither, as when it is
+            full. Then the current may be anything, so a small one has no unit.
+    """
+    if raw is None or abs(raw) >= 2**31 - 1:  # what Android's service says for "unknown"
+        return None
+    is_micro = abs(raw) >= 1000 * _LEAST_MA
+    if charging is None:
+        return -raw / 1000 if is_micro else None
+    size = abs(raw) / 1000 if is_micro else float(abs(raw))
+    if not is_micro and size < _LEAST_MA and not charging:
+        return None  # such as 0, which some report for "unknown"
+    return -size if charging else size
+
+
+def volts(raw: int | None) -> float | None:
+    """A battery's voltage in V, which is reported in µV, mV or V; None for no possible one."""
+    for scale in (1_000_000, 1000, 1):
+        if raw is not None and 2 <= raw / scale <= 100:
+            return raw / scale
+    return None

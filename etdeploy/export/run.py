@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import as_everywhere, with_idle
 from etdeploy.backends.values import Workstation
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import folder_files

@@ -20,7 +20,7 @@ from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
 from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
-from etdeploy.program.text.speech import Speech
+from etdeploy.program.text.template import Speech
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.paths import NO_TEXT
 from etdeploy.recipe.place import KeyPath, Place

@@ -6,8 +6,7 @@ A visit may take several *attempts*; at most one of them counts.
 
 from __future__ import annotations
 
-from etdeploy.core.kinds import Kind
-from etdeploy.core.values import Value
+from etdeploy.core.values import Kind, Value
 from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts
 
 

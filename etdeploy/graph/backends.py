@@ -8,13 +8,12 @@ from dataclasses import replace
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_named, backend_of, code_of
 from etdeploy.backends.values import Destination, Extras, Partitions, Simulated, Workstation, merged
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import CheckError, ExportError
+from etdeploy.core.errors import Blocker, CheckError, ExportError
 from etdeploy.graph.job import Job
 from etdeploy.plan.components import linked_backends
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
-from etdeploy.targets.android import soc_name
+from etdeploy.targets.ndk import soc_name
 
 
 def wanted_soc(job: Job, backend: Backend) -> str | None:

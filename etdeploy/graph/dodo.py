@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from etdeploy.backends.names import DEFAULT_RECIPE
+from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core import console
 from etdeploy.graph.job import open_job
 from etdeploy.graph.pipeline import make_steps

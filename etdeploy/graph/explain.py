@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained, Value
 from etdeploy.export.spec import rewrites_of
 from etdeploy.graph.backends import bundle_notes, program_blockers
@@ -13,10 +13,9 @@ from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import model_notes, version_notes
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
-from etdeploy.graph.tasks.task import TaskStatus, statuses, tasks_of
-from etdeploy.plan.language import language_choices
+from etdeploy.graph.tasks.steps import TaskStatus, statuses, tasks_of
+from etdeploy.plan.language import language_choices, rewrite_choices
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.plan.rewrites import rewrite_choices
 
 
 class Task(Value):

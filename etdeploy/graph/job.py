@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Device, DeviceFacts, lock_name
-from etdeploy.program.text.speech import Speech
+from etdeploy.program.text.template import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
 
@@ -119,7 +119,7 @@ class Job:
         Raises:
             DeviceError: Somebody else has reserved it.
         """
-        from etdeploy.shelf.check import device_held
+        from etdeploy.shelf.named import device_held
 
         if self.device is None or self.identity is None:
             raise RuntimeError("a step that needs a device was selected without one")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.progress import Progress
 from etdeploy.graph.backends import missing_for_bundle
 from etdeploy.graph.job import Job
@@ -103,8 +102,8 @@ def libraries_problem(libraries: Libraries, workspace: Workspace) -> str | None:
 def _sources(
     resolved: Resolved, exported_with: str | None, progress: Progress, log: Path | None
 ) -> Libraries:
+    from etdeploy.provider.checkout import require_complete
     from etdeploy.provider.clone import clone, fetch_submodules
-    from etdeploy.provider.submodules import require_complete
     from etdeploy.runner.missing import require_present, submodules_of
 
     job, plan = resolved.job, resolved.plan

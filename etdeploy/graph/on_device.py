@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from etdeploy.bench.records.record import Workload
 from etdeploy.bench.records.stored import is_readable
 from etdeploy.bench.units import duration
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import sha256_file

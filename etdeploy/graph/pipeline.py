@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.core import console
 from etdeploy.export.preload import OWN_PROCESSES, Exporter
 from etdeploy.export.run import ExportedProgram, export_program

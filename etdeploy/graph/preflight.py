@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import CheckError
+from etdeploy.core.errors import Blocker, CheckError
 from etdeploy.export.hf.check import context_note
 from etdeploy.export.methods import EXPORTED_METHODS, require_method
 from etdeploy.export.needs import check_language_model, check_needs
@@ -16,7 +15,7 @@ from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
-from etdeploy.program.text.speech import require_speech
+from etdeploy.program.text.template import require_speech
 from etdeploy.program.text.tokenizer import tokenizer_folder
 from etdeploy.provider.checkout import require_readable
 from etdeploy.recipe.another_backend import remedies_for

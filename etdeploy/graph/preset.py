@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from etdeploy.cache.kinds import CacheKind
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.cache.folder import CacheKind
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.resources import resource_folder
 from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.graph.job import Job

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import digest_json
 from etdeploy.export.cache import Situation

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.bench.records.stored import StoredRun, load_run
-from etdeploy.core.kinds import Kind
-from etdeploy.core.values import Value
+from etdeploy.core.values import Kind, Value
 from etdeploy.devices.base import Bundle
 from etdeploy.export.run import ExportedProgram
 from etdeploy.graph.job import Job

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from etdeploy.core.kinds import Kind
+from etdeploy.core.values import Kind
 from etdeploy.history.metrics import metrics_of
 from etdeploy.history.series import Series, series_of
 

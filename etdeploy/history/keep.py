@@ -14,7 +14,7 @@ from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.files.basic import read_text, write_atomic
 from etdeploy.core.files.locks import briefly
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.history.place import Place, data_folder, place_of
 
 if TYPE_CHECKING:

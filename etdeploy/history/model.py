@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from etdeploy.compare.model import Ratio
-from etdeploy.core.kinds import Kind
-from etdeploy.core.values import Value
+from etdeploy.core.values import Kind, Value
 from etdeploy.history.entry import Judgement
 from etdeploy.history.series import Series
 

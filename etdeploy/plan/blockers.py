@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.registry import backend_of
-from etdeploy.core.blocker import Blocker
+from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
+from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import KERNELS_TORCHAO, provided
 from etdeploy.plan.relations import is_on

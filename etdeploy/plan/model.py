@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.hashing import digest_json
-from etdeploy.core.kinds import Kind
-from etdeploy.core.values import Explained, Value
+from etdeploy.core.values import Explained, Kind, Value
 
 
 class Provider(Kind):

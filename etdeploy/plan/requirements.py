@@ -15,7 +15,7 @@ from etdeploy.plan.components import (
     backend_component,
     operator_component,
 )
-from etdeploy.program.attention import attention_of
+from etdeploy.program.generation import attention_of
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.model import Recipe
 

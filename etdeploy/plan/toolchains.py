@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained
-from etdeploy.targets import apple, ndk
+from etdeploy.targets import ndk, platforms
 from etdeploy.targets.platforms import ANDROID_ABIS, Target
 
 MUSL = "linux-aarch64-musl"
@@ -17,7 +17,7 @@ def plan_toolchain(target: Target, host: Target) -> Explained | None:
         value = f"<NDK>/{ndk.TOOLCHAIN_FILE}"
         reason = "the NDK's own toolchain file"
     elif target.system in ("ios", "macos"):
-        value = f"<checkout>/{apple.TOOLCHAIN_FILE}"
+        value = f"<checkout>/{platforms.TOOLCHAIN_FILE}"
         reason = "ExecuTorch builds for Apple's systems with ios-cmake, a part of the checkout"
     elif target.name == host.name or target.toolchain is None:
         return None
@@ -38,7 +38,7 @@ def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
     if target.system == "android":
         return ndk.android_definitions(_ABI[target.name], android_api)
     if target.system in ("ios", "macos"):
-        return apple.apple_definitions(target.name)
+        return platforms.apple_definitions(target.name)
     return ()
 
 

@@ -10,22 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-from etdeploy.backends.names import OTHER_BACKEND
 from etdeploy.backends.registry import backend_of, find_backend
+from etdeploy.backends.schemes import OTHER_BACKEND
 from etdeploy.bench.records.again import measure_again
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import ExportError, RunError, UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
-from etdeploy.core.text.install import pip_command
-from etdeploy.core.text.shell import quoted
-from etdeploy.export.installed import installed_version
+from etdeploy.core.text.commands import pip_command, quoted
+from etdeploy.export.needs import installed_version
 from etdeploy.profile.calls import (
     Call,
     Chain,

@@ -6,7 +6,8 @@ Written into `export.json` when the program is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field
 
@@ -192,3 +193,30 @@ class Evaluation(Value):
         """Whether quantisation makes the model so much worse that a user has to know."""
         before, after = self.perplexity, self.exported_perplexity
         return before is not None and (after is None or after >= _LARGE_LOSS * before)
+
+
+def random_ids(
+    lengths: Sequence[int],
+    *,
+    vocabulary: int,
+    bos_id: int | None,
+    stop_ids: Collection[int],
+    seed: int,
+) -> tuple[tuple[int, ...], ...]:
+    """A prompt of each length; the shorter ones begin like the longer ones.
+
+    Args:
+        lengths: How many tokens each has.
+        vocabulary: Number of tokens.
+        bos_id: What each begins with; None for nothing.
+        stop_ids: Tokens that end texts, which none has: after them, some models give nothing
+            sensible.
+        seed: The same prompts for the same seed and vocabulary, on every machine.
+    """
+    draw = random.Random(seed)  # noqa: S311 - no secret
+    stop = set(stop_ids)
+    ids = [] if bos_id is None else [bos_id]
+    usable = [token for token in range(vocabulary) if token not in stop]
+    while len(ids) < max(lengths):
+        ids.append(usable[int(draw.random() * len(usable))])
+    return tuple(tuple(ids[:length]) for length in lengths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.values import CompiledFor
 from etdeploy.core.values import Value
 
 

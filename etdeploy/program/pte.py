@@ -19,7 +19,7 @@ from pathlib import Path
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import open_regular
 from etdeploy.core.flatbuffer import CorruptError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 FILE_IDENTIFIER = b"ET12"
 _HEADER = struct.Struct("<4sIQQ")

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import write_atomic
@@ -15,7 +15,7 @@ from etdeploy.core.files.leftovers import working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
-from etdeploy.core.text.install import system_command
+from etdeploy.core.text.commands import system_command
 from etdeploy.provider.checkout import (
     REPOSITORY,
     REPOSITORY_VARIABLE,
@@ -23,8 +23,9 @@ from etdeploy.provider.checkout import (
     Checkout,
     clone_folder,
     examine,
+    in_release,
+    missing_submodules,
 )
-from etdeploy.provider.submodules import in_release, missing_submodules
 
 # Beside the clone: lists the submodules that were fetched completely.
 _NOTE = "submodules.json"

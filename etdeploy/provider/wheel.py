@@ -14,15 +14,14 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
-from etdeploy.core.text.install import pip_command
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import pip_command, quoted
 from etdeploy.core.values import Value
 from etdeploy.plan.components import RUNTIME
 from etdeploy.targets.platforms import Target

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from etdeploy.backends.names import DEFAULT
+from etdeploy.backends.schemes import DEFAULT
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.files.basic import open_regular
 from etdeploy.recipe.place import KeyPath, Place

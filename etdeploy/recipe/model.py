@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_names, find_backend
 from etdeploy.backends.rewrites import AUTO, REWRITES
-from etdeploy.backends.schemes import LINEAR_SCHEMES
+from etdeploy.backends.schemes import DEFAULT, LINEAR_SCHEMES
 from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
     DEFAULT_EVALUATED,

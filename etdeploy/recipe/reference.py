@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 import types
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_backends
-from etdeploy.backends.schemes import QUANTIZATIONS
+from etdeploy.backends.schemes import DEFAULT, QUANTIZATIONS
 from etdeploy.recipe.choice import Choice, Takes
-from etdeploy.recipe.documented import key_texts
 from etdeploy.recipe.model import Recipe, section_of
 
 _INTRODUCTION = f"""# Recipes
@@ -189,3 +191,25 @@ def _quantizations() -> Iterator[str]:
     for name, text in QUANTIZATIONS.items():
         yield f"| `{name}` | {text} |"
     yield ""
+
+
+def key_texts(model: type[BaseModel]) -> dict[str, str]:
+    """The text of each documented key of a section."""
+    [section] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(section, ast.ClassDef)  # noqa: S101 - for the type checker
+    texts = {}
+    for key, text in pairwise(section.body):
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name):
+            match text:
+                case ast.Expr(ast.Constant(str(found))):
+                    texts[key.target.id] = inspect.cleandoc(found)
+    return texts
+
+
+def sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """A model and all models below it, by class name."""
+    found = {model.__name__: model}
+    for field in model.model_fields.values():
+        if section := section_of(field.annotation):
+            found |= sections(section)
+    return found

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.options import option_problems
 from etdeploy.backends.registry import find_backend, known_backends
 from etdeploy.backends.schemes import (
+    DEFAULT,
     EMBEDDINGS_BESIDE,
     FLOAT_SCHEMES,
     GROUPED_EMBEDDINGS,

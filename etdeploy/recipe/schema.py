@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from etdeploy.backends.registry import exporting_backends, plugged_backends
-from etdeploy.recipe.documented import key_texts, sections
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.reference import key_texts, sections
 from etdeploy.recipe.rules import MODEL_SOURCES
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}

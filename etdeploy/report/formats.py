@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.performance import samples_by_start
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.starts import samples_by_start
 from etdeploy.bench.units import TimeUnit
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
-from etdeploy.core.kinds import Kind
 from etdeploy.core.text.layout import cut
+from etdeploy.core.values import Kind
 from etdeploy.report import shown
 from etdeploy.report.html import page
 from etdeploy.report.html.blocks import (

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
-from etdeploy.compare.model import Comparison, OperatorChange
-from etdeploy.compare.operators import operator_changes
+from etdeploy.compare.model import Comparison, OperatorChange, operator_changes
 from etdeploy.compare.runs import compare_runs
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.progress import Progress, silent

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from etdeploy.bench.records.generation import GenerationPoint, TextGeneration
 from etdeploy.bench.units import rate
 from etdeploy.report import shown
-from etdeploy.report.texts import one_line
+from etdeploy.report.shown import one_line
 
 COLUMNS = (
     "prompt", "new", "depth", "first token", "prefill tok/s", "decode tok/s", "per token", "p90",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from etdeploy.bench.records.conditions import Disturbance
 from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.performance import Spread, Start
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.starts import Spread, Start
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.timing.series import spread_of as spread_between
 from etdeploy.compare.model import Comparison

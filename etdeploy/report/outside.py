@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etdeploy.bench.records.outside import Outside, OutsideOperator
+from etdeploy.bench.records.outputs import Outside, OutsideOperator
 from etdeploy.core.console import count
 from etdeploy.report import shown
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from etdeploy.bench.outputs.verdict import uncompared_outputs, wrong_outputs
-from etdeploy.bench.records.conditions import Disturbance
+from etdeploy.bench.records.conditions import SLOWING, Disturbance, DisturbanceKind
 from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.outputs import TextCheck
+from etdeploy.bench.records.performance import Start
 from etdeploy.bench.records.record import RunRecord, Workload
 from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.bench.units import duration as _duration
 from etdeploy.compare.model import Comparison
+from etdeploy.core.console import count
 from etdeploy.core.console import size as _size
+from etdeploy.program.quality import loss_lines, quality_lines
 
 NOTHING = "–"
 
@@ -135,3 +140,95 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
     return value
+
+
+def mark(record: RunRecord) -> str:
+    """The kinds of what disturbed the run as a whole, `throttled, busy`; empty for nothing."""
+    kinds = [each.kind for each in record.disturbances if each.kind in SLOWING]
+    return ", ".join(kind.value.replace("_", " ") for kind in kinds)
+
+
+def disturbed_lines(record: RunRecord) -> Iterator[str]:
+    """A line for each kind: the starts that it disturbed, and the sentence of the first."""
+    starts = record.workload.runs
+    for kind in DisturbanceKind:
+        told = [(n, d) for n, start in enumerate(starts, 1) for d in _of(start, kind)]
+        whole = [each for each in record.disturbances if each.kind == kind]
+        if told or whole:
+            text = told[0][1].text if told else whole[0].text
+            yield f"{kind.value.replace('_', ' ')}{_where([n for n, _ in told], starts)}: {text}"
+
+
+def _of(start: Start, kind: DisturbanceKind) -> Iterator[Disturbance]:
+    return (each for each in start.disturbances if each.kind == kind)
+
+
+def _where(numbers: list[int], starts: tuple[Start, ...]) -> str:
+    if len(starts) < 2 or not numbers:
+        return ""
+    if len(numbers) == len(starts):
+        return " in all starts"
+    if len(numbers) == 1:
+        return f" in start {numbers[0]} of {len(starts)}"
+    return f" in {len(numbers)} of {len(starts)} starts"
+
+
+def verdict_lines(workload: TextGeneration) -> Iterator[str]:
+    """The verdict on the texts, and where quantisation changes them; nothing without texts."""
+    texts = workload.texts
+    wrong = [text for text in texts if text.within_tolerance is False]
+    unknown = [text for text in texts if text.within_tolerance is None]
+    right = [text for text in texts if text.within_tolerance]
+    if wrong:
+        which = f"{len(wrong)} of {count(len(texts), 'text')}"
+        yield f"WRONG: {which} {'is' if len(wrong) == 1 else 'are'} not what the model gives"
+    elif right:
+        yield f"correct: {_equal(right)}"
+    for text in unknown:
+        yield f"NOT COMPARED: {text.name}: {text.parting}"
+    for text in (*wrong, *right):
+        if text.parting:
+            yield f"{text.name}: {text.parting}"
+    yield from original_lines(texts)
+
+
+def quality_of(record: RunRecord) -> Iterator[str]:
+    """How good the model is, as far as it was evaluated, and what quantisation costs."""
+    workload = record.workload
+    if isinstance(workload, TextGeneration):
+        yield from quality_lines(workload.evaluation) if workload.evaluation else ()
+    yield from loss_lines(record.program.quantization_loss)
+
+
+def _equal(texts: Sequence[TextCheck]) -> str:
+    *others, last = (text.equal_tokens for text in texts)
+    tokens = "".join(f"{number:,} and " for number in others) + count(last, "token")
+    model = "the quantised model's" if texts[0].original_ids is not None else "the model's"
+    if all(text.whole for text in texts):
+        return f"token for token {model}, run eagerly ({tokens})"
+    errors = [text.max_logit_error for text in texts if text.max_logit_error is not None]
+    if len(errors) == len(texts):
+        compared = count(sum(text.compared_tokens or 0 for text in texts), "position")
+        return f"{model} logits, run eagerly, within {max(errors):.3g} at {compared}"
+    return f"{model}, run eagerly, up to tokens that are nearly as probable ({tokens})"
+
+
+def original_lines(texts: Sequence[TextCheck]) -> Iterator[str]:
+    """What quantisation does to the texts."""
+    known = [text for text in texts if text.original_ids is not None]
+    other = [text for text in known if text.token_ids != text.original_ids]
+    if known and not other:
+        yield "the model gives the same before it is quantised"
+    for text in other:
+        at = (text.original_equal_tokens or 0) + 1
+        yield (
+            f"before it is quantised, the model gives another text from token {at} of "
+            f"{len(text.original_ids or ())} on ({text.name})"
+        )
+
+
+def one_line(text: str | None) -> str:
+    """A text without control characters, which a terminal or a page would obey."""
+    if text is None:
+        return NOTHING
+    return "".join(c if c.isprintable() else " " for c in text).strip()

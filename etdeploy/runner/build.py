@@ -7,7 +7,7 @@ from pathlib import Path
 
 from etdeploy.backends.registry import code_of
 from etdeploy.backends.values import Workstation
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.core.hashing import digest_json

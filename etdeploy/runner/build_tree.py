@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.files.folder_lock import exclusive_folder
-from etdeploy.core.files.locks import exclusive
+from etdeploy.core.files.locks import exclusive, exclusive_folder
 from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.progress import Progress
 from etdeploy.provider.checkout import Checkout

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import require
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import BuildError, require
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration
@@ -36,13 +35,12 @@ from etdeploy.runner.fingerprint import (
 )
 from etdeploy.runner.kernel_sources import aten_operators, needed_sources
 from etdeploy.runner.kleidiai import failed_download, require_kleidiai
+from etdeploy.runner.missing import closure, read_dependencies, system_library
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.registered import Kernels, ask_runner, find_names, read_built, read_libraries
-from etdeploy.runner.shared_libraries import closure, read_dependencies, system_library
 from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs, find_tools
 from etdeploy.runner.tools.toolchains import Toolchain
-from etdeploy.targets.platforms import Target
-from etdeploy.targets.qemu import find_emulator
+from etdeploy.targets.platforms import Target, find_emulator
 
 RUNNER_INFO = "runner.json"
 

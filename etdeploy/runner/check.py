@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import backend_of
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import CheckError
+from etdeploy.backends.schemes import DEFAULT
+from etdeploy.core.errors import Blocker, CheckError
 from etdeploy.plan.components import KERNELS_ETDEPLOY, backend_component, operator_component
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Program

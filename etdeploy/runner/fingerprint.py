@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.backends.registry import runtime_backends
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.resources import code_digest, resource_folder
@@ -16,8 +16,7 @@ from etdeploy.plan.toolchains import MUSL
 from etdeploy.provider.checkout import Checkout
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets import ndk
-from etdeploy.targets.platforms import Target
-from etdeploy.targets.qemu import emulator_identity
+from etdeploy.targets.platforms import Target, emulator_identity
 
 # A level that every NDK has, used to look for the compiler alone.
 _LEAST_ANDROID_API = 28

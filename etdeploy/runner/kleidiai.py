@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.files.basic import read_text
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.relations import is_on

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Iterable
 from datetime import datetime
 
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.history.place import Place, option_for
 from etdeploy.history.shelved import Reservation as Reservation
 from etdeploy.history.shelved import Shelved as Shelved
-from etdeploy.shelf.owner import is_same
 
 
 def covering(
@@ -133,10 +135,37 @@ def active(place: Place) -> tuple[Reservation, ...]:
     Raises:
         StoreError: The history cannot be read.
     """
-    from etdeploy.history.store.glance import reservations_at
+    from etdeploy.history.store.sqlite import reservations_at
 
     return tuple(sorted(reservations_at(place), key=lambda kept: (kept.until, kept.device)))
 
 
 def _noted(kept: Reservation) -> str:
     return f": {kept.note}" if kept.note else ""
+
+
+def this_host() -> str:
+    """What this machine is called, by reservations and by a farm."""
+    return socket.gethostname() or "localhost"
+
+
+def myself() -> str:
+    """USER@HOST of this process."""
+    return f"{_user()}@{this_host()}"
+
+
+def is_same(owner: str, me: str) -> bool:
+    """Whether a reservation's owner is the one who asks.
+
+    Args:
+        owner: USER@HOST, or USER for one on every host.
+        me: USER@HOST.
+    """
+    return owner in (me, me.partition("@")[0])
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        return f"uid-{os.getuid()}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.core.values import Explained
 
 VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")
@@ -222,3 +222,34 @@ def _release(version: str) -> str:
 
 def _major(version: str) -> int:
     return int(version.split(".")[0])
+
+
+# `ro.board.platform` of phones older than Android 12, which have no `ro.soc.model`.
+_PLATFORMS = {
+    "lahaina": "SM8350",
+    "taro": "SM8450",
+    "kalama": "SM8550",
+    "pineapple": "SM8650",
+    "sun": "SM8750",
+    "canoe": "SM8850",
+}
+
+
+def soc_name(
+    soc_model: str | None, board_platform: str | None, listed: Collection[str]
+) -> str | None:
+    """The part number of a phone's SoC, without the suffix of a variant.
+
+    `SM8750P` and `SM8550-AC` are variants of SM8750 and SM8550, which no compiler lists.
+
+    Args:
+        soc_model: The property `ro.soc.model`.
+        board_platform: The property `ro.board.platform`.
+        listed: The part numbers that a backend compiles for.
+    """
+    if not soc_model or soc_model.lower() == "unknown":
+        return _PLATFORMS.get(board_platform or "", board_platform or None)
+    if soc_model.upper() in listed:
+        return soc_model.upper()
+    base = re.match(r"[A-Z]+\d+", soc_model.upper())
+    return base.group() if base and base.group() in listed else soc_model

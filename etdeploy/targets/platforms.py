@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from etdeploy.core.errors import UsageError
+from etdeploy.core.hashing import stamp
+from etdeploy.core.processes import process
+from etdeploy.core.values import Explained
 
 
 @dataclass(frozen=True)
@@ -110,3 +117,76 @@ def host_target() -> Target:
         f"etdeploy does not run on {system} {arch}",
         remedy="Use Linux x86_64, Linux aarch64 or macOS on Apple silicon.",
     )
+
+
+# A submodule of ExecuTorch, in the checkout.
+TOOLCHAIN_FILE = "third-party/ios-cmake/ios.toolchain.cmake"
+SUBMODULE = "third-party/ios-cmake"
+
+# Platform (as ios-cmake names it) and oldest system version, from ExecuTorch's own presets
+# `ios`, `ios-simulator` and `macos` (CMakePresets.json; equal in 1.3, 1.4 and 1.5).
+_PLATFORMS = {
+    "ios-arm64": ("OS64", "17.0"),
+    "ios-simulator": ("SIMULATORARM64", "17.0"),
+    "macos-arm64": ("MAC_ARM64", "12.0"),
+}
+
+
+def apple_definitions(target: str) -> tuple[Explained, ...]:
+    """Definitions for ios-cmake.
+
+    Args:
+        target: ios-arm64, ios-simulator or macos-arm64.
+    """
+    platform, oldest = _PLATFORMS[target]
+    return (
+        Explained(name="PLATFORM", value=platform, reason=f"{target}, as ios-cmake names it"),
+        Explained(
+            name="DEPLOYMENT_TARGET",
+            value=oldest,
+            reason="the oldest system that ExecuTorch's own preset builds for",
+        ),
+        Explained(
+            name="CMAKE_MACOSX_BUNDLE",
+            value="OFF",
+            reason="the runner is a plain program; ios-cmake would build an app by default",
+        ),
+    )
+
+
+CPU_VARIABLE = "QEMU_CPU"
+"""qemu's own variable: a processor and its features, for instance `cortex-a76` or `max,sve=off`."""
+
+
+def find_emulator(arch: str) -> Path | None:
+    """The emulator for programs of an architecture; the static one if both are installed."""
+    names = (f"qemu-{arch}-static", f"qemu-{arch}")
+    return next((found for name in names if (found := process.which(name))), None)
+
+
+def chosen_cpu() -> str | None:
+    """The processor that the user chose; None leaves it to qemu or to us."""
+    return os.environ.get(CPU_VARIABLE) or None
+
+
+def emulator_version(program: Path) -> str | None:
+    """The version that the emulator reports; None if it reports none."""
+    return _version(program, stamp(program))
+
+
+@lru_cache(maxsize=8)
+def _version(program: Path, stamp: tuple[int, ...]) -> str | None:  # noqa: ARG001 - part of the key
+    try:
+        outcome = process.run(process.Request((str(program), "--version"), timeout_s=20))
+    except OSError:
+        return None
+    found = re.search(r"version (\S+)", outcome.stdout)
+    return found[1] if found else None
+
+
+def emulator_identity(arch: str) -> tuple[str, ...] | None:
+    """Changes with the emulator and the emulated processor; no process is started."""
+    program = find_emulator(arch)
+    if program is None:
+        return None
+    return str(program), *map(str, stamp(program)), chosen_cpu() or ""

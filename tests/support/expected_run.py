@@ -27,7 +27,7 @@ from etdeploy.export.worker.expected.language import (
     perplexity_notes,
     run_original,
 )
-from etdeploy.export.worker.expected.prompts import Prompt, long_prompt_length
+from etdeploy.export.worker.expected.text import Prompt, long_prompt_length
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.loading.hf.fetch import Checkpoint

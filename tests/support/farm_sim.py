@@ -14,7 +14,7 @@ from pathlib import Path
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.model import Ending, Failure, Offer, Parcel, Visit
 from etdeploy.farm.night.background import AtOnce
-from etdeploy.farm.night.deciding.times import Times
+from etdeploy.farm.night.deciding.planning import Times
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.night.parts import Pace, Parts, Plan
 from etdeploy.farm.night.run import run_night

@@ -22,7 +22,7 @@ from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 
 from etdeploy.export.worker.expected.language import greedy_text
-from etdeploy.export.worker.expected.prompts import Prompt
+from etdeploy.export.worker.expected.text import Prompt
 from etdeploy.program.expected import ExpectedText
 from tests.support.generation_values import CAPACITY, CHUNK, PROMPTS, UNDEFINED, VOCABULARY
 

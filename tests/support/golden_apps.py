@@ -11,13 +11,13 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
-from etdeploy.apps.identity import app_id
 from etdeploy.apps.model import (
     MODEL_FILE,
     AppGeneration,
     AppModel,
     AppSize,
     AppValue,
+    app_id,
 )
 from etdeploy.apps.platform import AppSubject, Platform, platform_for
 from etdeploy.apps.project import project_files

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from etdeploy.bench.conditions import Revision
 from etdeploy.bench.measure import Prepared
-from etdeploy.bench.revision import Revision
 from etdeploy.cache.workspace import Workspace
 from etdeploy.deploy.bundle import bundle_file
 from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts, ProcessLaunch

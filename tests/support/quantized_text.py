@@ -19,8 +19,7 @@ from torchao.quantization.granularity import PerGroup
 from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig, quantize_
 
 from etdeploy.export.worker.backends.base import Traced
-from etdeploy.export.worker.expected.calibration import mean_squares
-from etdeploy.export.worker.expected.text import TokenizedText
+from etdeploy.export.worker.expected.text import TokenizedText, mean_squares
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.lowering.layers.scales import Activations, quantized_in_groups

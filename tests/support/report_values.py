@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from etdeploy.bench.records.conditions import DeviceSample, Disturbance, DisturbanceKind
-from etdeploy.bench.records.memory import Memory, MemoryPoint, WeightsKind
+from etdeploy.bench.records.performance import (
+    Energy,
+    Memory,
+    MemoryPoint,
+    Start,
+    Sustained,
+    SustainedPoint,
+    ThreadsRecord,
+    WeightsKind,
+)
 from etdeploy.bench.records.record import DeviceRecord, Inference, RunRecord
-from etdeploy.bench.records.starts import Start, ThreadsRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.records.sustained import Energy, Sustained, SustainedPoint
 from etdeploy.bench.statistics import summarize
 from etdeploy.bench.timing.series import spread_of
 from etdeploy.compare.model import (

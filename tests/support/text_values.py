@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.generation.points import points_of
 from etdeploy.bench.generation.request import point_name, warmup_name
-from etdeploy.bench.generation.results import as_inferences
+from etdeploy.bench.generation.results import as_inferences, points_of
 from etdeploy.bench.generation.work import Work, WorkPoint
 from etdeploy.bench.passes import TIMING, Pass, PassResult
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
+from etdeploy.bench.records.outputs import TextCheck
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.texts import TextCheck
 from etdeploy.bench.timing.series import Series
 from etdeploy.program.expected import (
     Evaluation,

@@ -77,7 +77,7 @@ BACKENDS = re.compile(r"qnn|xnnpack|vulkan|core_?ml|openvino", re.IGNORECASE)
 OF_BACKENDS = ("backends/*", "export/worker/backends/*")
 NAMING_BACKENDS = {
     "plan/cmake_options.py": "lists every option of ExecuTorch's releases, as their files do",
-    "provider/submodules.py": "ExecuTorch keeps its thread pool's sources in XNNPACK's folder",
+    "provider/checkout.py": "ExecuTorch keeps its thread pool's sources in XNNPACK's folder",
     "runner/kleidiai.py": "reads what XNNPACK's own cmake file downloads into the build folder",
     "targets/ndk.py": "says what an old NDK cannot compile",
 }
@@ -312,7 +312,7 @@ def test_the_layers_are_those_of_the_design() -> None:
         (wrong_room, "devices/remote/x.py", "from etdeploy.devices.adb.wire import Packet"),
         (wrong_room, "devices/local/x.py", "from etdeploy.devices.adb.wire import Packet"),
         (wrong_room, "devices/local/x.py", "from etdeploy.devices.registry import open_device"),
-        (wrong_room, "graph/explain.py", "from etdeploy.graph.many.labels import Pair"),
+        (wrong_room, "graph/explain.py", "from etdeploy.graph.many.members import Pair"),
         (wrong_room, "runner/tools/x.py", "from etdeploy.runner.build import build_runner"),
         (wrong_room, "bench/outputs/x.py", "from etdeploy.bench import measure"),
         (impure, "plan/x.py", "import os"),

@@ -15,9 +15,13 @@ from etdeploy.apps.android import app as layout
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
 from etdeploy.apps.android.parts.archive import (
     Entry,
+    apk_parts,
+    apk_problems,
     asset_entry,
     entries_of,
     library_entry,
+    require_sound,
+    unpack_libraries,
     write_archive,
 )
 from etdeploy.apps.android.parts.code import (
@@ -28,9 +32,7 @@ from etdeploy.apps.android.parts.code import (
     link_resources,
     shrink,
 )
-from etdeploy.apps.android.parts.libraries import unpack_libraries
 from etdeploy.apps.android.parts.tool import JAVA_OPTIONS, run_tool
-from etdeploy.apps.android.parts.verify import apk_parts, apk_problems, require_sound
 from etdeploy.apps.android.tools.find import Tools
 from etdeploy.apps.android.tools.jdk import Jdk
 from etdeploy.apps.android.tools.sdk import Sdk
@@ -40,7 +42,7 @@ from etdeploy.core.files.basic import folder_files, new_folder, write_atomic
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import digest_json, sha256_file, stamp
 from etdeploy.core.progress import Progress, silent
-from etdeploy.export.digests import FileDigests
+from etdeploy.export.cache import FileDigests
 
 APK = "app-debug.apk"
 _RESULT = "apk.json"

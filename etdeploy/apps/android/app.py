@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.core import console
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.values import Value
 from etdeploy.targets.app_ids import android_id_problem
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.apps.android.apk import described
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
-from etdeploy.apps.android.parts.verify import require_sound
+from etdeploy.apps.android.parts.archive import require_sound
 from etdeploy.apps.android.tools.gradle import NAME, WRAPPER
 from etdeploy.apps.android.tools.jdk import Jdk
 from etdeploy.core.errors import BuildError
@@ -120,3 +123,127 @@ def _failure(output: str, log: Path | None) -> BuildError:
     remedy = next((text for words, text in _REMEDIES if words.search(output)), None)
     message = "\n".join(["Gradle could not build the app:", *(told or output.splitlines()[-1:])])
     return BuildError(message, remedy=remedy, log=log)
+
+
+MODULE = "app/build.gradle.kts"
+GRADLE_FILES = (MODULE, "build.gradle.kts", "gradle/libs.versions.toml", "settings.gradle.kts")
+_COMMENT = {
+    ".kts": re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL),
+    ".toml": re.compile(r'("(?:\\.|[^"\\\n])*")|#[^\n]*'),
+}
+_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|[{}\n;]|[^"{}\n;]+|"')
+_LITERAL = re.compile(r'(\w+) ?= ?(?:(\d[\d_]*)|"([^"\\$]*)")')
+# By block and name; the fields are those of AndroidApp.
+_FIELDS = {
+    ("android", "compileSdk"): "compile_sdk",
+    ("android", "defaultConfig", "minSdk"): "min_sdk",
+    ("android", "defaultConfig", "targetSdk"): "target_sdk",
+    ("android", "defaultConfig", "versionCode"): "version_code",
+    ("android", "defaultConfig", "versionName"): "version_name",
+}
+# Google Play takes no version code above it, and every API level is below it.
+_LARGEST_NUMBER = 2_100_000_000
+# The APK is one for debugging, without tests.
+_OTHER_VARIANT = re.compile(r"(?:test|androidTest|release)\w*\(")
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A line of a Gradle file, or a part of one, in its blocks."""
+
+    blocks: tuple[str, ...]
+    text: str
+    line: int = 0
+
+    @property
+    def key(self) -> tuple[tuple[str, ...], str]:
+        return self.blocks, self.text
+
+    @property
+    def matters(self) -> bool:
+        other = "release" in self.blocks or _OTHER_VARIANT.match(self.text)
+        return re.search(r"\w", self.text) is not None and not other
+
+    def value(self) -> tuple[str, int | str] | None:
+        """The field of the app that it sets to a literal."""
+        literal = _LITERAL.fullmatch(self.text)
+        name = _FIELDS.get((*self.blocks, literal[1])) if literal else None
+        if literal is None or name is None:
+            return None
+        if name == "version_name":
+            return (name, literal[3]) if literal[3] else None
+        number = int(literal[2] or 0)
+        return (name, number) if 0 < number <= _LARGEST_NUMBER else None
+
+
+def apply_gradle_files(
+    project: Path, app: AndroidApp, generated: Mapping[str, str]
+) -> tuple[AndroidApp, tuple[str, ...]]:
+    """The app with the API levels and versions of a project's build.gradle.kts.
+
+    Args:
+        project: Its folder.
+        app: As it was generated.
+        generated: Texts of `GRADLE_FILES` as they are generated.
+
+    Returns:
+        The app, and notes on every other change of the user, which only Gradle applies.
+    """
+    notes: list[str] = []
+    values: dict[str, int | str] = {}
+    for path, text in generated.items():
+        try:
+            own = (project / path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            notes.append(f"{path} cannot be read; this build applies the generated one")
+            continue
+        statements = [*_statements(own, Path(path).suffix)]
+        if path == MODULE:
+            values = dict(filter(None, (each.value() for each in statements)))
+        notes += _ignored(path, statements, [*_statements(text, Path(path).suffix)], values)
+    if len(notes) > _SHOWN:
+        notes[_SHOWN:] = [f"{len(notes) - _SHOWN} further changes of Gradle files are ignored"]
+    if notes:
+        notes.append("build with Gradle to apply these changes: --set app.build=gradle")
+    return app.model_copy(update=values), tuple(notes)
+
+
+def _ignored(
+    path: str,
+    own: list[_Statement],
+    generated: list[_Statement],
+    values: Mapping[str, int | str],
+) -> Iterator[str]:
+    """Notes on statements that one side has more often than the other one."""
+    left = Counter(each.key for each in generated)
+    for each in own:
+        left[each.key] -= 1
+        if left[each.key] < 0 and each.matters and not each.value():
+            yield f"{path}:{each.line}: only Gradle applies this line: {each.text}"
+    for each in generated:
+        read = each.value()
+        if left[each.key] > 0 and each.matters and (read is None or read[0] not in values):
+            yield f"{path}: this build still applies the removed line: {each.text}"
+
+
+def _statements(text: str, suffix: str) -> Iterator[_Statement]:
+    """What is between braces, semicolons and ends of lines, without comments."""
+    plain = _COMMENT[suffix].sub(lambda found: found[1] or "\n" * found[0].count("\n"), text)
+    blocks: list[str] = []
+    words, line = "", 1
+    for part in _TOKEN.findall(plain):
+        if part not in ("{", "}", "\n", ";"):
+            words += part
+            continue
+        statement = " ".join(words.split())
+        words = ""
+        if part == "{":
+            blocks.append(statement)
+        elif statement:
+            yield _Statement(tuple(blocks), statement, line)
+        if part == "}" and blocks:
+            blocks.pop()
+        line += part == "\n"
+    if words.strip():
+        yield _Statement(tuple(blocks), " ".join(words.split()), line)

@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.apps.android.app import JARS, NATIVE
+from etdeploy.apps.android.parts.archive import unpack_native_module
 from etdeploy.apps.android.parts.code import compile_code
-from etdeploy.apps.android.parts.libraries import unpack_native_module
 from etdeploy.apps.android.tools.find import Tools
 from etdeploy.apps.android.tools.libraries import FBJNI
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import require
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import BuildError, require
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.resources import resource_folder
@@ -34,7 +33,7 @@ from etdeploy.runner.build_tree import BuildTree, open_tree
 from etdeploy.runner.builder import tree_definitions
 from etdeploy.runner.compile import compile_runner, configure
 from etdeploy.runner.fingerprint import compiler_digest
-from etdeploy.runner.shared_libraries import closure
+from etdeploy.runner.missing import closure
 from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets.platforms import ANDROID_ABIS, Target, find_target, host_target

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
 import etdeploy
+from etdeploy.apps.android.apk import build_apk
 from etdeploy.apps.android.app import ASSETS, JARS, NATIVE, AndroidApp, BuiltApk
-from etdeploy.apps.android.build import build_app, choose_build
-from etdeploy.apps.android.gradle import OUTPUT
+from etdeploy.apps.android.gradle import GRADLE_FILES, OUTPUT, apply_gradle_files, build_with_gradle
 from etdeploy.apps.android.native import API, LIBRARY, build_api, build_library, require_fbjni
-from etdeploy.apps.android.parts.gradle_files import GRADLE_FILES, apply_gradle_files
 from etdeploy.apps.android.runtime import RELEASE_API, choose_runtime
 from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
 from etdeploy.apps.android.tools.gradle import NAME as GRADLE
-from etdeploy.apps.android.tools.jdk import find_jdk
+from etdeploy.apps.android.tools.gradle import find_gradle
+from etdeploy.apps.android.tools.jdk import Jdk, find_jdk
 from etdeploy.apps.android.tools.kotlin import find_kotlin
 from etdeploy.apps.android.tools.sdk import find_sdk
-from etdeploy.apps.identity import app_id, app_name
-from etdeploy.apps.model import MODEL_FILE, AppModel
+from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, Sources
 from etdeploy.apps.render import render_tree
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Extras, Workstation
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError, CheckError, UsageError
+from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, require
 from etdeploy.core.files.basic import new_folder
 from etdeploy.core.hashing import digest_json, sha256_file
-from etdeploy.core.progress import Progress
+from etdeploy.core.progress import Progress, silent
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.core.values import Explained
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
@@ -336,3 +335,77 @@ def folder_variables(extras: Extras) -> tuple[str, ...]:
 def needs_files(extras: Extras) -> bool:
     """Whether the installer has to write the native libraries to files."""
     return bool(folder_variables(extras))
+
+
+BuildWish = Literal["auto", "gradle", "sdk"]
+
+
+def choose_build(
+    wish: BuildWish, station: Workstation, project: Path | None, aar: Path | None = None
+) -> tuple[Explained, Path | None]:
+    """What builds the app, with the reason; and the Gradle, where it is that.
+
+    Args:
+        wish: `app.build` of the recipe.
+        station: This machine.
+        project: Its own wrapper comes first; None where there is no project yet.
+        aar: `app.aar` of the recipe, which only the SDK's tools take.
+
+    Raises:
+        BuildError: Gradle is asked for, and there is none that does.
+    """
+    if wish == "sdk":
+        return _chosen("sdk", "app.build is sdk"), None
+    found = find_gradle(station, project)
+    if wish == "gradle":
+        return _chosen("gradle", "app.build is gradle"), require(found)
+    if aar:
+        return _chosen("sdk", f"app.aar names {aar}, which the project's build files do not"), None
+    if isinstance(found, Blocker):
+        return _chosen("sdk", found.why), None
+    return _chosen("gradle", f"there is {found}"), found
+
+
+def build_app(
+    project: Path,
+    work: Path,
+    app: AndroidApp,
+    artifacts: Sequence[str],
+    wish: BuildWish = "auto",
+    progress: Progress = silent,
+    *,
+    station: Workstation | None = None,
+    aar: Path | None = None,
+    log: Path | None = None,
+) -> BuiltApk:
+    """Builds the APK; what did not change since the last time is not made again.
+
+    Args:
+        project: The generated project.
+        work: A folder for this project alone, which stays.
+        app: The app.
+        artifacts: Of ExecuTorch's library, from `choose_runtime`.
+        wish: `app.build` of the recipe.
+        progress: Reports each stage.
+        station: This machine.
+        aar: A file in place of ExecuTorch's library.
+        log: Receives all commands and their output.
+
+    Raises:
+        BuildError: Something is absent, or a tool failed.
+    """
+    here = station or Workstation.this()
+    _, gradle = choose_build(wish, here, project, aar)
+    if gradle:
+        jdk = find_jdk(here)
+        return build_with_gradle(
+            project, gradle, app, progress, jdk=jdk if isinstance(jdk, Jdk) else None, log=log
+        )
+    tools = require_tools(
+        find_tools(here, artifacts, compile_sdk=app.compile_sdk, project=project, aar=aar)
+    )
+    return build_apk(project, work, tools, app, progress, station=here, log=log)
+
+
+def _chosen(value: str, reason: str) -> Explained:
+    return Explained(name="app.build", value=value, reason=reason)

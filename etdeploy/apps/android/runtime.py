@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.registry import backend_of
-from etdeploy.core.blocker import Blocker, joined, refuse
-from etdeploy.core.errors import BuildError
+from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
+from etdeploy.core.errors import Blocker, BuildError, joined, refuse
 from etdeploy.core.values import Explained, Value
 from etdeploy.plan.components import (
     KERNELS_ETDEPLOY,

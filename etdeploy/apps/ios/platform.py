@@ -19,21 +19,24 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 import etdeploy
-from etdeploy.apps.identity import app_id, app_name
-from etdeploy.apps.ios.products import has_thread_pool, package_blockers, swift_products
-from etdeploy.apps.ios.signing import (
+from etdeploy.apps.ios.xcode import (
     LIST_IDENTITIES,
+    XcodeBuild,
+    build_failure,
+    built_app,
     certificate_command,
     chosen_team,
+    has_thread_pool,
     identities,
+    no_xcode,
+    package_blockers,
     subject_command,
+    swift_products,
     team_of_subject,
 )
-from etdeploy.apps.ios.xcode import XcodeBuild, build_failure, built_app, no_xcode
-from etdeploy.apps.model import MODEL_FILE, AppModel
+from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
-from etdeploy.core.blocker import Blocker, refuse
-from etdeploy.core.errors import BuildError, CheckError, UsageError
+from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, refuse
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.processes import process

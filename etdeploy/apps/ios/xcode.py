@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core.errors import BuildError
+from etdeploy.backends.base import Backend
+from etdeploy.backends.registry import backend_of, known_backends
+from etdeploy.backends.schemes import OTHER_PROGRAM
+from etdeploy.core.errors import Blocker, BuildError
+from etdeploy.plan.components import (
+    KERNELS_ETDEPLOY,
+    KERNELS_LLM,
+    KERNELS_OPTIMIZED,
+    KERNELS_QUANTIZED,
+    KERNELS_TORCHAO,
+    RUNTIME,
+    operator_component,
+    threaded,
+)
+from etdeploy.program.model import Program
+from etdeploy.targets.platforms import find_target
 
 CONFIGURATION = "Release"
 
@@ -207,4 +222,167 @@ def no_xcode() -> BuildError:
         "an iOS app is built by Xcode, which runs on a Mac only",
         remedy="Copy the project to a Mac and open it in Xcode,\n"
         "or bring a built .ipa back:  etdeploy run --device ios --app MyApp.ipa",
+    )
+
+
+RUNTIME_PRODUCT = "executorch"
+_KERNELS = (KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO)
+# Their libraries use the thread pool, and of these only that of aten's kernels brings it along.
+_NEED_POOL = frozenset({KERNELS_QUANTIZED, KERNELS_LLM})
+
+
+def swift_products(program: Program) -> tuple[str, ...]:
+    """The package's products that an app with the program links, sorted.
+
+    What the package does not have is `package_blockers`'.
+    """
+    found = {RUNTIME_PRODUCT}
+    for delegate_id in program.backend_ids:
+        backend = backend_of(delegate_id)
+        if backend and backend.component and _has(backend):
+            found.add(backend.component)
+    found |= {name for o in program.operators if (name := operator_component(o)) in _KERNELS}
+    if found & _NEED_POOL:
+        found.add(KERNELS_OPTIMIZED)
+    return tuple(sorted(found))
+
+
+def _has(backend: Backend) -> bool:
+    """The package has every backend that runs on iPhones."""
+    return backend.runs_on(find_target("ios-arm64"))
+
+
+def has_thread_pool(products: tuple[str, ...]) -> bool:
+    """Whether any of the products brings ExecuTorch's thread pool along."""
+    return not threaded().isdisjoint(products)
+
+
+def package_blockers(program: Program, *, finished: bool = False) -> Iterator[Blocker]:
+    """What of the program cannot run with the package.
+
+    Args:
+        program: What inspection found in it.
+        finished: Whether the recipe names it, so that no setting exports it anew.
+    """
+    for delegate_id in program.backend_ids:
+        backend = backend_of(delegate_id)
+        if backend is None or not _has(backend):
+            yield Blocker(
+                what=f"backend {delegate_id}",
+                why=f"the program has parts for {delegate_id}, which does not run on iPhones",
+                remedy=OTHER_PROGRAM if finished else _other_backends(),
+                of_program=True,
+            )
+    lacking: dict[str | None, list[str]] = {}
+    for operator in program.operators:
+        component = operator_component(operator)
+        if component not in (RUNTIME, *_KERNELS):
+            lacking.setdefault(component, []).append(operator)
+    for component, names in lacking.items():
+        yield _no_kernels(component, names)
+
+
+def _other_backends() -> str:
+    names = [b.name for b in known_backends() if b.lowering and b.component and _has(b)]
+    settings = "   or ".join(f"--set export.backend={name}" for name in names)
+    return f"Export for another backend: {settings}"
+
+
+def _no_kernels(component: str | None, names: list[str]) -> Blocker:
+    own = component == KERNELS_ETDEPLOY
+    return Blocker(
+        what=f"operators {', '.join(names)}",
+        why=f"the program calls {', '.join(names)}; ExecuTorch's Swift package has no kernel for "
+        + ("etdeploy's own operators" if own else "them"),
+        remedy="Export the model without them: --set export.generation.attention=stock"
+        if own
+        else "Use a model, or an export, without operators of your own in the app.",
+        of_program=True,
+    )
+
+
+VARIABLES = ("ETDEPLOY_TEAM", "DEVELOPMENT_TEAM")
+LIST_IDENTITIES = ("security", "find-identity", "-v", "-p", "codesigning")
+
+_IDENTITY = re.compile(r'^\s*\d+\) (?P<digest>[0-9A-F]{40}) "(?P<name>[^"]+)"', re.MULTILINE)
+_DEVELOPS = re.compile(r"(?:Apple Development|iPhone Developer): ")
+_UNIT = re.compile(r"\bOU ?= ?(?P<team>[A-Z0-9]{10})\b")
+_TEAM = re.compile(r"[A-Z0-9]{10}")
+
+
+def identities(listed: str) -> tuple[str, ...]:
+    """The names of the certificates that sign apps in development.
+
+    Args:
+        listed: What `LIST_IDENTITIES` printed; certificates whose key is gone are not in it.
+    """
+    names = (match["name"] for match in _IDENTITY.finditer(listed))
+    return tuple(dict.fromkeys(name for name in names if _DEVELOPS.match(name)))
+
+
+def certificate_command(name: str) -> tuple[str, ...]:
+    """Prints a certificate of the keychain in PEM, for `subject_command`."""
+    return ("security", "find-certificate", "-c", name, "-p")
+
+
+def subject_command(certificate: str) -> tuple[str, ...]:
+    """Prints the subject of a certificate in a file; OpenSSL's and LibreSSL's forms differ."""
+    return ("openssl", "x509", "-noout", "-subject", "-in", certificate)
+
+
+def team_of_subject(subject: str) -> str | None:
+    """The team in `subject= /UID=.../CN=.../OU=ABCDE12345/...`; None if there is none."""
+    found = _UNIT.search(subject)
+    return found["team"] if found else None
+
+
+def chosen_team(
+    recipe: str | None, environ: Mapping[str, str], keychain: Callable[[], Iterable[str]]
+) -> str | Blocker:
+    """The id of the team that signs.
+
+    Args:
+        recipe: Its `app.team`.
+        environ: The environment.
+        keychain: Gives the teams of the keychain's certificates; asked only if nothing else says
+            who signs.
+
+    Returns:
+        The team, or what is in the way.
+    """
+    named = [("app.team", recipe), *((name, environ.get(name)) for name in VARIABLES)]
+    for place, team in named:
+        if team:
+            return team if _TEAM.fullmatch(team) else _malformed(place, team)
+    found = sorted(set(keychain()))
+    if len(found) == 1:
+        return found[0]
+    return _several(found) if found else _none()
+
+
+def _malformed(place: str, team: str) -> Blocker:
+    return Blocker(
+        what="developer team",
+        why=f"{place} is '{team}', and the id of a team has ten letters and digits, as in "
+        "ABCDE12345",
+        remedy="It is in Xcode, Settings, Accounts, or at developer.apple.com/account.",
+    )
+
+
+def _several(teams: list[str]) -> Blocker:
+    return Blocker(
+        what="developer team",
+        why=f"the keychain has certificates of several teams: {', '.join(teams)}",
+        remedy=f"Name the one that signs: --set app.team={teams[0]}",
+    )
+
+
+def _none() -> Blocker:
+    return Blocker(
+        what="developer team",
+        why="nobody is there to sign the app: neither app.team nor "
+        f"{' nor '.join(VARIABLES)} names a team, and the keychain has no certificate for "
+        "development",
+        remedy="Open Xcode, Settings, Accounts, and add your Apple ID (a free one will do); then "
+        "Manage\nCertificates, +, Apple Development.",
     )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.causes import NEW_FILE, Cause
-from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.openvino.processor import has_vnni
+from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import (
     Destination,
     ExportRequest,
@@ -26,9 +26,9 @@ from etdeploy.backends.values import (
     PlannedRun,
     Workstation,
 )
-from etdeploy.core.blocker import Blocker, require
+from etdeploy.core.errors import Blocker, require
 from etdeploy.core.finding import Finding
-from etdeploy.core.text.install import pip_command
+from etdeploy.core.text.commands import pip_command
 
 EXTRA = "etdeploy[openvino]"
 # ExecuTorch's wheel asks for these. A program of 2026.0 still runs in 2025.4, and one of 2025.1 to

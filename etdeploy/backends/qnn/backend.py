@@ -9,21 +9,22 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.names import OTHER_BACKEND
 from etdeploy.backends.qnn.options import OPTIONS, option_blocker
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
-from etdeploy.core.blocker import Blocker
+from etdeploy.backends.schemes import OTHER_BACKEND
+from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained
 
 if TYPE_CHECKING:
     from etdeploy.backends.causes import Cause
-    from etdeploy.backends.payload import CompiledFor, Payload
     from etdeploy.backends.values import (
         Build,
+        CompiledFor,
         Destination,
         ExportRequest,
         Extras,
         Partitions,
+        Payload,
         PlannedRun,
         Simulated,
         Workstation,
@@ -80,7 +81,7 @@ class Qnn(Backend):
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Qualcomm's compiler, for ExecuTorch and for the loader."""
-        from etdeploy.backends.qnn.kits.compile import find_compile_kit
+        from etdeploy.backends.qnn.kits.compiler import find_compile_kit
         from etdeploy.backends.qnn.kits.loading import compile_environment
 
         kit = find_compile_kit(station, request.soc)
@@ -88,7 +89,7 @@ class Qnn(Backend):
 
     def prepare_export(self, request: ExportRequest, station: Workstation) -> None:
         """Makes Qualcomm's package look like an SDK, and names its licence when that is new."""
-        from etdeploy.backends.qnn.kits.compile import find_compile_kit
+        from etdeploy.backends.qnn.kits.compiler import find_compile_kit
         from etdeploy.backends.qnn.kits.loading import lay_out
 
         kit = find_compile_kit(station, request.soc)
@@ -97,21 +98,21 @@ class Qnn(Backend):
 
     def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
         """That of Qualcomm's compiler."""
-        from etdeploy.backends.qnn.kits.compile import find_compile_kit
+        from etdeploy.backends.qnn.kits.compiler import find_compile_kit
 
         kit = find_compile_kit(station, request.soc)
         return {"qnn": None if isinstance(kit, Blocker) else kit.version}
 
     def export_failure(self, text: str) -> Cause | None:
         """What Qualcomm's compiler prints."""
-        from etdeploy.backends.qnn.compiler_words import compiler_cause
+        from etdeploy.backends.qnn.words import compiler_cause
 
         return compiler_cause(text)
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """The SoC in the compile spec, and the version in the context binary."""
-        from etdeploy.backends.payload import Payload
         from etdeploy.backends.qnn.payload import compiled_for
+        from etdeploy.backends.values import Payload
 
         return Payload(compiled_for=compiled_for(delegate, payload))
 
@@ -147,7 +148,7 @@ class Qnn(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Iterator[Blocker]:
         """No headers; a recipe may name those of another folder."""
-        from etdeploy.backends.qnn.kits.headers import headers_problem
+        from etdeploy.backends.qnn.kits.sdk import headers_problem
 
         if options.get(_SDK_OPTION) in (None, f"${_SDK_OPTION}"):
             problem = headers_problem(station)
@@ -158,13 +159,13 @@ class Qnn(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
         """The folder of the SDK."""
-        from etdeploy.backends.qnn.kits.headers import find_headers, sdk_option
+        from etdeploy.backends.qnn.kits.sdk import find_headers, sdk_option
 
         return {_SDK_OPTION: sdk_option(find_headers(station)).value or ""}
 
     def build_key(self, station: Workstation) -> str:
         """The version of the SDK, whose headers are compiled in."""
-        from etdeploy.backends.qnn.kits.headers import find_headers
+        from etdeploy.backends.qnn.kits.sdk import find_headers
 
         sdk = find_headers(station)
         return sdk.why if isinstance(sdk, Blocker) else sdk.version
@@ -185,7 +186,7 @@ class Qnn(Backend):
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
         """The libraries that go to the phone, and the simulator with its place."""
-        from etdeploy.backends.qnn.kits.compile import find_compile_kit
+        from etdeploy.backends.qnn.kits.compiler import find_compile_kit
         from etdeploy.backends.qnn.kits.deploy import find_deploy_kit
         from etdeploy.backends.qnn.kits.loading import library_environment
 
@@ -230,8 +231,7 @@ class Qnn(Backend):
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What Qualcomm's libraries log, on a phone or here."""
-        from etdeploy.backends.qnn.simulator_words import simulator_cause
-        from etdeploy.backends.qnn.words import qnn_cause
+        from etdeploy.backends.qnn.words import qnn_cause, simulator_cause
 
         return simulator_cause(text) if device == "host" else qnn_cause(text)
 

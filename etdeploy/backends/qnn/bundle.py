@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.backends.payload import CompiledFor
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import rejects
+from etdeploy.backends.qnn.kits.compiler import find_compile_kit, rejects
 from etdeploy.backends.qnn.kits.deploy import NAME_AN_AAR, DeployKit, find_deploy_kit
 from etdeploy.backends.qnn.kits.libraries import absent_libraries, required_libraries, too_old
 from etdeploy.backends.qnn.kits.sdk import VARIABLE, how_to_get
@@ -22,9 +20,8 @@ from etdeploy.backends.qnn.versions import (
     short_version,
     version_numbers,
 )
-from etdeploy.backends.values import ExtraFile, Extras, Partitions, Workstation
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.backends.values import CompiledFor, ExtraFile, Extras, Partitions, Workstation
+from etdeploy.core.errors import Blocker, BuildError
 
 # fastrpc does not split ADSP_LIBRARY_PATH at ':' (qualcomm/fastrpc 379), so one folder has all. The
 # runner needs LD_LIBRARY_PATH although its libraries are beside it: $ORIGIN in its run path is the

@@ -6,15 +6,14 @@ import platform
 import sys
 from collections.abc import Iterator
 
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import compile_problem
+from etdeploy.backends.qnn.kits.compiler import compile_problem, find_compile_kit
 from etdeploy.backends.qnn.kits.loading import loading_problem
 from etdeploy.backends.qnn.kits.package import runs_here
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
-from etdeploy.targets.android import soc_name
+from etdeploy.core.errors import Blocker
+from etdeploy.targets.ndk import soc_name
 
 _NEEDS = f"the backend qnn needs Qualcomm's compiler (QNN {dotted(ADAPTOR_SDK)} or newer)"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from etdeploy.backends.options import Option, OptionValue
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, QualcommSoc
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 
 # etdeploy's names of ExecuTorch's `QnnExecuTorchHtpPerformanceMode`, with its numbers.
 PERFORMANCE_MODES: dict[str, int] = {

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.socs import QualcommSoc, soc_of
 from etdeploy.backends.qnn.versions import BUILD_ID
+from etdeploy.backends.values import CompiledFor
 from etdeploy.core.flatbuffer import FlatBuffer, Table
 
 # Settings that decide what runs a program, and how.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from etdeploy.backends.names import DEFAULT, OTHER_BACKEND
-from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, soc_of
 from etdeploy.backends.qnn.versions import version_numbers
-from etdeploy.core.blocker import Blocker
-from etdeploy.targets.android import soc_name
+from etdeploy.backends.schemes import DEFAULT, OTHER_BACKEND
+from etdeploy.backends.values import CompiledFor
+from etdeploy.core.errors import Blocker
+from etdeploy.targets.ndk import soc_name
 from etdeploy.targets.platforms import Target
 
 

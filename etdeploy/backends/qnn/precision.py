@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.payload import FLOATS
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, QualcommSoc
 from etdeploy.backends.schemes import FLOAT_SCHEMES
-from etdeploy.core.blocker import Blocker
+from etdeploy.backends.values import CompiledFor
+from etdeploy.core.errors import Blocker
 
 # ExecuTorch, backends/qualcomm/quantizer: "LPBQ requires V69 or a newer version".
 _WITHOUT_BLOCKS = "V68"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
-from etdeploy.backends.names import OTHER_BACKEND
-from etdeploy.core.text.install import system_command
+from etdeploy.backends.schemes import OTHER_BACKEND
+from etdeploy.core.text.commands import system_command
 
 _UNAVAILABLE = re.compile(r"backend VulkanBackend is linked, but not available(?:: (?P<why>.+))?")
 # Mesa's drivers for GPUs that a machine does not have report a failed initialisation.

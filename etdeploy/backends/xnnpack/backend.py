@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
+from etdeploy.backends.causes import NEW_FILE, Cause, Word
 from etdeploy.backends.options import Option
 from etdeploy.backends.rewrites import REWRITES
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES, LINEAR_SCHEMES
+from etdeploy.core.flatbuffer import CorruptError, FlatBuffer
 from etdeploy.core.values import Explained
 
 if TYPE_CHECKING:
-    from etdeploy.backends.causes import Cause
-    from etdeploy.backends.payload import Payload
-    from etdeploy.backends.values import Build
+    from etdeploy.backends.values import Build, Payload
     from etdeploy.core.flatbuffer import Table
 
 
@@ -101,15 +102,13 @@ class Xnnpack(Backend):
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """Counts the nodes."""
-        from etdeploy.backends.payload import Payload
-        from etdeploy.backends.xnnpack.payload import count_nodes
+        from etdeploy.backends.values import Payload
 
         return Payload(nodes=count_nodes(payload))
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What ExecuTorch's backend logs."""
         from etdeploy.backends.causes import first_cause
-        from etdeploy.backends.xnnpack.words import WORDS
 
         return first_cause(text, WORDS)
 
@@ -143,3 +142,41 @@ XNNPACK = Xnnpack(
     tried=True,
     traced=TRACED,
 )
+
+
+WORDS: tuple[Word, ...] = (
+    (r"XNNPACKBackend\S* Failed to initialize", Cause(
+        "XNNPACK could not start on this device, usually because it cannot read which CPU it "
+        "has",
+        "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run "
+        "without XNNPACK: --set export.backend=portable",
+        "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export "
+        f"the model\nagain without XNNPACK, {NEW_FILE}.")),
+)  # fmt: skip
+
+
+_HEADER = struct.Struct("<4x4sHII")
+_HEADER_MAGIC = b"XH00"
+_GRAPH_MAGIC = b"XN"
+_XNODES = 1
+
+
+def count_nodes(payload: memoryview) -> int | None:
+    """The number of XNNPACK nodes; None for a payload in an unknown format.
+
+    Raises:
+        CorruptError: A part of the payload lies outside of it.
+    """
+    magic = bytes(payload[4:8])
+    if magic[:2] == _GRAPH_MAGIC:
+        return _nodes(payload)
+    if magic != _HEADER_MAGIC or len(payload) < _HEADER.size:
+        return None
+    _, _, offset, size = _HEADER.unpack_from(payload)
+    if offset + size > len(payload):
+        raise CorruptError("an XNNPACK partition extends beyond its data")
+    return _nodes(payload[offset : offset + size])
+
+
+def _nodes(graph: memoryview) -> int:
+    return FlatBuffer(graph).root().length(_XNODES, item_bytes=4)

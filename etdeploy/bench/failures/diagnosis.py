@@ -8,8 +8,10 @@ from pathlib import Path
 from shlex import quote
 
 from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
-from etdeploy.backends.names import DEFAULT, OTHER_BACKEND
 from etdeploy.backends.registry import known_backends
+from etdeploy.backends.schemes import DEFAULT, OTHER_BACKEND
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.another_backend import with_settings
@@ -247,3 +249,26 @@ def _own_words(outcome: RunOutcome, exits: Mapping[int, tuple[str, ...]]) -> Cau
             remedies = exits.get(outcome.exit_code or 0, (_CRASHED,))
             return Cause(line.removeprefix(_PREFIX), *remedies)
     return None
+
+
+def require_whole(run: StoredRun) -> None:
+    """Raises unless the sustained pass, if there is one, lasted for its time.
+
+    Args:
+        run: With its record.
+
+    Raises:
+        RunError: It ended early; what it did until then is in the record.
+    """
+    workload = run.record.workload
+    sustained = None if isinstance(workload, TextGeneration) else workload.sustained
+    if sustained is None or sustained.ended_early is None:
+        return
+    raise RunError(
+        f"{sustained.ended_early}. It had worked for {sustained.seconds:.0f} s: the record has "
+        "what was measured until then",
+        place=run.record.device.facts.name,
+        remedy="Measure again, with `run --again`, or for a shorter time: "
+        f"--set benchmark.sustained_s={max(1, int(sustained.seconds / 2))}",
+        log=run.path("log"),
+    )

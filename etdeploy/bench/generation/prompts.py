@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etdeploy.core.errors import UsageError
-from etdeploy.program import prompts
+from etdeploy.program import expected
 from etdeploy.program.generation import Generation
 from etdeploy.program.text.tokenizer import load_tokenizer
 
@@ -24,7 +24,7 @@ def random_ids(
         generation: Of the program.
         seed: The same prompts for the same seed and vocabulary, on every machine.
     """
-    return prompts.random_ids(
+    return expected.random_ids(
         lengths,
         vocabulary=generation.vocabulary,
         bos_id=generation.bos_id,

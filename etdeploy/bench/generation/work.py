@@ -12,7 +12,7 @@ from typing import Literal
 from etdeploy.bench.generation.prompts import random_ids, tokenised
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Benchmark, BenchmarkGeneration, ExportGeneration

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from etdeploy.bench.outputs.tolerance import logit_cosine, logit_limit
-from etdeploy.bench.records.texts import TextCheck
+from etdeploy.bench.records.outputs import TextCheck
 from etdeploy.program.expected import ExpectedText, LogitNoise, NextToken, logit_distance
 from etdeploy.recipe.model import Tolerance
 

@@ -9,7 +9,7 @@ from etdeploy.bench.records.record import RecipeRecord, RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.targets.platforms import TARGETS
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.core.kinds import Kind
-from etdeploy.core.values import Value
+from etdeploy.core.values import Kind, Value
 from etdeploy.devices.base import DeviceState
 
 

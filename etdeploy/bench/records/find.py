@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun, load_run
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 LAST = "last"
 USUAL_OUTPUT = "etdeploy-out"

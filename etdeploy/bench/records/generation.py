@@ -6,11 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from etdeploy.bench.records.kinds import WorkloadKind
-from etdeploy.bench.records.latency import Latency
-from etdeploy.bench.records.outputs import OutputCheck
-from etdeploy.bench.records.starts import Spread, Start
-from etdeploy.bench.records.texts import TextCheck
+from etdeploy.bench.records.outputs import OutputCheck, TextCheck
+from etdeploy.bench.records.performance import Latency, Spread, Start, WorkloadKind
 from etdeploy.core.values import Value
 from etdeploy.program.expected import Evaluation
 from etdeploy.runner.generation import Sampling

@@ -14,14 +14,16 @@ from pydantic import AfterValidator, Field
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.conditions import DeviceSample, Disturbance
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.kinds import WorkloadKind
-from etdeploy.bench.records.latency import Latency
-from etdeploy.bench.records.memory import Memory
-from etdeploy.bench.records.outputs import OutputCheck
-from etdeploy.bench.records.outside import Outside
-from etdeploy.bench.records.rewrites import RewritesRecord
-from etdeploy.bench.records.starts import Spread, Start, ThreadsRecord
-from etdeploy.bench.records.sustained import Sustained
+from etdeploy.bench.records.outputs import OutputCheck, Outside, RewritesRecord
+from etdeploy.bench.records.performance import (
+    Latency,
+    Memory,
+    Spread,
+    Start,
+    Sustained,
+    ThreadsRecord,
+    WorkloadKind,
+)
 from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider

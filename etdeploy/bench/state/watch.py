@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from etdeploy.bench.records.conditions import Cooldown
-from etdeploy.bench.state.observed import Observed
-from etdeploy.bench.state.sensors import cooling_sensor
+from etdeploy.bench.records.conditions import Cooldown, DeviceSample
 from etdeploy.bench.units import long_time
 from etdeploy.core.cancel import sleep_until_stopped
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress
 from etdeploy.devices.base import Device, DeviceState, TimedState
 from etdeploy.recipe.model import Cooldown as Wanted
+
+# Samples of a pass that a record keeps at most: every second of a short one, and as many points as
+# the curve of a long one has.
+MOST_SAMPLES = 120
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was observed of the device before, during and after a pass.
+
+    Attributes:
+        began_s: When the pass began, in seconds since the first did.
+        ended_s: When it had ended, by the same clock.
+        before: The state before; None where it is not known.
+        after: The state after; None where it was not asked for.
+        during: States in the pass, with seconds since the runner was started.
+        cooldown: The wait before it.
+        clock_step_s: How far this machine's clock was moved meanwhile.
+    """
+
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    before: DeviceState | None = None
+    after: DeviceState | None = None
+    during: tuple[TimedState, ...] = ()
+    cooldown: Cooldown | None = None
+    clock_step_s: float = 0.0
+
+    @property
+    def states(self) -> tuple[DeviceState, ...]:
+        """All that are known, in their order."""
+        around = (self.before, *(each.state for each in self.during), self.after)
+        return tuple(state for state in around if state is not None)
+
+    def samples(self, pass_name: str) -> Iterator[DeviceSample]:
+        """The states in the pass and after it, as a record has them."""
+        every = -(-len(self.during) // MOST_SAMPLES) or 1
+        for timed in self.during[::every]:
+            seconds = round(self.began_s + timed.seconds, 2)
+            yield DeviceSample(seconds=seconds, pass_name=pass_name, state=timed.state)
+        if self.after is not None:
+            ended_s = round(self.ended_s, 2)
+            yield DeviceSample(seconds=ended_s, pass_name=pass_name, state=self.after)
+
+
+UNOBSERVED = Observed()
+"""What is known of a pass at which nobody looked."""
+
 
 # The state after a pass is that before the next if it is not older than this.
 _FRESH_S = 1.0
@@ -163,3 +210,29 @@ def wait_until_cool(
         waited_s=round(clock() - began, 2),
         reached=last[1] <= wanted.max_celsius,
     )
+
+
+# Sensors of processors, as Linux and makers of phones name them.
+_PROCESSOR = re.compile(
+    r"cpu|soc|pkg|core|k10temp|zenpower|tsens|cluster|big|mid|little", re.IGNORECASE
+)
+BATTERY = "battery"
+
+
+def processor_sensor(state: DeviceState) -> tuple[str, float] | None:
+    """The hottest sensor of the processor, of all where none is named so: name and °C."""
+    known = state.temperatures_celsius
+    named = {name: value for name, value in known.items() if _PROCESSOR.search(name)}
+    return max((named or known).items(), key=lambda item: item[1], default=None)
+
+
+def cooling_sensor(state: DeviceState) -> tuple[str, float] | None:
+    """The sensor to wait for: name and °C; None where the device reports no temperature.
+
+    The battery's, which follows the warmth of a whole phone over minutes; a processor's falls
+    within seconds, while the case, for which it throttles, is still hot. The processor's where
+    there is no other.
+    """
+    if state.battery_celsius is not None:
+        return BATTERY, state.battery_celsius
+    return processor_sensor(state)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from etdeploy.bench.passes import TIMING, PassResult, Results
-from etdeploy.bench.records.latency import Latency
-from etdeploy.bench.records.starts import Spread, Start
+from etdeploy.bench.passes import PROBE, TIMING, Pass, PassResult, Results
+from etdeploy.bench.records.performance import Latency, Spread, Start
 from etdeploy.bench.statistics import percentile, sample_stddev, summarize
+from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.protocol import RunnerResults
 
 
@@ -110,3 +111,49 @@ def _median(values: Sequence[float]) -> float:
 def _percent(part_ms: float, whole_ms: float) -> float:
     """0 where the clock is too coarse to see any time."""
     return 100 * part_ms / whole_ms if whole_ms > 0 else 0.0
+
+
+_ITERATIONS = 10
+# The machine may become as much slower while a pass runs.
+_SLACK = 4
+# `warmup: auto` ends after ten seconds or three inferences (templates/runner/warmup.h).
+_AUTO_WARMUP_S, _AUTO_WARMUP_ITERATIONS = 10, 3
+
+
+def emulated_defaults(loaded: LoadedRecipe) -> LoadedRecipe:
+    """A recipe with one thread, few iterations and a longer limit, as far as its user gave none."""
+    runtime, benchmark = loaded.recipe.runtime, loaded.recipe.benchmark
+    changes: dict[str, Any] = {}
+    if not loaded.is_chosen("runtime", "threads"):
+        changes["runtime"] = runtime.model_copy(update={"threads": 1})
+    few: dict[str, Any] = {}
+    if not loaded.is_chosen("benchmark", "iterations"):
+        few["iterations"] = min(benchmark.iterations, _ITERATIONS)
+    if not loaded.is_chosen("benchmark", "timeout_s"):
+        few["timeout_s"] = _SLACK * benchmark.timeout_s
+    changes["benchmark"] = benchmark.model_copy(update=few)
+    return replace(loaded, recipe=loaded.recipe.model_copy(update=changes))
+
+
+def probe_of(step: Pass) -> Pass:
+    """A short pass before another one, which measures how fast the emulated device is."""
+    return replace(
+        step, name=PROBE, warmup=0, iterations=1, outputs=False, etdump=False, watched=False,
+        sustained_s=0, start=1, limit_s=0,
+    )  # fmt: skip
+
+
+def limit_s(step: Pass, probe: PassResult, least_s: float) -> float:
+    """The time limit of a pass, in seconds.
+
+    Args:
+        step: The pass.
+        probe: The result of the short pass at the same size.
+        least_s: `benchmark.timeout_s`.
+    """
+    one_s = max(probe.results.samples_ms) / 1000
+    if step.warmup == "auto":
+        warmup_s = _AUTO_WARMUP_S + _AUTO_WARMUP_ITERATIONS * one_s
+    else:
+        warmup_s = step.warmup * one_s
+    return max(least_s, _SLACK * (probe.seconds + warmup_s + step.iterations * one_s))

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from etdeploy.bench.records.find import LAST, find_run
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.cli.named import DEFAULT_OUTPUT
+from etdeploy.cli.options import DEFAULT_OUTPUT
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
-from etdeploy.core.text.shell import quoted
-from etdeploy.recipe.find import bundled_recipes
+from etdeploy.core.text.commands import quoted
+from etdeploy.recipe.find import bundled_recipes, packaged_recipe
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
-from etdeploy.recipe.packages import packaged_recipe
 
 RUNS = 10
 _DEVICE = "host"
@@ -161,7 +160,7 @@ def _with_operators(
     comparison: Comparison, runs: tuple[StoredRun, StoredRun], quiet: bool
 ) -> Comparison:
     """The same with the operators that changed most; why not, where they cannot be told."""
-    from etdeploy.compare.operators import operator_changes
+    from etdeploy.compare.model import operator_changes
 
     if comparison.verdict == Verdict.NOT_COMPARABLE:
         return comparison

@@ -8,7 +8,7 @@ from typing import Any
 
 from etdeploy.cli.bug import keep_traceback
 from etdeploy.cli.invocation import after_others, keep_small
-from etdeploy.cli.named import Named
+from etdeploy.cli.options import Named
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError
 from etdeploy.graph.many.members import Member, Wanted, open_members, without_repetitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.cli.many.jobs import raise_failures, wanted_of
-from etdeploy.cli.named import Named
+from etdeploy.cli.options import Named
 from etdeploy.cli.plan_text import explained, obstacles
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.failures.incomplete import require_whole
+from etdeploy.bench.failures.diagnosis import require_whole
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli.many.jobs import failure_json, invoke_all, job_json, raise_failures
-from etdeploy.cli.named import Named
+from etdeploy.cli.options import Named
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, MismatchError, RunError, UsageError
 from etdeploy.core.text.layout import fit

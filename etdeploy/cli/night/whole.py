@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.cli.night.figures import figure_of, folders_of
 from etdeploy.core import cancel, console
 from etdeploy.core.console import count
 from etdeploy.core.errors import (
@@ -24,27 +23,53 @@ from etdeploy.core.errors import (
     RegressionError,
     StoreError,
 )
+from etdeploy.core.text.commands import quoted
 from etdeploy.core.text.layout import fit
-from etdeploy.core.text.shell import quoted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Offer, Standing, VisitState
-from etdeploy.farm.night.clock import SystemClock
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, listed
 from etdeploy.farm.night.parts import Parts, Prepare
-from etdeploy.farm.night.real import StoreShelf, earlier_times, headline_of, open_engine
+from etdeploy.farm.night.real import (
+    StoreShelf,
+    SystemClock,
+    earlier_times,
+    headline_of,
+    open_engine,
+)
 from etdeploy.farm.night.run import run_night
+from etdeploy.farm.spec.conditions import opens
 from etdeploy.farm.spec.load import load_farm
 from etdeploy.farm.spec.matrix import NightPlan, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
-from etdeploy.farm.spec.results import prepare_results
-from etdeploy.farm.spec.window import opens
+from etdeploy.farm.spec.written import prepare_results
 from etdeploy.graph.tasks.slots import Slots, heavy_at_once
 from etdeploy.history.place import Place, required_place
 
 if TYPE_CHECKING:
     from etdeploy.farm.report.model import NightReport
+
+
+def figure_of(ending: Ending) -> str:
+    """The number that the attempt's record is known by; empty where there is none to read."""
+    from etdeploy.bench.records.stored import load_run
+    from etdeploy.history.entry import disturbance_of
+    from etdeploy.report.terminal.summary import figure
+
+    if ending.record is None:
+        return ""
+    try:
+        record = load_run(Path(ending.record)).record
+    except EtdeployError:  # the night tells that
+        return ""
+    disturbed = " (disturbed)" if disturbance_of(record) else ""
+    return f"{figure(record)}{disturbed}"
+
+
+def folders_of(records: list[str]) -> list[str]:
+    """The folders of a night in which these `record.json` are, each in a folder of its run."""
+    return sorted({str(Path(record).parent.parent) for record in records})
 
 
 # Hosts that run already connect again within seconds.
@@ -107,7 +132,7 @@ def run_whole(wish: Wish) -> None:
         }  # fmt: skip
         console.result(json.dumps({**totals, "totals": totals_of(end, verdicts)}))
     elif report:
-        from etdeploy.farm.report.shown.text import night_text
+        from etdeploy.farm.report.shown.words import night_text
 
         width = console.width()
         console.result("\n" + fit(night_text(report, width), width))

@@ -18,8 +18,8 @@ from etdeploy.cli.options import (
 )
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
+from etdeploy.core.text.commands import quoted
 from etdeploy.core.text.layout import fit
-from etdeploy.core.text.shell import quoted
 from etdeploy.graph.stage_values import StepName
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _require_kind(platform: str, device: str | None) -> None:
 
 
 def _built(job: Job, folder: Path, *, quiet: bool) -> BuiltApp:
-    from etdeploy.core.occasional import occasional_task
+    from etdeploy.core.cached import occasional_task
     from etdeploy.graph.apps.project import build_of
 
     with (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
+    Named,
     devices_option,
     json_option,
     many_options,

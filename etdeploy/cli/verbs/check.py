@@ -10,8 +10,8 @@ import click
 from etdeploy.cli.options import json_option, quiet_option, runs_in_option, store_option
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, RegressionError
+from etdeploy.core.text.commands import quoted
 from etdeploy.core.text.layout import fit
-from etdeploy.core.text.shell import quoted
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import click
 
-from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes, require_ours
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import LIMIT_VARIABLE, CacheKind, limit_bytes, require_ours
 from etdeploy.cache.tidy import Removal, alone, remove_kind, remove_units
 from etdeploy.cache.units import UNUSED_DAYS, Unit, find_units, unused_units
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.options import complete_device, json_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 # What can be deleted, and what it takes to get it back.
 PARTS: dict[CacheKind, str] = {

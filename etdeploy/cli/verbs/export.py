@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
+    Named,
     json_option,
     many_options,
     model_options,
@@ -102,7 +102,7 @@ def told_as_text(folder: Path, program: Program, made: Provenance) -> str:
     """The program, how good the model is, and notes."""
     from etdeploy.backends.registry import backend_named
     from etdeploy.core.text.layout import fit
-    from etdeploy.program.describe import describe
+    from etdeploy.program.inspect import describe
     from etdeploy.program.quality import loss_lines, quality_lines
 
     labelled = []

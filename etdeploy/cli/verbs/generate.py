@@ -19,7 +19,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.program.text.speech import Speech
+    from etdeploy.program.text.template import Speech
     from etdeploy.program.text.tokenizer import Tokenizer
 
 _STDIN = "-"

@@ -137,7 +137,7 @@ def export(obj: tuple[Place, Filter], file: Path) -> None:
 
     Options before `export` choose which.
     """
-    from etdeploy.history.lines import lines_of, write_lines
+    from etdeploy.history.text import lines_of, write_lines
 
     place, wanted = obj
     with _opened(place) as opened:
@@ -160,8 +160,8 @@ def import_(obj: tuple[Place, Filter], files: tuple[str, ...], as_json: bool) ->
     Records that are there already are left as they are. Lines that are no record are named, and
     lose nothing of the others; the exit code is then 2.
     """
-    from etdeploy.history.lines import import_all
     from etdeploy.history.store.store import open_store
+    from etdeploy.history.text import import_all
 
     place, _ = obj
     with open_store(place) as store:

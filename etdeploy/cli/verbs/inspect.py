@@ -16,8 +16,7 @@ from etdeploy.core.text.layout import fit
 @json_option
 def command(file: Path, as_json: bool) -> None:
     """Show a program's methods, operators, delegates and sizes (without torch)."""
-    from etdeploy.program.describe import describe
-    from etdeploy.program.inspect import inspect_file
+    from etdeploy.program.inspect import describe, inspect_file
 
     program = inspect_file(file)
     if as_json:

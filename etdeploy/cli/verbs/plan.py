@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
+    Named,
     as_option,
     devices_option,
     model_options,

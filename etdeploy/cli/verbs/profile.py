@@ -105,7 +105,7 @@ def command(
 
 def _profiles(run: str, runs_in: Path, quiet: bool) -> TextProfile:
     from etdeploy.bench.records.find import find_run
-    from etdeploy.cli.traces import reading_traces
+    from etdeploy.cli.text import reading_traces
     from etdeploy.profile.profiled import profiles_of
 
     found = find_run(run, runs_in)

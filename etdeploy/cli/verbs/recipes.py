@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.backends.names import DEFAULT_RECIPE
+from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.cli.options import json_option, recipe_options
 from etdeploy.core import console
 
@@ -52,8 +52,8 @@ def list_recipes(as_json: bool) -> None:
 def _packaged() -> dict[str, LoadedRecipe]:
     """The recipes of other packages; what does not work there is told, and keeps nothing else."""
     from etdeploy.core.errors import EtdeployError
+    from etdeploy.recipe.find import packaged_recipes, packages_problems, recipes_owner
     from etdeploy.recipe.load import load_recipe
-    from etdeploy.recipe.packages import packaged_recipes, packages_problems, recipes_owner
 
     for problem in packages_problems():
         console.warn(f"{problem.message}\n{problem.remedy}")

@@ -10,7 +10,7 @@ import click
 from etdeploy.cli.options import quiet_option, runs_in_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -127,7 +127,7 @@ def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool)
         return bare(found)
     if no_profile:
         return gather(found, None)
-    from etdeploy.cli.traces import reading_traces
+    from etdeploy.cli.text import reading_traces
 
     with reading_traces(quiet) as (workspace, tell):
         return gather(found, workspace, tell)

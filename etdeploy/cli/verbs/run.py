@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
+    Named,
     as_option,
     devices_option,
     json_option,
@@ -82,7 +82,7 @@ def measure_and_show(named: Named, as_json: bool) -> None:
         MismatchError: The outputs differ; raised after the record is printed.
         RunError: The sustained pass ended early; likewise.
     """
-    from etdeploy.bench.failures.incomplete import require_whole
+    from etdeploy.bench.failures.diagnosis import require_whole
     from etdeploy.bench.outputs.verdict import require_match
     from etdeploy.cli.invocation import invoke
     from etdeploy.devices.base import Capabilities

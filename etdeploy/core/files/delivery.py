@@ -23,7 +23,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import folder_files, write_atomic
 from etdeploy.core.files.disk import naming, no_room_in
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 LIST_FILE = ".etdeploy.json"
 _SHOWN = 5

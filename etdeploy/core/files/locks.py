@@ -191,3 +191,42 @@ def _noted(path: Path) -> tuple[str, str]:
     except OSError:
         return "", ""
     return process, command
+
+
+@contextmanager
+def exclusive_folder(folder: Path, what: str, progress: Progress = silent) -> Iterator[None]:
+    """Holds a folder; waits for another run that holds it, and says so.
+
+    File systems without such locks, like some network ones, are ignored: runs with the same cache
+    still have that cache's own lock.
+
+    Args:
+        folder: An existing folder.
+        what: Its name in the message.
+        progress: Called once if the run has to wait.
+
+    Raises:
+        Interrupted: The run was stopped while waiting.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        told = False
+        while not _taken_folder(handle):
+            if not told:
+                progress(f"waiting for another run that uses {what}")
+                told = True
+            checkpoint()
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(handle)  # which releases the lock
+
+
+def _taken_folder(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -26,8 +26,7 @@ from typing import IO
 
 from etdeploy.core import cancel
 from etdeploy.core.files.disk import naming
-from etdeploy.core.processes.collector import Collector
-from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.conversation import Collector, Conversation
 from etdeploy.core.processes.forks import Fork, ForkLostError, ForkServer
 
 _GRACE_S = 3.0

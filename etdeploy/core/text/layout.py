@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 import re
 import textwrap
 from collections.abc import Sequence
+from decimal import Decimal
+
+from etdeploy.core.errors import UsageError
 
 # A last column narrower than this no longer reads as a column.
 _LEAST_COLUMN = 16
@@ -88,3 +94,90 @@ def _wrapped(line: str, width: int, indent: int) -> str:
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     return "\n".join(parts)
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(
+    values: Sequence[float], width: int, low: float | None = None, high: float | None = None
+) -> str:
+    """Bars of eighths, one for each value, or for the mean of several where there are more.
+
+    Args:
+        values: From left to right; a value that is not finite is a space.
+        width: The most bars.
+        low: What the lowest bar stands for; by default the smallest value that is drawn.
+        high: What the highest bar stands for; by default the largest value that is drawn.
+    """
+    drawn = _means(values, width)
+    finite = [value for value in drawn if math.isfinite(value)]
+    if not finite:
+        return " " * len(drawn)
+    bottom = min(finite) if low is None else low
+    top = max(finite) if high is None else high
+    return "".join(_bar(value, bottom, top) for value in drawn)
+
+
+def _means(values: Sequence[float], width: int) -> list[float]:
+    """As many values as there is room for, each the mean of neighbours of about equal number."""
+    bars = min(width, len(values))
+    edges = [i * len(values) // bars for i in range(bars + 1)] if bars > 0 else [0]
+    parts = (values[a:b] for a, b in itertools.pairwise(edges))
+    return [math.fsum(part) / len(part) for part in parts]
+
+
+def _bar(value: float, bottom: float, top: float) -> str:
+    if not math.isfinite(value):
+        return " "
+    # Equal values are a line in the middle: they are neither low nor high.
+    share = (value - bottom) / (top - bottom) if top > bottom else 0.5
+    return _BARS[max(0, min(len(_BARS) - 1, int(share * len(_BARS))))]
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+# Decimal and binary units of IEC 80000-13; also their first letters, as dd and du take them.
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS |= {f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power, _letter: 1000**_power}
+
+
+def size_limit(variable: str, default_bytes: int) -> int | None:
+    """The limit in bytes that an environment variable sets.
+
+    Args:
+        variable: Its name; the value is a size as `parse_size` reads it, or `none`.
+        default_bytes: The limit if the variable is not set.
+
+    Returns:
+        None for no limit (`0` or `none`).
+
+    Raises:
+        UsageError: The variable is not a size.
+    """
+    chosen = os.environ.get(variable, "").strip()
+    if chosen.lower() == "none":
+        return None
+    return (parse_size(chosen, variable) if chosen else default_bytes) or None
+
+
+def parse_size(text: str, variable: str | None = None) -> int:
+    """The number of bytes in a size like `20 GB`, `512MiB`, `1.5g` or `1000`.
+
+    Args:
+        text: A number with or without a unit: B, kB, MB, GB, TB (powers of 1000, their first
+            letter is enough), KiB, MiB, GiB, TiB (powers of 1024); upper or lower case.
+        variable: The variable that it comes from, for the message.
+
+    Raises:
+        UsageError: It is not a size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    factor = _UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(
+            f"{text!r} is not a size",
+            place=variable,
+            remedy="Write a number with a unit, like 20 GB, 500 MB, 4 GiB, or a number of bytes.",
+        )
+    return int(Decimal(match[1]) * factor)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from etdeploy.core import cancel
-from etdeploy.devices.adb.errors import AdbGoneError, AdbTimeoutError
 
 _SLICE_S = 0.2
 _BUFFER_BYTES = 1 << 20
@@ -192,3 +193,199 @@ def _set_up(connection: socket.socket) -> None:
         for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, option):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+_CONNECT_S = 5.0
+_USB_SLICE_S = 0.5
+
+
+class Pipe(Protocol):
+    """Carries whole buffers both ways; `patience` may be changed between two of them."""
+
+    patience: Patience
+
+    def send(self, data: Buffer, more: bool = False) -> None: ...
+
+    def receive_exactly(self, size: int) -> bytes: ...
+
+    def has_input(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class TcpPipe(SocketStream):
+    """adbd on a TCP port."""
+
+    def __init__(self, host: str, port: int, patience: Patience) -> None:
+        try:
+            connection = socket.create_connection((host, port), timeout=_CONNECT_S)
+        except socket.gaierror as error:
+            raise AdbUnreachableError(f"the name {host} is not known") from error
+        except TimeoutError as error:
+            raise AdbUnreachableError(f"no answer within {_CONNECT_S:g} s") from error
+        except OSError as error:
+            raise AdbUnreachableError(error.strerror or str(error)) from error
+        super().__init__(connection, patience)
+
+    def receive_exactly(self, size: int) -> bytes:
+        return receive_exactly(self, size)
+
+
+class UsbPipe:
+    """The adb interface of a phone, through adb-shell and libusb.
+
+    Args:
+        transport: An adb_shell UsbTransport.
+        patience: How long to wait.
+    """
+
+    def __init__(self, transport: Any, patience: Patience) -> None:
+        self._transport = transport
+        self.patience = patience
+        try:
+            transport.connect(_CONNECT_S)
+        except Exception as error:  # libusb's errors have no base class that is always importable
+            raise _usb_error(error) from error
+
+    def send(self, data: Buffer, more: bool = False) -> None:  # noqa: ARG002 - each is a transfer
+        from adb_shell.exceptions import UsbWriteFailedError
+
+        self.patience.check(time.monotonic())
+        try:
+            self._transport.bulk_write(bytes(data), self.patience.idle_s)
+        except UsbWriteFailedError as error:
+            raise AdbGoneError(f"the USB connection broke: {error}") from error
+
+    def receive_exactly(self, size: int) -> bytes:
+        from adb_shell.exceptions import UsbReadFailedError
+
+        since = time.monotonic()
+        data = bytearray()
+        while len(data) < size:
+            slice_s = min(self.patience.check(since), _USB_SLICE_S)
+            try:
+                data += self._transport.bulk_read(size - len(data), slice_s)
+            except UsbReadFailedError as error:
+                if type(error.usb_error).__name__ != "USBErrorTimeout":
+                    raise AdbGoneError(f"the USB connection broke: {error}") from error
+        return bytes(data)
+
+    def has_input(self) -> bool:
+        # libusb cannot tell without reading; the device's answer is read after the last block.
+        return False
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def usb_transport_of(serial: str) -> Any:
+    """The phone with a serial number, wherever it is on USB now.
+
+    A phone that was plugged in again, or whose debugging was switched, has another address.
+
+    Raises:
+        AdbStateError: It is not connected, or this user has no permission to open it.
+    """
+    found = usb_transports()
+    transport = found.get(serial)
+    if transport is None:
+        raise AdbStateError("no permissions" if serial in found else None)
+    return transport
+
+
+def usb_transports() -> dict[str, Any]:
+    """The phones on USB by serial number; none where libusb is not installed.
+
+    A phone whose USB interface this user may not open has no transport, and is named by its port;
+    so are phones with one serial number.
+    """
+    try:
+        from adb_shell.transport.usb_transport import UsbTransport
+    except (ImportError, OSError):
+        return {}
+    found: list[tuple[str, str, Any]] = []
+    # A phone that is unplugged while libusb looks ends the listing.
+    with contextlib.suppress(Exception):
+        for transport in UsbTransport.find_all_adb_devices():
+            port = f"usb-{'.'.join(map(str, transport.port_path))}"
+            try:
+                found.append((str(transport.serial_number), port, transport))
+            except Exception:  # as above
+                found.append((port, port, None))
+    counts = Counter(serial for serial, _, _ in found)
+    return {s if counts[s] == 1 else port: transport for s, port, transport in found}
+
+
+def _usb_error(error: Exception) -> AdbError:
+    """What libusb's error means, by its class."""
+    kind = type(error).__name__
+    if kind in ("USBErrorNoDevice", "USBErrorNotFound"):
+        return AdbGoneError("it left the USB port")
+    if kind == "USBErrorAccess":
+        return AdbStateError("no permissions")
+    if kind == "USBErrorBusy":
+        return AdbBusyError("another program holds its USB interface")
+    return AdbRefusedError(f"its USB interface cannot be opened: {kind} {error}")
+
+
+class AdbError(Exception):
+    """The connection to the device failed; the message is for the user."""
+
+
+class AdbGoneError(AdbError):
+    """The connection ended prematurely."""
+
+
+class AdbDroppedError(AdbGoneError):
+    """The connection ended before the device answered anything."""
+
+
+class AdbTimeoutError(AdbError):
+    """Nothing was sent or received for too long."""
+
+
+class AdbRefusedError(AdbError):
+    """The device refused; the message is what it said."""
+
+
+class AdbServerError(AdbError):
+    """The adb server itself ended, hangs, or does not answer like one."""
+
+
+class AdbStateError(AdbError):
+    """The device is known and cannot be used.
+
+    Args:
+        state: As `adb devices` names it; None for a device that is no longer connected.
+    """
+
+    def __init__(self, state: str | None) -> None:
+        super().__init__(f"its state is {state}" if state else "it is not connected any more")
+        self.state = state
+
+
+class AdbUnreachableError(AdbError):
+    """Nothing has ever answered at the device's address."""
+
+
+class AdbBusyError(AdbError):
+    """Another program holds the device's USB interface."""
+
+
+class AdbTlsError(AdbError):
+    """The device requires an encrypted connection, which only the adb program speaks."""
+
+
+class AdbKeyError(AdbError):
+    """This computer's key cannot be used.
+
+    Args:
+        path: The key's file.
+        why: What is wrong with it.
+        broken: Whether the file holds something else; if not, it cannot be read or created.
+    """
+
+    def __init__(self, path: Path, why: str, broken: bool) -> None:
+        super().__init__(why)
+        self.path = path
+        self.broken = broken

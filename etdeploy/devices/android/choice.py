@@ -18,21 +18,32 @@ from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.adb import server as adb_server
-from etdeploy.devices.adb.errors import (
+from etdeploy.devices.adb.server import (
+    USABLE,
+    ServerDevice,
+    ServerTransport,
+    server_address,
+    server_is_running,
+)
+from etdeploy.devices.adb.stream import (
     AdbDroppedError,
     AdbError,
     AdbGoneError,
     AdbUnreachableError,
+    Buffer,
+    Patience,
+    Pipe,
+    Stream,
+    TcpPipe,
+    Transport,
+    UsbPipe,
+    usb_transport_of,
+    usb_transports,
 )
-from etdeploy.devices.adb.host import server_address, server_is_running
-from etdeploy.devices.adb.keys import Signer, key_path, user_signer
-from etdeploy.devices.adb.pipes import Pipe, TcpPipe, UsbPipe, usb_transport_of, usb_transports
-from etdeploy.devices.adb.server import USABLE, ServerDevice, ServerTransport
-from etdeploy.devices.adb.stream import Buffer, Patience, Stream, Transport
-from etdeploy.devices.adb.wire import WireConnection, WireStream
+from etdeploy.devices.adb.wire import Signer, WireConnection, WireStream, key_path, user_signer
 from etdeploy.devices.android import facts as android_facts
 from etdeploy.devices.android.apps.install import archive_of, install
-from etdeploy.devices.android.apps.names import stop_command
+from etdeploy.devices.android.apps.logs import stop_command
 from etdeploy.devices.android.apps.run import opened_app_run
 from etdeploy.devices.android.apps.watch import MARKER, parse_marker
 from etdeploy.devices.android.errors import still_offline, unusable
@@ -47,13 +58,12 @@ from etdeploy.devices.base import (
     PushReport,
     RunFolder,
 )
-from etdeploy.devices.kinds import described, failed
+from etdeploy.devices.kinds import DeviceSpec, described, failed
 from etdeploy.devices.leftovers import seconds_since_start
 from etdeploy.devices.remote import leftovers
 from etdeploy.devices.remote.device import RemoteDevice
 from etdeploy.devices.remote.shell import Place, RemoteShell
 from etdeploy.devices.shell import sections
-from etdeploy.devices.spec import DeviceSpec
 from etdeploy.targets.platforms import ANDROID_ABIS
 
 # How long a listing waits for each device.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.adb.errors import (
+from etdeploy.devices.adb.stream import (
     AdbBusyError,
     AdbError,
     AdbGoneError,

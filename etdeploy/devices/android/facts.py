@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from etdeploy.backends.registry import known_socs
 from etdeploy.devices import clusters, sampling, sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
-from etdeploy.devices.battery import milliamps, volts
 from etdeploy.devices.remote.layout import parse_df
 from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.shell import parse_load, parse_meminfo, sections
-from etdeploy.targets.android import soc_name
+from etdeploy.devices.sysfs import milliamps, volts
+from etdeploy.targets.ndk import soc_name
 from etdeploy.targets.platforms import ANDROID_ABIS
 
 # android.os.PowerManager.THERMAL_STATUS_*

@@ -13,8 +13,16 @@ from pathlib import Path
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.adb.errors import AdbError, AdbGoneError, AdbRefusedError, AdbTimeoutError
-from etdeploy.devices.adb.stream import Patience, Stream, Transport, receive_exactly
+from etdeploy.devices.adb.stream import (
+    AdbError,
+    AdbGoneError,
+    AdbRefusedError,
+    AdbTimeoutError,
+    Patience,
+    Stream,
+    Transport,
+    receive_exactly,
+)
 from etdeploy.devices.android.errors import explained
 from etdeploy.devices.android.facts import BASE
 from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError

@@ -10,13 +10,11 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.processes import process
 from etdeploy.devices.adb import server as adb_server
-from etdeploy.devices.adb.errors import AdbError
-from etdeploy.devices.adb.host import server_address, server_is_running
-from etdeploy.devices.adb.server import USABLE
+from etdeploy.devices.adb.server import USABLE, server_address, server_is_running
+from etdeploy.devices.adb.stream import AdbError
 from etdeploy.devices.android.choice import known_devices, open_android
 from etdeploy.devices.android.errors import still_offline
-from etdeploy.devices.kinds import Recovery
-from etdeploy.devices.spec import DeviceSpec
+from etdeploy.devices.kinds import DeviceSpec, Recovery
 
 _BACK_S = 30.0
 _REBOOT_S = 240.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import tempfile
 import time
 from collections.abc import Sequence
@@ -9,20 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import ValidationError
+
 from etdeploy.core import console
 from etdeploy.core.files.basic import inside
 from etdeploy.core.progress import Progress
+from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.ios.crashes import Crash
-from etdeploy.devices.ios.documents import (
-    FOLDER,
-    MARKER,
-    Kept,
-    Marker,
-    archive_of,
-    parse_marker,
-    work_for,
-)
 from etdeploy.devices.ios.launch import Heard
 
 
@@ -177,3 +172,110 @@ def clean_apps(apps: Apps) -> dict[str, int]:
 
 def _named(files: tuple[BundleFile, ...]) -> str:
     return files[0].path if len(files) == 1 else f"{len(files)} files"
+
+
+FOLDER = "Documents/bundle"
+"""Where the files are, from the app's home folder."""
+
+MARKER = "Documents/bundle.json"
+RESULTS = "Documents/results.json"
+OUTPUTS = "Documents/outputs"
+
+
+class Kept(Value):
+    """A file on the phone."""
+
+    sha256: str
+    size_bytes: int
+
+
+class Marker(Value):
+    """bundle.json.
+
+    Attributes:
+        archive_sha256: Of the archive that was installed last.
+        installed_path: Where the phone put it.
+        files: By path below the folder.
+    """
+
+    schema_version: int = 1
+    archive_sha256: str | None = None
+    installed_path: str | None = None
+    files: dict[str, Kept] = {}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a push has to do.
+
+    Attributes:
+        archive: To install; None where it is installed.
+        send: Files that the phone lacks, or has with other content.
+        keep: What it has.
+        stale: Paths below the folder that belong to the bundle no more.
+    """
+
+    archive: BundleFile | None
+    send: tuple[BundleFile, ...]
+    keep: dict[str, Kept]
+    stale: tuple[str, ...]
+
+
+def parse_marker(text: str) -> Marker:
+    """A marker; an empty one where the text is none of this version."""
+    try:
+        found = Marker.model_validate_json(text)
+    except ValidationError:
+        return Marker()
+    return found if found.schema_version == 1 else Marker()
+
+
+def archive_of(bundle: Bundle) -> BundleFile:
+    """The file that is installed.
+
+    Raises:
+        ValueError: The bundle starts no app, or has no such file.
+    """
+    if bundle.app is None:
+        raise ValueError("the bundle starts no app")
+    for file in bundle.files:
+        if file.path == bundle.app.archive:
+            return file
+    raise ValueError(f"the bundle has no {bundle.app.archive}")
+
+
+def work_for(bundle: Bundle, marker: Marker, installed_path: str | None) -> Work:
+    """What a push has to do.
+
+    Args:
+        bundle: What is to be on the phone.
+        marker: What is there.
+        installed_path: Where the app is installed now; None where it is not.
+    """
+    archive = archive_of(bundle)
+    is_installed = (
+        installed_path is not None
+        and marker.installed_path == installed_path
+        and marker.archive_sha256 == archive.sha256
+    )
+    wanted = {file.path: file for file in bundle.files if file is not archive}
+    keep = {
+        path: kept
+        for path, kept in marker.files.items()
+        if path in wanted and wanted[path].sha256 == kept.sha256
+    }
+    return Work(
+        archive=None if is_installed else archive,
+        send=tuple(file for path, file in wanted.items() if path not in keep),
+        keep=keep,
+        stale=tuple(path for path in marker.files if path not in wanted),
+    )
+
+
+def bundle_folder(container: str | None) -> str:
+    """Where the bundle's files are, as an app takes it: absolute, else from its documents.
+
+    Args:
+        container: The app's home folder; None where the phone does not tell it.
+    """
+    return f"{container}/{FOLDER}" if container else posixpath.basename(FOLDER)

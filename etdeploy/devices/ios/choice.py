@@ -12,8 +12,7 @@ from etdeploy.devices.ios.command import Command, find_program, require_program
 from etdeploy.devices.ios.device import IosDevice
 from etdeploy.devices.ios.errors import CONNECT_STEPS, UntrustedError, no_usbmuxd
 from etdeploy.devices.ios.usbmux import Attached, MuxError, attached, dashed, socket_address
-from etdeploy.devices.kinds import described, failed
-from etdeploy.devices.spec import DeviceSpec
+from etdeploy.devices.kinds import DeviceSpec, described, failed
 
 # How long a listing waits for each request to a phone.
 _LIST_S = 30.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import Conversation
-from etdeploy.core.text.install import pip_command
+from etdeploy.core.text.commands import pip_command
 from etdeploy.devices.ios import usbmux
 
 VARIABLE = "ETDEPLOY_PYMOBILEDEVICE3"

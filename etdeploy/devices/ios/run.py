@@ -18,10 +18,9 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.devices.app_results import parse_results as require_usable
 from etdeploy.devices.base import AppLaunch, DeviceState, RunOutcome, TimedState
 from etdeploy.devices.bundles import check_relative
-from etdeploy.devices.ios.apps import Apps
-from etdeploy.devices.ios.documents import OUTPUTS, RESULTS, bundle_folder
+from etdeploy.devices.ios.apps import OUTPUTS, RESULTS, Apps, bundle_folder
 from etdeploy.devices.ios.launch import Heard, announcement, require_words
-from etdeploy.devices.signals import number_of
+from etdeploy.devices.shell import number_of
 
 
 class IosRun:

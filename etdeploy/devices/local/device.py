@@ -32,10 +32,10 @@ from etdeploy.devices.base import (
 )
 from etdeploy.devices.bundles import check_run_id, command_line, environment
 from etdeploy.devices.local import facts as local_facts
-from etdeploy.devices.local import leftovers as local_leftovers
+from etdeploy.devices.local import store as local_leftovers
 from etdeploy.devices.local.store import LocalStore
 from etdeploy.devices.shell import Received
-from etdeploy.targets import qemu
+from etdeploy.targets import platforms
 from etdeploy.targets.platforms import host_target
 
 # qemu 7.2 computes some of XNNPACK's 8-bit convolutions wrongly with SVE; 10.0 does not. A CPU that
@@ -55,12 +55,12 @@ class Emulator:
     @property
     def cpu(self) -> str:
         """The processor that it emulates."""
-        return qemu.chosen_cpu() or _CPU
+        return platforms.chosen_cpu() or _CPU
 
     @property
     def description(self) -> str:
         """The program with its version."""
-        return " ".join(filter(None, (self.program.name, qemu.emulator_version(self.program))))
+        return " ".join(filter(None, (self.program.name, platforms.emulator_version(self.program))))
 
     def command(self, argv: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """What runs `argv` with `variables`; the emulator itself does not see those."""
@@ -238,7 +238,7 @@ def open_qemu(folder: Path, sysroot: Path = _SYSROOT) -> LocalDevice:
     Raises:
         DeviceError: qemu is not installed.
     """
-    program = qemu.find_emulator("aarch64")
+    program = platforms.find_emulator("aarch64")
     if program is None:
         raise DeviceError(
             "qemu's user-mode emulator for aarch64 is not installed",

@@ -13,7 +13,7 @@ from pathlib import Path
 from etdeploy.core.files.basic import read_text
 from etdeploy.devices import clusters, sysfs
 from etdeploy.devices.base import DeviceState
-from etdeploy.devices.linux import linux_state
+from etdeploy.devices.sysfs import linux_state
 
 _SYS = Path("/sys")
 _PROC = Path("/proc")

@@ -17,14 +17,20 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport, RunFolder
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
-from etdeploy.devices.remote import errors, layout, leftovers, parts, store
-from etdeploy.devices.remote.large import is_large, send_large
-from etdeploy.devices.remote.parts import release_command
+from etdeploy.devices.remote import errors, layout, leftovers, store
 from etdeploy.devices.remote.run import opened_run
 from etdeploy.devices.remote.sampling import Sampling
-from etdeploy.devices.remote.sending import Sending, Sent, send_whole
-from etdeploy.devices.remote.session import HASH_S, Begun, Session, loop_command
-from etdeploy.devices.remote.shell import Place, RefusedError, RemoteShell
+from etdeploy.devices.remote.sending import Sending, Sent, is_large, send_large, send_whole
+from etdeploy.devices.remote.shell import (
+    HASH_S,
+    Begun,
+    Place,
+    RefusedError,
+    RemoteShell,
+    Session,
+    loop_command,
+)
+from etdeploy.devices.remote.store import release_command
 
 _REMOVE_S = 120.0
 
@@ -152,7 +158,7 @@ class _Push:
         total = sum(f.size_bytes for f in missing) or 1
         needed = store.needed_bytes(missing, survey)
         # A part lies beside its file until it has been written into it.
-        may_resume = survey.free_bytes is None or needed + parts.PART_BYTES <= survey.free_bytes
+        may_resume = survey.free_bytes is None or needed + store.PART_BYTES <= survey.free_bytes
         before = 0
         sent = Sent()
         for file in missing:

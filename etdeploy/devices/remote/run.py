@@ -24,7 +24,7 @@ from etdeploy.devices.remote import layout
 from etdeploy.devices.remote.sampling import FILE, Sampling
 from etdeploy.devices.remote.shell import Held, RefusedError, RemoteShell, SilentError
 from etdeploy.devices.sampling import parse_samples
-from etdeploy.devices.signals import signal_of
+from etdeploy.devices.shell import signal_of
 
 # So much later than from here, a program is ended on the device.
 _LOST_S = 60

@@ -16,7 +16,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import read_text
 from etdeploy.devices import clusters, sysfs
 from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
-from etdeploy.devices.linux import linux_state
+from etdeploy.devices.kinds import DeviceSpec
 from etdeploy.devices.remote.device import RemoteDevice
 from etdeploy.devices.remote.layout import parse_df
 from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
@@ -29,13 +29,12 @@ from etdeploy.devices.shell import (
     parse_meminfo,
     sections,
 )
-from etdeploy.devices.spec import DeviceSpec
 from etdeploy.devices.ssh.address import Address, parse_address
 from etdeploy.devices.ssh.channel import Channel, ForeignError, begun
-from etdeploy.devices.ssh.client import by_hand
-from etdeploy.devices.ssh.connection import Connection, SshError
+from etdeploy.devices.ssh.connection import Connection, SshError, by_hand
 from etdeploy.devices.ssh.errors import explained, foreign, not_installed
 from etdeploy.devices.ssh.place import place_command, place_of, room_command
+from etdeploy.devices.sysfs import linux_state
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.text.install import system_command
+from etdeploy.core.text.commands import system_command
 from etdeploy.devices.ssh.address import Address
-from etdeploy.devices.ssh.client import by_hand, config_words, effective
-from etdeploy.devices.ssh.connection import SshError
+from etdeploy.devices.ssh.connection import SshError, by_hand, config_words, effective
 
 _GO_ON = "Then run the same command again: what has arrived is kept."
 

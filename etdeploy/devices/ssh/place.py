@@ -7,7 +7,7 @@ from shlex import quote
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.remote.shell import Place
 from etdeploy.devices.ssh.address import Address
-from etdeploy.devices.ssh.client import by_hand
+from etdeploy.devices.ssh.connection import by_hand
 
 # Tried for the remedy only: what is shared with other users is not chosen without being named.
 _OTHERS = ("/var/tmp", "/opt", "/srv", "/tmp")  # noqa: S108

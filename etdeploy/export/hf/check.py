@@ -8,15 +8,14 @@ from typing import Any
 
 from etdeploy.core.console import size
 from etdeploy.export.hf.config import (
+    Refusal,
     code_files,
     config_refusals,
     longest_context,
     read_config,
     stops_refusal,
 )
-from etdeploy.export.hf.files import TOKENIZER_CONFIG, has_tokenizer
-from etdeploy.export.hf.hub import cached_commit, snapshot
-from etdeploy.export.hf.refusal import Refusal
+from etdeploy.export.hf.files import TOKENIZER_CONFIG, cached_commit, has_tokenizer, snapshot
 from etdeploy.export.hf.weights import (
     foreign_refusal,
     gguf_refusal,

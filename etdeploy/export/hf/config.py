@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etdeploy.export.hf.files import CONFIG, GENERATION_CONFIG, PIPELINE, read_object
-from etdeploy.export.hf.refusal import Refusal
 
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.
@@ -165,3 +165,20 @@ def _architectures(config: Mapping[str, Any]) -> list[str]:
 def _name(config: Mapping[str, Any]) -> str:
     named = ", ".join(_architectures(config))
     return named or str(config.get("model_type", "a model of an unknown type"))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What is wrong with a model.
+
+    Attributes:
+        message: What it is.
+        remedy: What to do.
+        key: Of the recipe, where the message is about one; else it is about `place`.
+        place: A file or folder.
+    """
+
+    message: str
+    remedy: str | None = None
+    key: tuple[str, ...] = ("model", "hf")
+    place: str | None = None

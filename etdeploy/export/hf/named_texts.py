@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.export.hf.refusal import Refusal
+from etdeploy.export.hf.config import Refusal
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.texts import BUNDLED_TEXTS, CALIBRATION_TOKENS
 from etdeploy.recipe.paths import CALIBRATION, EVALUATE

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.console import count
-from etdeploy.core.text.install import pip_command, python_command
-from etdeploy.export.hf.config import AGAIN, pipeline_refusal
+from etdeploy.core.text.commands import pip_command, python_command
+from etdeploy.export.hf.config import AGAIN, Refusal, pipeline_refusal
 from etdeploy.export.hf.files import (
     CONFIG,
     PIPELINE,
@@ -25,7 +25,6 @@ from etdeploy.export.hf.files import (
     other_weights,
     read_object,
 )
-from etdeploy.export.hf.refusal import Refusal
 
 _LONGEST_HEADER = 100_000_000
 _SHOWN = 3

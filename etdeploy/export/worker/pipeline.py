@@ -28,8 +28,8 @@ from etdeploy.export.worker.lowering.layers.scales import Activations
 from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shortens
 from etdeploy.export.worker.lowering.lower_failures import operator_place
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
+from etdeploy.export.worker.lowering.stored_once import shared_weight_bytes
 from etdeploy.export.worker.lowering.trial import Refusal, convolved_outside, refusal
-from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
     Lowered,
     Method,

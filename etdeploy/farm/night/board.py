@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, Visit, VisitState
 from etdeploy.farm.night.deciding.dispatch import Round, Situation, round_of
-from etdeploy.farm.night.deciding.times import Times
+from etdeploy.farm.night.deciding.planning import Times
 from etdeploy.farm.night.deciding.trouble import (
     Seen,
     Trouble,

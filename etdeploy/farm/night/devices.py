@@ -21,13 +21,13 @@ from etdeploy.farm.night.deciding.shelf import Present, barred, present
 from etdeploy.farm.night.deciding.shelf import clock as shown
 from etdeploy.farm.night.deciding.trouble import OF_DEVICE, Seen, Trouble, set_aside_reason
 from etdeploy.farm.night.model import BarKind, Barred, Rules, listed
+from etdeploy.farm.night.notes import Telling
 from etdeploy.farm.night.parts import (
     Clock,
     QuarantinedLike,
     ReservationLike,
     ShelfLike,
 )
-from etdeploy.farm.night.telling import Telling
 
 _HOST_FAILURES = 2
 _HOST_PAUSE_S = 600.0

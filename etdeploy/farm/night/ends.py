@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
+from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Ending, Fate, Standing, VisitState
 from etdeploy.farm.night.board import Board
 from etdeploy.farm.night.deciding.dispatch import Situation, missed_because, waiting
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.model import Event, EventKind
-from etdeploy.farm.night.notes import Notes
-from etdeploy.farm.night.numbers import Numbers
+from etdeploy.farm.night.notes import Notes, Numbers, Telling
 from etdeploy.farm.night.parcels import Parcels
-from etdeploy.farm.night.telling import Telling
+from etdeploy.farm.spec.model import LoadedFarm
 
 
 class Ends:
@@ -123,3 +124,19 @@ class Ends:
             for state in list(waiting(situation)):
                 reason = missed_because(state, situation, over)
                 self.give_up(state.visit.id, Standing.MISSED, reason)
+
+
+def digest_of(loaded: LoadedFarm) -> str:
+    """SHA-256 of the farm's values and of every file of its recipes and their apps.
+
+    A night is only gone on with while both are the same: else two of its repeats would measure
+    different things. A comment in farm.yaml changes nothing.
+    """
+    found = hashlib.sha256(loaded.farm.model_dump_json().encode())
+    for label, recipe in sorted(loaded.recipes.items()):
+        found.update(f"\n{label}\n{recipe.recipe.model_dump_json()}".encode())
+        for _, sha256 in recipe.files:
+            found.update(f"\n{sha256}".encode())
+        if label in loaded.farm.apps:
+            found.update(f"\n{sha256_file(loaded.farm.apps[label])}".encode())
+    return found.hexdigest()

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import StoreError
 from etdeploy.farm.model import Ending, Fate, Standing, Visit, VisitState
-from etdeploy.farm.night.keeping import claim, rules
-from etdeploy.farm.night.keeping.events import Began, Closed, Ended, Event, GivenUp, Opened, Planned
+from etdeploy.farm.night.keeping import memory, rules
 from etdeploy.farm.night.keeping.memory import Memory
 from etdeploy.farm.night.keeping.post import Post
+from etdeploy.farm.night.keeping.rules import Began, Closed, Ended, Event, GivenUp, Opened, Planned
 from etdeploy.farm.night.keeping.writing import Fence, abandon_others
 from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit, storable
 from etdeploy.history.place import Place, data_folder
@@ -118,12 +118,12 @@ class Ledger:
 
     def _hold(self, farm_name: str) -> Fence:
         if self._fence is None:
-            mine = self._stack.enter_context(claim.claimed(self._spool(farm_name), farm_name))
+            mine = self._stack.enter_context(memory.claimed(self._spool(farm_name), farm_name))
             self._fence = Fence(farm_name, mine)
         return self._fence
 
     def _spool(self, farm_name: str) -> Path:
-        return claim.spool_path(self._folder, farm_name, self.place)
+        return memory.spool_path(self._folder, farm_name, self.place)
 
     def open_night(self, farm_name: str, digest: str, now: datetime) -> OpenedNight:
         """Goes on with the farm's night that is not finished, or begins one.
@@ -352,4 +352,4 @@ def _text(time: datetime) -> str:
 def _night_id(farm: str, now: datetime) -> str:
     """Unique also where two begin in the same second, without the database."""
     stamp = f"{now.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
-    return f"{stamp}-{claim.slug(farm)}-{secrets.token_hex(3)}"
+    return f"{stamp}-{memory.slug(farm)}-{secrets.token_hex(3)}"

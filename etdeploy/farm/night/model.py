@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from etdeploy.core.kinds import Kind
+from etdeploy.core.values import Kind
 from etdeploy.farm.model import Ending, Gates, Offer, Order, VisitState
 from etdeploy.farm.spec.model import Farm
 

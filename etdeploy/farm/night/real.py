@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 
+from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Ending, Offer
-from etdeploy.farm.night.deciding.times import Times
+from etdeploy.farm.night.deciding.planning import Times
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.spec.model import Farm
 from etdeploy.graph.tasks.slots import Slots
@@ -110,11 +113,32 @@ def _engine(farm: Farm, output: Path, slots: Slots, told: Progress) -> Engine:
 
     if farm.hosts is None:
         return LocalEngine(output, pools=farm.pools, slots=slots, told=told)
+    from etdeploy.farm.engine.base import JoinedEngine
     from etdeploy.farm.engine.dask.cluster import ClusterEngine
-    from etdeploy.farm.engine.joined import JoinedEngine
 
     others = ClusterEngine(farm.hosts, output)
     if not farm.hosts.here:
         return others
     here = LocalEngine(output, pools=farm.pools, slots=slots, told=told)
     return JoinedEngine(here, here.host, others)
+
+
+_SLICE_S = 0.2
+
+
+class SystemClock:
+    """This machine's clock."""
+
+    def now(self) -> datetime:
+        """Date and time, in UTC."""
+        return datetime.now(timezone.utc)
+
+    def seconds(self) -> float:
+        """Seconds that pass evenly, whoever sets the date."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Waits; not once the run is asked to stop."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not cancel.requested():
+            time.sleep(min(left, _SLICE_S))

@@ -19,22 +19,18 @@ from etdeploy.farm.night.deciding.dispatch import (
     stuck_for_good,
     waiting,
 )
-from etdeploy.farm.night.deciding.ladder import Recovered
-from etdeploy.farm.night.deciding.patience import awaited, waits_for
+from etdeploy.farm.night.deciding.ladder import Recovered, awaited, waits_for
 from etdeploy.farm.night.deciding.planning import (
     gained,
     offers_by_recipe,
     unsatisfied_visits,
 )
 from etdeploy.farm.night.devices import Devices
-from etdeploy.farm.night.digest import digest_of
-from etdeploy.farm.night.ends import Ends
+from etdeploy.farm.night.ends import Ends, digest_of
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, Rules, listed
-from etdeploy.farm.night.notes import Notes
-from etdeploy.farm.night.numbers import Numbers
+from etdeploy.farm.night.notes import Notes, Numbers, Telling
 from etdeploy.farm.night.parcels import Made, Parcels
 from etdeploy.farm.night.parts import Clock, LedgerLike, Parts, PlanLike
-from etdeploy.farm.night.telling import Telling
 from etdeploy.farm.spec.model import LoadedFarm
 
 _STOPPING_S = 30.0

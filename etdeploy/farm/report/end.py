@@ -22,11 +22,11 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
 from etdeploy.farm.report.files import Wanted, write
-from etdeploy.farm.report.live.dashboard import write_dashboard
-from etdeploy.farm.report.model import NightInfo, NightReport
+from etdeploy.farm.report.live.pages import write_dashboard
+from etdeploy.farm.report.model import Cause, NightInfo, NightReport
 from etdeploy.farm.report.source import Settings, board_of, judged, seen
-from etdeploy.farm.report.summary import summary_of
 from etdeploy.farm.spec.model import LoadedFarm, Notify
+from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 from etdeploy.farm.verdicts.night import note
 from etdeploy.history.place import Place
 
@@ -240,3 +240,53 @@ def _unanswered(reason: object) -> tuple[str, bool]:
         # Its text may be what the server said.
         return f"it did not answer in HTTP ({type(reason).__name__})", True
     return f"{reason}" or type(reason).__name__, True
+
+
+_BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
+
+
+def summary_of(report: NightReport) -> dict[str, Any]:
+    """The summary: totals, what became worse, causes of failures, and the exit code."""
+    return {
+        "farm": report.night.farm,
+        "night": report.night.id,
+        "started_at": report.night.started_at,
+        "finished_at": report.night.finished_at,
+        "headline": report.headline,
+        "exit_code": report.exit_code,
+        "totals": report.totals.model_dump(mode="json"),
+        "worse": [_verdict(each) for each in report.verdicts if each.kind in _BAD],
+        "failures": [_cause(each) for each in report.failures],
+        "missed": [_cause(each) for each in report.missed],
+        "quarantined": [
+            {"identity": each.identity, "device": each.label, "reason": each.quarantined}
+            for each in report.devices
+            if each.quarantined
+        ],
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    since = verdict.since
+    return {
+        "recipe": verdict.recipe,
+        "device": verdict.device,
+        "identity": verdict.identity,
+        "verdict": str(verdict.kind),
+        "reason": verdict.reason,
+        "since": since.started_at if since else None,
+        "commits": since.commits if since else "",
+        "remedy": verdict.remedy,
+        "run_ids": list(verdict.run_ids),
+    }
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "kind": cause.kind,
+        "message": cause.message,
+        "remedy": cause.remedy,
+        "visits": len(cause.places),
+        "recipes": sorted({place.recipe for place in cause.places}),
+        "devices": sorted({place.device for place in cause.places}),
+    }

@@ -14,9 +14,8 @@ from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.keeping.rules import states_of, under_way
 from etdeploy.farm.report.gather import report_of, trends_of
-from etdeploy.farm.report.live.model import Status
 from etdeploy.farm.report.live.pages import Board
-from etdeploy.farm.report.live.status import Around, devices_of, status_of
+from etdeploy.farm.report.live.status import Around, Status, devices_of, status_of
 from etdeploy.farm.report.model import NightInfo, NightReport
 from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
@@ -236,11 +235,11 @@ def _status(place: Place, night: Seen) -> Status:
 
 
 def _is_run(place: Place, farm: str) -> bool:
-    from etdeploy.history.store import leases
+    from etdeploy.history.store import nights
     from etdeploy.history.store.store import open_store
 
     with open_store(place, read_only=True) as store, store.transaction() as connection:
-        return leases.is_run(connection, farm)
+        return nights.is_run(connection, farm)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from etdeploy.backends.names import DEFAULT_RECIPE
+from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core.errors import (
     EtdeployError,
     FarmError,
@@ -24,13 +24,19 @@ from etdeploy.core.errors import (
     UsageError,
 )
 from etdeploy.core.files.basic import not_regular
-from etdeploy.core.text.shell import quoted
-from etdeploy.core.text.sizes import parse_size
+from etdeploy.core.text.commands import quoted
+from etdeploy.core.text.layout import parse_size
 from etdeploy.devices.registry import device_names, parse_spec
 from etdeploy.farm.model import Gates
-from etdeploy.farm.spec.conditions import ConditionError, group_of, is_pattern, matches
+from etdeploy.farm.spec.conditions import (
+    ConditionError,
+    group_of,
+    is_pattern,
+    matches,
+    minutes_of,
+    zone_problem,
+)
 from etdeploy.farm.spec.findings import Findings, dotted
-from etdeploy.farm.spec.hosts import read_hosts
 from etdeploy.farm.spec.matrix import Pair, names, pairs_of
 from etdeploy.farm.spec.model import (
     Baseline,
@@ -40,9 +46,8 @@ from etdeploy.farm.spec.model import (
     Notify,
     Reports,
     Window,
+    read_hosts,
 )
-from etdeploy.farm.spec.results import results_problem
-from etdeploy.farm.spec.window import minutes_of, zone_problem
 from etdeploy.farm.spec.written import (
     NAME,
     FarmFile,
@@ -53,6 +58,7 @@ from etdeploy.farm.spec.written import (
     ReportFiles,
     Times,
     Told,
+    results_problem,
 )
 from etdeploy.recipe.document import FileKind, read_document
 from etdeploy.recipe.find import find_recipe

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from etdeploy.backends.names import DEFAULT_RECIPE
+from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core.files.basic import write_if_changed
 from etdeploy.farm.spec.written import FarmFile, Group, RecipeEntry, Told
 from etdeploy.recipe.model import section_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
 from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, Verdict, VerdictKind
@@ -28,9 +28,8 @@ from etdeploy.farm.verdicts.pair import (
     why_not,
     worst,
 )
-from etdeploy.history.check import LAST_GOOD, MAIN, baseline
+from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, baseline
 from etdeploy.history.entry import Entry, Judgement
-from etdeploy.history.judge import OUTPUTS
 from etdeploy.history.metrics import HEADLINES, title
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from etdeploy.farm.verdicts.rule import (
     middle,
 )
 from etdeploy.history.changes import steps
+from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import Entry
-from etdeploy.history.judge import OUTPUTS
 from etdeploy.history.metrics import shown
 from etdeploy.history.trend import differing
 

@@ -28,7 +28,7 @@ from etdeploy.compare.statistics import (
     ratio,
     variance_of_median,
 )
-from etdeploy.history.judge import level
+from etdeploy.history.check import level
 from etdeploy.history.metrics import HEADLINES, base_of
 
 MIN_NIGHTS = MIN_HISTORY

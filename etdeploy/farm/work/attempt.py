@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etdeploy.bench.measure import Prepared, measure, require_match
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.state.sensors import cooling_sensor
+from etdeploy.bench.state.watch import cooling_sensor
 from etdeploy.bench.units import long_time
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.cancel import sleep_until_stopped

@@ -15,7 +15,7 @@ from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListi
 from etdeploy.devices.registry import open_device, plugged_in
 from etdeploy.farm.model import Offer, is_network_name
 from etdeploy.history.shelved import is_of_one_start
-from etdeploy.shelf.owner import this_host
+from etdeploy.shelf.reservations import this_host
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from etdeploy.bench.conditions import Revision
 from etdeploy.bench.measure import Prepared
-from etdeploy.bench.revision import Revision
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import NOTES, Workspace
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import BuildError

@@ -10,8 +10,8 @@ from typing import NamedTuple, NoReturn
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
+from etdeploy.core.cached import occasional_task
 from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted
-from etdeploy.core.occasional import occasional_task
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
@@ -25,8 +25,7 @@ from etdeploy.devices.base import (
 from etdeploy.farm.model import Failure, Offer, Parcel
 from etdeploy.farm.work.failures import failure_of
 from etdeploy.graph.job import AppWish, Job, Reached, make_job
-from etdeploy.graph.many.labels import Pair
-from etdeploy.graph.many.members import Member
+from etdeploy.graph.many.members import Member, Pair
 from etdeploy.graph.many.run import JobEnd, Ready, look_up, refused_of, run_jobs
 from etdeploy.graph.on_device import prepared
 from etdeploy.graph.stage_values import StepName
@@ -200,7 +199,7 @@ def _run(
 
 
 def _packed(ready: Ready, workspace: Workspace) -> Parcel | Failure:
-    from etdeploy.bench.revision import revision_of
+    from etdeploy.bench.conditions import revision_of
     from etdeploy.farm.work.parcel import pack
 
     job: Job = ready.resolved.job

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from etdeploy.apps.platform import AppRuntime, platform_for
 from etdeploy.apps.project import maker_digest
 from etdeploy.backends.registry import backend_named
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.values import Explained
 from etdeploy.graph.job import AppMaker, Job
 from etdeploy.plan.components import RUNTIME, THREADPOOL
 from etdeploy.plan.derive import Available, CustomKernels
 from etdeploy.plan.model import Provider, RuntimePlan
-from etdeploy.program.attention import attention_of
 from etdeploy.program.folder import FORWARD
+from etdeploy.program.generation import attention_of
 from etdeploy.program.model import EMPTY_PROGRAM, Delegate, Method, Operator, Program
 from etdeploy.recipe.another_backend import with_settings
 from etdeploy.recipe.model import Recipe

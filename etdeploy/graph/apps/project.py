@@ -8,7 +8,7 @@ from etdeploy.apps.merge import Conflicts, Written, write_project
 from etdeploy.apps.platform import BuiltApp, platform_for
 from etdeploy.apps.project import Project
 from etdeploy.apps.renaming import LIST_FILE
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.core.files.basic import copy_file, folder_files
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.progress import Progress

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from etdeploy.core.values import Value
 from etdeploy.graph.explain import Explanation, colours, explain, task_of
-from etdeploy.graph.many.labels import Pair, served
+from etdeploy.graph.many.members import Pair, served
 from etdeploy.graph.many.run import Ready
 from etdeploy.graph.pipeline import make_steps
-from etdeploy.graph.tasks.task import Task, TaskStatus, statuses, tasks_of
+from etdeploy.graph.tasks.steps import Task, TaskStatus, statuses, tasks_of
 
 
 class Served(Value):

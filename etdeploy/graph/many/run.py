@@ -11,8 +11,7 @@ from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.lookups import Lookups
-from etdeploy.graph.many.labels import Pair, served
-from etdeploy.graph.many.members import Member
+from etdeploy.graph.many.members import Member, Pair, served
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import model_notes, refuse_early
 from etdeploy.graph.resolve import Resolved, resolve
@@ -21,7 +20,7 @@ from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.engine import run_tasks
 from etdeploy.graph.tasks.running import Ended, Run, as_error, cause_of, is_stop
 from etdeploy.graph.tasks.slots import Slots
-from etdeploy.graph.tasks.task import Task, tasks_of
+from etdeploy.graph.tasks.steps import Task, tasks_of
 
 
 @dataclass(frozen=True)

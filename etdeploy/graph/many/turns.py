@@ -11,8 +11,7 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.progress import Progress
 from etdeploy.graph.job import Job, make_job, reached
-from etdeploy.graph.many.labels import Pair
-from etdeploy.graph.many.members import Member, Members
+from etdeploy.graph.many.members import Member, Members, Pair
 from etdeploy.graph.on_device import prepared, pushed_line
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import find_target

@@ -12,8 +12,7 @@ from typing import Any
 
 from etdeploy.core import console
 from etdeploy.graph.tasks.running import Ended, Run, StepError
-from etdeploy.graph.tasks.steps import Step, reasons_to_run
-from etdeploy.graph.tasks.task import Task, tasks_of, with_needs
+from etdeploy.graph.tasks.steps import Step, Task, reasons_to_run, tasks_of, with_needs
 
 DATABASE = "tasks.sqlite3"
 

@@ -11,8 +11,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.progress import Progress
 from etdeploy.graph.tasks.slots import Load, Slots, heavy_at_once
-from etdeploy.graph.tasks.steps import StepLog, inputs_now, remember_inputs
-from etdeploy.graph.tasks.task import Task, predecessors
+from etdeploy.graph.tasks.steps import StepLog, Task, inputs_now, predecessors, remember_inputs
 
 # With many jobs, these are shown once they report progress: then there is something to see.
 _QUICK = (Load.LIGHT, Load.BUSY)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from etdeploy.core import cancel
-from etdeploy.core.kinds import Kind
+from etdeploy.core.values import Kind
 
 # How often a waiting task looks whether the run was asked to stop.
 _POLL_S = 0.2

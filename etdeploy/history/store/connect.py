@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.pool import QueuePool
 
@@ -60,3 +61,17 @@ def _begin(connection: Connection) -> None:
     # A transaction that reads first and then writes could not wait for another writer.
     writes = connection.get_execution_options().get(WRITES)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def now_of(connection: Connection) -> datetime:
+    """The time in UTC, in whole seconds. A SQLite file has the clock of this machine."""
+    if connection.dialect.name == "postgresql":
+        found: datetime = connection.scalars(select(func.clock_timestamp())).one()
+    else:
+        found = datetime.now(timezone.utc)
+    return found.astimezone(timezone.utc).replace(microsecond=0)
+
+
+def text_of(time: datetime) -> str:
+    """As the tables have it: the order of the texts is that of the times."""
+    return time.astimezone(timezone.utc).isoformat(timespec="seconds")

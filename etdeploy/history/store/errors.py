@@ -9,8 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from etdeploy.core.errors import BuildError, EtdeployError, StoreError
-from etdeploy.core.text.install import pip_command
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import pip_command, quoted
 from etdeploy.history.place import VARIABLE, Place, default_file
 
 UPGRADE = "Use the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from etdeploy.core.errors import StoreError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.history.place import Place
 from etdeploy.history.store import tables
 from etdeploy.history.store.connect import WRITES

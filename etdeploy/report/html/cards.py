@@ -6,16 +6,14 @@ from collections.abc import Iterator
 
 from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.performance import Latency, Spread
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.starts import Spread
 from etdeploy.bench.units import rate as per_s
 from etdeploy.core.console import count
 from etdeploy.report import shown
-from etdeploy.report.disturbed import disturbed_lines
 from etdeploy.report.html.blocks import BAD, GOOD, QUIET, WARN, Card, Cell, Folded, Text
 from etdeploy.report.material import Material, spread_of, starts_of
-from etdeploy.report.texts import verdict_lines
+from etdeploy.report.shown import disturbed_lines, verdict_lines
 
 # More would push the plots off the first screen.
 _SHOWN_NOTES = 2

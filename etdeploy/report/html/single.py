@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.memory import Memory
-from etdeploy.bench.records.starts import ThreadsRecord
-from etdeploy.bench.records.sustained import Sustained
+from etdeploy.bench.records.performance import Memory, Sustained, ThreadsRecord
 from etdeploy.profile.model import Profile
 from etdeploy.report import generation, shown
 from etdeploy.report.html.blocks import Block, Figure, Page, Record, Section, Text
@@ -34,8 +32,7 @@ from etdeploy.report.html.tables import (
     threads_table,
 )
 from etdeploy.report.material import Material, starts_of
-from etdeploy.report.shown import unit_of
-from etdeploy.report.texts import one_line, original_lines, quality_of
+from etdeploy.report.shown import one_line, original_lines, quality_of, unit_of
 
 # A device that reports its state once gives no line.
 _LEAST_POINTS = 2

@@ -9,8 +9,8 @@ from typing import Any
 from etdeploy.bench.outputs.verdict import explain
 from etdeploy.bench.records.conditions import Cooldown
 from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.performance import ThreadsRecord
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.starts import ThreadsRecord
 from etdeploy.core.console import count
 from etdeploy.core.values import Explained
 from etdeploy.devices.base import DeviceState

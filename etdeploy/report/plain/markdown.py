@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.outputs.verdict import explain
@@ -12,8 +13,7 @@ from etdeploy.core.console import count
 from etdeploy.profile.model import Profile
 from etdeploy.report import generation, shown
 from etdeploy.report.material import Material, Report, spread_of, starts_of
-from etdeploy.report.plain.markdown_text import details, name, prose, table
-from etdeploy.report.texts import quality_of, verdict_lines
+from etdeploy.report.shown import quality_of, verdict_lines
 
 # Tells a later report of the same file from somebody's notes.
 MARK = "<!-- etdeploy report -->"
@@ -256,3 +256,47 @@ def _changes(comparison: Comparison) -> str:
         for each in comparison.operators[:_MOST_OPERATORS]
     ]  # fmt: skip
     return table(("operator", "module", "before", "after"), rows, right=("before", "after"))
+
+
+# What begins or ends something in Markdown, also inside an HTML element; `:` is part of an address.
+_SPECIAL = "\\`*_[]|~@:$"
+_ENTITIES = str.maketrans({character: f"&#{ord(character)};" for character in _SPECIAL})
+
+
+def name(text: str) -> str:
+    """A name from a recipe, a model or a device, as code.
+
+    GitHub looks for mentions and links after it has resolved entities, but not in code.
+    """
+    return f"<code>{_plain(text)}</code>"
+
+
+def prose(text: str) -> str:
+    """A sentence of ours; it may quote names."""
+    words = " ".join(text.split())
+    marks = str.maketrans({c: f"&#{ord(c)};" for c in "\\`*_[]|~#$"})
+    # A comment inside a word ends what would be a mention or an address.
+    return (
+        html.escape(words, quote=False)
+        .translate(marks)
+        .replace("@", "@<!-- -->")
+        .replace("://", ":<!-- -->//")
+    )
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
+    """A table whose cells are Markdown already."""
+    marks = ["---:" if column in right else "---" for column in columns]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, marks, *rows))
+
+
+def details(summary: str, content: str) -> str:
+    """A part that is folded; GitHub needs the empty lines to read Markdown in it."""
+    return f"<details>\n<summary>{prose(summary)}</summary>\n\n{content}\n\n</details>"
+
+
+def _plain(text: str) -> str:
+    words = " ".join(text.split()) or " "
+    # html.escape first: its own entities have characters that would be replaced.
+    pieces = [html.escape(c) if c in "<>&\"'" else c.translate(_ENTITIES) for c in words]
+    return "".join(pieces).replace("www.", "www&#46;")

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from etdeploy.bench.records.generation import GenerationPoint, TextGeneration
-from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.performance import Latency, Start, samples_by_start
 from etdeploy.bench.records.record import Inference, RunRecord
-from etdeploy.bench.records.starts import Start, samples_by_start
 from etdeploy.report.material import Material, spread_of, starts_of
 from etdeploy.report.shown import finite, is_number, outputs
 

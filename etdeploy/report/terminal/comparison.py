@@ -15,7 +15,7 @@ from etdeploy.compare.model import (
     Statistic,
 )
 from etdeploy.core.console import table
-from etdeploy.report.terminal.layout import LABEL, WIDTH, indented, wrapped
+from etdeploy.report.terminal.latencies import LABEL, WIDTH, indented, wrapped
 
 _MOST_PAIRS = 20
 _MOST_OUTPUTS = 5

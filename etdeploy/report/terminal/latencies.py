@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.record import RunRecord, Workload
-from etdeploy.bench.records.starts import Spread, Start
+from etdeploy.bench.records.performance import Spread, Start
+from etdeploy.bench.records.record import RunRecord, SizeRecord, Workload
 from etdeploy.bench.units import duration, unit_for
 from etdeploy.core.console import count, table
+from etdeploy.core.console import size as bytes_text
 
 # More medians than that are shown as their range.
 _MOST_MEDIANS = 5
@@ -97,3 +99,77 @@ def _warmup(runs: Sequence[Start], what: str) -> str:
 
 def _percent(value: float) -> str:
     return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
+
+
+WIDTH = 100
+"""Columns of a line at most; only paths may be longer."""
+LABEL = 12
+"""Columns of a label."""
+
+
+def wrapped(label: str, lines: Sequence[str], indent: str = "  ") -> str:
+    """Lines behind a label, each wrapped to the width."""
+    start = f"{indent}{label:<{LABEL}} " if indent else ""
+    found = []
+    for line in lines:
+        found += textwrap.wrap(
+            line, WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        start = " " * len(start)
+    return "\n".join(found)
+
+
+def indented(text: str) -> str:
+    """A text whose lines begin where labels do."""
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+_LONGEST = 40
+
+
+# Stands where a latency would.
+SIMULATED = "simulated"
+
+
+def simulated_sizes(sizes: Sequence[SizeRecord]) -> str:
+    """The verdict on each size of a simulated run, in the order of the recipe."""
+    rows = [(each.name, _dimensions(each), SIMULATED, _verdict(each)) for each in sizes]
+    return table(("size", "dimensions", "latency", "outputs"), rows)
+
+
+def sizes_table(sizes: Sequence[SizeRecord]) -> str:
+    """Latencies, peak memory and verdict of each size, in the order of the recipe.
+
+    The spread is that between starts.
+    """
+    shortest_ms = min(each.latency_ms.median for each in sizes)
+    unit = unit_for(shortest_ms)
+    numbers = (f"median {unit.name}", "spread", f"first {unit.name}", "peak memory")
+    rows = [
+        (
+            each.name,
+            _dimensions(each),
+            unit.number(each.latency_ms.median, shortest_ms),
+            between(each.spread),
+            unit.number(each.first_inference_ms, shortest_ms),
+            "" if each.peak_rss_bytes is None else bytes_text(each.peak_rss_bytes),
+            _verdict(each),
+        )
+        for each in sizes
+    ]
+    return table(("size", "dimensions", *numbers, "outputs"), rows, right=numbers)
+
+
+def _dimensions(each: SizeRecord) -> str:
+    text = ", ".join(f"{name} {size}" for name, size in each.sizes.items()) or "the example's"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _verdict(each: SizeRecord) -> str:
+    if not each.outputs:
+        return "not checked"
+    verdicts = {check.within_tolerance for check in each.outputs}
+    if False in verdicts:
+        return "WRONG"
+    return "not compared" if None in verdicts else "correct"

@@ -6,28 +6,39 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.latency import Latency
-from etdeploy.bench.records.memory import Memory, WeightsKind
+from etdeploy.bench.records.performance import (
+    Energy,
+    Latency,
+    Memory,
+    Sustained,
+    SustainedPoint,
+    ThreadsRecord,
+    WeightsKind,
+)
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.starts import ThreadsRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.records.sustained import Energy, Sustained, SustainedPoint
 from etdeploy.bench.units import duration, long_time, rate, unit_for
 from etdeploy.core.console import count, size, table
-from etdeploy.core.text.layout import cut
-from etdeploy.core.text.sparkline import sparkline
+from etdeploy.core.text.layout import cut, sparkline
 from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
 from etdeploy.report import generation
-from etdeploy.report.disturbed import disturbed_lines, mark
 from etdeploy.report.generation import COLUMNS, DEFINITIONS, outside, point_cells, texts, told_text
 from etdeploy.report.outside import outside_text
-from etdeploy.report.terminal.latencies import between, latencies, starts
-from etdeploy.report.terminal.layout import LABEL, indented, wrapped
-from etdeploy.report.terminal.sizes import SIMULATED, simulated_sizes, sizes_table
-from etdeploy.report.texts import quality_of, verdict_lines
+from etdeploy.report.shown import disturbed_lines, mark, quality_of, verdict_lines
+from etdeploy.report.terminal.latencies import (
+    LABEL,
+    SIMULATED,
+    between,
+    indented,
+    latencies,
+    simulated_sizes,
+    sizes_table,
+    starts,
+    wrapped,
+)
 
 _MOST_OPERATORS = 6
 _MOST_OUTPUTS = 5

@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import Blocker, joined
+from etdeploy.core.errors import Blocker, joined
 from etdeploy.core.processes import process
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.core.values import Explained
 from etdeploy.plan.toolchains import MUSL, host_blocker
 from etdeploy.runner.tools.programs import find_compiler
 from etdeploy.runner.tools.zig import find_zig, write_compilers
-from etdeploy.targets import apple, ndk
+from etdeploy.targets import ndk, platforms
 from etdeploy.targets.platforms import Target
 
 _NO_XCODE = Blocker(
@@ -118,11 +118,11 @@ def _apple(target: Target, checkout: Path | None) -> Toolchain | Blocker:
         why = f"the toolchain file for {target.name} is a part of ExecuTorch's checkout"
         remedy = "Name one: --set runtime.source=/path/to/executorch"
         return Blocker(what="ios-cmake", why=why, remedy=remedy)
-    file = checkout / apple.TOOLCHAIN_FILE
+    file = checkout / platforms.TOOLCHAIN_FILE
     missing = []
     if not file.is_file():
         remedy = (
-            f"git -C {quoted(checkout)} submodule update --init -- {apple.SUBMODULE}"
+            f"git -C {quoted(checkout)} submodule update --init -- {platforms.SUBMODULE}"
             if (checkout / ".git").exists()
             else f"Unpack https://github.com/leetal/ios-cmake as {quoted(file.parent)}"
         )

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.failures.incomplete import require_whole
+from etdeploy.bench.conditions import Revision, revision_of
+from etdeploy.bench.failures.diagnosis import require_whole
 from etdeploy.bench.measure import Prepared, measure, require_match
 from etdeploy.bench.records.conditions import DisturbanceKind
-from etdeploy.bench.records.memory import WeightsKind
+from etdeploy.bench.records.performance import WeightsKind
 from etdeploy.bench.records.stored import StoredRun, load_run
-from etdeploy.bench.revision import Revision, revision_of
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, MismatchError, RunError

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import CompileKit
+from etdeploy.backends.qnn.kits.compiler import CompileKit, find_compile_kit
 from etdeploy.backends.qnn.kits.loading import loading_problem
 from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
@@ -29,7 +28,7 @@ sys.modules["executorch.backends.qualcomm.python.PyQnnManagerAdaptor"] = adaptor
 """
 _CHECK = """
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor
+from etdeploy.export.worker.backends.qnn.placement import check_adaptor
 try:
     check_adaptor()
     print("taken")

@@ -18,11 +18,11 @@ from etdeploy.farm.model import Fate, Standing, VisitState
 from etdeploy.farm.night.keeping import post
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.history.place import Place, required_place
-from etdeploy.history.store import clock
+from etdeploy.history.store import connect
 from etdeploy.history.store.errors import UnreachableError
 from etdeploy.history.store.store import Filter, open_store
-from etdeploy.shelf import check
-from etdeploy.shelf.check import require_free
+from etdeploy.shelf import named
+from etdeploy.shelf.named import require_free
 from etdeploy.shelf.reservations import Shelved, active, reserve
 from tests.support.nights import NOW, make_visit, measured
 from tests.support.postgres import Postgres, Restartable, postgres, running
@@ -276,7 +276,7 @@ class _NoClock:
 def test_a_reservation_ends_by_the_servers_clock(
     database: Place, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "datetime", _NoClock)
+    monkeypatch.setattr(connect, "datetime", _NoClock)
     made, _ = reserve(database, PHONE, "anna@wolf", 600.0)
     assert active(database) == (made,)
     name = database.shown.rpartition("/")[2]
@@ -289,7 +289,7 @@ def test_a_run_asks_the_server(
 ) -> None:
     from etdeploy.core.errors import DeviceError
 
-    monkeypatch.setattr(check, "_unreadable", False)
+    monkeypatch.setattr(named, "_unreadable", False)
     monkeypatch.setenv("ETDEPLOY_STORE", str(database.url))
     require_free(PHONE.identity, PHONE.device)  # there are no tables
     reserve(database, PHONE, "anna@wolf", 600.0)

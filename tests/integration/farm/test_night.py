@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.records.stored import load_run
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
 from etdeploy.farm.engine.local import LocalEngine

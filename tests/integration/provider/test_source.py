@@ -19,8 +19,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
-from etdeploy.core.blocker import require
-from etdeploy.core.errors import BuildError, Interrupted
+from etdeploy.core.errors import BuildError, Interrupted, require
 from etdeploy.core.resources import resource_folder
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.apps.identity import app_id, app_name
-from etdeploy.apps.model import MODEL_FILE, AppModel
+from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.payload import MOST_BUNDLED_BYTES, payload_of
 from etdeploy.core.errors import UsageError
 from etdeploy.program.folder import InputSet, OutputQuantization, TensorFile

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from etdeploy.backends import plugged, registry
+from etdeploy.backends import guarded as plugged
+from etdeploy.backends import registry
 from etdeploy.backends.base import Backend
 from etdeploy.backends.guarded import EACH, ONE, guarded
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blame import Origin
 from etdeploy.core.errors import PluginError, UsageError
 from etdeploy.core.flatbuffer import CorruptError
+from etdeploy.core.plugins import Origin
 from tests.support.plugins import forgetting_backends, install_plugin
 
 ORIGIN = Origin("lab", "etdeploy-lab 1.2", "entry point lab:X")

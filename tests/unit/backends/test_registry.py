@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.plugged import plugged_findings
+from etdeploy.backends.guarded import plugged_findings
 from etdeploy.backends.registry import (
     BUILT_IN,
     GROUP,

@@ -13,7 +13,7 @@ from etdeploy.backends.rewrites import (
     with_idle,
 )
 from etdeploy.export.spec import rewrites_of
-from etdeploy.plan.rewrites import rewrite_choices
+from etdeploy.plan.language import rewrite_choices
 from tests.support.runtime_values import make_recipe
 
 ALL = tuple(REWRITES)

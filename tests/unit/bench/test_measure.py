@@ -14,12 +14,12 @@ import pytest
 
 import etdeploy.bench.measure as measurement_module
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.failures.incomplete import require_whole
+from etdeploy.bench.conditions import Revision
+from etdeploy.bench.failures.diagnosis import require_whole
 from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.measure import Prepared, begin, measure, require_match
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun, load_run
-from etdeploy.bench.revision import Revision
 from etdeploy.core.errors import (
     DeviceError,
     EtdeployError,

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.cache.folder import prepare_cache
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind, prepare_cache
 from etdeploy.cache.tidy import Removal, alone, keep_below, remove_kind, remove_units
 from etdeploy.cache.units import Unit, find_units, unused_units
 from etdeploy.cache.uses import use_lock

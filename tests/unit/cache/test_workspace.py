@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
@@ -161,7 +161,7 @@ def test_a_file_with_two_names_counts_once(workspace: Workspace) -> None:
 _SECOND_PROCESS = """
 import sys, time
 from pathlib import Path
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 
 def build(folder):

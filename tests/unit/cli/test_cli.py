@@ -15,8 +15,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.plan_text import text
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import DeviceError, Interrupted, PluginError
+from etdeploy.core.errors import Blocker, DeviceError, Interrupted, PluginError
 from etdeploy.core.values import Explained
 from etdeploy.graph.explain import Change, Explanation, Task, mermaid
 

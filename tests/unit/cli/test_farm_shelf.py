@@ -9,9 +9,8 @@ import pytest
 
 from etdeploy.cli import main as cli_main
 from etdeploy.history.place import required_place
-from etdeploy.shelf import owner
-from etdeploy.shelf.owner import this_host
-from etdeploy.shelf.reservations import Shelved, active, reserve
+from etdeploy.shelf import reservations
+from etdeploy.shelf.reservations import Shelved, active, reserve, this_host
 
 Capture = pytest.CaptureFixture[str]
 
@@ -31,7 +30,7 @@ def phone() -> Shelved:
 def test_reserving_listing_and_giving_back(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "_user", lambda: "me")
+    monkeypatch.setattr(reservations, "_user", lambda: "me")
     assert run("reserve") == 0
     assert capsys.readouterr().out == "no device is reserved\n"
     assert run("reserve", "--json") == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.compare.operators import operator_changes
+from etdeploy.compare.model import operator_changes
 
 
 def test_the_largest_change_comes_first() -> None:

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etdeploy.compare.model import Ratio, Verdict
+from etdeploy.compare.model import Ratio, Verdict, judge
 from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.statistics import unpaired_ratio
-from etdeploy.compare.verdict import judge
 
 _TIMES = st.floats(min_value=1e-6, max_value=1e9)
 

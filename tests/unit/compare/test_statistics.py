@@ -9,10 +9,9 @@ from statistics import median
 
 import pytest
 
-from etdeploy.compare.model import Ratio, Verdict
+from etdeploy.compare.model import Ratio, Verdict, judge
 from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.statistics import departure, log_spread, unpaired_ratio
-from etdeploy.compare.verdict import judge
 
 
 def test_records_of_other_times_need_a_larger_difference_than_pairs() -> None:

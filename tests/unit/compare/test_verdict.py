@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.compare.model import Ratio, Verdict
-from etdeploy.compare.verdict import judge, why
+from etdeploy.compare.model import Ratio, Verdict, judge, why
 
 
 def _ratio(median: float, low: float | None = None, high: float | None = None) -> Ratio:

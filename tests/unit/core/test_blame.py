@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from etdeploy.core.blame import Origin, blamed, contact, each_given, given, one_given
 from etdeploy.core.errors import DeviceError, PluginError
+from etdeploy.core.plugins import Origin, blamed, contact, each_given, given, one_given
 
 ORIGIN = Origin("lab", "etdeploy-lab 1.2", "entry point lab:X", Path(__file__), "https://lab/bugs")
 

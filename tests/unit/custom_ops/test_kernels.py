@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.core.errors import BuildError
 from etdeploy.custom_ops.kernels import CustomOps, blame, read_custom_ops, write_registration
-from etdeploy.custom_ops.schema import SchemaError, parse_schema
+from etdeploy.custom_ops.yaml_file import SchemaError, parse_schema
 
 _OUT = "*, Tensor(a!) out) -> Tensor(a!)"
 _TWICE = f"my::twice.out(Tensor x, {_OUT}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.app_options import parse_options
+from etdeploy.devices.app_results import parse_options
 
 
 def test_each_option_has_its_kind() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.battery import milliamps, volts
+from etdeploy.devices.sysfs import milliamps, volts
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from etdeploy.core.blame import Origin
 from etdeploy.core.errors import DeviceError, PluginError
+from etdeploy.core.plugins import Origin
 from etdeploy.devices.base import ConversingRun, Device, StreamingRun
 from etdeploy.devices.guarded import guarded
-from etdeploy.devices.kinds import DeviceKind, Recovery
-from etdeploy.devices.spec import DeviceSpec
+from etdeploy.devices.kinds import DeviceKind, DeviceSpec, Recovery
 
 ORIGIN = Origin("lab", "etdeploy-lab 1.2", "entry point lab:X")
 _WORKSPACE: Any = None

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.devices.base import Leftover
 from etdeploy.devices.leftovers import Process, seconds_since_start
-from etdeploy.devices.local.leftovers import find_leftovers
+from etdeploy.devices.local.store import find_leftovers
 
 ROOT = "/data/local/tmp/etdeploy"
 # A name as no program should have it.

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import etdeploy.bench.measure as measurement_module
+from etdeploy.bench.conditions import Revision
 from etdeploy.bench.measure import Prepared, measure
 from etdeploy.bench.records.stored import load_run
-from etdeploy.bench.revision import Revision
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.main import cli
 from etdeploy.cli.options import complete_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.signals import signal_of
+from etdeploy.devices.shell import signal_of
 
 
 @pytest.mark.parametrize(

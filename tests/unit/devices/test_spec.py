@@ -6,8 +6,8 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, UsageError
+from etdeploy.devices.kinds import DeviceSpec
 from etdeploy.devices.registry import list_devices, open_device, parse_spec
-from etdeploy.devices.spec import DeviceSpec
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.hashing import sha256_file
-from etdeploy.export import cache, installed
-from etdeploy.export.cache import Situation
-from etdeploy.export.digests import FileDigests
+from etdeploy.export import cache, needs
+from etdeploy.export.cache import FileDigests, Situation
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
@@ -109,7 +108,7 @@ def test_a_tools_version_changes_the_key(
 ) -> None:
     spec = spec_of({"example": "mlp"})
     before = program_key(spec, workspace)
-    versions = {**installed.tool_versions(spec), "executorch": "9.9"}
+    versions = {**needs.tool_versions(spec), "executorch": "9.9"}
     monkeypatch.setattr(cache, "tool_versions", lambda _: versions)
     assert program_key(spec, workspace) != before
 
@@ -221,7 +220,7 @@ def test_a_file_that_an_argument_names_is_part_of_the_key(
 
 
 def test_another_version_of_an_imported_package_has_no_known_key(user: User) -> None:
-    version = installed.installed_version("pydantic")
+    version = needs.installed_version("pydantic")
     situation = Situation.now(user.spec, user.workspace)
     now, before = (
         Sources(distributions={"pydantic": v})
@@ -259,10 +258,10 @@ def test_module_files_are_found_without_running_them(
     (package / "__init__.py").write_text("raise SystemExit('imported')")
     (package / "module.py").write_text("raise SystemExit('imported')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert installed.module_file("package.module") == package / "module.py"
-    assert installed.module_file("package") == package / "__init__.py"
-    assert installed.module_file("package.absent") is None
-    assert installed.module_file("absent.module") is None
+    assert needs.module_file("package.module") == package / "module.py"
+    assert needs.module_file("package") == package / "__init__.py"
+    assert needs.module_file("package.absent") is None
+    assert needs.module_file("absent.module") is None
 
 
 def test_digests_are_remembered_while_a_file_stays_untouched(tmp_path: Path) -> None:

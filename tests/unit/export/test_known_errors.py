@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.export.worker.failures import exception_text
-from etdeploy.export.worker.known_errors import (
+from etdeploy.export.worker.failures import (
     Meaning,
+    exception_text,
     failed_kernel,
     failed_pass,
     lowering_meaning,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.values import Simulated
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.tidy import remove_kind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, CheckError, ExportError

@@ -10,7 +10,7 @@ import pytest
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import open_job
 from etdeploy.graph.many.explain import explain_graph, mermaid
-from etdeploy.graph.many.labels import Pair
+from etdeploy.graph.many.members import Pair
 from etdeploy.graph.many.run import Ready
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.graph.sharing import expected_runner, export_work, libraries_work, runner_work

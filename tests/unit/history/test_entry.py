@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Spread, Start
 from etdeploy.bench.records.record import Inference, RunRecord
-from etdeploy.bench.records.starts import Spread, Start
 from etdeploy.bench.statistics import summarize
 from etdeploy.history.entry import entry_of, utc
 from tests.support.bench_values import (

@@ -9,8 +9,8 @@ import pytest
 
 from etdeploy.bench.generation.work import WorkPoint
 from etdeploy.bench.records.record import RunRecord
+from etdeploy.history.check import findings
 from etdeploy.history.entry import entry_of
-from etdeploy.history.judge import findings
 from etdeploy.history.metrics import metrics_of, shown, title
 from etdeploy.history.model import FindingKind
 from etdeploy.history.series import differences, series_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from etdeploy.history.check import findings, level, outputs_finding, sentence
 from etdeploy.history.entry import Entry
-from etdeploy.history.judge import findings, level, outputs_finding, sentence
 from etdeploy.history.model import Finding, FindingKind
 
 

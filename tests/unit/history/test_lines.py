@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.history.lines import Imported, import_all, lines_of, write_lines
 from etdeploy.history.place import Place
 from etdeploy.history.store.store import Filter, open_store
+from etdeploy.history.text import Imported, import_all, lines_of, write_lines
 from tests.support.bench_values import make_record
 from tests.support.histories import fill, run_at
 

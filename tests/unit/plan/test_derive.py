@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.values import CompiledFor
 from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.plan.derive import CustomKernels, require_feasible
 from etdeploy.plan.model import RuntimePlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.program.delegation import backend_shares, delegated_fraction, where_it_runs
-from etdeploy.program.describe import describe
+from etdeploy.program.inspect import describe
 from etdeploy.program.model import Delegate, Method, Operator, Plain, Program, TensorInfo
 
 _XNNPACK = Delegate(backend_id="XnnpackBackend", size_bytes=1000, nodes=8)

@@ -18,17 +18,15 @@ from etdeploy.provider.checkout import (
     clone_folder,
     examine,
     find_checkout,
+    missing_submodules,
+    needed_submodules,
     release,
+    require_complete,
     require_readable,
+    submodule_remedy,
 )
 from etdeploy.provider.libraries import Libraries
 from etdeploy.provider.revision import revision
-from etdeploy.provider.submodules import (
-    missing_submodules,
-    needed_submodules,
-    require_complete,
-    submodule_remedy,
-)
 
 _ORIGINS: tuple[Origin, ...] = ("recipe", "environment", "cache")
 _STAND_IN = Path(__file__).parents[2] / "data" / "checkout"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file

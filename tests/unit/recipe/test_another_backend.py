@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from etdeploy.backends.names import OTHER_BACKEND
 from etdeploy.backends.registry import known_backends
+from etdeploy.backends.schemes import OTHER_BACKEND
 from etdeploy.core.errors import ExportError
 from etdeploy.recipe.another_backend import remedies_for, with_settings
 from etdeploy.recipe.load import load_recipe

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 
-from etdeploy.recipe.documented import key_texts, sections
 from etdeploy.recipe.model import Model, Recipe, Section
+from etdeploy.recipe.reference import key_texts, sections
 from etdeploy.recipe.schema import schema
 
 

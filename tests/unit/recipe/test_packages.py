@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from etdeploy.cli.verbs.recipes import command, show
 from etdeploy.core.errors import RecipeError, UsageError
+from etdeploy.recipe.find import GROUP, packaged_recipe, packaged_recipes
 from etdeploy.recipe.load import load_recipe
-from etdeploy.recipe.packages import GROUP, packaged_recipe, packaged_recipes
 from tests.support.plugins import install_plugin
 
 FAST = "description: A fast one\nmodel: {example: mlp}\nbenchmark: {warmup: 7}\n"

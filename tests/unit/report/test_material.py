@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.records.starts import samples_by_start
+from etdeploy.bench.records.performance import samples_by_start
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.material import names, plan_of, spread_of, starts_of
 from tests.support.bench_values import make_device, make_record, make_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.bench.records.outside import Outside, OutsideOperator
+from etdeploy.bench.records.outputs import Outside, OutsideOperator
 from etdeploy.report.outside import outside_text
 
 _SUM = OutsideOperator(

@@ -8,8 +8,8 @@ from etdeploy.report.html.cards import cards
 from etdeploy.report.html.single import single_page
 from etdeploy.report.material import Material, Report
 from etdeploy.report.plain.markdown import markdown
+from etdeploy.report.shown import original_lines, verdict_lines
 from etdeploy.report.terminal.summary import summary
-from etdeploy.report.texts import original_lines, verdict_lines
 from tests.support.bench_values import FOLDER
 from tests.support.text_values import (
     make_evaluation,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import (
     SOURCE_VARIABLE,

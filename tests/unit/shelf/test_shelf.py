@@ -21,11 +21,26 @@ from etdeploy.history.shelved import Quarantined, Reservation, Shelved, host_of
 from etdeploy.history.store.connect import engine_of
 from etdeploy.history.store.migrate import SCRIPTS, migrate
 from etdeploy.history.store.store import open_store
-from etdeploy.shelf import check, quarantine
-from etdeploy.shelf.check import device_held, require_free
-from etdeploy.shelf.named import chosen, find_device, find_kept, known_devices
-from etdeploy.shelf.owner import is_same, myself, this_host
-from etdeploy.shelf.reservations import active, covering, duration, refusal, release, reserve
+from etdeploy.shelf import named, quarantine
+from etdeploy.shelf.named import (
+    chosen,
+    device_held,
+    find_device,
+    find_kept,
+    known_devices,
+    require_free,
+)
+from etdeploy.shelf.reservations import (
+    active,
+    covering,
+    duration,
+    is_same,
+    myself,
+    refusal,
+    release,
+    reserve,
+    this_host,
+)
 from tests.support.bench_values import make_device
 from tests.support.histories import fill
 from tests.support.nights import NOW, make_visit
@@ -41,7 +56,7 @@ def place(data_folder: Path) -> Place:
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_unreadable", False)
+    monkeypatch.setattr(named, "_unreadable", False)
 
 
 def reservation(**changes: str) -> Reservation:
@@ -288,7 +303,7 @@ def test_who_waited_for_a_device_is_asked_again(place: Place, tmp_path: Path) ->
 
 _CHILD = """
 import sys
-from etdeploy.shelf.check import require_free
+from etdeploy.shelf.named import require_free
 require_free("android-A1", "android:A1")
 print(sorted({"sqlalchemy", "alembic"} & set(sys.modules)))
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.targets.ndk import Ndk, android_definitions, find_ndk
 
 DATA = Path(__file__).parents[2] / "data" / "ndk"

@@ -8,8 +8,7 @@ import pytest
 
 from etdeploy.devices.local.device import open_qemu
 from etdeploy.runner.fingerprint import runner_fingerprint
-from etdeploy.targets.platforms import TARGETS
-from etdeploy.targets.qemu import emulator_version, find_emulator
+from etdeploy.targets.platforms import TARGETS, emulator_version, find_emulator
 
 
 def install(folder: Path, version: str) -> Path:

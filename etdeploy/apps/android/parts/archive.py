@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from etdeploy.apps.android.app import BESIDE
+from etdeploy.apps.android.app import BESIDE, ApkParts
+from etdeploy.apps.android.tools.libraries import Library
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import BuildError
+from etdeploy.core.files.basic import inside, write_atomic
 from etdeploy.core.files.disk import naming
 
 # Android 15 and newer may have pages of 16 KB.
@@ -123,3 +127,220 @@ def _padding(begin: int, aligned: int) -> bytes:
     empty = struct.calcsize("<HHH")
     zeros = -(begin + empty) % aligned
     return struct.pack("<HHH", _ALIGNMENT_FIELD, 2 + zeros, aligned) + bytes(zeros)
+
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
+
+
+def unpack_libraries(libraries: Sequence[Library], abis: Sequence[str], folder: Path) -> None:
+    """Writes `NAME.jar`, `NAME.pro` and `ABI/*.so` of each library into a folder.
+
+    Raises:
+        BuildError: A library is damaged, or has nothing for an ABI.
+    """
+    for library in libraries:
+        try:
+            if library.path.suffix == ".jar":
+                # A jar is a library whole; what it keeps is in META-INF, where R8 finds it.
+                (folder / f"{library.name}.jar").write_bytes(library.path.read_bytes())
+            else:
+                _unpack_aar(library, abis, folder)
+        except (*_DAMAGED, OSError) as error:
+            raise BuildError(
+                f"{library.path} cannot be read as an Android library: {error}",
+                remedy="Remove the file, and fetch it again.",
+            ) from error
+
+
+def _unpack_aar(library: Library, abis: Sequence[str], folder: Path) -> None:
+    with zipfile.ZipFile(library.path) as archive:
+        names = archive.namelist()
+        if "classes.jar" not in names:
+            raise ValueError("it has no classes.jar")
+        if any(name.startswith("res/") and not name.endswith("/") for name in names):
+            raise BuildError(
+                f"{library.path} has resources, which only Gradle merges into an app",
+                remedy="Build it with Gradle: --set app.build=gradle",
+            )
+        _extract(archive, "classes.jar", folder / f"{library.name}.jar")
+        if "proguard.txt" in names:
+            _extract(archive, "proguard.txt", folder / f"{library.name}.pro")
+        for name in _native(names, abis, library):
+            target = inside(folder, name.removeprefix("jni/"))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _extract(archive, name, target)
+
+
+def _native(names: Sequence[str], abis: Sequence[str], library: Library) -> Iterator[str]:
+    """The native libraries for the ABIs; a library may have none at all."""
+    found = [n for n in names if n.startswith("jni/") and n.endswith(".so") and n.count("/") == 2]
+    for abi in abis:
+        each = [name for name in found if name.startswith(f"jni/{abi}/")]
+        if found and not each:
+            known = ", ".join(sorted({name.split("/")[1] for name in found}))
+            raise BuildError(
+                f"{library.path} has native libraries for {known} and none for {abi}",
+                remedy=f"Build the app for these: --set app.abis=[{known}]",
+            )
+        yield from each
+
+
+def _extract(archive: zipfile.ZipFile, name: str, target: Path) -> None:
+    with archive.open(name) as source, target.open("wb") as file:
+        while chunk := source.read(_CHUNK_BYTES):
+            file.write(chunk)
+
+
+def unpack_native_module(aar: Path, abi: str, folder: Path) -> None:
+    """Writes an AAR's headers and its libraries for an ABI into a folder; known files stay.
+
+    Raises:
+        BuildError: The AAR is damaged, or has none of them.
+    """
+    try:
+        with zipfile.ZipFile(aar) as archive:
+            kept = [n for n in archive.namelist() if _of_module(n, abi) and not n.endswith("/")]
+            if not kept:
+                raise ValueError(f"it has no headers and no libraries for {abi}")
+            for name in kept:
+                target = inside(folder, name)
+                content = archive.read(name)
+                # An unchanged header keeps its date, so that nothing is compiled again.
+                if not target.is_file() or target.read_bytes() != content:
+                    write_atomic(target, content)
+    except (*_DAMAGED, OSError) as error:
+        raise BuildError(
+            f"{aar} cannot be read as an Android library: {error}",
+            remedy="Remove the file, and fetch it again.",
+        ) from error
+
+
+def _of_module(name: str, abi: str) -> bool:
+    return name.startswith(f"jni/{abi}/") or (
+        name.startswith("prefab/modules/") and "/include/" in name
+    )
+
+
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+_MODEL = "assets/model/"
+_NATIVE = "lib/"
+_ELF_64 = b"\x7fELF\x02\x01"
+_LOAD = 1
+# Only processors of 64 bits have pages of 16 KB.
+_ABIS_64 = ("arm64-v8a", "x86_64")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A file of an APK.
+
+    Attributes:
+        name: Its path there.
+        offset: Where its bytes begin in the APK.
+        stored: Whether they are not compressed.
+        size_bytes: What it takes in the APK, with what aligns it.
+    """
+
+    name: str
+    offset: int
+    stored: bool
+    size_bytes: int
+
+
+def placed_files(apk: Path) -> tuple[Placed, ...]:
+    """Every file of an APK with its place, which only its local header tells.
+
+    Raises:
+        zipfile.BadZipFile: It is no APK.
+    """
+    with apk.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+        return tuple(_placed(stream, info) for info in archive.infolist())
+
+
+def apk_parts(apk: Path) -> ApkParts:
+    """What takes the room of an APK; headers and signatures count as other."""
+    files = placed_files(apk)
+    model = sum(file.size_bytes for file in files if file.name.startswith(_MODEL))
+    native = sum(file.size_bytes for file in files if file.name.startswith(_NATIVE))
+    other = apk.stat().st_size - model - native
+    return ApkParts(model_bytes=model, native_bytes=native, other_bytes=other)
+
+
+def apk_problems(apk: Path) -> Iterator[str]:
+    """What keeps an APK from being installed, or its files from being mapped, as sentences."""
+    with zipfile.ZipFile(apk) as archive:
+        for file in placed_files(apk):
+            yield from _placed_wrong(file)
+            if file.name.startswith(_NATIVE) and file.name.split("/")[1] in _ABIS_64:
+                with archive.open(file.name) as stream:
+                    least = least_load_alignment(stream)
+                if least is not None and least < PAGE_BYTES:
+                    yield (
+                        f"{file.name} is linked for pages of {least} bytes: on a phone with pages "
+                        f"of {PAGE_BYTES} it is not loaded"
+                    )
+
+
+def require_sound(apk: Path) -> None:
+    """Raises unless the files of an APK are where Android maps them.
+
+    Raises:
+        BuildError: They are not, or the APK cannot be read.
+    """
+    try:
+        wrong = [problem for file in placed_files(apk) for problem in _placed_wrong(file)]
+    except (OSError, zipfile.BadZipFile, struct.error) as error:
+        raise BuildError(
+            f"the APK that was built cannot be read: {error}", place=str(apk)
+        ) from error
+    if wrong:
+        raise BuildError(
+            f"the APK that was built does not do: {'; '.join(wrong)}",
+            place=str(apk),
+            remedy="Install newer build tools: sdkmanager 'build-tools;36.0.0'",
+        )
+
+
+def least_load_alignment(library: IO[bytes]) -> int | None:
+    """The least alignment of what is loaded of an ELF library; None for no ELF of 64 bits.
+
+    Source: System V ABI, "Object files": the ELF header and the program headers.
+    """
+    head = library.read(64)
+    if head[:6] != _ELF_64 or len(head) < 64:
+        return None
+    begin, size, number = _program_headers(head)
+    table = library.read(max(0, begin - 64 + size * number))[begin - 64 :]
+    found = [
+        struct.unpack_from("<Q", table, i * size + 48)[0]
+        for i in range(len(table) // size if size else 0)
+        if struct.unpack_from("<L", table, i * size)[0] == _LOAD
+    ]
+    return min(found, default=None)
+
+
+def _program_headers(head: bytes) -> tuple[int, int, int]:
+    (begin,) = struct.unpack_from("<Q", head, 32)
+    size, number = struct.unpack_from("<HH", head, 54)
+    return begin, size, number
+
+
+def _placed_wrong(file: Placed) -> Iterator[str]:
+    if file.name.startswith(_NATIVE) and file.stored and file.offset % PAGE_BYTES:
+        yield f"{file.name} begins at {file.offset}, which is no multiple of {PAGE_BYTES}"
+    if file.name.endswith((".pte", "resources.arsc")):
+        if not file.stored:
+            yield f"{file.name} is compressed, so it cannot be mapped"
+        elif file.offset % WORD_BYTES:
+            yield f"{file.name} begins at {file.offset}, which is no multiple of {WORD_BYTES}"
+
+
+def _placed(stream: IO[bytes], info: zipfile.ZipInfo) -> Placed:
+    stream.seek(info.header_offset)
+    *_, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
+    return Placed(
+        name=info.filename,
+        offset=info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes,
+        stored=info.compress_type == zipfile.ZIP_STORED,
+        size_bytes=info.compress_size + extra_bytes,
+    )

@@ -12,8 +12,7 @@ from etdeploy.apps.android.tools.kotlin import Kotlin, find_kotlin
 from etdeploy.apps.android.tools.libraries import Library, find_libraries
 from etdeploy.apps.android.tools.sdk import Sdk, find_sdk
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.finding import Finding
 
 _APPS = "Android apps: etdeploy app android"

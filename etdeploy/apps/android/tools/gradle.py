@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 
 NAME = "Gradle"
 WRAPPER = "gradlew"

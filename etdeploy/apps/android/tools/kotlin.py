@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.apps.android.tools.jdk import studio_folders
-from etdeploy.apps.android.tools.maven import (
+from etdeploy.apps.android.tools.libraries import (
     Artifact,
     fetch_command,
     find_artifact,
@@ -17,7 +17,7 @@ from etdeploy.apps.android.tools.maven import (
     versions_of,
 )
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
 
 NAME = "Kotlin compiler"

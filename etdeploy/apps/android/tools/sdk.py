@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
 
 NAME = "Android SDK"

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import IO
 
 from etdeploy.backends.qnn.versions import BUILD_ID
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.files.basic import not_regular, open_regular
 from etdeploy.core.hashing import sha256_file, stamp
 

@@ -19,7 +19,7 @@ from etdeploy.backends.qnn.kits.sdk import (
 from etdeploy.backends.qnn.versions import short_version
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.hashing import stamp
 
 _SKEL = re.compile(r"libQnnHtp(V\d+)Skel\.so")

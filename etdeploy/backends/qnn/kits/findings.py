@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem
+from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem, find_compile_kit
 from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
-from etdeploy.backends.qnn.kits.headers import find_headers, headers_problem
 from etdeploy.backends.qnn.kits.loading import loading_problem
-from etdeploy.backends.qnn.kits.sdk import QnnSdk
+from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_headers, headers_problem
 from etdeploy.backends.qnn.versions import PINNED_VERSION, is_newer
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.finding import Finding
 from etdeploy.core.processes import process
 

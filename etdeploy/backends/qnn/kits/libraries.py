@@ -13,7 +13,7 @@ from etdeploy.backends.qnn.versions import (
     short_version,
     version_numbers,
 )
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 
 
 def required_libraries(soc: QualcommSoc) -> tuple[str, ...]:

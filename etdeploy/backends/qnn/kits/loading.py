@@ -10,12 +10,12 @@ from pathlib import Path
 from etdeploy.backends.qnn.kits.compiler import CompileKit
 from etdeploy.backends.qnn.kits.package import whole_again
 from etdeploy.backends.qnn.kits.sdk import COMPILER, HOST_LIBRARIES, VARIABLE
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.processes import process
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.qnn.versions import PINNED_VERSION, VERSION, short_version, version_numbers
-from etdeploy.core.blocker import Blocker
+from etdeploy.backends.values import Workstation
+from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
+from etdeploy.core.values import Explained
 
 VARIABLE = "QNN_SDK_ROOT"
 # ExecuTorch's own downloader keeps the SDK in one of these (scripts/download_qnn_sdk.py).
@@ -212,3 +214,41 @@ def _number(htp_arch: str) -> int:
 
 def _missing(why: str, remedy: str | None = None) -> Blocker:
     return Blocker("the QNN SDK", why, remedy or how_to_get())
+
+
+def find_headers(station: Workstation) -> QnnSdk | Blocker:
+    """The SDK whose headers a build uses."""
+    return find_sdk(station.environ, station.home, BUILDING)
+
+
+def headers_problem(station: Workstation) -> Blocker | None:
+    """The blocker for a build without headers; None if there are some."""
+    found = find_headers(station)
+    if not isinstance(found, Blocker):
+        return None
+    why = found.why
+    if not is_any_sdk(station.environ, station.home):
+        why = (
+            f"{VARIABLE} is not set, and there is no SDK in "
+            f"{downloads_folder(station.environ, station.home)}"
+        )
+    return Blocker(
+        found.what,
+        "building ExecuTorch's part for QNN needs the headers of Qualcomm's SDK, which neither "
+        f"its package nor its AAR has: {why}",
+        found.remedy if is_any_sdk(station.environ, station.home) else how_to_get(),
+    )
+
+
+def sdk_option(sdk: QnnSdk | Blocker) -> Explained:
+    """The cmake variable for the SDK's headers.
+
+    It is always set: without it, ExecuTorch's CMakeLists.txt downloads an SDK itself.
+    """
+    if isinstance(sdk, Blocker):
+        return Explained(name="QNN_SDK_ROOT", reason=f"headers of the QNN SDK: {sdk.why}")
+    return Explained(
+        name="QNN_SDK_ROOT",
+        value=str(sdk.root),
+        reason=f"headers of QNN {sdk.number}, found by {sdk.from_}",
+    )

@@ -117,7 +117,7 @@ def command(
     checked out into temporary folders; the work tree stays as it is. One that was stopped goes on
     where it was.
     """
-    from etdeploy.farm.verdicts.bisect.text import bisection_text
+    from etdeploy.farm.verdicts.bisect.model import bisection_text
 
     _require_metric(metric)
     settings = (*overrides, f"benchmark.runs={runs}")
@@ -168,8 +168,7 @@ def _require_metric(metric: str | None) -> None:
 
 def _bisected(options: _Options) -> Bisection:
     from etdeploy.farm.verdicts.bisect import resumed
-    from etdeploy.farm.verdicts.bisect.run import bisect
-    from etdeploy.farm.verdicts.bisect.search import most_steps
+    from etdeploy.farm.verdicts.bisect.run import bisect, most_steps
 
     asked, opened = _asked(options)
     file = resumed.file_of(options.output, asked, options.recipe, options.settings)
@@ -205,17 +204,17 @@ def _asked(options: _Options) -> tuple[Asked, Opened]:
         UsageError: There are no such commits or programs.
         RecipeError: There is no such recipe.
     """
-    from etdeploy.farm.verdicts.bisect import commits, programs
+    from etdeploy.farm.verdicts.bisect import commits
     from etdeploy.farm.verdicts.bisect.run import Asked
     from etdeploy.recipe.load import load_recipe
 
     if options.programs is not None:
         from etdeploy.cache.workspace import Workspace
 
-        found = programs.programs_named(options.programs, Workspace.opened())
+        found = commits.programs_named(options.programs, Workspace.opened())
 
         def of_program(candidate: Candidate) -> AbstractContextManager[LoadedRecipe]:
-            return programs.opened(options.recipe, candidate, options.settings)
+            return commits.opened(options.recipe, candidate, options.settings)
 
         return Asked(found, options.device, options.metric), of_program
     repository = commits.repository_of(load_recipe(options.recipe, options.settings).path)

@@ -8,7 +8,7 @@ import click
 
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 
 @click.command()

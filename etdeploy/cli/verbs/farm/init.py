@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from etdeploy.core import console
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 if TYPE_CHECKING:
     from etdeploy.farm.begin.files import Here
@@ -29,8 +29,7 @@ def command(folder: Path) -> None:
     top of the git repository; the systemd units say at their top how they are installed. A file
     that exists already is never written over.
     """
-    from etdeploy.farm.begin.files import farm_files
-    from etdeploy.farm.begin.write import write_new
+    from etdeploy.farm.begin.files import farm_files, write_new
 
     here = _here(folder.resolve())
     written = write_new(farm_files(here))
@@ -42,7 +41,7 @@ def command(folder: Path) -> None:
 
 
 def _here(folder: Path) -> Here:
-    from etdeploy.backends.names import DEFAULT_RECIPE
+    from etdeploy.backends.schemes import DEFAULT_RECIPE
     from etdeploy.devices.registry import list_devices
     from etdeploy.farm.begin.files import Here
 
@@ -72,7 +71,7 @@ def _repository(folder: Path) -> Path:
 
 def _timezone() -> str | None:
     """The IANA name of this machine's time zone, by the link that names its file."""
-    from etdeploy.farm.spec.window import zone_problem
+    from etdeploy.farm.spec.conditions import zone_problem
 
     name = os.environ.get("TZ", "").removeprefix(":")
     if not name and _LOCALTIME.is_symlink():

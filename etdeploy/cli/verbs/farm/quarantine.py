@@ -11,7 +11,7 @@ import click
 from etdeploy.cli.options import complete_device, farm_option, json_option, store_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 
 if TYPE_CHECKING:
     from etdeploy.history.place import Place
@@ -68,8 +68,8 @@ def command(
 def _set_aside(device: str, reason: str, place: Place, as_json: bool) -> None:
     from etdeploy.history.place import option_for
     from etdeploy.shelf.named import find_device
-    from etdeploy.shelf.owner import myself
     from etdeploy.shelf.quarantine import set_aside
+    from etdeploy.shelf.reservations import myself
 
     made = set_aside(place, find_device(device, place), reason, myself())
     if as_json:

@@ -20,8 +20,7 @@ def command(device: str, force: bool, file: Path | None, store: str | None, as_j
     """Give a reserved device back before its time is over."""
     from etdeploy.cli.farm_named import named_farm
     from etdeploy.shelf.named import find_kept
-    from etdeploy.shelf.owner import is_same, myself
-    from etdeploy.shelf.reservations import local, release
+    from etdeploy.shelf.reservations import is_same, local, myself, release
 
     place = named_farm(file, store).place
     found = find_kept(device, place)

@@ -49,10 +49,10 @@ def command(
     whatever the night found: `etdeploy farm run` ends with that of the night.
     """
     from etdeploy.cli.farm_named import named_farm
+    from etdeploy.farm.report.end import summary_of
     from etdeploy.farm.report.files import Wanted, require_free, write
-    from etdeploy.farm.report.shown.text import night_text
+    from etdeploy.farm.report.shown.words import night_text
     from etdeploy.farm.report.source import find_night, judged, seen
-    from etdeploy.farm.report.summary import summary_of
 
     wanted = Wanted(html, markdown, junit)
     require_free(wanted)
@@ -77,7 +77,7 @@ def command(
 
 
 def _write_dashboard(folder: Path, farm: NamedFarm) -> str:
-    from etdeploy.farm.report.live.dashboard import write_dashboard
+    from etdeploy.farm.report.live.pages import write_dashboard
     from etdeploy.farm.report.source import board_of
 
     return str(write_dashboard(board_of(farm.place, farm.settings, farm.name), folder))

@@ -14,7 +14,7 @@ from etdeploy.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from etdeploy.cli.farm_named import NamedFarm
-    from etdeploy.farm.report.live.model import Status
+    from etdeploy.farm.report.live.status import Status
 
 _EVERY_S = 2.0
 _ADDRESS = "127.0.0.1:8033"
@@ -82,7 +82,7 @@ def _patient(look: Callable[[], Status], shown: Callable[[Status, str], str]) ->
 def _serve(address: str, farm: NamedFarm) -> None:
     from etdeploy.farm.report.live.serve import address_of, serving
     from etdeploy.farm.report.source import Boards
-    from etdeploy.farm.spec.hosts import is_loopback
+    from etdeploy.farm.spec.model import is_loopback
 
     where = address_of(address)
     if not is_loopback(where[0]):

@@ -63,7 +63,7 @@ def command(
     from etdeploy.farm.engine.dask.host.local import LocalParts
     from etdeploy.farm.engine.dask.host.serve import serve_host
     from etdeploy.farm.spec.model import Tls
-    from etdeploy.shelf.owner import this_host
+    from etdeploy.shelf.reservations import this_host
 
     for device in devices:
         parse_spec(device)
@@ -86,7 +86,7 @@ def command(
 def _require_distributed() -> None:
     from importlib.util import find_spec
 
-    from etdeploy.core.text.install import pip_command
+    from etdeploy.core.text.commands import pip_command
 
     if find_spec("distributed") is None:
         raise UsageError(

@@ -15,7 +15,7 @@ from shlex import quote
 from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress
-from etdeploy.devices.android.apps.names import check_app_id
+from etdeploy.devices.android.apps.logs import check_app_id
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
 from etdeploy.devices.remote.shell import Place, RemoteShell
 from etdeploy.devices.shell import sections

@@ -12,8 +12,7 @@ import torch
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.failures import fail
-from etdeploy.export.worker.known_errors import Meanings
+from etdeploy.export.worker.failures import Meanings, fail
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.tracing.trace import SHIFTS

@@ -75,7 +75,7 @@ class XnnpackLowering(Lowering):
 
     def shortened(self) -> AbstractContextManager[None]:
         """As in the base class."""
-        from etdeploy.export.worker.backends.xnnpack_decompositions import (
+        from etdeploy.export.worker.backends.xnnpack_layouts import (
             decompositions_with_work,
         )
 
@@ -102,9 +102,11 @@ class XnnpackLowering(Lowering):
 
 def _rewrite_text(methods: Mapping[str, Traced]) -> None:
     """Writes what XNNPACK does not take of language models in another way, in place."""
-    from etdeploy.export.worker.generation.norms import means_as_products
-    from etdeploy.export.worker.generation.passes import exact_activations
-    from etdeploy.export.worker.generation.rotations import rotations_by_kernel
+    from etdeploy.export.worker.generation.passes import (
+        exact_activations,
+        means_as_products,
+        rotations_by_kernel,
+    )
 
     for method in methods.values():
         rotations_by_kernel(method.program)

@@ -25,8 +25,12 @@ from etdeploy.export.worker.expected.forward import (
     caches_restored,
     own_attention,
 )
-from etdeploy.export.worker.expected.prompts import Prompt, prompts_for
-from etdeploy.export.worker.expected.text import TokenizedText, evaluation_parts
+from etdeploy.export.worker.expected.text import (
+    Prompt,
+    TokenizedText,
+    evaluation_parts,
+    prompts_for,
+)
 from etdeploy.export.worker.failures import blaming, exception_text, is_memory
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.program.expected import (

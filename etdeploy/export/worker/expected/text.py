@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from etdeploy.core.console import count
+from etdeploy.export.hf.config import Refusal
 from etdeploy.export.hf.named_texts import (
     NamedText,
     calibration_text,
@@ -13,12 +19,17 @@ from etdeploy.export.hf.named_texts import (
     no_tokenizer,
     read_excerpt,
 )
-from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.texts import BUNDLED_TEXTS
 from etdeploy.export.worker.expected.evaluation import windows
-from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.export.worker.expected.forward import OwnForward, own_attention
+from etdeploy.export.worker.failures import WorkerError, blaming, exception_text, fail
 from etdeploy.export.worker.loading.hf.load import LoadedModel
+from etdeploy.export.worker.loading.hf.tokenizer import stop_ids
+from etdeploy.export.worker.lowering.layers.scales import Activations
+from etdeploy.program.expected import random_ids
+from etdeploy.program.generation import GenerationMethod
 
 # Tokens of the calibration text that are read at once.
 _CALIBRATION_WINDOW = 512
@@ -138,3 +149,143 @@ def _tokens(
             file=place,
         )
     return ids
+
+
+# Something that most models know: what comes next is seldom a close choice.
+_TEXT = "The capital of France is"
+_NEW = 16
+# Of the long prompt, whose every token costs: enough to decode with what the prompt has filled.
+_LONG_NEW = 8
+_BEYOND = 8
+# Positions that an eager forward computes in some seconds, of a model with 10^9 parameters too.
+_LONGEST = 320
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt.
+
+    Attributes:
+        ids: Its tokens.
+        new_tokens: How many are to follow.
+    """
+
+    ids: tuple[int, ...]
+    new_tokens: int
+
+
+def prompts_for(
+    loaded: LoadedModel, methods: Sequence[GenerationMethod], context: int
+) -> tuple[Prompt, ...]:
+    """A short prompt, and where the program has further methods or parts, one that needs them.
+
+    Args:
+        loaded: The model with its tokenizer.
+        methods: Of the program.
+        context: Positions of its cache.
+    """
+    return tuple(_prompts(loaded, methods, context))
+
+
+def _prompts(
+    loaded: LoadedModel, methods: Sequence[GenerationMethod], context: int
+) -> Iterator[Prompt]:
+    short = (_told(loaded) or _random(loaded, context // 2))[: context // 2]
+    yield Prompt(short, min(_NEW, context - len(short) + 1))
+    long = long_prompt_length(methods, context)
+    if long:
+        yield Prompt(_random(loaded, long), _LONG_NEW)
+
+
+def long_prompt_length(methods: Sequence[GenerationMethod], context: int) -> int | None:
+    """Tokens of a prompt that is taken in parts, and is beyond what a shorter method looks at.
+
+    Returns:
+        None where a short prompt calls all methods, or where no such prompt fits.
+    """
+    ends = {m.capacity for m in methods if m.capacity < context}
+    ends |= {m.max_tokens for m in methods if m.role == "prefill"}
+    largest = min(_LONGEST, context) - _LONG_NEW + 1
+    return max((end + _BEYOND for end in ends if end + _BEYOND <= largest), default=None)
+
+
+def _told(loaded: LoadedModel) -> tuple[int, ...] | None:
+    """The sentence; None without a tokenizer, or with one that knows more than the model."""
+    if loaded.tokenizer.loaded is None:
+        return None
+    ids = tuple(int(i) for i in loaded.tokenizer.loaded(_TEXT)["input_ids"])
+    return ids if ids and max(ids) < loaded.vocabulary else None
+
+
+def _random(loaded: LoadedModel, length: int) -> tuple[int, ...]:
+    stop = stop_ids(loaded.model, loaded.tokenizer, loaded.vocabulary)
+    [ids] = random_ids(
+        (length,),
+        vocabulary=loaded.vocabulary,
+        bos_id=loaded.tokenizer.bos_id,
+        stop_ids=stop,
+        seed=_SEED,
+    )
+    return ids
+
+
+def activations(spec: ExportSpec, loaded: LoadedModel, attention: str) -> Activations:
+    """Mean squared inputs of the linear layers, on the text that calibrates the model.
+
+    Args:
+        spec: Of the export.
+        loaded: The model, not quantised yet.
+        attention: transformers' name of the model's own attention.
+
+    Raises:
+        WorkerError: The recipe's text cannot be read, or the model raises with it.
+    """
+    if spec.calibration_text is None:
+        return Activations(origin="export.calibration is none")
+    text = calibration_parts(spec, loaded)
+    if text is None:
+        return Activations(origin="the model has no tokenizer that reads the calibration text")
+    try:
+        squares = mean_squares(loaded.model, attention, text)
+    except WorkerError as error:
+        if spec.calibration_text not in BUNDLED_TEXTS:
+            raise
+        return Activations(origin=error.failure.message)
+    tokens = sum(map(len, text.parts))
+    return Activations(squares, f"{count(tokens, 'token')} of {text.file}")
+
+
+def mean_squares(model: Any, attention: str, text: TokenizedText) -> dict[int, torch.Tensor]:
+    """The mean squared inputs of each linear layer that is called, by its `id()`."""
+    raised = blaming("calibration", f"the model raised when it read {text.file}:")
+    with _summing(model) as sums, own_attention(model, attention), raised:
+        for part in text.parts:
+            OwnForward(model).last(part)
+    return {layer: each.squares / each.count for layer, each in sums.items()}
+
+
+@dataclass
+class _Sum:
+    squares: torch.Tensor
+    count: int = 0
+
+
+@contextmanager
+def _summing(model: Any) -> Iterator[dict[int, _Sum]]:
+    """Sums the squared inputs of each linear layer that is called in the block, by its `id()`."""
+    sums: dict[int, _Sum] = {}
+
+    def add(layer: torch.nn.Linear, inputs: tuple[torch.Tensor, ...]) -> None:
+        rows = inputs[0].detach().float().reshape(-1, layer.in_features)
+        each = sums.setdefault(id(layer), _Sum(torch.zeros(layer.in_features)))
+        each.squares += rows.square().sum(0)
+        each.count += len(rows)
+
+    linears = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    hooks = [layer.register_forward_pre_hook(add) for layer in linears]
+    try:
+        yield sums
+    finally:
+        for hook in hooks:
+            hook.remove()

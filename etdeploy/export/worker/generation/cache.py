@@ -16,7 +16,6 @@ from transformers.cache_utils import (
     get_layer_types_and_kwargs,
 )
 
-from etdeploy.export.worker.generation.misfit import MisfitError
 from etdeploy.export.worker.generation.segments import NEVER, Places, Segments
 
 _SLIDING = "sliding_attention"
@@ -293,3 +292,7 @@ def ring_of(windows: Sequence[int | None], capacity: int, most_tokens: int) -> R
     needed = window + most_tokens - 1
     places = -(-needed // _BLOCK) * _BLOCK
     return Ring(places, window) if places < capacity else None
+
+
+class MisfitError(Exception):
+    """A path cannot compute the model; the text is a clause about it."""

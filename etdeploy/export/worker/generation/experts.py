@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers.integrations.moe import ExpertsInterface, _default_apply_gate
 
-from etdeploy.export.worker.generation.misfit import MisfitError
+from etdeploy.export.worker.generation.cache import MisfitError
 
 JOINED = "etdeploy_joined"
 

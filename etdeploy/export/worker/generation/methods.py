@@ -12,8 +12,7 @@ from etdeploy.export.worker.generation.cache import Buffers
 from etdeploy.export.worker.generation.segments import bounds_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
-from etdeploy.program.attention import Attention
-from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.generation import Attention, GenerationMethod
 
 
 class Method(torch.nn.Module):  # type: ignore[misc]

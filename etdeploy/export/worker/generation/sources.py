@@ -11,14 +11,12 @@ from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.export.worker.generation import experts
 from etdeploy.export.worker.generation.attention import GROUPED, KERNEL, WHOLE, register
-from etdeploy.export.worker.generation.cache import Buffers, probed
+from etdeploy.export.worker.generation.cache import Buffers, MisfitError, probed
 from etdeploy.export.worker.generation.methods import Method, methods_for, source_of
-from etdeploy.export.worker.generation.misfit import MisfitError
 from etdeploy.export.worker.generation.segments import bounds_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.tensors import buffers_restored
-from etdeploy.program.attention import Attention
-from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.generation import Attention, GenerationMethod
 
 Path = Literal["fast", "plain"]
 # Tokens of the comparison with the model's own forward: a part of a prompt, and single tokens.

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from etdeploy.export.installed import module_file
+from etdeploy.export.needs import module_file
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.export.user_file import missing_function

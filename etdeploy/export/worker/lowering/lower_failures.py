@@ -9,12 +9,15 @@ from contextlib import contextmanager, suppress
 import torch
 
 from etdeploy.export.protocol import Failure
-from etdeploy.export.worker.failures import WorkerError, exception_text, is_memory, user_line
-from etdeploy.export.worker.known_errors import (
+from etdeploy.export.worker.failures import (
     Meanings,
+    WorkerError,
+    exception_text,
     failed_pass,
+    is_memory,
     lowering_meaning,
     named_operator,
+    user_line,
 )
 from etdeploy.export.worker.loading.custom_ops import without_out_variant
 from etdeploy.export.worker.tracing.trace import Place, node_place, stack_line

@@ -16,8 +16,8 @@ from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.schemes import (
+    DEFAULT,
     FLOAT_SCHEMES,
     GROUPED_EMBEDDINGS,
     LINEAR_SCHEMES,
@@ -35,8 +35,13 @@ from etdeploy.export.worker.failures import (
 from etdeploy.export.worker.loading.returned import as_call
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.calibration import Calibration, Range
-from etdeploy.export.worker.lowering.layers.found import DEFAULT_GROUP_SIZE, Layer, apply, layers_of
-from etdeploy.export.worker.lowering.layers.linears import quantize_linears
+from etdeploy.export.worker.lowering.layers.linears import (
+    DEFAULT_GROUP_SIZE,
+    Layer,
+    apply,
+    layers_of,
+    quantize_linears,
+)
 from etdeploy.export.worker.lowering.layers.scales import Activations
 from etdeploy.export.worker.lowering.overrides import (
     check_overrides,

@@ -9,7 +9,7 @@ from typing import Any
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
-from etdeploy.export.worker.known_errors import failed_kernel, runtime_refusal
+from etdeploy.export.worker.failures import failed_kernel, runtime_refusal
 from etdeploy.export.worker.native_output import overheard
 from etdeploy.export.worker.tracing.tensors import flat_inputs
 

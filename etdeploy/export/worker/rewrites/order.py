@@ -12,6 +12,7 @@ from typing import Any
 
 from etdeploy.export.worker.failures import blaming
 from etdeploy.export.worker.lowering.lower_failures import explaining
+from etdeploy.export.worker.rewrites.activations import prelu_as_relus, silu_as_product
 from etdeploy.export.worker.rewrites.attention import plain_attention
 from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite, Told
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
@@ -20,14 +21,11 @@ from etdeploy.export.worker.rewrites.images.patches import patches_as_views
 from etdeploy.export.worker.rewrites.images.pools import pools_as_convolutions
 from etdeploy.export.worker.rewrites.images.upsampling import upsampling_by_ones
 from etdeploy.export.worker.rewrites.masks import masks_as_products
-from etdeploy.export.worker.rewrites.prelu import prelu_as_relus
 from etdeploy.export.worker.rewrites.reductions.group_norms import group_norms_as_products
-from etdeploy.export.worker.rewrites.reductions.maxima import maxima_without_places
 from etdeploy.export.worker.rewrites.reductions.norms import norms_as_products
 from etdeploy.export.worker.rewrites.reductions.powers import powers_as_products
 from etdeploy.export.worker.rewrites.reductions.softmax import softmax_last
-from etdeploy.export.worker.rewrites.reductions.sums import sums_as_products
-from etdeploy.export.worker.rewrites.silu import silu_as_product
+from etdeploy.export.worker.rewrites.reductions.sums import maxima_without_places, sums_as_products
 from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_slices
 from etdeploy.export.worker.rewrites.views import plain_views
 

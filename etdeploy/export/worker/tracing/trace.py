@@ -11,8 +11,13 @@ from typing import Any
 import torch
 
 from etdeploy.export.protocol import Failure
-from etdeploy.export.worker.failures import WorkerError, first_line, is_user_file, user_line
-from etdeploy.export.worker.known_errors import user_remedy
+from etdeploy.export.worker.failures import (
+    WorkerError,
+    first_line,
+    is_user_file,
+    user_line,
+    user_remedy,
+)
 from etdeploy.export.worker.tracing.complex_numbers import real_numbers
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.export.worker.tracing.tensors import is_by_pixel, with_strides

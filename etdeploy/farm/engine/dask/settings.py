@@ -15,8 +15,7 @@ from distributed.security import Security
 
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.engine.certificates import check_certificate
-from etdeploy.farm.spec.hosts import is_loopback
-from etdeploy.farm.spec.model import Tls
+from etdeploy.farm.spec.model import Tls, is_loopback
 
 _ADDRESS = re.compile(r"(tls|tcp)://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
 DEFAULT_PORT = 8786

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from etdeploy.farm.model import Fate, Offer, Visit, VisitState
-from etdeploy.farm.night.deciding.times import Times
+from etdeploy.farm.night.deciding.planning import Times
 from etdeploy.farm.night.deciding.trouble import text_of
 from etdeploy.farm.night.model import BarKind, Barred, listed
 

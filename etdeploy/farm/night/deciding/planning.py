@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from etdeploy.farm.model import Offer, Visit, VisitState
+from etdeploy.farm.model import Fate, Offer, Visit, VisitState
 
 if TYPE_CHECKING:
     from etdeploy.farm.night.parts import UnsatisfiedLike
+
 
 Key = tuple[str, str, "str | None", int]
 
@@ -98,3 +99,32 @@ def offers_by_recipe(
         known = {each: offers[each] for each in devices if each in offers}
         found.setdefault(visit.recipe, {}).update(known)
     return {recipe: tuple(each.values()) for recipe, each in found.items() if each}
+
+
+UNKNOWN_S = 300.0
+"""Taken for an attempt of a recipe that was never measured: all are alike then, and any will do."""
+
+
+class Times:
+    """Mean seconds of attempts that were measured, by recipe and device."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def add(self, recipe: str, identity: str, seconds: float) -> None:
+        """Counts an attempt; also for the recipe on devices that never had it."""
+        for key in ((recipe, identity), (recipe, "")):
+            total, count = self._sums.get(key, (0.0, 0))
+            self._sums[key] = (total + seconds, count + 1)
+
+    def learn(self, states: Iterable[VisitState]) -> None:
+        """Counts those of a night."""
+        for state in states:
+            for ending in state.attempts:
+                if ending.fate is Fate.DONE:
+                    self.add(state.visit.recipe, ending.identity, ending.seconds)
+
+    def expected_s(self, recipe: str, identity: str = "") -> float:
+        """What an attempt will take: as on that device before, else as on the others."""
+        total, count = self._sums.get((recipe, identity)) or self._sums.get((recipe, ""), (0.0, 0))
+        return total / count if count else UNKNOWN_S

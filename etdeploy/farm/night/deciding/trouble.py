@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from etdeploy.core.kinds import Kind
+from etdeploy.core.values import Kind
 from etdeploy.farm.model import STOPPED, Ending, Fate, Gates, Health
 from etdeploy.farm.night.model import Rules, listed
 

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from etdeploy.core import cancel
 from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.files.disk import no_room_in
-from etdeploy.core.text.shell import quoted
-from etdeploy.farm.night.keeping.events import Began, Event, Opened, Planned, event_of
+from etdeploy.core.text.commands import quoted
+from etdeploy.farm.night.keeping.rules import Began, Event, Opened, Planned, event_of
 from etdeploy.farm.night.keeping.writing import Fence, Link, TakenError, write
 from etdeploy.history.nights import KeptVisit
 from etdeploy.history.place import Place

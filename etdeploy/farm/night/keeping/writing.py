@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import Ending, Fate, Standing
 from etdeploy.farm.night.keeping import rules
-from etdeploy.farm.night.keeping.events import (
+from etdeploy.farm.night.keeping.rules import (
     Began,
     Closed,
     Ended,
@@ -153,9 +153,9 @@ class Fence:
         Raises:
             TakenError: Another coordinator has it.
         """
-        from etdeploy.history.store import leases
+        from etdeploy.history.store import nights
 
-        if other := leases.take(connection, self.farm, self.mine, anew=anew):
+        if other := nights.take(connection, self.farm, self.mine, anew=anew):
             raise taken(self.farm, other)
 
     def require(self, connection: Connection) -> None:
@@ -164,9 +164,9 @@ class Fence:
         Raises:
             TakenError: Somebody did.
         """
-        from etdeploy.history.store import leases
+        from etdeploy.history.store import nights
 
-        other = leases.holder(connection, self.farm)
+        other = nights.holder(connection, self.farm)
         if other is None:
             self.take(connection)
         elif other.token != self.mine.token:
@@ -174,9 +174,9 @@ class Fence:
 
     def give_back(self, connection: Connection) -> None:
         """Lets another coordinator have it at once."""
-        from etdeploy.history.store import leases
+        from etdeploy.history.store import nights
 
-        leases.give_back(connection, self.farm, self.mine.token)
+        nights.give_back(connection, self.farm, self.mine.token)
 
 
 def taken(farm: str, by: Coordinator) -> TakenError:

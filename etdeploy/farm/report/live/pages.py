@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from urllib.parse import quote
 
 from etdeploy.core.console import count
-from etdeploy.farm.report.live.model import DeviceNow, Now, Status
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import inside
+from etdeploy.core.text.commands import quoted
+from etdeploy.farm.report.files import PAGE_FILE
+from etdeploy.farm.report.live.status import DeviceNow, Now, Status
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.shown.page import TONES, cards, night_page, verdict_table
 from etdeploy.farm.report.shown.words import when
 from etdeploy.farm.verdicts.model import VerdictKind
 from etdeploy.history.model import Trend
+from etdeploy.history.nights import storable
 from etdeploy.report.html.blocks import (
     BAD,
     GOOD,
@@ -28,6 +34,7 @@ from etdeploy.report.html.blocks import (
     Text,
     table,
 )
+from etdeploy.report.html.page import render
 from etdeploy.report.html.trends import trends_page
 from etdeploy.report.shown import NOTHING, moment
 
@@ -194,3 +201,47 @@ def _night(report: NightReport) -> Sequence[object]:
         report.night.id, when(report), told.done, told.failed, told.missed, told.regressed,
         Cell(report.headline, BAD if report.exit_code else GOOD),
     ]  # fmt: skip
+
+
+def write_dashboard(board: Board, folder: Path) -> Path:
+    """Writes every page; pages of earlier nights that are there already stay.
+
+    Args:
+        board: What is shown.
+        folder: Made if it is missing; the folder that it is in has to exist.
+
+    Returns:
+        The path of the first page.
+
+    Raises:
+        UsageError: The folder cannot be used, or a file in it is not one of etdeploy's pages;
+            nothing was written then.
+        OSError: The disk is full.
+    """
+    _make(folder)
+    pages = [(address, inside(folder, address)) for address in addresses(board)]
+    for _, path in pages:
+        PAGE_FILE.require_free(path)
+    # The first page last: what it leads to is there then.
+    for address, path in reversed(pages):
+        page = page_of(board, address)
+        if page is not None:
+            PAGE_FILE.write(storable(render(page)), path)
+    return (folder / INDEX).absolute()
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        raise UsageError(
+            "the folder that the dashboard's folder belongs in does not exist",
+            place=str(folder.parent),
+            remedy=f"Create it: mkdir -p {quoted(folder.parent)}",
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"the dashboard's folder cannot be made: {error.strerror or error}",
+            place=str(folder),
+            remedy="Name another folder: --dashboard FOLDER",
+        ) from error

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.farm.report.live.pages import INDEX, Board, page_of
-from etdeploy.farm.spec.hosts import is_loopback
+from etdeploy.farm.spec.model import is_loopback
 from etdeploy.report.html.page import render
 from etdeploy.report.shown import finite
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from etdeploy.core.console import count
 from etdeploy.core.text.layout import cut, fit, table
-from etdeploy.farm.report.live.model import DeviceNow, Now, Status
+from etdeploy.farm.report.live.status import DeviceNow, Now, Status
 from etdeploy.report.shown import moment
 
 # What is shown first where there is no room for all: what somebody may have to do something about,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.core.console import count
+from etdeploy.core.text.layout import table
 from etdeploy.farm.report.model import Cause, DeviceNight, NightReport
 from etdeploy.farm.verdicts.model import NightFinding, Since, Verdict, VerdictKind
-from etdeploy.history.judge import OUTPUTS
+from etdeploy.history.check import OUTPUTS
 from etdeploy.history.metrics import HEADLINES, LATENCY, shown, title
 from etdeploy.report.shown import NOTHING, moment, percent
 
@@ -99,3 +100,73 @@ def measured(report: NightReport) -> str:
 def _some(names: list[str]) -> str:
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+_LOUD = (VerdictKind.REGRESSED,)
+_BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
+
+
+def night_text(report: NightReport, width: int | None = None) -> str:
+    """The whole report, verdicts first.
+
+    Args:
+        report: The night.
+        width: The maximum line length of tables; None for lines of any length.
+    """
+    return "\n\n".join(part for part in _parts(report, width) if part)
+
+
+def _parts(report: NightReport, width: int | None) -> Iterator[str]:
+    night = report.night
+    yield (f"{night.farm}, night {night.id}: {report.headline}\n{when(report)}; {measured(report)}")
+    if report.verdicts:
+        yield _verdicts(report, width)
+    yield "\n".join(line for each in report.verdicts for line in _why(each))
+    yield _causes("failed", report.failures)
+    yield _causes("missed", report.missed)
+    yield _devices(report, width)
+
+
+def _verdicts(report: NightReport, width: int | None) -> str:
+    rows = []
+    for verdict in report.verdicts:
+        number = first_number(verdict)
+        kind = str(verdict.kind)
+        rows.append([
+            verdict.recipe, verdict.device, str(len(verdict.run_ids)), value_text(number),
+            change_text(number), spread_text(number),
+            kind.upper() if verdict.kind in _LOUD else kind,
+        ])  # fmt: skip
+    columns = ("recipe", "device", "runs", "value", "change", "between runs", "verdict")
+    return table(columns, rows, right=columns[2:6], width=width)
+
+
+def _why(verdict: Verdict) -> Iterator[str]:
+    if verdict.kind not in _BAD and verdict.kind is not VerdictKind.NOT_JUDGED:
+        return
+    yield f"{verdict.recipe} on {verdict.device}: {verdict.kind}: {verdict.reason}"
+    if verdict.since:
+        yield f"  {since_text(verdict.since)}"
+    if verdict.remedy:
+        yield f"  what to do: {verdict.remedy}"
+
+
+def _causes(what: str, causes: tuple[Cause, ...]) -> str:
+    lines = []
+    for cause in causes:
+        lines.append(f"{count(len(cause.places), 'visit')} {what}: {where(cause)}")
+        lines.append(
+            f"  {cause.kind}: {cause.message}" if what == "failed" else f"  {cause.message}"
+        )
+        lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
+    return "\n".join(lines)
+
+
+def _devices(report: NightReport, width: int | None) -> str:
+    rows = [
+        [each.label, each.host or None, str(each.done), str(each.failed), str(each.missed),
+         f"QUARANTINED: {each.quarantined}" if each.quarantined else health_text(each)]
+        for each in report.devices
+    ]  # fmt: skip
+    columns = ("device", "host", "done", "failed", "missed", "health")
+    return table(columns, rows, right=columns[2:5], width=width) if rows else ""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.compare.model import Ratio, Verdict
+from etdeploy.compare.model import Ratio, Verdict, judge
 from etdeploy.compare.pairs import MIN_PAIRS, paired_ratio
 from etdeploy.compare.runs import compare_runs
-from etdeploy.compare.verdict import judge
 from etdeploy.core.errors import (
     DeviceError,
     EtdeployError,
@@ -23,7 +22,6 @@ from etdeploy.core.errors import (
 )
 from etdeploy.core.text.layout import cut
 from etdeploy.farm.verdicts.bisect.model import Bisection, Candidate, Side, Step
-from etdeploy.farm.verdicts.bisect.search import next_candidate, suspects
 from etdeploy.history.metrics import metrics_of
 from etdeploy.recipe.load import LoadedRecipe
 
@@ -257,3 +255,44 @@ def is_exact(metric: str | None) -> bool:
 def _exact(pairs: Sequence[tuple[float, float]]) -> Ratio:
     value = pairs[-1][1] / pairs[-1][0]
     return Ratio(median=value, low=value, high=value)
+
+
+Tried = Mapping[str, Step]
+
+
+def bounds(candidates: Sequence[Candidate], tried: Tried) -> tuple[int, int]:
+    """The places of the last good and the first bad candidate.
+
+    Args:
+        candidates: The earliest first; the first is good, and the last bad.
+        tried: The steps by the candidate's id. The first bad one counts, and before it the last
+            good one.
+    """
+    sides = [tried[each.id].side if each.id in tried else None for each in candidates]
+    bad = next((i for i in range(1, len(sides)) if sides[i] is Side.BAD), len(sides) - 1)
+    good = next((i for i in range(bad - 1, 0, -1) if sides[i] is Side.GOOD), 0)
+    return good, bad
+
+
+def next_candidate(candidates: Sequence[Candidate], tried: Tried) -> Candidate | None:
+    """The one nearest to the middle that was not tried; None at the end.
+
+    One that was skipped is passed over, as `git bisect skip` does.
+    """
+    good, bad = bounds(candidates, tried)
+    middle = (good + bad) / 2
+    left = [i for i in range(good + 1, bad) if candidates[i].id not in tried]
+    return candidates[min(left, key=lambda i: (abs(i - middle), i))] if left else None
+
+
+def suspects(
+    candidates: Sequence[Candidate], tried: Tried
+) -> tuple[Candidate, tuple[Candidate, ...]]:
+    """The last good candidate, and those of which one is the first bad one."""
+    good, bad = bounds(candidates, tried)
+    return candidates[good], tuple(candidates[good + 1 : bad + 1])
+
+
+def most_steps(candidates: Sequence[Candidate]) -> int:
+    """How many are tried at most if none is skipped."""
+    return max(0, (len(candidates) - 2).bit_length())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from etdeploy.bench.records.latency import Latency
-from etdeploy.bench.records.starts import Start, samples_by_start
+from etdeploy.bench.records.performance import Latency, Start, samples_by_start
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.units import TimeUnit
 from etdeploy.core.console import count

@@ -11,8 +11,7 @@ from etdeploy.apps.android.gradle import OUTPUT, build_with_gradle, gradle_comma
 from etdeploy.apps.android.parts.archive import Entry, write_archive
 from etdeploy.apps.android.tools.gradle import find_gradle
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 
 pytestmark = pytest.mark.integration
 

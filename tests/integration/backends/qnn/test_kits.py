@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import CompileKit
+from etdeploy.backends.qnn.kits.compiler import CompileKit, find_compile_kit
 from etdeploy.backends.qnn.kits.loading import loading_problem
 from etdeploy.backends.qnn.versions import BUILD_ID
 from etdeploy.backends.values import Workstation

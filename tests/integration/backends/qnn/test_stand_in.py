@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.values import Destination, Partitions, Workstation
+from etdeploy.backends.values import CompiledFor, Destination, Partitions, Workstation
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import open_device

@@ -15,7 +15,7 @@ from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.progress import Progress
 from etdeploy.devices.base import Bundle, Device
 from etdeploy.devices.registry import open_device
-from etdeploy.devices.remote import parts
+from etdeploy.devices.remote import store
 from tests.support.adbd import adb_server, make_android, no_adb_server
 from tests.support.bundles import make_bundle, of_size
 from tests.support.reached import Reached, no_request_left, reached, wait_until_empty
@@ -31,7 +31,7 @@ ROOT = "data/local/tmp/etdeploy"
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_BYTES", PART_BYTES)
+    monkeypatch.setattr(store, "PART_BYTES", PART_BYTES)
 
 
 @pytest.fixture

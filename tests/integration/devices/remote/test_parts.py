@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.devices.remote import device, parts
-from etdeploy.devices.remote.parts import BLOCK_BYTES, Part
+from etdeploy.devices.remote import device, store
 from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.store import BLOCK_BYTES, Part
 
 pytestmark = pytest.mark.integration
 
 CONTENT = os.urandom(5 * BLOCK_BYTES + 321)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-PARTS = parts.parts_of(len(CONTENT), 2 * BLOCK_BYTES)
+PARTS = store.parts_of(len(CONTENT), 2 * BLOCK_BYTES)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Board:
 
     @property
     def part(self) -> Path:
-        return Path(parts.part_name(self.folder, SHA256))
+        return Path(store.part_name(self.folder, SHA256))
 
     @property
     def kept(self) -> Path:
@@ -87,8 +87,8 @@ def digest(part: Part) -> str:
 
 @pytest.mark.parametrize("step", [100_000, 3 * BLOCK_BYTES])
 def test_a_file_is_hashed_while_it_grows(board: Board, step: int) -> None:
-    new = Path(parts.new_name(board.folder, SHA256))
-    command = parts.follow_command(board.folder, SHA256, executable=False)
+    new = Path(store.new_name(board.folder, SHA256))
+    command = store.follow_command(board.folder, SHA256, executable=False)
     with board.running(command) as follower, new.open("wb", buffering=0) as file:
         assert follower.stdin
         assert follower.stdout
@@ -96,22 +96,22 @@ def test_a_file_is_hashed_while_it_grows(board: Board, step: int) -> None:
             file.write(CONTENT[start : start + step])
             follower.stdin.write(b"more\n")
             if start == 0:
-                assert follower.stdout.readline() == f"{parts.BEGUN}\n".encode()
+                assert follower.stdout.readline() == f"{store.BEGUN}\n".encode()
                 assert not new.exists()
-        follower.stdin.write(f"{parts.END}\n".encode())
+        follower.stdin.write(f"{store.END}\n".encode())
         assert follower.stdout.readline().split()[0].decode() == SHA256
     assert board.part.read_bytes() == CONTENT
 
 
 def test_a_hasher_ends_with_its_input(board: Board) -> None:
-    Path(parts.new_name(board.folder, SHA256)).write_bytes(CONTENT)
+    Path(store.new_name(board.folder, SHA256)).write_bytes(CONTENT)
     # Its digest is that of what it was told of.
     lines = board.output(
-        parts.follow_command(board.folder, SHA256, executable=False), "more\nmore\n"
+        store.follow_command(board.folder, SHA256, executable=False), "more\nmore\n"
     )
-    assert lines[0] == parts.BEGUN
+    assert lines[0] == store.BEGUN
     assert (
-        board.output(parts.follow_command("/nothing/there", SHA256, executable=False), "more\n")
+        board.output(store.follow_command("/nothing/there", SHA256, executable=False), "more\n")
         == []
     )
 
@@ -120,11 +120,11 @@ def test_parts_are_written_where_they_belong(board: Board) -> None:
     first, second, last = PARTS
     board.part.write_bytes(bytes(4 * BLOCK_BYTES + 5))
     for part in PARTS:
-        new = Path(parts.new_name(board.folder, SHA256, part))
+        new = Path(store.new_name(board.folder, SHA256, part))
         new.write_bytes(CONTENT[part.start : part.end])
-    said = [parts.verify_line(first), *(parts.join_line(part) for part in (last, first, second))]
+    said = [store.verify_line(first), *(store.join_line(part) for part in (last, first, second))]
     lines = board.output(
-        parts.continue_command(board.folder, SHA256, executable=False),
+        store.continue_command(board.folder, SHA256, executable=False),
         "".join(f"{line}\n" for line in said),
     )
     zeros = hashlib.sha256(bytes(first.size)).hexdigest()
@@ -138,33 +138,33 @@ def test_parts_are_written_where_they_belong(board: Board) -> None:
 
 def test_a_part_that_cannot_be_written_is_told(board: Board) -> None:
     board.part.mkdir()
-    command = parts.continue_command(board.folder, SHA256, executable=False)
-    (line,) = board.output(command, f"{parts.join_line(PARTS[1])}\n")
+    command = store.continue_command(board.folder, SHA256, executable=False)
+    (line,) = board.output(command, f"{store.join_line(PARTS[1])}\n")
     assert line.startswith("1 failed dd: ")
 
 
 def test_what_was_begun_goes_from_push_to_push(board: Board) -> None:
     board.part.write_bytes(CONTENT[:-1])
-    Path(parts.new_name(board.folder, SHA256, PARTS[0])).write_bytes(b"x")
+    Path(store.new_name(board.folder, SHA256, PARTS[0])).write_bytes(b"x")
     (Path(board.folder) / ("b" * 64)).write_bytes(b"a small file")
-    Path(parts.new_name(board.folder, "c" * 64)).write_bytes(b"")
+    Path(store.new_name(board.folder, "c" * 64)).write_bytes(b"")
     # The folder's holder is gone.
     board.output(device.sweep_command(board.place))
     assert not Path(board.folder).exists()
     assert [path.name for path in board.kept.parent.iterdir()] == [SHA256]
     Path(board.folder).mkdir()
-    command = parts.take_command(board.place, board.folder, SHA256)
-    assert parts.parse_size("\n".join(board.output(command))) == len(CONTENT) - 1
+    command = store.take_command(board.place, board.folder, SHA256)
+    assert store.parse_size("\n".join(board.output(command))) == len(CONTENT) - 1
     assert board.part.read_bytes() == CONTENT[:-1]
     # Another push finds nothing any more.
-    assert parts.parse_size("\n".join(board.output(command))) == 0
+    assert store.parse_size("\n".join(board.output(command))) == 0
 
 
 def test_a_holder_keeps_what_was_begun_when_its_connection_ends(board: Board) -> None:
     with board.running(device.hold_command(board.place, "fedcba9876543210")) as holder:
         assert holder.stdout
         folder = Path(board.place.incoming) / holder.stdout.readline().decode().strip()
-        Path(parts.part_name(str(folder), SHA256)).write_bytes(CONTENT)
+        Path(store.part_name(str(folder), SHA256)).write_bytes(CONTENT)
         holder.communicate()
     assert not folder.exists()
     assert board.kept.read_bytes() == CONTENT

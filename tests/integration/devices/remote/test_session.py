@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.remote.session import loop_command
+from etdeploy.devices.remote.shell import loop_command
 from tests.integration.devices.remote.test_parts import Board, board
 
 pytestmark = pytest.mark.integration

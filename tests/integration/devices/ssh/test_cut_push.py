@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.registry import open_device
-from etdeploy.devices.remote import parts
+from etdeploy.devices.remote import store
 from tests.support.arm64_board import Arm64Board, make_arm64_board
 from tests.support.arm64_root import busybox_root
 from tests.support.bundles import make_bundle, of_size
@@ -34,7 +34,7 @@ def board(request: pytest.FixtureRequest) -> SshBoard:
 def test_a_large_file_goes_on_where_a_push_was_cut_off(
     board: SshBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "PART_BYTES", 4 * parts.BLOCK_BYTES)
+    monkeypatch.setattr(store, "PART_BYTES", 4 * store.BLOCK_BYTES)
     bundle = make_bundle({"big": of_size(tmp_path, 60 << 20)}, ("big",))
 
     def stop(text: str, fraction: float | None = None) -> None:
@@ -49,6 +49,6 @@ def test_a_large_file_goes_on_where_a_push_was_cut_off(
         if not isinstance(board, Arm64Board):
             assert eventually(lambda: bool(list((board.kept / "partial").iterdir())))
         report = device.push(bundle)
-    assert report.resumed_bytes >= parts.PART_BYTES
+    assert report.resumed_bytes >= store.PART_BYTES
     there = board.kept / "store" / bundle.files[0].sha256
     assert there.read_bytes() == (tmp_path / "big").read_bytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.blocker import require
+from etdeploy.core.errors import require
 from etdeploy.runner.tools.programs import find_tools
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets.platforms import find_target, host_target

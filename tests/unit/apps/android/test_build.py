@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.build import choose_build
-from etdeploy.apps.android.platform import folder_variables, needs_files, vendor_files
+from etdeploy.apps.android.platform import choose_build, folder_variables, needs_files, vendor_files
 from etdeploy.backends.values import ExtraFile, Extras, Workstation
 from etdeploy.core.errors import BuildError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.apps.ios.products import has_thread_pool, package_blockers, swift_products
+from etdeploy.apps.ios.xcode import has_thread_pool, package_blockers, swift_products
 from etdeploy.program.model import Delegate, Method, Operator, Program
 
 

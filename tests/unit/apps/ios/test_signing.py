@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.ios.signing import chosen_team, identities, team_of_subject
-from etdeploy.core.blocker import Blocker
+from etdeploy.apps.ios.xcode import chosen_team, identities, team_of_subject
+from etdeploy.core.errors import Blocker
 
 _DATA = Path(__file__).parents[3] / "data/ios"
 _TEAM = "ABCDE12345"

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.openvino import backend
 from etdeploy.backends.openvino.backend import OPENVINO, installed_in
 from etdeploy.backends.openvino.processor import has_vnni
+from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import Destination, ExportRequest, Partitions, Workstation
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.targets.platforms import find_target
 from tests.support.openvino import lay_out_openvino
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe

@@ -13,7 +13,7 @@ from etdeploy.backends.openvino.backend import (
     installed_in,
     named_library,
 )
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from tests.support.openvino import FILES, lay_out_openvino
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.payload import describe_target
+from etdeploy.backends.values import CompiledFor
 from etdeploy.core.errors import UsageError
-from etdeploy.program.describe import describe
-from etdeploy.program.inspect import inspect_file
+from etdeploy.program.inspect import describe, inspect_file
 from tests.support.program_files import Plan, pte
 
 # Compile specs as ExecuTorch 1.5.1 writes them (generate_qnn_executorch_compiler_spec).

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.bundle import kit_blockers, kit_note, qnn_extras
 from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
-from etdeploy.backends.qnn.kits.headers import find_headers, sdk_option
-from etdeploy.backends.qnn.kits.sdk import how_to_get
+from etdeploy.backends.qnn.kits.sdk import find_headers, how_to_get, sdk_option
 from etdeploy.backends.qnn.phone import compiled_version, program_blockers, soc_blocker
-from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.backends.values import CompiledFor, Workstation
+from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.bundles import check_bundle, environment

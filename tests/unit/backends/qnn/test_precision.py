@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.options import OptionValue
-from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.options import option_blocker
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
-from etdeploy.backends.values import Destination, ExportRequest, Partitions, Workstation
+from etdeploy.backends.values import (
+    CompiledFor,
+    Destination,
+    ExportRequest,
+    Partitions,
+    Workstation,
+)
 from etdeploy.targets.platforms import find_target
 
 _IN_16_BITS = "The HTP has no 32-bit floats"

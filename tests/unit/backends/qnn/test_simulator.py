@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.values import (
+    CompiledFor,
     Destination,
     Partitions,
     PlannedRun,

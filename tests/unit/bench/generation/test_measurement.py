@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import etdeploy.bench.measure as measurement_module
+from etdeploy.bench.conditions import Revision
 from etdeploy.bench.generation.request import write_request
 from etdeploy.bench.generation.work import work_of
 from etdeploy.bench.measure import Prepared, measure
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
-from etdeploy.bench.revision import Revision
 from etdeploy.core.errors import UsageError
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle, RunOutcome

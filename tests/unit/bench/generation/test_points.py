@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.generation.points import points_of
+from etdeploy.bench.generation.results import points_of
 from etdeploy.bench.generation.work import WorkPoint
 from tests.support.text_values import generated, make_generated, make_work
 

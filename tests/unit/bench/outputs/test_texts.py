@@ -8,8 +8,8 @@ import pytest
 
 from etdeploy.bench.outputs.texts import check_text, common, enough_tolerance
 from etdeploy.bench.outputs.verdict import require_match
+from etdeploy.bench.records.outputs import TextCheck
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.records.texts import TextCheck
 from etdeploy.core.errors import MismatchError
 from etdeploy.program.expected import ExpectedText, GreedyText, LogitNoise, NextToken
 from etdeploy.recipe.model import Tolerance

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from etdeploy.bench.records.conditions import Cooldown
-from etdeploy.bench.state.sensors import cooling_sensor
-from etdeploy.bench.state.watch import wait_until_cool
+from etdeploy.bench.state.watch import cooling_sensor, wait_until_cool
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.progress import silent

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.bench.state import watch as watch_module
-from etdeploy.bench.state.observed import MOST_SAMPLES, Observed
-from etdeploy.bench.state.watch import Watch
+from etdeploy.bench.state.watch import MOST_SAMPLES, Observed, Watch
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import silent
 from etdeploy.devices.base import DeviceState, TimedState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from etdeploy.bench.records.conditions import Cooldown
-from etdeploy.bench.records.sustained import Sustained, SustainedPoint
-from etdeploy.bench.sustained.notes import sustained_notes
+from etdeploy.bench.records.performance import Sustained, SustainedPoint
+from etdeploy.bench.sustained.result import sustained_notes
 
 
 def _sustained(count: int = 100, **changes: Any) -> Sustained:

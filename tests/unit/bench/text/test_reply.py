@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.text.reply import Reply, repeated_tokens
+from etdeploy.bench.text.answer import Reply, repeated_tokens
 from etdeploy.program.text.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import etdeploy.bench.measure as measurement_module
+from etdeploy.bench.conditions import Revision
 from etdeploy.bench.measure import measure
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.revision import Revision
-from etdeploy.bench.timing.emulated import emulated_defaults
+from etdeploy.bench.timing.series import emulated_defaults
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.load import load_recipe

@@ -25,7 +25,7 @@ from etdeploy.core.errors import (
     PluginError,
     RunError,
 )
-from etdeploy.graph.many.labels import Pair
+from etdeploy.graph.many.members import Pair
 from etdeploy.graph.many.run import JobEnd
 from etdeploy.graph.tasks.running import StepError
 from tests.support.bench_values import make_check, make_device, make_run

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
-from etdeploy.cli.night.figures import figure_of, folders_of
-from etdeploy.cli.night.whole import Watch, told
+from etdeploy.cli.night.whole import Watch, figure_of, folders_of, told
 from etdeploy.core import console
 from etdeploy.farm.model import Fate, Order, VisitState
 from tests.support.bench_values import make_record

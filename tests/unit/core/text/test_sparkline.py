@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from etdeploy.core.text.sparkline import sparkline
+from etdeploy.core.text.layout import sparkline
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from etdeploy.core.errors import DeviceError, UsageError
-from etdeploy.devices.adb.keys import Signer, user_signer
-from etdeploy.devices.adb.pipes import TcpPipe
 from etdeploy.devices.adb.server import ServerDevice, ServerTransport
-from etdeploy.devices.adb.stream import Patience
+from etdeploy.devices.adb.stream import Patience, TcpPipe
+from etdeploy.devices.adb.wire import Signer, user_signer
 from etdeploy.devices.android.choice import (
     AndroidDevice,
     DirectTransport,
@@ -458,7 +457,7 @@ def test_a_usb_interface_that_cannot_be_opened(error: Exception, told: str) -> N
 
 
 def test_a_phone_that_left_usb_after_it_was_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etdeploy.devices.adb.pipes.usb_transports", dict)
+    monkeypatch.setattr("etdeploy.devices.adb.stream.usb_transports", dict)
     with pytest.raises(DeviceError, match="not connected any more"):
         open_listed(ServerDevice("A1", "device")).facts()
 

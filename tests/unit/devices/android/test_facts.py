@@ -19,7 +19,7 @@ from etdeploy.devices.android.facts import (
     parse_thermal_status,
 )
 from etdeploy.devices.base import CpuCluster, DeviceState
-from etdeploy.targets.android import soc_name
+from etdeploy.targets.ndk import soc_name
 
 DATA = Path(__file__).parents[3] / "data" / "android"
 

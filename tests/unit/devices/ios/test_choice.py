@@ -11,7 +11,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.devices.ios import choice
 from etdeploy.devices.ios.choice import list_ios, open_ios
 from etdeploy.devices.ios.usbmux import Attached, MuxError
-from etdeploy.devices.spec import DeviceSpec
+from etdeploy.devices.kinds import DeviceSpec
 from tests.support.ios_command import IosCommand, logged
 from tests.support.ios_phone import UDID
 

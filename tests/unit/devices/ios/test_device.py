@@ -10,8 +10,8 @@ import pytest
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, DeviceState, ProcessLaunch
+from etdeploy.devices.ios.apps import Kept, Marker
 from etdeploy.devices.ios.device import IosDevice
-from etdeploy.devices.ios.documents import Kept, Marker
 from tests.support.ios_command import IosCommand, logged
 from tests.support.ios_phone import UDID
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, ProcessLaunch
-from etdeploy.devices.ios.documents import (
+from etdeploy.devices.ios.apps import (
     Kept,
     Marker,
     archive_of,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.devices.base import DeviceState
-from etdeploy.devices.ios.facts import (
+from etdeploy.devices.ios.device import (
     UnreadableError,
     battery_state,
     parse_object,

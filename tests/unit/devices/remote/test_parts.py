@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from etdeploy.devices.remote import device, parts
-from etdeploy.devices.remote.parts import Part, arrived, parse_size, parts_of
+from etdeploy.devices.remote import device, store
 from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.store import Part, arrived, parse_size, parts_of
 
 MIB = 1 << 20
 PLACE = Place("/home/it's mine")
@@ -36,10 +36,10 @@ def test_only_whole_parts_have_arrived(there_bytes: int, count: int) -> None:
 
 
 def test_a_part_is_whole_blocks_of_dd() -> None:
-    assert parts.PART_BYTES % parts.BLOCK_BYTES == 0
+    assert store.PART_BYTES % store.BLOCK_BYTES == 0
     middle, last = Part(2, 8 * MIB, 4 * MIB), Part(3, 12 * MIB, MIB + 5)
-    assert parts.verify_line(middle) == "verify 2 8 4"
-    assert parts.join_line(last) == "join 3 12 2"
+    assert store.verify_line(middle) == "verify 2 8 4"
+    assert store.join_line(last) == "join 3 12 2"
 
 
 @pytest.mark.parametrize(
@@ -50,18 +50,18 @@ def test_what_there_was_to_take(output: str, size: int) -> None:
 
 
 def test_a_part_is_written_where_the_writer_looks_for_it() -> None:
-    name = parts.new_name("/f", SHA256, Part(7, 0, 1))
-    assert name.replace(".7.", ".$number.") in parts.continue_command(
+    name = store.new_name("/f", SHA256, Part(7, 0, 1))
+    assert name.replace(".7.", ".$number.") in store.continue_command(
         "/f", SHA256, executable=False
     )
 
 
 def test_the_place_is_quoted_for_the_shell() -> None:
     for script in (
-        parts.follow_command(FOLDER, SHA256, executable=True),
-        parts.take_command(PLACE, FOLDER, SHA256),
-        parts.continue_command(FOLDER, SHA256, executable=True),
-        parts.release_command(PLACE, shlex.quote(FOLDER)),
+        store.follow_command(FOLDER, SHA256, executable=True),
+        store.take_command(PLACE, FOLDER, SHA256),
+        store.continue_command(FOLDER, SHA256, executable=True),
+        store.release_command(PLACE, shlex.quote(FOLDER)),
         device.sweep_command(PLACE),
         device.hold_command(PLACE, "0123456789abcdef"),
     ):

@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.remote import session as session_module
-from etdeploy.devices.remote.session import Session
-from etdeploy.devices.remote.shell import Advice, RemoteShell
+from etdeploy.devices.remote import shell as session_module
+from etdeploy.devices.remote.shell import Advice, RemoteShell, Session
 from etdeploy.devices.shell import ShellResult
 
 

@@ -20,9 +20,8 @@ from etdeploy.export.hf.check import (
     fit_context,
     memory_notes,
 )
-from etdeploy.export.hf.config import code_files, foreign_code
+from etdeploy.export.hf.config import Refusal, code_files, foreign_code
 from etdeploy.export.hf.files import has_tokenizer, loaded_files
-from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.weights import no_weights, parameter_count
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.load import load_recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.export.hf.check import folder_here, is_whole
-from etdeploy.export.hf.hub import cache_folder, cached_commit, snapshot
+from etdeploy.export.hf.files import cache_folder, cached_commit, snapshot
 from etdeploy.export.spec import HfModel
 from tests.support.checkpoints import write_checkpoint
 

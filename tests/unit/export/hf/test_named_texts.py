@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from etdeploy.export.hf.config import Refusal
 from etdeploy.export.hf.named_texts import Excerpt, NamedText, named_texts, read_excerpt
-from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
 from etdeploy.recipe.paths import CALIBRATION, EVALUATE
 from tests.support.export import spec_of

@@ -14,7 +14,7 @@ import pytest
 
 from etdeploy.farm.model import Failure, Fate, Standing
 from etdeploy.farm.night import ledger as module
-from etdeploy.farm.night.deciding.times import UNKNOWN_S
+from etdeploy.farm.night.deciding.planning import UNKNOWN_S
 from etdeploy.farm.night.keeping import post, writing
 from etdeploy.farm.night.keeping.writing import Fence, TakenError
 from etdeploy.farm.night.ledger import Ledger

@@ -13,11 +13,9 @@ import pytest
 from etdeploy.core.errors import StoreError, UsageError
 from etdeploy.farm.model import Ending, Failure, Fate, Offer, Standing, VisitState
 from etdeploy.farm.report.live import serve
-from etdeploy.farm.report.live.dashboard import write_dashboard
-from etdeploy.farm.report.live.model import DeviceNow, Now, Status
-from etdeploy.farm.report.live.pages import Board, addresses, night_file, page_of
+from etdeploy.farm.report.live.pages import Board, addresses, night_file, page_of, write_dashboard
 from etdeploy.farm.report.live.serve import address_of, serving
-from etdeploy.farm.report.live.status import Around, status_of
+from etdeploy.farm.report.live.status import Around, DeviceNow, Now, Status, status_of
 from etdeploy.farm.report.live.text import status_text
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.work.failures import GATE

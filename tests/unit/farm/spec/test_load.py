@@ -10,7 +10,7 @@ from etdeploy.core.errors import FarmError, UsageError
 from etdeploy.farm.model import Gates
 from etdeploy.farm.spec.load import load_farm
 from etdeploy.farm.spec.model import Farm, Hosts, LoadedFarm, Window
-from etdeploy.farm.spec.results import MARK, prepare_results
+from etdeploy.farm.spec.written import MARK, prepare_results
 
 RECIPES = "recipes: [xnnpack]\n"
 DEVICES = "devices: {phones: {kind: android}}\n"

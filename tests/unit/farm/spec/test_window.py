@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from etdeploy.farm.spec.conditions import minutes_of, opens, zone_problem
 from etdeploy.farm.spec.model import Window
-from etdeploy.farm.spec.window import minutes_of, opens, zone_problem
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.revision import Revision
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.bench.conditions import Revision
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.tidy import remove_units
 from etdeploy.cache.units import find_units
 from etdeploy.cache.workspace import Workspace

@@ -27,11 +27,14 @@ from etdeploy.graph.tasks.steps import (
     OTHER_RELEASE,
     Step,
     StepLog,
+    TaskStatus,
     inputs_now,
     reasons_to_run,
     remember_inputs,
+    statuses,
+    tasks_of,
+    with_needs,
 )
-from etdeploy.graph.tasks.task import TaskStatus, statuses, tasks_of, with_needs
 from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_device import FakeDevice

@@ -11,7 +11,7 @@ import pytest
 
 from etdeploy.bench.records.stored import parse_record
 from etdeploy.core.errors import StoreError
-from etdeploy.core.text.install import pip_command
+from etdeploy.core.text.commands import pip_command
 from etdeploy.history.entry import Judgement
 from etdeploy.history.place import Place, place_of
 from etdeploy.history.series import series_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from etdeploy.compare.model import OperatorChange, OutputDifference
 from etdeploy.compare.runs import compare_runs
 from etdeploy.report.terminal.comparison import comparison_text, headline
-from etdeploy.report.terminal.layout import WIDTH
+from etdeploy.report.terminal.latencies import WIDTH
 from tests.support.bench_values import make_device, make_program
 from tests.support.compare_values import paired_runs, separate_runs, slower_by
 

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.memory import Memory, WeightsKind
-from etdeploy.bench.records.sustained import Energy, Sustained, SustainedPoint
+from etdeploy.bench.records.performance import (
+    Energy,
+    Memory,
+    Sustained,
+    SustainedPoint,
+    WeightsKind,
+)
 from etdeploy.report.terminal.summary import memory_lines, sustained_lines
 from tests.support.bench_values import make_record
 

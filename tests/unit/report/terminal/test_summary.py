@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from etdeploy.bench.records.performance import Spread
 from etdeploy.bench.records.record import SizeRecord
-from etdeploy.bench.records.starts import Spread
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceState
 from etdeploy.program.model import Delegate, Operator
-from etdeploy.report.terminal.layout import WIDTH
+from etdeploy.report.terminal.latencies import WIDTH
 from etdeploy.report.terminal.summary import summary
 from tests.support.bench_values import (
     SIMULATED,

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.resources import resource_folder
 from etdeploy.plan.toolchains import host_blocker, plan_definitions, plan_toolchain
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain

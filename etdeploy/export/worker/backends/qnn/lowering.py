@@ -14,16 +14,17 @@ from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.protocol import Failure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
-from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor, chipset
-from etdeploy.export.worker.backends.qnn.blocks import IN_BLOCKS, blocked
-from etdeploy.export.worker.backends.qnn.methods import (
+from etdeploy.export.worker.backends.qnn.placement import (
+    IN_BLOCKS,
     SHARING,
+    blocked,
+    check_adaptor,
+    chipset,
     explaining_partitions,
+    placing,
     shares,
 )
-from etdeploy.export.worker.backends.qnn.placement import placing
-from etdeploy.export.worker.failures import WorkerError, fail
-from etdeploy.export.worker.known_errors import Meaning, Meanings
+from etdeploy.export.worker.failures import Meaning, Meanings, WorkerError, fail
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.overrides import scheme_of
 from etdeploy.export.worker.tracing.structure import Call, leaves

@@ -6,6 +6,7 @@ other values is refused here, as found by running it in the simulator (QNN 2.49,
 
 from __future__ import annotations
 
+import functools
 import re
 import traceback
 from collections.abc import Callable, Iterator, MutableMapping
@@ -14,7 +15,9 @@ from typing import Any
 
 import torch
 
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON
+from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.native_output import overheard
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
@@ -162,3 +165,160 @@ def validation_reason(text: str) -> str | None:
             sentence = line.partition(". ")[0].rstrip(".")
             return f"the HTP's compiler: {sentence[:_LONGEST]}"
     return None
+
+
+@functools.cache
+def check_adaptor() -> None:
+    """Hands an array to ExecuTorch's adaptor to the SDK, which takes weights as arrays only.
+
+    An adaptor that was built with a pybind11 before 2.12 takes none of numpy 2 (16557). No SDK is
+    needed for this.
+
+    Raises:
+        WorkerError: There is no adaptor, or it does not take arrays of the installed numpy.
+    """
+    import numpy as np
+
+    try:
+        from executorch.backends.qualcomm.python import PyQnnManagerAdaptor
+    except ImportError as error:
+        raise fail(
+            "lowering",
+            f"the installed ExecuTorch cannot compile for QNN: {error}",
+            remedy="Install the wheel for Linux x86_64: pip install executorch",
+        ) from error
+    try:
+        PyQnnManagerAdaptor.TensorWrapper(
+            "probe",
+            PyQnnManagerAdaptor.Qnn_TensorType_t.QNN_TENSOR_TYPE_STATIC,
+            PyQnnManagerAdaptor.Qnn_DataType_t.QNN_DATATYPE_FLOAT_32,
+            PyQnnManagerAdaptor.Qnn_QuantizationEncoding_t.QNN_QUANTIZATION_ENCODING_UNDEFINED,
+            {},
+            1,
+            [1],
+            [0],
+            np.zeros(1, np.float32),
+            True,
+        )
+    except (RuntimeError, TypeError) as error:
+        raise fail(
+            "lowering",
+            f"ExecuTorch's adaptor to the QNN SDK takes no arrays of numpy {np.__version__}: "
+            f"{str(error).splitlines()[0]}",
+            remedy="pip install 'numpy<2'   or take ExecuTorch's wheel, whose adaptor takes "
+            "numpy 2",
+        ) from error
+
+
+def chipset(spec: ExportSpec) -> Any:
+    """ExecuTorch's value for the spec's SoC.
+
+    Raises:
+        WorkerError: ExecuTorch does not know the SoC.
+    """
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+
+    known = {chipset.name: chipset for chipset in QcomChipset}
+    if spec.soc not in known:
+        raise fail(
+            "lowering",
+            f"ExecuTorch's QNN backend does not know the SoC {spec.soc!r}; it knows "
+            + ", ".join(sorted(known)),
+            remedy="Name the nearest one with --set export.soc=SM8650",
+        )
+    return known[spec.soc]
+
+
+IN_BLOCKS = "16a4w_block"
+"""The scheme."""
+
+_GROUPS = 6  # the place of `groups` in the arguments of conv2d
+
+
+def blocked(quantizer: type[Any], config: Any, spec: ExportSpec) -> type[Any]:
+    """ExecuTorch's quantiser, with blocks in each layer that the HTP computes right with them.
+
+    Args:
+        quantizer: The class `QnnQuantizer`.
+        config: Makes a `ModuleQConfig` of the scheme.
+        spec: Says how many weights a block has.
+    """
+
+    class Blocked(quantizer):  # type: ignore[misc]
+        def annotate(self, model: Any) -> Any:
+            # Only here the nodes have the names that their blocks are looked up by.
+            sizes = block_sizes(model.graph, spec.group_size or 32)
+            self.set_block_size_map(sizes)
+            # One each: ExecuTorch writes the size of a block into the configuration that all nodes
+            # of one share.
+            self.set_submodule_qconfig_list([(_named(name), config()) for name in sizes])
+            return super().annotate(model)
+
+    return Blocked
+
+
+def block_sizes(graph: Any, group_size: int) -> dict[str, tuple[int, ...]]:
+    """The block of each layer that has some, by its node: along the input channels.
+
+    Linear layers and convolutions with a kernel of 1 x 1. Of larger kernels the outputs are wrong
+    in the simulator of QNN 2.49.40 (cosine 0.0 to 0.3), whether or not a block spans the kernel.
+
+    Raises:
+        WorkerError: There is no such layer.
+    """
+    found = {}
+    for node in graph.nodes:
+        shape = _weight_shape(node)
+        if shape and shape[1] % group_size == 0 and all(size == 1 for size in shape[2:]):
+            found[node.name] = (1, group_size, *shape[2:])
+    if not found:
+        raise fail(
+            "quantization",
+            f"no linear layer or convolution with a kernel of 1 x 1 has a number of inputs that is "
+            f"a multiple of export.group_size ({group_size}), which {IN_BLOCKS} needs",
+            remedy="--set export.quantization=16a4w has no blocks.",
+        )
+    return found
+
+
+def _weight_shape(node: torch.fx.Node) -> tuple[int, ...]:
+    aten = torch.ops.aten
+    if node.target not in (aten.conv2d.default, aten.linear.default):
+        return ()
+    if len(node.args) > _GROUPS and node.args[_GROUPS] != 1:
+        return ()
+    value = node.args[1].meta.get("val")
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+
+
+def _named(name: str) -> Any:
+    return lambda node: node.name == name
+
+
+SHARING = "weight_sharing"
+
+
+def shares(spec: ExportSpec) -> bool:
+    """Whether the recipe requests that weights are stored once."""
+    return bool(spec.options.get(SHARING))
+
+
+@contextmanager
+def explaining_partitions() -> Iterator[None]:
+    """Explains what `QnnBackend.preprocess_multimethod` asserts (ExecuTorch 1.5.1).
+
+    Raises:
+        WorkerError: The methods do not have as many partitions each.
+    """
+    try:
+        yield
+    except AssertionError as error:
+        if "the same number of partitions" not in str(error):
+            raise
+        raise fail(
+            "lowering",
+            "the methods have different numbers of partitions, and ExecuTorch compiles the first "
+            "of all methods into one context, the second into another, and so on",
+            remedy="Let every method use operators that the HTP takes, so that each is one "
+            "partition; or export\nthe methods as programs of their own.",
+        ) from error

@@ -13,25 +13,25 @@ from etdeploy.core.console import size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.disk import require_room
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.commands import quoted
 from etdeploy.export.hf.check import folder_here, has_text_files, is_whole
-from etdeploy.export.hf.config import config_refusals, read_config
+from etdeploy.export.hf.config import Refusal, config_refusals, read_config
 from etdeploy.export.hf.files import (
     CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
+    cache_folder,
+    cached_commit,
     lists_tokenizer,
     loaded_files,
     loaded_patterns,
+    snapshot,
 )
-from etdeploy.export.hf.hub import cache_folder, cached_commit, snapshot
-from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.weights import no_weights
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail, first_line
 from etdeploy.export.worker.loading.hf.code import require_code
-from etdeploy.program.text.speech import require_speech
-from etdeploy.program.text.template import TEMPLATE_FILES
+from etdeploy.program.text.template import TEMPLATE_FILES, require_speech
 
 Tell = Callable[[str, float], None]
 

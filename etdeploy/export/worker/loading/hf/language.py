@@ -9,16 +9,15 @@ import torch
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.expected.calibration import activations
 from etdeploy.export.worker.expected.language import Eager, run_original, run_quantized
+from etdeploy.export.worker.expected.text import activations
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.export.worker.loading.hf.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.layers.scales import Activations
-from etdeploy.program.attention import attention_for
-from etdeploy.program.generation import Generation
+from etdeploy.program.generation import Generation, attention_for
 from etdeploy.recipe.model import ExportGeneration
 
 

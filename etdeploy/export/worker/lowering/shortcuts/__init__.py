@@ -6,9 +6,12 @@ import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from etdeploy.export.worker.lowering.shortcuts.checks import dtypes_checked_once
-from etdeploy.export.worker.lowering.shortcuts.code import code_when_wanted
-from etdeploy.export.worker.lowering.shortcuts.copies import origins_shared, tensors_shared
+from etdeploy.export.worker.lowering.shortcuts.copies import (
+    code_when_wanted,
+    dtypes_checked_once,
+    origins_shared,
+    tensors_shared,
+)
 from etdeploy.export.worker.lowering.shortcuts.quantisation import shapes_of_quantisation
 from etdeploy.export.worker.lowering.shortcuts.remembered import results_remembered
 

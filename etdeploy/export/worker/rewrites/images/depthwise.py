@@ -15,7 +15,7 @@ import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
-from etdeploy.export.worker.rewrites.images.windows import MOST_TAPS, pair
+from etdeploy.export.worker.rewrites.images.pools import MOST_TAPS, pair
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
-from etdeploy.export.worker.rewrites.images.windows import pair
+from etdeploy.export.worker.rewrites.images.pools import pair
 from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _aten = torch.ops.aten

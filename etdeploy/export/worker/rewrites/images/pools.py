@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
-from etdeploy.export.worker.rewrites.images.windows import MOST_TAPS, pair
-from etdeploy.export.worker.rewrites.reductions.maxima import replace_largest, takes_places
+from etdeploy.export.worker.rewrites.reductions.sums import replace_largest, takes_places
 from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
 _aten = torch.ops.aten
@@ -148,3 +147,13 @@ def _windows(size: int, parts: int) -> torch.Tensor:
 def _image(node: torch.fx.Node) -> _Pair:
     """Height and width, which are known."""
     return [fixed_size(size) or 0 for size in node.meta["val"].shape[-2:]]
+
+
+# Of XNNPACK's depthwise kernels.
+MOST_TAPS = 25
+
+
+def pair(value: Any) -> list[int]:
+    """The height's and the width's, of a number for both or of a list; none for an empty list."""
+    found = list(value) if isinstance(value, list | tuple) else [value]
+    return found * 2 if len(found) == 1 else found

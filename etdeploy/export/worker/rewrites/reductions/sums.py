@@ -6,6 +6,7 @@ Of means, XNNPACK takes those of images alone, whose dimensions stay; it takes n
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -173,3 +174,34 @@ def _are_few(sizes: Any) -> bool:
 def _divisor_near_root(size: int) -> int:
     """The largest divisor up to the root; 1 for a prime."""
     return next(each for each in range(math.isqrt(size), 0, -1) if size % each == 0)
+
+
+_IMAGE, _SIDES = 4, (2, 3)
+
+
+def maxima_without_places(program: Program, told: Told) -> None:
+    """Replaces every one of floats that XNNPACK does not lower; in place."""
+    for node in list(program.graph.nodes):
+        if node.target is not _aten.max.dim:
+            continue
+        given = bound(node)
+        value, dim = given["self"].meta["val"], given["dim"] % given["self"].meta["val"].dim()
+        is_lowered = given["keepdim"] and value.dim() == _IMAGE and dim in _SIDES
+        if is_lowered or takes_places(node) or not value.is_floating_point():
+            continue
+        replace_largest(program, node, _aten.amax.default, given["self"], [dim], given["keepdim"])
+        told.applied()
+    program.graph_module.recompile()
+
+
+def takes_places(node: torch.fx.Node) -> bool:
+    """Whether anyone takes more of a maximum than its values, which come first."""
+    return any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users)
+
+
+def replace_largest(program: Program, node: torch.fx.Node, target: Any, *args: Any) -> None:
+    """Gives an operator for the values alone to all that take a maximum's."""
+    for user in list(node.users):
+        write = Writer(program, user)
+        write.replace(write(target, *args))
+    program.graph.erase_node(node)

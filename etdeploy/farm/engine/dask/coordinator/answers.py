@@ -26,11 +26,17 @@ from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.certificates import revoked_serials
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.archive import LIMIT_BYTES, safe_relative, unpack
-from etdeploy.farm.engine.dask.coordinator.hosts import Hosts
-from etdeploy.farm.engine.dask.coordinator.orders import Orders
+from etdeploy.farm.engine.dask.coordinator.orders import Hosts, Orders
 from etdeploy.farm.engine.dask.settings import FarmSecurity, own_address, parse_address
-from etdeploy.farm.engine.dask.wire import ABOUT, CHUNK_BYTES, About, Key
+from etdeploy.farm.engine.dask.wire import (
+    ABOUT,
+    CHUNK_BYTES,
+    LIMIT_BYTES,
+    About,
+    Key,
+    safe_relative,
+    unpack,
+)
 from etdeploy.farm.model import Ending, Fate, Offer, Order, Parcel
 from etdeploy.farm.work.failures import host_failure
 

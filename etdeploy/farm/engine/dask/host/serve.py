@@ -16,15 +16,14 @@ from distributed.comm.core import FatalCommClosedError
 from distributed.core import Status, rpc
 from distributed.security import Security
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.files.leftovers import sweep, working_folder
 from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.host.fetch import sweep_parts
-from etdeploy.farm.engine.dask.host.link import Link
+from etdeploy.farm.engine.dask.host.link import Link, sweep_parts
 from etdeploy.farm.engine.dask.host.work import HostWork, Parts
 from etdeploy.farm.engine.dask.phone import FarmWorker
 from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of

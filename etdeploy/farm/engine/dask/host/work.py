@@ -17,9 +17,8 @@ from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted
 from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.archive import pack
-from etdeploy.farm.engine.dask.host.fetch import obtain_parcel
-from etdeploy.farm.engine.dask.host.link import Link, LinkLostError
+from etdeploy.farm.engine.dask.host.link import Link, LinkLostError, obtain_parcel
+from etdeploy.farm.engine.dask.wire import pack
 from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
 from etdeploy.farm.work.failures import failure_of
 

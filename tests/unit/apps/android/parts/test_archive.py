@@ -12,17 +12,15 @@ from etdeploy.apps.android.app import ApkParts
 from etdeploy.apps.android.parts.archive import (
     PAGE_BYTES,
     Entry,
-    asset_entry,
-    entries_of,
-    library_entry,
-    write_archive,
-)
-from etdeploy.apps.android.parts.verify import (
     apk_parts,
     apk_problems,
+    asset_entry,
+    entries_of,
     least_load_alignment,
+    library_entry,
     placed_files,
     require_sound,
+    write_archive,
 )
 from etdeploy.core.errors import BuildError
 from tests.support.apk_sdk import elf

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.apps.android.app import AndroidApp
-from etdeploy.apps.android.parts.gradle_files import (
+from etdeploy.apps.android.gradle import (
     GRADLE_FILES,
     MODULE,
     apply_gradle_files,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from etdeploy.apps.android.tools.jdk import Jdk, find_jdk
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 
 
 def jdk(folder: Path, version: str = "17.0.15", without: str = "") -> Path:

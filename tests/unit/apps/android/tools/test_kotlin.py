@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.apps.android.tools.kotlin import Kotlin, find_kotlin
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 
 _GROUP = "org/jetbrains/kotlin"
 

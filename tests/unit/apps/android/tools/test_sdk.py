@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.apps.android.tools.sdk import Sdk, find_sdk
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 
 
 def sdk(

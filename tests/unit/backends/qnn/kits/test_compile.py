@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.qnn.kits import package
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem
+from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem, find_compile_kit
 from etdeploy.backends.qnn.kits.loading import compile_environment, lay_out
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from tests.support.qnn_sdk import lay_out_sdk
 
 

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.qnn.bundle import kit_blockers, kit_note
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import CompileKit
+from etdeploy.backends.qnn.kits.compiler import CompileKit, find_compile_kit
 from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
 from etdeploy.backends.qnn.kits.libraries import absent_libraries, required_libraries
 from etdeploy.backends.qnn.kits.sdk import how_to_get
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.values import Workstation
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import Blocker, BuildError
 from tests.support.qnn_sdk import AAR_VERSION, VERSION, lay_out_aar, lay_out_sdk
 
 

@@ -9,7 +9,7 @@ import pytest
 from etdeploy.backends.qnn.kits import findings
 from etdeploy.backends.qnn.kits.findings import examine_qnn
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from etdeploy.core.finding import Finding
 from etdeploy.core.processes import process
 from tests.support.qnn_sdk import lay_out_aar, lay_out_sdk

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import CompileKit
+from etdeploy.backends.qnn.kits.compiler import CompileKit, find_compile_kit
 from etdeploy.backends.qnn.kits.loading import (
     compile_environment,
     lay_out,
@@ -15,7 +14,7 @@ from etdeploy.backends.qnn.kits.loading import (
     loading_problem,
 )
 from etdeploy.backends.values import Workstation
-from etdeploy.export.installed import tool_versions
+from etdeploy.export.needs import tool_versions
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.model import Recipe
 from tests.support.qnn_sdk import lay_out_sdk

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compile import find_compile_kit
-from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem
+from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem, find_compile_kit
 from etdeploy.backends.qnn.kits.libraries import too_old
 from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, soc_of
@@ -20,7 +19,7 @@ from etdeploy.backends.qnn.versions import (
     version_numbers,
 )
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import Blocker
 from tests.support.qnn_sdk import ARCHS, VERSION, lay_out_sdk
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.apps.endings import (
+from etdeploy.devices.android.apps.watch import (
     ExitInfo,
     exit_info,
     parse_ending,

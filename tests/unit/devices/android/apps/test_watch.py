@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.apps.names import check_app_id
+from etdeploy.devices.android.apps.logs import check_app_id
 from etdeploy.devices.android.apps.watch import (
     Report,
     extras,
@@ -12,7 +12,7 @@ from etdeploy.devices.android.apps.watch import (
     parse_marker,
     parse_report,
 )
-from etdeploy.devices.app_options import Option
+from etdeploy.devices.app_results import Option
 
 _REPORT = """#since
 2026-10-01 19:21:57

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.engine.dask.archive import pack
 from etdeploy.farm.engine.dask.coordinator.answers import Parcels, Records
-from etdeploy.farm.engine.dask.host.fetch import obtain_parcel, sweep_parts
-from etdeploy.farm.engine.dask.wire import CHUNK_BYTES
+from etdeploy.farm.engine.dask.host.link import obtain_parcel, sweep_parts
+from etdeploy.farm.engine.dask.wire import CHUNK_BYTES, pack
 from etdeploy.farm.model import Parcel
 
 CONTENT = os.urandom(CHUNK_BYTES + 1000)

@@ -19,7 +19,7 @@ from etdeploy.farm.night.deciding.dispatch import (
     stuck,
     stuck_for_good,
 )
-from etdeploy.farm.night.deciding.times import Times
+from etdeploy.farm.night.deciding.planning import Times
 from etdeploy.farm.night.model import BarKind, Barred
 from tests.support.farm_sim_engine import CRASH, offer_of
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
-
-from etdeploy.core.text.shell import quoted
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -42,3 +41,12 @@ def python_command(code: str, **values: str | list[str]) -> str:
 def system_command(package: str) -> str:
     """The command that installs a package of the system."""
     return f"brew install {package}" if sys.platform == "darwin" else f"apt-get install {package}"
+
+
+def quoted(path: Path | str) -> str:
+    """One word of a POSIX shell's command line; a plain path stays as it is.
+
+    Args:
+        path: Anything that a remedy names: a user's folder may have spaces and quotes in its name.
+    """
+    return shlex.quote(str(path))

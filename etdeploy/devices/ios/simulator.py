@@ -34,10 +34,9 @@ from etdeploy.devices.base import (
     PushReport,
 )
 from etdeploy.devices.bundles import check_bundle, check_run_id
-from etdeploy.devices.ios.apps import Installed, clean_apps, push_bundle
+from etdeploy.devices.ios.apps import MARKER, Installed, clean_apps, push_bundle
 from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
 from etdeploy.devices.ios.device import required_app
-from etdeploy.devices.ios.documents import MARKER
 from etdeploy.devices.ios.launch import Heard, announcement, ended_badly, hear
 from etdeploy.devices.ios.run import IosRun
 

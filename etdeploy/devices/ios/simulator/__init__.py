@@ -1,1 +1,0 @@
-"""Simulators of iPhones, on a Mac."""
