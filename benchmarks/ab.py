@@ -30,16 +30,14 @@ from pathlib import Path
 from etdeploy.bench.measure import Prepared
 from etdeploy.bench.turns import measure_in_turns
 from etdeploy.compare.model import Comparison, Ratio, Verdict, judge
-from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.runs import compare_runs
-from etdeploy.compare.statistics import departure, unpaired_ratio
+from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
 from etdeploy.core.console import TaskDisplay
 from etdeploy.core.resources import resource_folder
-from etdeploy.graph.job import Job
+from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.many.run import look_up, run_jobs
 from etdeploy.graph.many.turns import open_two
 from etdeploy.graph.on_device import prepared
-from etdeploy.graph.stage_values import StepName
 from etdeploy.recipe.load import load_recipe
 from etdeploy.runner import fingerprint
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from side_by_side import compare
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.export.preload import OWN_PROCESSES, preloaded_exports
 from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec, export_spec

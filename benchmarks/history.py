@@ -33,7 +33,7 @@ from etdeploy.history.check import findings
 from etdeploy.history.entry import Entry, entry_of
 from etdeploy.history.model import FindingKind
 from etdeploy.history.place import Place, required_place
-from etdeploy.history.store.connect import WRITES, engine_of
+from etdeploy.history.store.errors import WRITES, engine_of
 from etdeploy.history.store.store import open_store
 from etdeploy.history.store.tables import metrics, records, runs, series
 from tests.support.bench_values import make_device

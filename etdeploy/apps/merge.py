@@ -36,12 +36,12 @@ from etdeploy.apps.renaming import (
     remove_empty,
 )
 from etdeploy.core.cancel import checkpoint
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import copy_file, write_atomic
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.files.disk import no_room_in
 from etdeploy.core.hashing import sha256_bytes, sha256_file
-from etdeploy.core.text.commands import quoted
 from etdeploy.devices.bundles import check_relative
 
 SAVED = "yours"

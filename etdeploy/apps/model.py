@@ -13,7 +13,7 @@ from etdeploy.core.values import Value
 from etdeploy.program.generation import GenerationMethod
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.generation import Sampling
-from etdeploy.targets.app_ids import suggested_segment
+from etdeploy.targets.platforms import suggested_segment
 
 
 def app_id(loaded: LoadedRecipe) -> str:

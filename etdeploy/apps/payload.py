@@ -28,7 +28,7 @@ from etdeploy.bench.outputs.tolerance import limits_for
 from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
-from etdeploy.export.methods import values_of_method
+from etdeploy.export.spec import values_of_method
 from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import (
     BY_PIXEL,

@@ -11,8 +11,7 @@ from etdeploy.apps.model import AppModel
 from etdeploy.backends.values import Extras
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import Blocker, UsageError
-from etdeploy.core.progress import Progress
-from etdeploy.core.values import Explained, Value
+from etdeploy.core.values import Explained, Progress, Value
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import sha256_bytes, sha256_file
-from etdeploy.core.text.commands import quoted
 
 Content = Mapping[str, "bytes | Path"]
 """A project's files by their POSIX paths: bytes, or a file to copy."""

@@ -16,8 +16,8 @@ from etdeploy.backends.coreml import COREML
 from etdeploy.backends.openvino.backend import OPENVINO
 from etdeploy.backends.portable import PORTABLE
 from etdeploy.backends.qnn.backend import QNN
-from etdeploy.backends.vulkan.backend import VULKAN
-from etdeploy.backends.xnnpack.backend import XNNPACK
+from etdeploy.backends.vulkan import VULKAN
+from etdeploy.backends.xnnpack import XNNPACK
 from etdeploy.core.errors import UsageError
 from etdeploy.core.plugins import (
     load_plugin,

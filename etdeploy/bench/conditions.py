@@ -9,9 +9,9 @@ from pathlib import Path
 from etdeploy.bench.passes import TIMING, Results
 from etdeploy.bench.records.conditions import DeviceSample, Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.state.watch import Observed
 from etdeploy.bench.timing.series import Series
 from etdeploy.bench.units import long_time
+from etdeploy.bench.watch import Observed
 from etdeploy.core import git
 from etdeploy.core.console import count
 from etdeploy.devices.base import DeviceState

@@ -26,21 +26,23 @@ from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.sizes import compare_sizes, compare_threads
-from etdeploy.bench.state.watch import Opening, Watch
 from etdeploy.bench.timing.series import emulated_defaults, limit_s, probe_of
 from etdeploy.bench.timing.sweep import (
     Plan,
+    Threads,
+    choose_threads,
     chosen_threads,
+    compared_with_cores,
     fastest,
     plan_for_app,
     plan_passes,
     settled,
 )
-from etdeploy.bench.timing.threads import Threads, choose_threads, compared_with_cores
 from etdeploy.bench.units import long_time
+from etdeploy.bench.watch import Opening, Watch
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, Capabilities, Device, DeviceState, RunFolder
 from etdeploy.plan.components import THREADPOOL
 from etdeploy.plan.model import RuntimePlan

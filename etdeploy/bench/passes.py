@@ -16,12 +16,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from etdeploy.bench.failures.diagnosis import run_error
+from etdeploy.bench.diagnosis import run_error
 from etdeploy.bench.generation.results import as_inferences
-from etdeploy.bench.generation.traced import traced_methods
 from etdeploy.bench.records.conditions import Disturbance
 from etdeploy.bench.records.generation import MethodTrace
-from etdeploy.bench.state.watch import UNOBSERVED, Observed
+from etdeploy.bench.watch import UNOBSERVED, Observed
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.core.flatbuffer import CorruptError
@@ -30,7 +29,12 @@ from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome, TimedStat
 from etdeploy.program.folder import FORWARD, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.etdump import Executed, read_executed
-from etdeploy.runner.generation import GenerationResults, generation_arguments, trace_of
+from etdeploy.runner.generation import (
+    GenerationResults,
+    TracedCalls,
+    generation_arguments,
+    trace_of,
+)
 from etdeploy.runner.protocol import RunnerResults, load_results, load_results_of
 
 TIMING = "timing"
@@ -358,3 +362,45 @@ def app_error(
 def _elsewhere(line: str) -> str:
     """This machine runs no apps."""
     return f"{line}, {_WITHOUT}" if line.endswith(_ON_HOST) else line
+
+
+def traced_methods(results: GenerationResults, etdump: Path) -> tuple[MethodTrace, ...]:
+    """Every method that a pass traced.
+
+    Args:
+        results: Of the pass.
+        etdump: With which the paths of its traces begin (`trace_of`).
+
+    Raises:
+        RunError: A trace is damaged.
+    """
+    traced = results.generation.traced
+    return tuple(_of(method, calls, etdump) for method, calls in traced.items())
+
+
+def _of(method: str, calls: TracedCalls, etdump: Path) -> MethodTrace:
+    executed = _executed_generation(Path(trace_of(str(etdump), method)))
+    return MethodTrace(
+        method=method,
+        calls=calls.calls,
+        tokens=calls.tokens,
+        position=calls.position,
+        call_ms=executed.total_ms / max(1, executed.calls),
+        outside_delegates=executed.outside,
+    )
+
+
+def _executed_generation(path: Path) -> Executed:
+    """The calls of a trace.
+
+    Raises:
+        RunError: It is damaged.
+    """
+    try:
+        return read_executed(path.read_bytes())
+    except CorruptError as error:
+        raise RunError(
+            f"the runner left a damaged trace: {error}",
+            place=path.name,
+            remedy="Try it again, or leave the trace out: --set benchmark.profile=false",
+        ) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from etdeploy.bench.measure import Measurement, Prepared, begin
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import RunError
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Device
 
 

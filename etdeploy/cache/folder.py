@@ -9,7 +9,7 @@ from pathlib import Path
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.disk import CACHE_VARIABLE, full_disk, no_room_in, require_room
-from etdeploy.core.text.layout import size_limit
+from etdeploy.core.layout import size_limit
 from etdeploy.core.values import Kind
 
 # Makes backup tools skip the folder (bford.info/cachedir); it also marks the folder as ours.

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.cache.folder import CacheKind
-from etdeploy.cache.uses import use_lock
-from etdeploy.cache.workspace import Workspace
+from etdeploy.cache.workspace import Workspace, use_lock
 from etdeploy.core.files.basic import tree_size, write_atomic
 
 ENTRIES = (CacheKind.PROGRAMS, CacheKind.RUNNERS, CacheKind.WHEELS, CacheKind.PARCELS,

@@ -14,11 +14,10 @@ from etdeploy.cli.options import DEFAULT_OUTPUT
 from etdeploy.core import console
 from etdeploy.core.cached import occasional_task
 from etdeploy.core.files.delivery import Delivery
-from etdeploy.graph.job import AppWish, Job, open_job
+from etdeploy.graph.job import AppWish, Job, StepName, open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import resolve
-from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.engine import run_steps
 from etdeploy.program.text.template import Speech
 from etdeploy.recipe.load import load_recipe

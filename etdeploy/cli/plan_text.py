@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from etdeploy.core import console
-from etdeploy.core.text.layout import fit
+from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from etdeploy.core.values import Explained

@@ -18,8 +18,8 @@ from etdeploy.core import console
 from etdeploy.core.cached import occasional_task
 from etdeploy.core.cancel import Flag, checkpoint, current
 from etdeploy.core.errors import Interrupted, UsageError
-from etdeploy.core.progress import Progress
-from etdeploy.graph.stage_values import StepName
+from etdeploy.core.values import Progress
+from etdeploy.graph.job import StepName
 
 if TYPE_CHECKING:
     from etdeploy.bench.text.answer import Answer
@@ -169,7 +169,7 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
     ) as job:  # fmt: skip
         from etdeploy.bench.text.speaker import opened_speaker
         from etdeploy.bench.timing.series import emulated_defaults
-        from etdeploy.graph.stage_values import load_bundle, load_program
+        from etdeploy.graph.job import load_bundle, load_program
         from etdeploy.program.folder import load_provenance
 
         folder = Path(load_program(job)[0].folder)

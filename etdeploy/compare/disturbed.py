@@ -21,7 +21,7 @@ from etdeploy.bench.records.conditions import SLOWING, Disturbance, DisturbanceK
 from etdeploy.bench.records.performance import Start
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.compare.model import Statistic
-from etdeploy.compare.pairs import FASTER_HALF_PAIRS
+from etdeploy.compare.statistics import FASTER_HALF_PAIRS
 
 _OF_PAIRS = (DisturbanceKind.THROTTLED,)
 # Of fewer starts that met other work, the median over the pairs is spared.

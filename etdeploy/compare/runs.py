@@ -32,8 +32,7 @@ from etdeploy.compare.model import (
     judge,
     why,
 )
-from etdeploy.compare.pairs import paired_ratio
-from etdeploy.compare.statistics import BETWEEN_RECORDS, unpaired_ratio
+from etdeploy.compare.statistics import BETWEEN_RECORDS, paired_ratio, unpaired_ratio
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.console import count
 from etdeploy.core.files.basic import inside

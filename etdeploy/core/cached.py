@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
 from etdeploy.core import console
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from unicodedata import category, normalize
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import OutputError, UsageError
-from etdeploy.core.text.layout import cut
-from etdeploy.core.text.layout import table as table
+from etdeploy.core.layout import cut
+from etdeploy.core.layout import table as table
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -68,3 +68,13 @@ class Kind(str, Enum):
 
     def __format__(self, spec: str) -> str:
         return format(str(self.value), spec)
+
+
+class Progress(Protocol):
+    """Called with a short text and, if known, the fraction that is done, from 0 to 1."""
+
+    def __call__(self, text: str, fraction: float | None = None) -> None: ...
+
+
+def silent(text: str, fraction: float | None = None) -> None:
+    """A Progress that shows nothing."""

@@ -11,8 +11,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 
 from etdeploy.backends.values import Simulated
-from etdeploy.core.progress import Progress, silent
-from etdeploy.core.values import Value
+from etdeploy.core.values import Progress, Value, silent
 
 
 class DeviceFacts(Value):

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from etdeploy.core.plugins import Origin, blamed, given, one_given
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,

@@ -13,10 +13,10 @@ from zipfile import BadZipFile, ZipFile
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import Package, Workstation
+from etdeploy.core.commands import pip_command, python_command
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
-from etdeploy.core.text.commands import pip_command, python_command
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import Refusal
 from etdeploy.export.hf.files import has_tokenizer

@@ -22,11 +22,9 @@ from etdeploy.core.files.leftovers import working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
-from etdeploy.core.progress import Progress
-from etdeploy.core.values import Value
+from etdeploy.core.values import Progress, Value
 from etdeploy.export.cache import Situation
 from etdeploy.export.failure import crash_error, failure_error
-from etdeploy.export.methods import only_method, require_method
 from etdeploy.export.needs import check_needs
 from etdeploy.export.preload import OWN_PROCESSES, WORKER, Exporter, worker_environment
 from etdeploy.export.protocol import (
@@ -37,7 +35,7 @@ from etdeploy.export.protocol import (
     Sources,
     parse_progress,
 )
-from etdeploy.export.spec import ExportSpec
+from etdeploy.export.spec import ExportSpec, only_method, require_method
 from etdeploy.program.folder import (
     EXPORT_INFO,
     IDLE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,13 +17,15 @@ from etdeploy.backends.schemes import (
     SEARCHED_SCHEMES,
 )
 from etdeploy.backends.values import ExportRequest
-from etdeploy.core.errors import Problem, RecipeError
+from etdeploy.core.errors import Problem, RecipeError, UsageError
 from etdeploy.core.values import Value
 from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
+from etdeploy.program.folder import FORWARD, Provenance
+from etdeploy.program.model import Program
 from etdeploy.program.text.template import Speech
+from etdeploy.recipe.document import KeyPath, Place
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.paths import NO_TEXT
-from etdeploy.recipe.place import KeyPath, Place
 
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
 TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
@@ -324,3 +326,68 @@ def _reference(place: str, text: str | None) -> CodeReference | None:
     if origin.endswith(".py") or "/" in origin:
         return CodeReference(file=origin, name=name)
     return CodeReference(module=origin, name=name)
+
+
+# Of every program that etdeploy exports from an example or a `.pt2` file.
+EXPORTED_METHODS = (FORWARD,)
+
+
+def require_method(wanted: str, methods: Sequence[str], place: str) -> None:
+    """Raises unless the program has the method.
+
+    Args:
+        wanted: As `benchmark.method` names it.
+        methods: Of the program.
+        place: For the message: the recipe or the program.
+
+    Raises:
+        UsageError: It is none of them.
+    """
+    if wanted not in methods:
+        raise UsageError(
+            f"the program has no method {wanted!r}; it has {', '.join(methods) or 'none'}",
+            place=place,
+            remedy=f"--set benchmark.method={first_method(methods)}" if methods else None,
+        )
+
+
+def first_method(methods: Sequence[str]) -> str:
+    """The method that is run where a recipe names none: `forward`, or else the first."""
+    return FORWARD if FORWARD in methods else methods[0]
+
+
+def only_method(program: Program, place: str) -> str:
+    """The method of a finished program that is run where a recipe names none.
+
+    Its file lists methods by the alphabet, so that which is first says nothing. Methods that only
+    return a constant, as those of language models do, do not count.
+
+    Raises:
+        UsageError: There is no `forward`, and there are several.
+    """
+    names = [method.name for method in program.methods]
+    computing = [m.name for m in program.methods if m.operators or m.delegates] or names
+    if FORWARD in names or len(computing) == 1:
+        return first_method(names if FORWARD in names else computing)
+    raise UsageError(
+        f"the program has no method forward; it has {', '.join(names)}",
+        place=place,
+        remedy=f"Name one of them: --set benchmark.method={computing[0]}",
+    )
+
+
+def values_of_method(provenance: Provenance, wanted: str | None, place: str) -> Provenance:
+    """A program's provenance with the values of the method that a recipe runs.
+
+    Args:
+        provenance: Of all of its methods.
+        wanted: As `benchmark.method` names it; None for a recipe without.
+        place: For the message: the recipe.
+
+    Raises:
+        UsageError: The program does not have the method.
+    """
+    names = tuple(provenance.methods) or (provenance.method,)
+    chosen = wanted or provenance.method
+    require_method(chosen, names, place)
+    return provenance.of(chosen)

@@ -8,11 +8,11 @@ from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained, Value
 from etdeploy.export.spec import rewrites_of
 from etdeploy.graph.backends import bundle_notes, program_blockers
+from etdeploy.graph.job import StepName
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import model_notes, version_notes
 from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.steps import TaskStatus, statuses, tasks_of
 from etdeploy.plan.language import language_choices, rewrite_choices
 from etdeploy.plan.model import RuntimePlan

@@ -8,7 +8,7 @@ from pathlib import Path
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import Blocker, BuildError
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 from etdeploy.graph.backends import missing_for_bundle
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved
@@ -17,11 +17,11 @@ from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.plan.relations import spelled_for
 from etdeploy.provider.checkout import (
     Checkout,
+    Libraries,
     examine,
     read_options,
     require_readable,
 )
-from etdeploy.provider.libraries import Libraries
 from etdeploy.provider.wheel import obtain_wheel, wheel_problem
 from etdeploy.targets.platforms import find_target
 
@@ -127,7 +127,7 @@ def _sources(
 
 def _is_built(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> bool:
     """Whether the cache has the plan's runner, so that no tool is needed."""
-    from etdeploy.runner.build import runner_key
+    from etdeploy.runner.builder import runner_key
 
     if checkout is None:
         return False

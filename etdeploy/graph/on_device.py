@@ -17,12 +17,11 @@ from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, Device, PushReport
-from etdeploy.export.methods import values_of_method
+from etdeploy.export.spec import values_of_method
 from etdeploy.graph.backends import bundle_notes, extras_for, simulation_for
-from etdeploy.graph.job import Job
-from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.stage_values import (
+from etdeploy.graph.job import (
     THREADS,
+    Job,
     Measured,
     Pushed,
     StepName,
@@ -30,6 +29,7 @@ from etdeploy.graph.stage_values import (
     load_program,
     stage_path,
 )
+from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.tasks.slots import Load
 from etdeploy.graph.tasks.steps import Step, StepLog
 from etdeploy.plan.model import RuntimePlan

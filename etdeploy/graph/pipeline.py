@@ -12,22 +12,11 @@ from pathlib import Path
 from etdeploy.backends.registry import backend_named
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core import console
+from etdeploy.core.hashing import digest_json
 from etdeploy.export.preload import OWN_PROCESSES, Exporter
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
-from etdeploy.graph.obtain import libraries_problem, obtain_libraries
-from etdeploy.graph.on_device import bench_step, bundle_step, push_step
-from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.sharing import (
-    checkout_in_use,
-    expected_libraries,
-    expected_runner,
-    export_work,
-    libraries_work,
-    now_planned,
-    runner_work,
-)
-from etdeploy.graph.stage_values import (
+from etdeploy.graph.job import (
     CODE,
     THREADS,
     Checked,
@@ -36,13 +25,16 @@ from etdeploy.graph.stage_values import (
     load_program,
     stage_path,
 )
+from etdeploy.graph.obtain import libraries_problem, obtain_libraries
+from etdeploy.graph.on_device import bench_step, bundle_step, push_step
+from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.tasks.slots import Load
 from etdeploy.graph.tasks.steps import SameWork, Step, StepLog
 from etdeploy.plan.derive import require_feasible
-from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
 from etdeploy.program.model import Program
-from etdeploy.provider.libraries import Libraries
+from etdeploy.provider.checkout import Libraries
 from etdeploy.recipe.another_backend import remedies_for
 from etdeploy.runner.model import BuiltRunner
 
@@ -52,7 +44,7 @@ def make_steps(resolved: Resolved, exporter: Exporter = OWN_PROCESSES) -> tuple[
     job = resolved.job
     steps: tuple[Step, ...] = (_export(resolved, exporter), _plan(resolved))
     if job.app:
-        from etdeploy.graph.apps.steps import app_steps
+        from etdeploy.graph.app_steps import app_steps
 
         steps = (*steps, *app_steps(resolved))
     else:
@@ -218,7 +210,7 @@ def _runner(resolved: Resolved) -> Step:
     output = stage_path(job, StepName.RUNNER)
 
     def act(log: StepLog) -> str:
-        from etdeploy.runner.build import build_runner
+        from etdeploy.runner.builder import build_runner
 
         plan = RuntimePlan.load(stage_path(job, StepName.PLAN))
         libraries = Libraries.load(stage_path(job, StepName.RUNTIME))
@@ -270,7 +262,7 @@ def _check(resolved: Resolved) -> Step:
     output = stage_path(job, StepName.CHECK)
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
-        from etdeploy.runner.check import require_runnable
+        from etdeploy.runner.missing import require_runnable
 
         _, program = load_program(job)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
@@ -289,3 +281,73 @@ def _check(resolved: Resolved) -> Step:
         inputs={CODE: resolved.rules},
         value=Checked,
     )
+
+
+def export_work(resolved: Resolved) -> str:
+    """Equal for jobs that need the same program.
+
+    By its key in the cache; where only an export can give that, by what is known before one.
+    """
+    return resolved.program_key or resolved.export_known
+
+
+def now_planned(resolved: Resolved) -> Resolved:
+    """The job with the plan for its program, which an earlier step of this run exported."""
+    if not resolved.plan.provisional:
+        return resolved
+    _, program = load_program(resolved.job)
+    return resolved.with_program(program)
+
+
+def libraries_work(resolved: Resolved) -> str | None:
+    """Equal for jobs that need the same libraries or sources of ExecuTorch; None if unknown."""
+    return None if resolved.plan.provisional else expected_libraries(resolved)
+
+
+def runner_work(resolved: Resolved) -> str | None:
+    """Equal for jobs that need the same runner; None if unknown."""
+    return None if resolved.plan.provisional else expected_runner(resolved)
+
+
+def expected_libraries(resolved: Resolved) -> str:
+    """The same as `libraries_work`, even if the plan is derived from the recipe alone."""
+    plan = resolved.plan
+    if plan.provider.value != Provider.SOURCE:
+        return digest_json([plan.provider.value, plan.build_target])
+    from etdeploy.runner.missing import submodules_of
+
+    where = resolved.checkout.path if resolved.checkout else plan.executorch_version
+    return digest_json([plan.provider.value, where, *submodules_of(plan)])
+
+
+def expected_runner(resolved: Resolved) -> str:
+    """The same as `runner_work`, even if the plan is derived from the recipe alone."""
+    names = () if resolved.plan.provisional else _names_to_find(resolved)
+    return digest_json([resolved.plan.build_digest, expected_libraries(resolved), *names])
+
+
+def checkout_in_use(resolved: Resolved) -> str | None:
+    """The checkout that a build works in: builds in one wait for each other anyway."""
+    if resolved.plan.provider.value != Provider.SOURCE:
+        return None
+    where = resolved.checkout.path if resolved.checkout else resolved.plan.executorch_version
+    return f"checkout {where}"
+
+
+def _names_to_find(resolved: Resolved) -> tuple[str, ...]:
+    """The operators that are searched for in a runner with the recipe's own kernels."""
+    if resolved.custom_ops is None:
+        return ()
+    from etdeploy.custom_ops.kernels import names_to_find
+
+    return names_to_find(resolved.custom_ops, _program_file(resolved))
+
+
+def _program_file(resolved: Resolved) -> Path:
+    finished = resolved.job.loaded.recipe.model.program
+    if resolved.exported:
+        return resolved.exported.path
+    if finished:
+        return Path(finished)
+    exported, _ = load_program(resolved.job)
+    return Path(exported.folder) / PROGRAM_FILE

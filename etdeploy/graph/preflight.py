@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from etdeploy.core.errors import Blocker, CheckError
 from etdeploy.export.hf.check import context_note
-from etdeploy.export.methods import EXPORTED_METHODS, require_method
 from etdeploy.export.needs import check_language_model, check_needs
+from etdeploy.export.spec import EXPORTED_METHODS, require_method
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
-from etdeploy.graph.job import Job
+from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import ExportedBefore, Resolved
-from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM

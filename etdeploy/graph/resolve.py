@@ -6,10 +6,10 @@ After that, making the steps reads nothing, and neither does deriving a plan fro
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.cache.folder import CacheKind
@@ -20,7 +20,6 @@ from etdeploy.export.hf.check import fit_context
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
 from etdeploy.graph.job import AppMaker, Job
-from etdeploy.graph.lookups import Lookups
 from etdeploy.plan.cmake_options import OptionTable
 from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
@@ -35,6 +34,22 @@ from etdeploy.targets.platforms import find_target
 
 if TYPE_CHECKING:
     from etdeploy.custom_ops.kernels import CustomOps
+
+
+T = TypeVar("T")
+
+
+class Lookups:
+    """Answers that hold for one invocation, by what was asked."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, Any] = {}
+
+    def once(self, question: Hashable, look: Callable[[], T]) -> T:
+        """The answer of an earlier job, or that of `look`."""
+        if question not in self._answers:
+            self._answers[question] = look()
+        return cast("T", self._answers[question])
 
 
 @dataclass(frozen=True)
@@ -191,8 +206,8 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
 def _app_maker(job: Job) -> AppMaker | None:
     if job.app is None:
         return None
-    from etdeploy.graph.apps.plan import app_maker
-    from etdeploy.graph.apps.steps import app_steps  # noqa: F401 - making the steps reads no module
+    from etdeploy.graph.app_plan import app_maker
+    from etdeploy.graph.app_steps import app_steps  # noqa: F401 - making the steps reads no module
 
     return app_maker(job)
 
@@ -306,7 +321,7 @@ def _app_plan(
     lookups: Lookups,
 ) -> tuple[RuntimePlan, Sources | None]:
     """The same for an app, whose ExecuTorch is a release unless that lacks something."""
-    from etdeploy.graph.apps.plan import app_plan, built_plan
+    from etdeploy.graph.app_plan import app_plan, built_plan
 
     plan = app_plan(job, program, wheel_version)
     if plan.provider.value != Provider.SOURCE or job.target.system != "android":

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.files.basic import read_text, write_atomic
 from etdeploy.core.files.locks import briefly
-from etdeploy.core.text.commands import quoted
 from etdeploy.history.place import Place, data_folder, place_of
 
 if TYPE_CHECKING:

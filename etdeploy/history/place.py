@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import StoreError
-from etdeploy.core.text.commands import quoted
 
 VARIABLE = "ETDEPLOY_STORE"
 OFF = "none"

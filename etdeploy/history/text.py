@@ -16,7 +16,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import open_regular
 from etdeploy.core.files.disk import naming, no_room_in
 from etdeploy.core.files.results import ResultFile
-from etdeploy.core.text.layout import sparkline
+from etdeploy.core.layout import sparkline
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.metrics import shown, title
 from etdeploy.history.model import Check, CheckVerdict, Finding, FindingKind, Point, Trend

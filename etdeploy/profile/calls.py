@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import ValidationError
 
 from etdeploy.backends.registry import backend_of
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.profile.nesting import DELEGATE_CALL, EXECUTE, KERNEL, Timed, nested
 from etdeploy.profile.protocol import GraphNode, Trace, TraceEvent
+from etdeploy.program.folder import Provenance
+from etdeploy.runner.etdump import outside_share
 
 # Path and class of each module that a call is in, the model itself first.
 Chain = tuple[tuple[str, str], ...]
@@ -241,3 +248,96 @@ def _with_operators(
         if left[handle] <= of_family:
             yield handle
         left[handle] -= 1
+
+
+COPY, INDEX_PUT, VIEWS, REST, RUNTIME = "copy_", "index_put", "views", "rest", "runtime"
+# Work that only moves values.
+MOVING = (COPY, INDEX_PUT, VIEWS)
+# Changes of the layout that are not called `..._copy`; an in-place `copy_` writes to a buffer.
+_VIEWS = frozenset({"clone", "_clone_dim_order", "et_view", "contiguous"})
+_NO_VIEWS = frozenset({"_to_copy"})  # changes the data type
+
+
+def kind_of(name: str) -> str:
+    """The kind of a kernel by its name in full: `copy_`, `index_put`, `views` or `rest`."""
+    base = name.rpartition("::")[2].partition(".")[0]
+    if base in ("copy", "copy_"):
+        return COPY
+    if base in ("index_put", "index_put_"):
+        return INDEX_PUT
+    is_view = base in _VIEWS or (base.endswith("_copy") and base not in _NO_VIEWS)
+    return VIEWS if is_view else REST
+
+
+def outside_delegates(calls: Iterable[Call], inference_ms: float) -> float:
+    """Share of an inference that is in no delegate, from 0 to 1, as records have it."""
+    delegated = (call.total_ms for call in calls if call.depth == 0 and call.delegate)
+    return outside_share(inference_ms, sum(delegated))
+
+
+def shares_of(calls: Iterable[Call], inference_ms: float) -> dict[str, float]:
+    """Shares of an inference from 0 to 1, as `Profile.shares` has them; their sum is 1.
+
+    Args:
+        calls: All of them; a delegate's nodes are in its calls.
+        inference_ms: The time of an inference.
+    """
+    times: dict[str, float] = {}
+    for call in calls:
+        if call.depth == 0:
+            kind = call.delegate or kind_of(call.name)
+            times[kind] = times.get(kind, 0.0) + call.total_ms
+    # Rounding of the clock can make the parts longer than the whole.
+    whole_ms = max(inference_ms, sum(times.values()))
+    delegates = sorted(times.keys() - {COPY, INDEX_PUT, VIEWS, REST})
+    named = [*delegates, COPY, INDEX_PUT, VIEWS, REST]
+    shares = {name: times.get(name, 0.0) / whole_ms if whole_ms else 0.0 for name in named}
+    return {**shares, RUNTIME: max(0.0, 1.0 - sum(shares.values())) if whole_ms else 0.0}
+
+
+_ADDED = "ExecuTorch added it after the backend had chosen"
+# What delegates nothing, by its name in a recipe.
+_NO_BACKEND = "portable"
+
+
+class Reasons:
+    """The operators that a backend left to the CPU.
+
+    Args:
+        outside: `details.delegation.outside` of `export.json`; None where it is not known.
+        backend: What the program was exported for.
+    """
+
+    def __init__(self, outside: Sequence[dict[str, Any]] | None, backend: str | None) -> None:
+        self._outside = outside
+        self._backend = backend
+
+    @classmethod
+    def of(cls, run: StoredRun, method: str) -> Reasons:
+        """Those of a method of a run's program; nothing is known of a finished one."""
+        backend = run.record.program.backend
+        try:
+            path = run.path("export")
+            provenance = Provenance.load_or_none(path) if path else None
+            known = provenance.of(method) if provenance else None
+        except (ValueError, KeyError, ValidationError):
+            known = None
+        delegation = known.details.get("delegation", {}) if known else {}
+        return cls(delegation.get("outside"), backend)
+
+    def for_call(self, call: Call) -> str:
+        """The reason as a clause; empty for what a backend took, or where nothing is known."""
+        if call.delegate or self._outside is None or self._backend in (None, _NO_BACKEND):
+            return ""
+        operator = call.name.partition(".")[0]
+        same = [each for each in self._outside if each["operator"] == operator]
+        if not same:
+            return _ADDED
+        here = [each for each in same if _reason_place(each) == call.source] or same
+        reasons = {each["reason"] for each in here}
+        return str(reasons.pop() or "") if len(reasons) == 1 else ""
+
+
+def _reason_place(outside: dict[str, Any]) -> str:
+    file = outside["file"]
+    return f"{PurePath(file).name}:{outside['line']}" if file else ""

@@ -18,21 +18,31 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import ExportError, RunError, UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.processes import process
-from etdeploy.core.progress import Progress, silent
-from etdeploy.core.text.commands import pip_command, quoted
+from etdeploy.core.values import Progress, silent
 from etdeploy.export.needs import installed_version
 from etdeploy.profile.calls import (
+    COPY,
+    INDEX_PUT,
+    MOVING,
+    REST,
+    RUNTIME,
+    VIEWS,
     Call,
     Chain,
     Names,
+    Reasons,
     calls_of,
     executions,
     inference_ms,
     inferences,
+    kind_of,
+    outside_delegates,
+    shares_of,
 )
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile, Span, TextProfile
 from etdeploy.profile.nesting import DELEGATE_CALL, KERNEL
@@ -45,18 +55,6 @@ from etdeploy.profile.protocol import (
     TraceRequest,
     TraceRequests,
     trace_file,
-)
-from etdeploy.profile.reasons import Reasons
-from etdeploy.profile.shares import (
-    COPY,
-    INDEX_PUT,
-    MOVING,
-    REST,
-    RUNTIME,
-    VIEWS,
-    kind_of,
-    outside_delegates,
-    shares_of,
 )
 from etdeploy.program.model import Program
 

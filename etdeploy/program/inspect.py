@@ -16,8 +16,16 @@ from etdeploy.core.console import size, table
 from etdeploy.core.errors import UsageError
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
 from etdeploy.core.hashing import sha256_file
-from etdeploy.program.delegation import backend_shares, where_it_runs
-from etdeploy.program.model import Delegate, Method, Operator, Plain, Program, TensorInfo
+from etdeploy.program.model import (
+    Delegate,
+    Method,
+    Operator,
+    Plain,
+    Program,
+    TensorInfo,
+    backend_shares,
+    where_it_runs,
+)
 from etdeploy.program.pte import PteFile, damaged, map_pte
 
 # The enum ScalarType of schema/scalar_type.fbs, with torch's names.

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import open_regular
 from etdeploy.core.flatbuffer import CorruptError
-from etdeploy.core.text.commands import quoted
 
 FILE_IDENTIFIER = b"ET12"
 _HEADER = struct.Struct("<4sIQQ")

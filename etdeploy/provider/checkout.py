@@ -10,14 +10,16 @@ from typing import Literal
 from etdeploy.backends.registry import runtime_backends
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.text.commands import quoted
+from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Value
 from etdeploy.plan.cmake_options import DEFAULTS_FILE, OptionTable, parse_options
 from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.provider.revision import revision, submodule_paths
-from etdeploy.provider.wheel import EXECUTORCH_VERSION
+from etdeploy.provider.wheel import EXECUTORCH_VERSION, WheelRuntime
+from etdeploy.provider.wheel import fingerprint as wheel_fingerprint
 
 SOURCE_VARIABLE = "ETDEPLOY_EXECUTORCH_SOURCE"
 REPOSITORY_VARIABLE = "ETDEPLOY_EXECUTORCH_REPOSITORY"
@@ -290,3 +292,32 @@ def submodule_remedy(checkout: Checkout, names: Iterable[str]) -> str:
 
 def _has_files(folder: Path) -> bool:
     return folder.is_dir() and any(path.name != ".git" for path in folder.iterdir())
+
+
+class Libraries(Value):
+    """What the provider of a plan supplies; exactly one of `wheel` and `checkout` is set.
+
+    Attributes:
+        wheel: For the provider `wheel`.
+        checkout: For the provider `source`.
+        notes: What to know about it, as sentences.
+    """
+
+    wheel: WheelRuntime | None = None
+    checkout: Checkout | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """The release of ExecuTorch."""
+        source = self.wheel or self.checkout
+        if source is None:
+            raise ValueError("neither wheel nor checkout is given")
+        return source.version
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of their content, wherever they are stored."""
+        if self.wheel:
+            return wheel_fingerprint(self.wheel)
+        return digest_json([self.version, self.checkout.revision if self.checkout else None])

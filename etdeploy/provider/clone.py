@@ -9,13 +9,13 @@ from pathlib import Path
 
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.commands import system_command
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.leftovers import working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.processes import process
-from etdeploy.core.progress import Progress, silent
-from etdeploy.core.text.commands import system_command
+from etdeploy.core.values import Progress, silent
 from etdeploy.provider.checkout import (
     REPOSITORY,
     REPOSITORY_VARIABLE,

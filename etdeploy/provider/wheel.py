@@ -16,13 +16,12 @@ from pathlib import Path
 
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
+from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.processes import process
-from etdeploy.core.progress import Progress, silent
-from etdeploy.core.text.commands import pip_command, quoted
-from etdeploy.core.values import Value
+from etdeploy.core.values import Progress, Value, silent
 from etdeploy.plan.components import RUNTIME
 from etdeploy.targets.platforms import Target
 

@@ -17,7 +17,25 @@ import yaml
 from etdeploy.backends.schemes import DEFAULT
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.files.basic import open_regular
-from etdeploy.recipe.place import KeyPath, Place
+
+KeyPath = tuple["str | int", ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something is; line and column count from 1, `line` is None for an override.
+
+    Paths here are relative to `folder`.
+    """
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+    folder: Path = Path()
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
+
 
 # Aliases are expanded; a document that grows beyond this is an attack or a mistake.
 _MAX_NODES = 20_000

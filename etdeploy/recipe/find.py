@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Problem, RecipeError, UsageError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import plugin_folder, plugin_names, plugin_owner
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.commands import quoted
-from etdeploy.recipe.place import Place
+from etdeploy.recipe.document import Place
 
 _SUFFIXES = (".yaml", ".yml")
 

@@ -12,11 +12,10 @@ from pydantic import ValidationError
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.resources import resource_folder
-from etdeploy.recipe.document import Document, parse_value, read_document
+from etdeploy.recipe.document import Document, KeyPath, Place, parse_value, read_document
 from etdeploy.recipe.find import bundled_recipes, find_recipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import absolute_paths
-from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from etdeploy.core.errors import Problem
 from etdeploy.core.files.basic import not_regular
-from etdeploy.recipe.document import Document
+from etdeploy.recipe.document import Document, Place
 from etdeploy.recipe.find import resolved
-from etdeploy.recipe.place import Place
 
 EVALUATE = ("export", "generation", "evaluate")
 CALIBRATION = ("export", "calibration")

@@ -12,9 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from etdeploy.core.errors import Problem
-from etdeploy.recipe.document import Document
+from etdeploy.recipe.document import Document, KeyPath, Place
 from etdeploy.recipe.model import Recipe, section_of
-from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.rules import RULES, recipe_rules
 
 _KINDS: Mapping[str, str] = {

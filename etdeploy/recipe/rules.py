@@ -22,7 +22,7 @@ from etdeploy.backends.schemes import (
     SEARCHED_SCHEMES,
     STATIC_SCHEMES,
 )
-from etdeploy.targets.app_ids import android_id_problem
+from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:
     from etdeploy.backends.base import Backend

@@ -12,7 +12,7 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import TimeUnit
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
-from etdeploy.core.text.layout import cut
+from etdeploy.core.layout import cut
 from etdeploy.core.values import Kind
 from etdeploy.report import shown
 from etdeploy.report.html import page

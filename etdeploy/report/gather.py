@@ -9,7 +9,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.compare.model import Comparison, OperatorChange, operator_changes
 from etdeploy.compare.runs import compare_runs
 from etdeploy.core.errors import EtdeployError, Interrupted
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.profile.model import Profile
 from etdeploy.report.material import Material, Report, names, plan_of
 

@@ -22,7 +22,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.locks import exclusive, exclusive_folder
 from etdeploy.core.hashing import digest_json, sha256_bytes
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 from etdeploy.provider.checkout import Checkout
 
 # The folder in a build folder that cmake configures.

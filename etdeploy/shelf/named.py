@@ -10,9 +10,9 @@ from pathlib import Path
 from etdeploy.core import console
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
+from etdeploy.history.nights import Shelved, host_of
 from etdeploy.history.place import Place, place_of
-from etdeploy.history.shelved import Shelved, host_of
 from etdeploy.shelf.reservations import myself, this_host
 
 _MOST_NAMED = 12

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from etdeploy.history.nights import Quarantined as Quarantined
+from etdeploy.history.nights import Shelved as Shelved
 from etdeploy.history.place import Place
-from etdeploy.history.shelved import Quarantined as Quarantined
-from etdeploy.history.shelved import Shelved as Shelved
 
 
 def quarantined(

@@ -8,12 +8,12 @@ import socket
 from collections.abc import Iterable
 from datetime import datetime
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.text.commands import quoted
+from etdeploy.history.nights import Reservation as Reservation
+from etdeploy.history.nights import Shelved as Shelved
 from etdeploy.history.place import Place, option_for
-from etdeploy.history.shelved import Reservation as Reservation
-from etdeploy.history.shelved import Shelved as Shelved
 
 
 def covering(

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.text.commands import quoted
 from etdeploy.core.values import Explained
 
 VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")

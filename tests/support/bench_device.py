@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,

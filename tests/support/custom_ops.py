@@ -8,9 +8,9 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.program.model import Program
-from etdeploy.provider.libraries import Libraries
+from etdeploy.provider.checkout import Libraries
 from etdeploy.provider.wheel import obtain_wheel
-from etdeploy.runner.build import build_runner
+from etdeploy.runner.builder import build_runner
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.program_files import Plan, pte

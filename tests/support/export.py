@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.export.cache import Situation
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec, export_spec

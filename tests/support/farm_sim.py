@@ -14,9 +14,9 @@ from pathlib import Path
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.model import Ending, Failure, Offer, Parcel, Visit
 from etdeploy.farm.night.background import AtOnce
-from etdeploy.farm.night.deciding.planning import Times
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.night.parts import Pace, Parts, Plan
+from etdeploy.farm.night.planning import Times
 from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, LoadedFarm
 from tests.support.farm_sim_engine import BEGIN, Behaviour, SimClock, SimEngine

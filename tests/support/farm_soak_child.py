@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
-    from etdeploy.core.progress import Progress
+    from etdeploy.core.values import Progress
     from etdeploy.devices.base import Bundle, Device
     from etdeploy.farm.model import Order
 

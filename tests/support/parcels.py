@@ -15,8 +15,8 @@ from etdeploy.farm.model import Offer, Order, Parcel
 from etdeploy.farm.work.parcel import pack
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
 from etdeploy.program.model import Method, Program
+from etdeploy.recipe.document import KeyPath, Place
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.recipe.place import KeyPath, Place
 from tests.support.bench_values import make_program_folder, make_recipe, make_runner
 
 REVISION = Revision("c0ffee", False)

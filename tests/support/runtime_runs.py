@@ -18,9 +18,9 @@ from etdeploy.plan.derive import Available, derive_plan
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import Plain, Program
-from etdeploy.provider.libraries import Libraries
+from etdeploy.provider.checkout import Libraries
 from etdeploy.provider.wheel import obtain_wheel
-from etdeploy.runner.build import build_runner
+from etdeploy.runner.builder import build_runner
 from etdeploy.runner.generation import GenerationResults, generation_arguments
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerResults, inputs_list, load_results, load_results_of

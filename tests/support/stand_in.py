@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.plan.derive import Available, derive_plan
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
-from etdeploy.provider.checkout import examine, read_options
-from etdeploy.provider.libraries import Libraries
-from etdeploy.runner.build import build_runner
+from etdeploy.provider.checkout import Libraries, examine, read_options
+from etdeploy.runner.builder import build_runner
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.runtime_values import make_method, make_program, make_recipe

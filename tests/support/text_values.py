@@ -24,9 +24,9 @@ from etdeploy.program.expected import (
     QuantizationCost,
 )
 from etdeploy.program.generation import Generation, GenerationMethod
+from etdeploy.recipe.document import KeyPath, Place
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.runner.generation import GenerationResults, Sampling
 from tests.support.bench_values import make_pass, make_program, make_record
 

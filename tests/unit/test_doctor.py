@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy import doctor
-from etdeploy.core.text.commands import pip_command
+from etdeploy.core.commands import pip_command
 
 
 def test_what_is_installed_for_language_models_has_its_version() -> None:

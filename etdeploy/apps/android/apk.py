@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 from etdeploy.apps.android import app as layout
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
 from etdeploy.apps.android.parts.archive import (
+    JAVA_OPTIONS,
     Entry,
     apk_parts,
     apk_problems,
@@ -21,6 +22,7 @@ from etdeploy.apps.android.parts.archive import (
     entries_of,
     library_entry,
     require_sound,
+    run_tool,
     unpack_libraries,
     write_archive,
 )
@@ -32,7 +34,6 @@ from etdeploy.apps.android.parts.code import (
     link_resources,
     shrink,
 )
-from etdeploy.apps.android.parts.tool import JAVA_OPTIONS, run_tool
 from etdeploy.apps.android.tools.find import Tools
 from etdeploy.apps.android.tools.jdk import Jdk
 from etdeploy.apps.android.tools.sdk import Sdk
@@ -41,7 +42,7 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import folder_files, new_folder, write_atomic
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import digest_json, sha256_file, stamp
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.export.cache import FileDigests
 
 APK = "app-debug.apk"

@@ -8,7 +8,7 @@ from typing import Literal
 from etdeploy.core import console
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.values import Value
-from etdeploy.targets.app_ids import android_id_problem
+from etdeploy.targets.platforms import android_id_problem
 
 # Where Gradle's rules for Android have a module's files, in a project.
 SOURCES = "app/src/main"

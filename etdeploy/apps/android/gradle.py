@@ -16,7 +16,7 @@ from etdeploy.apps.android.tools.gradle import NAME, WRAPPER
 from etdeploy.apps.android.tools.jdk import Jdk
 from etdeploy.core.errors import BuildError
 from etdeploy.core.processes import process
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 
 OUTPUT = "app/build/outputs/apk/debug/app-debug.apk"
 _TASK = ":app:assembleDebug"

@@ -20,9 +20,8 @@ from etdeploy.apps.android.tools.libraries import FBJNI
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, require
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.progress import Progress, silent
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained
+from etdeploy.core.values import Explained, Progress, silent
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan, require_feasible
 from etdeploy.plan.model import RuntimePlan

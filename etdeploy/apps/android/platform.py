@@ -27,13 +27,12 @@ from etdeploy.apps.render import render_tree
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Extras, Workstation
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, require
 from etdeploy.core.files.basic import new_folder
 from etdeploy.core.hashing import digest_json, sha256_file
-from etdeploy.core.progress import Progress, silent
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.commands import quoted
-from etdeploy.core.values import Explained
+from etdeploy.core.values import Explained, Progress, silent
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe

@@ -40,9 +40,8 @@ from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, re
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.processes import process
-from etdeploy.core.progress import Progress
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained, Value
+from etdeploy.core.values import Explained, Progress, Value
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from etdeploy.bench.generation.prompts import text_of
 from etdeploy.bench.generation.request import point_name
-from etdeploy.bench.generation.work import Work, WorkPoint
+from etdeploy.bench.generation.work import Work, WorkPoint, text_of
 from etdeploy.bench.records.generation import GenerationPoint
 from etdeploy.bench.statistics import percentile, summarize
 from etdeploy.runner.generation import Generated, GenerationResults, tokens_per_s

@@ -7,9 +7,9 @@ from pathlib import Path
 from etdeploy.bench.records.find import RUN_ID, USUAL_OUTPUT
 from etdeploy.bench.records.record import RecipeRecord, RunRecord
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.core.commands import quoted
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.commands import quoted
 from etdeploy.targets.platforms import TARGETS
 
 

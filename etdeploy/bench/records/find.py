@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun, load_run
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.commands import quoted
 
 LAST = "last"
 USUAL_OUTPUT = "etdeploy-out"

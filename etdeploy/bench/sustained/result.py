@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.records.conditions import Cooldown, Disturbance, DisturbanceKind
 from etdeploy.bench.records.performance import Energy, Sustained, SustainedPoint
-from etdeploy.bench.state.watch import processor_sensor
 from etdeploy.bench.sustained.rate import (
     FEWEST,
     Stretch,
@@ -17,6 +16,7 @@ from etdeploy.bench.sustained.rate import (
     stretches_of,
 )
 from etdeploy.bench.units import long_time, rate
+from etdeploy.bench.watch import processor_sensor
 from etdeploy.core.console import count
 from etdeploy.devices.base import DeviceState
 from etdeploy.runner.protocol import RunnerSustained

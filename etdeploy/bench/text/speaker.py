@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol, cast
 
-from etdeploy.bench.failures.diagnosis import TEXT, run_error
+from etdeploy.bench.diagnosis import TEXT, run_error
 from etdeploy.bench.text.answer import Spoken
-from etdeploy.bench.timing.threads import choose_threads
+from etdeploy.bench.timing.sweep import choose_threads
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, RunError, UsageError
 from etdeploy.core.files.basic import write_atomic

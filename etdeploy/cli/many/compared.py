@@ -10,8 +10,8 @@ from etdeploy.bench.records.find import LAST, find_run
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli.options import DEFAULT_OUTPUT
 from etdeploy.compare.model import Comparison, Verdict
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
-from etdeploy.core.text.commands import quoted
 from etdeploy.recipe.find import bundled_recipes, packaged_recipe
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
 
@@ -118,7 +118,7 @@ def _require_no(options: Sequence[str]) -> None:
 
 
 def _measured(a: str, b: str | None, options: Options) -> tuple[StoredRun, StoredRun]:
-    from etdeploy.cli.many.turns import Turns, measure_turns
+    from etdeploy.cli.many.jobs import Turns, measure_turns
 
     first = (f"benchmark.runs={RUNS}", *options.overrides)
     last = () if options.runs is None else (f"benchmark.runs={options.runs}",)
@@ -150,7 +150,7 @@ def _run(text: str, output: Path) -> StoredRun:
     try:
         return find_run(text, output)
     except UsageError:
-        from etdeploy.history.find import find_kept
+        from etdeploy.history.entry import find_kept
         from etdeploy.history.place import place_of
 
         return find_kept(text, output, place_of())

@@ -9,7 +9,7 @@ from etdeploy.cli.options import Named
 from etdeploy.cli.plan_text import explained, obstacles
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.layout import fit
+from etdeploy.core.layout import fit
 from etdeploy.graph.explain import Explanation
 from etdeploy.graph.many.explain import GraphExplanation, explain_graph, mermaid
 from etdeploy.graph.many.members import open_members

@@ -8,17 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.failures.diagnosis import require_whole
+from etdeploy.bench.diagnosis import require_whole
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli.many.jobs import failure_json, invoke_all, job_json, raise_failures
 from etdeploy.cli.options import Named
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, MismatchError, RunError, UsageError
-from etdeploy.core.text.layout import fit
-from etdeploy.graph.job import Job
+from etdeploy.core.layout import fit
+from etdeploy.graph.job import Job, StepName, load_last_run, load_program, load_runner
 from etdeploy.graph.many.run import JobEnd
-from etdeploy.graph.stage_values import StepName, load_last_run, load_program, load_runner
 from etdeploy.program.folder import load_provenance
 from etdeploy.program.quality import loss_lines
 from etdeploy.report.terminal.runs_table import Row, runs_table

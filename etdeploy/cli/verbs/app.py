@@ -17,10 +17,10 @@ from etdeploy.cli.options import (
     recipe_options,
 )
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.commands import quoted
-from etdeploy.core.text.layout import fit
-from etdeploy.graph.stage_values import StepName
+from etdeploy.core.layout import fit
+from etdeploy.graph.job import StepName
 
 if TYPE_CHECKING:
     from etdeploy.apps.merge import Written
@@ -113,7 +113,7 @@ def _write(
 ) -> None:
     from etdeploy.apps.merge import require_project
     from etdeploy.cli.invocation import invoke
-    from etdeploy.graph.apps.project import copy_project
+    from etdeploy.graph.app_steps import copy_project
     from etdeploy.graph.job import AppWish
 
     _require_kind(platform, device)
@@ -146,7 +146,7 @@ def _require_kind(platform: str, device: str | None) -> None:
 
 def _built(job: Job, folder: Path, *, quiet: bool) -> BuiltApp:
     from etdeploy.core.cached import occasional_task
-    from etdeploy.graph.apps.project import build_of
+    from etdeploy.graph.app_steps import build_of
 
     with (
         console.TaskDisplay(quiet=quiet) as display,

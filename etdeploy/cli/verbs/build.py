@@ -17,7 +17,7 @@ from etdeploy.cli.options import (
     target_option,
 )
 from etdeploy.core import console
-from etdeploy.graph.stage_values import StepName
+from etdeploy.graph.job import StepName
 
 
 @click.command()
@@ -66,7 +66,7 @@ def command(
 
 def _build_one(named: Named, output: Path | None, as_json: bool) -> None:
     from etdeploy.cli.invocation import deliver, invoke
-    from etdeploy.graph.stage_values import load_runner
+    from etdeploy.graph.job import load_runner
 
     with invoke(
         named.recipes[0],

@@ -21,7 +21,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.bench.text.conversation import Conversation
+    from etdeploy.bench.text.dialogue import Conversation
 
 _RESET, _EXIT, _HELP = "/reset", "/exit", "/help"
 _HOW = (
@@ -82,7 +82,7 @@ def conversation_with(voice: Voice, system: str | None = None) -> Conversation:
     Raises:
         UsageError: The model has no tokenizer, or no chat template.
     """
-    from etdeploy.bench.text.conversation import Conversation
+    from etdeploy.bench.text.dialogue import Conversation
     from etdeploy.program.text.template import no_tokenizer, required_template
 
     if voice.tokenizer is None:

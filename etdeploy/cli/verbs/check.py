@@ -9,9 +9,9 @@ import click
 
 from etdeploy.cli.options import json_option, quiet_option, runs_in_option, store_option
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, RegressionError
-from etdeploy.core.text.commands import quoted
-from etdeploy.core.text.layout import fit
+from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -76,7 +76,7 @@ def command(
     said: too little history, a disturbed run, one that cannot be compared.
     """
     from etdeploy.history.check import LAST_GOOD, MAIN, Question
-    from etdeploy.history.find import find_kept
+    from etdeploy.history.entry import find_kept
     from etdeploy.history.place import required_place
 
     place = required_place(store)

@@ -10,8 +10,8 @@ from etdeploy.cache.units import UNUSED_DAYS, Unit, find_units, unused_units
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.options import complete_device, json_option
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.commands import quoted
 
 # What can be deleted, and what it takes to get it back.
 PARTS: dict[CacheKind, str] = {

@@ -15,7 +15,7 @@ from etdeploy.cli.options import (
     target_option,
 )
 from etdeploy.core import console
-from etdeploy.core.text.layout import fit
+from etdeploy.core.layout import fit
 
 
 @click.command()

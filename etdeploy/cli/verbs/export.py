@@ -16,7 +16,7 @@ from etdeploy.cli.options import (
     recipes_options,
 )
 from etdeploy.core import console
-from etdeploy.graph.stage_values import StepName
+from etdeploy.graph.job import StepName
 
 if TYPE_CHECKING:
     from etdeploy.program.folder import Provenance
@@ -61,7 +61,7 @@ def command(
 
 def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
     from etdeploy.cli.invocation import deliver, invoke
-    from etdeploy.graph.stage_values import load_program
+    from etdeploy.graph.job import load_program
     from etdeploy.program.folder import load_provenance
 
     recipe, overrides, quiet = named.recipes[0], named.overrides, named.quiet
@@ -101,7 +101,7 @@ def told_as_json(folder: Path, program: Program, made: Provenance) -> dict[str, 
 def told_as_text(folder: Path, program: Program, made: Provenance) -> str:
     """The program, how good the model is, and notes."""
     from etdeploy.backends.registry import backend_named
-    from etdeploy.core.text.layout import fit
+    from etdeploy.core.layout import fit
     from etdeploy.program.inspect import describe
     from etdeploy.program.quality import loss_lines, quality_lines
 

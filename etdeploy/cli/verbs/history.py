@@ -215,7 +215,7 @@ def _trends(
     """
     from dataclasses import replace
 
-    from etdeploy.history.trend import trend_of
+    from etdeploy.history.model import trend_of
 
     known = store.series(wanted)
     single = len(known) == 1
@@ -257,7 +257,7 @@ def _write_page(trends: list[Trend], more: int, page: Path) -> None:
 
 
 def _show(trends: list[Trend], more: int) -> None:
-    from etdeploy.core.text.layout import fit
+    from etdeploy.core.layout import fit
     from etdeploy.history.text import list_text, trend_text
 
     width = console.width()

@@ -8,7 +8,7 @@ import click
 
 from etdeploy.cli.options import json_option
 from etdeploy.core import console
-from etdeploy.core.text.layout import fit
+from etdeploy.core.layout import fit
 
 
 @click.command()

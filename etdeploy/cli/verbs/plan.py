@@ -17,7 +17,7 @@ from etdeploy.cli.options import (
 )
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.layout import fit
+from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from pathlib import Path

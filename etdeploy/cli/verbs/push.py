@@ -12,7 +12,7 @@ from etdeploy.cli.options import (
     target_option,
 )
 from etdeploy.core import console
-from etdeploy.graph.stage_values import StepName
+from etdeploy.graph.job import StepName
 
 
 @click.command()
@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Copy the runner and the program to the device; what is already there is not sent again."""
     from etdeploy.cli.invocation import invoke
-    from etdeploy.graph.stage_values import load_bundle
+    from etdeploy.graph.job import load_bundle
 
     with invoke(
         recipe, overrides, (StepName.PUSH,), device=device, target=target, quiet=quiet

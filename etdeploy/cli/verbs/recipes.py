@@ -85,6 +85,6 @@ def show(recipe: str, overrides: tuple[str, ...], resolved: bool) -> None:
 @command.command()
 def schema() -> None:
     """Print the JSON Schema of recipes, for completion in editors."""
-    from etdeploy.recipe.schema import schema as make_schema
+    from etdeploy.recipe.reference import schema as make_schema
 
     console.result_json(make_schema())

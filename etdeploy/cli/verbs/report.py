@@ -9,8 +9,8 @@ import click
 
 from etdeploy.cli.options import quiet_option, runs_in_option
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.commands import quoted
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -60,7 +60,7 @@ def command(
     if schema:
         _print_schema(runs, form)
         return
-    from etdeploy.history.find import find_anywhere
+    from etdeploy.history.entry import find_anywhere
     from etdeploy.report.delivery import require_free, write_report
     from etdeploy.report.formats import text_of
 

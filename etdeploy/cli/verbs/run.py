@@ -22,9 +22,8 @@ from etdeploy.cli.options import (
     with_runs,
 )
 from etdeploy.core import console
-from etdeploy.core.text.layout import fit
-from etdeploy.graph.job import AppWish
-from etdeploy.graph.stage_values import StepName
+from etdeploy.core.layout import fit
+from etdeploy.graph.job import AppWish, StepName
 
 
 @click.command()
@@ -82,11 +81,11 @@ def measure_and_show(named: Named, as_json: bool) -> None:
         MismatchError: The outputs differ; raised after the record is printed.
         RunError: The sustained pass ended early; likewise.
     """
-    from etdeploy.bench.failures.diagnosis import require_whole
+    from etdeploy.bench.diagnosis import require_whole
     from etdeploy.bench.outputs.verdict import require_match
     from etdeploy.cli.invocation import invoke
     from etdeploy.devices.base import Capabilities
-    from etdeploy.graph.stage_values import load_last_run
+    from etdeploy.graph.job import load_last_run
 
     begun_s = time.time()
     with invoke(

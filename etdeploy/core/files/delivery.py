@@ -19,11 +19,11 @@ from itertools import islice
 from pathlib import Path
 
 from etdeploy.core.cancel import checkpoint
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import folder_files, write_atomic
 from etdeploy.core.files.disk import naming, no_room_in
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.text.commands import quoted
 
 LIST_FILE = ".etdeploy.json"
 _SHOWN = 5

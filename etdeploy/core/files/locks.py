@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.disk import naming, no_room_in
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 
 _POLL_S = 0.2
 # The errors of file systems without locks.

@@ -16,7 +16,7 @@ from typing import Any
 from etdeploy.core import cancel, console
 from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.adb import server as adb_server
 from etdeploy.devices.adb.server import (
     USABLE,

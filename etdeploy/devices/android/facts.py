@@ -10,10 +10,9 @@ import re
 from collections.abc import Mapping
 
 from etdeploy.backends.registry import known_socs
-from etdeploy.devices import clusters, sampling, sysfs
+from etdeploy.devices import clusters, sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
-from etdeploy.devices.remote.layout import parse_df
-from etdeploy.devices.remote.sampling import Sampling
+from etdeploy.devices.remote.layout import Sampling, parse_df
 from etdeploy.devices.shell import parse_load, parse_meminfo, sections
 from etdeploy.devices.sysfs import milliamps, volts
 from etdeploy.targets.ndk import soc_name
@@ -166,7 +165,7 @@ def android_state(output: str) -> DeviceState:
 def sampled_state(text: str) -> DeviceState:
     """The state in a reading of SAMPLING: lines of files, and what the services said, if asked."""
     parts = sections(text)
-    files = sampling.sampled_state(parts[""])
+    files = sysfs.sampled_state(parts[""])
     if "battery" not in parts:
         return files
     told = android_state("\n".join(f"#{name}\n{parts[name]}" for name in parts if name))

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from etdeploy.core import console
 from etdeploy.core.files.basic import inside
-from etdeploy.core.progress import Progress
-from etdeploy.core.values import Value
+from etdeploy.core.values import Progress, Value
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.ios.crashes import Crash
 from etdeploy.devices.ios.launch import Heard

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import Conversation
-from etdeploy.core.text.commands import pip_command
 from etdeploy.devices.ios import usbmux
 
 VARIABLE = "ETDEPLOY_PYMOBILEDEVICE3"

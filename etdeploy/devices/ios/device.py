@@ -14,7 +14,7 @@ from typing import Any
 
 from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import (
     AppLaunch,
     Bundle,
@@ -29,8 +29,7 @@ from etdeploy.devices.bundles import check_bundle, check_run_id
 from etdeploy.devices.ios.apps import Installed, clean_apps, push_bundle
 from etdeploy.devices.ios.command import Command
 from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
-from etdeploy.devices.ios.errors import explained, too_old
-from etdeploy.devices.ios.installing import INSTALLING
+from etdeploy.devices.ios.errors import INSTALLING, explained, too_old
 from etdeploy.devices.ios.launch import Heard, launch
 from etdeploy.devices.ios.run import IosRun
 from etdeploy.devices.sysfs import volts

@@ -23,7 +23,7 @@ from typing import Any
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.files.basic import inside
 from etdeploy.core.processes import process
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
     BundleFile,

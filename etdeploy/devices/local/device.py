@@ -18,8 +18,8 @@ from etdeploy.core.files.basic import inside, read_text
 from etdeploy.core.files.leftovers import claimed
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import Conversation
-from etdeploy.core.progress import Progress, silent
-from etdeploy.devices import sampling
+from etdeploy.core.values import Progress, silent
+from etdeploy.devices import sysfs
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,
@@ -345,7 +345,7 @@ class Samples:
     def states(self) -> tuple[TimedState, ...]:
         """In their order."""
         return tuple(
-            TimedState(seconds, sampling.sampled_state(self._constant + text))
+            TimedState(seconds, sysfs.sampled_state(self._constant + text))
             for seconds, text in self._readings
         )
 
@@ -357,7 +357,7 @@ def sampled(folder: Path = _SYS) -> Iterator[Samples]:
 
     def read() -> None:
         number = 0
-        while not ended.wait(sampling.period_s(number)):
+        while not ended.wait(sysfs.period_s(number)):
             samples.read()
             number += 1
 
@@ -376,22 +376,22 @@ def _chosen(folder: Path) -> tuple[str, list[Path]]:
     """The lines that stay the same, and the files that are read again and again."""
     constant: list[Path] = []
     files: list[Path] = []
-    policies = sorted(folder.glob(sampling.POLICIES))
-    every = -(-len(policies) // sampling.MOST) or 1
+    policies = sorted(folder.glob(sysfs.POLICIES))
+    every = -(-len(policies) // sysfs.MOST) or 1
     for policy in policies[::every]:
-        constant += (policy / name for name in sampling.CONSTANT_OF_POLICY)
-        files += (policy / name for name in sampling.OF_POLICY)
-    zones = sorted(folder.glob(sampling.ZONES))
-    if len(zones) > sampling.MOST:
-        zones = [z for z in zones if re.search(sampling.CHOSEN_ZONES, read_text(z / "type"))]
-    for zone in zones[: sampling.MOST]:
+        constant += (policy / name for name in sysfs.CONSTANT_OF_POLICY)
+        files += (policy / name for name in sysfs.OF_POLICY)
+    zones = sorted(folder.glob(sysfs.ZONES))
+    if len(zones) > sysfs.MOST:
+        zones = [z for z in zones if re.search(sysfs.CHOSEN_ZONES, read_text(z / "type"))]
+    for zone in zones[: sysfs.MOST]:
         constant.append(zone / "type")
         files.append(zone / "temp")
-    for supply in sorted(folder.glob(sampling.SUPPLIES)):
+    for supply in sorted(folder.glob(sysfs.SUPPLIES)):
         if read_text(supply / "type").strip() == "Battery":
             constant += (supply / "type", supply / "scope")
-            files += (supply / name for name in sampling.OF_BATTERY)
-    files.append(folder / sampling.FIRMWARE)
+            files += (supply / name for name in sysfs.OF_BATTERY)
+    files.append(folder / sysfs.FIRMWARE)
     return _lines(constant), [file for file in files if read_text(file)]
 
 

@@ -22,7 +22,7 @@ from etdeploy.core.files.basic import new_folder, read_text, write_atomic
 from etdeploy.core.files.disk import naming, no_room_in
 from etdeploy.core.files.leftovers import claim, is_abandoned, remove_tree
 from etdeploy.core.hashing import sha256_read, stamp
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
 from etdeploy.devices.leftovers import Process, run_of, seconds_since_start

@@ -14,12 +14,12 @@ from shlex import quote
 
 from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport, RunFolder
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
 from etdeploy.devices.remote import errors, layout, leftovers, store
+from etdeploy.devices.remote.layout import Sampling
 from etdeploy.devices.remote.run import opened_run
-from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.remote.sending import Sending, Sent, is_large, send_large, send_whole
 from etdeploy.devices.remote.shell import (
     HASH_S,

@@ -21,10 +21,10 @@ from etdeploy.devices.bundles import (
     environment,
 )
 from etdeploy.devices.remote import layout
-from etdeploy.devices.remote.sampling import FILE, Sampling
+from etdeploy.devices.remote.layout import FILE, Sampling
 from etdeploy.devices.remote.shell import Held, RefusedError, RemoteShell, SilentError
-from etdeploy.devices.sampling import parse_samples
 from etdeploy.devices.shell import signal_of
+from etdeploy.devices.sysfs import parse_samples
 
 # So much later than from here, a program is ended on the device.
 _LOST_S = 60

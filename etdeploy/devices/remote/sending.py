@@ -13,7 +13,7 @@ from shlex import quote
 from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_parts
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 from etdeploy.devices.base import BundleFile
 from etdeploy.devices.remote import errors, layout, store
 from etdeploy.devices.remote.shell import HASH_S, Begun, RefusedError, RemoteShell, Session

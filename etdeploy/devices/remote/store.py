@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 
-from etdeploy.core.text.layout import size_limit
+from etdeploy.core.layout import size_limit
 from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.devices.bundles import by_content
 from etdeploy.devices.remote import layout

@@ -10,15 +10,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import IO
 
 from etdeploy.core import cancel
+from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.leftovers import claimed, is_abandoned
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import Conversation
-from etdeploy.devices.ssh.address import Address
+from etdeploy.devices.remote.shell import Place
 
 # The path of a socket holds 108 bytes with its end (unix(7)), and ssh first makes it with 17 more.
 _LONGEST_PATH = 107 - 17
@@ -243,3 +245,184 @@ def _words(address: Address) -> tuple[str, ...]:
 
 def _with_o(options: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for option in options for word in ("-o", option))
+
+
+# Tried for the remedy only: what is shared with other users is not chosen without being named.
+_OTHERS = ("/var/tmp", "/opt", "/srv", "/tmp")  # noqa: S108
+
+_USUAL = "${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}"
+
+# Tells in a word whether a folder can be used; a subshell, so that the next one starts afresh.
+_TRY = """try() (
+  umask 077
+  mkdir -p "$1/etdeploy" 2>/dev/null || { [ -d "$1/etdeploy" ] || { echo write; return; }; }
+  cd "$1/etdeploy" || { echo write; return; }
+  [ -O . ] || { echo owner; return; }
+  t=.try.$$
+  e=$( { printf '#!/bin/sh\\nexit 0\\n' >$t && chmod 700 $t; } 2>&1 ) || {
+    rm -f $t
+    # A full disk is no reason to refuse: what is there can be used, or removed.
+    case "$e $(df -k . | tail -n 1)" in *space*|*uota*|*" 100% "*) echo ok;; *) echo write;; esac
+    return
+  }
+  ./$t 2>/dev/null; code=$?
+  rm -f $t
+  [ $code = 0 ] || { echo exec; return; }
+  echo ok
+)
+"""
+
+
+def place_command(folder: str | None) -> str:
+    """Prints what is wrong with the folder, its path, and a folder that could be used instead.
+
+    Args:
+        folder: The one that the user named; None for a folder in the user's home.
+    """
+    base = quote(folder) if folder else _USUAL
+    return (
+        f"{_TRY}b={base}\n"
+        'state=$(try "$b"); echo "$state"; cd "$b" 2>/dev/null && pwd -P || echo "$b"\n'
+        f'[ "$state" = ok ] || for o in {" ".join(_OTHERS)}; do\n'
+        '  [ -e "$o/etdeploy" ] || made=$o/etdeploy\n'
+        '  r=$(try "$o"); [ -z "$made" ] || rmdir "$made" 2>/dev/null; made=\n'
+        '  [ "$r" != ok ] || { echo "$o"; break; }\n'
+        "done\n"
+        'df -k "$b" 2>&1 | tail -n 1'
+    )
+
+
+def room_command(folder: str | None) -> str:
+    """Prints what `df -k` says of that folder, or of the nearest above it; writes nothing."""
+    base = quote(folder) if folder else _USUAL
+    return f'b={base}; until [ -d "$b" ]; do b=$(dirname "$b"); done; df -k "$b"'
+
+
+def place_of(output: str, address: Address) -> Place:
+    """The folder in the output of `place_command`.
+
+    Raises:
+        DeviceError: It cannot be used.
+    """
+    state, base, *rest = [*output.splitlines(), "", ""]
+    if state == "ok" and base.startswith("/") and ":" not in base:
+        return Place(base)
+    other = next((line for line in rest if line.startswith("/") and " " not in line), None)
+    raise DeviceError(
+        _problem(state, base, output), place=address.name, remedy=_remedy(address, base, other)
+    )
+
+
+def _problem(state: str, base: str, output: str) -> str:
+    if state == "exec":
+        return f"programs cannot be run in {base} on the board: it is mounted with noexec"
+    if state == "owner":
+        return f"{base}/etdeploy on the board belongs to another user"
+    if state == "write":
+        return f"etdeploy cannot write to {base} on the board: it is read-only, full, or another's"
+    return f"etdeploy cannot use the folder {base or output.strip()!r} on the board"
+
+
+def _remedy(address: Address, base: str, other: str | None) -> str:
+    looking = by_hand(address, f"df -h {quote(base)}; ls -ld {quote(base)}; mount")
+    if other:
+        return (
+            f"Use another folder of the board, for instance:\n"
+            f"--device {quote(address.in_folder(other))}\n"
+            f"or see what is wrong with this one:\n{looking}"
+        )
+    return (
+        f"See what is wrong with it:\n{looking}\n"
+        f"or use another folder of the board:  --device {quote(address.in_folder('/FOLDER'))}"
+    )
+
+
+# No word may begin with a dash, which ssh would take for an option. Names go into the commands of
+# ProxyCommand and Match exec in the user's configuration, so nothing that a shell reads is let in.
+_FORM = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_.][A-Za-z0-9_.@+\\-]*)@)?"
+    r"(?P<host>[A-Za-z0-9_.][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?\])"
+    r"(?::(?P<port>\d{1,5}))?"
+    r"(?::(?P<folder>/.*))?"
+)
+FORM = "ssh:[USER@]HOST[:PORT][:/FOLDER]"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A board as the user names it.
+
+    Attributes:
+        text: As it stands after `ssh:`.
+        host: A name, an address, or an alias of the user's ssh configuration.
+        user: To log in as; None leaves that to the configuration.
+        port: None leaves it to the configuration.
+        folder: Where etdeploy keeps things there; None for its usual place.
+    """
+
+    text: str
+    host: str
+    user: str | None = None
+    port: int | None = None
+    folder: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As `--device` takes it."""
+        return f"ssh:{self.text}"
+
+    @property
+    def destination(self) -> tuple[str, ...]:
+        """The words that name it to ssh."""
+        port = ("-p", str(self.port)) if self.port else ()
+        return (*port, f"{self.user}@{self.host}" if self.user else self.host)
+
+    def with_port(self, port: str) -> str:
+        """The name of the same board with another port."""
+        user = f"{self.user}@" if self.user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        folder = f":{self.folder}" if self.folder else ""
+        return f"ssh:{user}{host}:{port}{folder}"
+
+    def in_folder(self, folder: str) -> str:
+        """The name of the same board with another folder."""
+        return re.sub(":/.*", "", self.name) + f":{folder}"
+
+
+def parse_address(text: str) -> Address:
+    """Reads what follows `ssh:`.
+
+    Raises:
+        UsageError: It has another form.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None or not 0 < int(match["port"] or 1) < 65536:
+        raise _malformed(text)
+    folder = match["folder"]
+    if folder is not None:
+        _check_folder(folder, text)
+    return Address(
+        text,
+        host=match["host"].strip("[]"),
+        user=match["user"],
+        port=int(match["port"]) if match["port"] else None,
+        folder=folder.rstrip("/") or "/" if folder else None,
+    )
+
+
+def _check_folder(folder: str, text: str) -> None:
+    # A colon separates folders in LD_LIBRARY_PATH.
+    if ":" in folder or not folder.isprintable() or ".." in folder.split("/"):
+        raise UsageError(
+            f"'ssh:{text}': etdeploy cannot use the folder {folder!r}",
+            remedy="Name an absolute path without colons and `..`.",
+        )
+
+
+def _malformed(text: str) -> UsageError:
+    return UsageError(
+        f"'ssh:{text}' does not name a board",
+        remedy=f"Boards are named {FORM}: ssh:pi@raspberrypi.local, ssh:board:2222,\n"
+        "ssh:[fe80::1%eth0]:22, ssh:pi@board:/mnt/disk. Everything else that ssh needs belongs in\n"
+        "~/.ssh/config, under an alias.",
+    )

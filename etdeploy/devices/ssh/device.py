@@ -29,11 +29,18 @@ from etdeploy.devices.shell import (
     parse_meminfo,
     sections,
 )
-from etdeploy.devices.ssh.address import Address, parse_address
 from etdeploy.devices.ssh.channel import Channel, ForeignError, begun
-from etdeploy.devices.ssh.connection import Connection, SshError, by_hand
+from etdeploy.devices.ssh.connection import (
+    Address,
+    Connection,
+    SshError,
+    by_hand,
+    parse_address,
+    place_command,
+    place_of,
+    room_command,
+)
 from etdeploy.devices.ssh.errors import explained, foreign, not_installed
-from etdeploy.devices.ssh.place import place_command, place_of, room_command
 from etdeploy.devices.sysfs import linux_state
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

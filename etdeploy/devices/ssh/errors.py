@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from shlex import quote
 
+from etdeploy.core.commands import system_command
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.text.commands import system_command
-from etdeploy.devices.ssh.address import Address
-from etdeploy.devices.ssh.connection import SshError, by_hand, config_words, effective
+from etdeploy.devices.ssh.connection import Address, SshError, by_hand, config_words, effective
 
 _GO_ON = "Then run the same command again: what has arrived is kept."
 

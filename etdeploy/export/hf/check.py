@@ -23,7 +23,7 @@ from etdeploy.export.hf.weights import (
     weights_refusal,
 )
 from etdeploy.export.spec import ExportSpec, HfModel
-from etdeploy.recipe.place import KeyPath, Place
+from etdeploy.recipe.document import KeyPath, Place
 
 
 def folder_here(model: HfModel) -> Path | None:

@@ -12,8 +12,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core.commands import pip_command, python_command
 from etdeploy.core.console import count
-from etdeploy.core.text.commands import pip_command, python_command
 from etdeploy.export.hf.config import AGAIN, Refusal, pipeline_refusal
 from etdeploy.export.hf.files import (
     CONFIG,

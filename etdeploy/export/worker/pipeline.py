@@ -15,21 +15,24 @@ import torch
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
-from etdeploy.export.methods import first_method
 from etdeploy.export.protocol import Failure, Sources
-from etdeploy.export.spec import ExportSpec
+from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError, of_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import Source, load_sources, prepare
 from etdeploy.export.worker.lowering.calibration import loss_notes
 from etdeploy.export.worker.lowering.delegation import delegation
-from etdeploy.export.worker.lowering.layers.scales import Activations
 from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shortens
-from etdeploy.export.worker.lowering.lower_failures import operator_place
+from etdeploy.export.worker.lowering.lower_failures import (
+    Refusal,
+    convolved_outside,
+    operator_place,
+    refusal,
+)
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
-from etdeploy.export.worker.lowering.stored_once import shared_weight_bytes
-from etdeploy.export.worker.lowering.trial import Refusal, convolved_outside, refusal
+from etdeploy.export.worker.lowering.scales import Activations
+from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
     Lowered,
     Method,

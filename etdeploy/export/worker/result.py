@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etdeploy.export.methods import first_method
 from etdeploy.export.needs import backend_versions, installed_version
-from etdeploy.export.spec import ExportSpec
+from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.delegation import delegation_notes
 from etdeploy.export.worker.lowering.lower import graphs, shortens
 from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.lowering.releases import release_notes
-from etdeploy.export.worker.lowering.stored_once import (
-    packed_weights_note,
-    separate_weights_note,
-    store_once,
-)
+from etdeploy.export.worker.lowering.stored_once import store_once
 from etdeploy.export.worker.lowering.tied import tied_notes
+from etdeploy.export.worker.lowering.weights import packed_weights_note, separate_weights_note
 from etdeploy.export.worker.rewrites.gain import notes as rewrite_notes
 from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes, recurrence_notes
 from etdeploy.export.worker.tracing.sizes import SizedCall, write_sets

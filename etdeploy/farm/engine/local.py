@@ -14,7 +14,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.kinds import Recovery
 from etdeploy.devices.registry import recover_device
 from etdeploy.farm.model import Ending, Fate, Offer, Order

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, Visit, VisitState
-from etdeploy.farm.night.deciding.dispatch import Round, Situation, round_of
-from etdeploy.farm.night.deciding.planning import Times
-from etdeploy.farm.night.deciding.trouble import (
+from etdeploy.farm.night.dispatch import Round, Situation, round_of
+from etdeploy.farm.night.model import Barred, Rules
+from etdeploy.farm.night.planning import Times
+from etdeploy.farm.night.trouble import (
     Seen,
     Trouble,
     room_for_trials,
@@ -18,7 +19,6 @@ from etdeploy.farm.night.deciding.trouble import (
     trouble_of,
     uses_up,
 )
-from etdeploy.farm.night.model import Barred, Rules
 
 _PAUSE_S = 30.0
 # 30 s, 1 min, ... and at most half an hour.

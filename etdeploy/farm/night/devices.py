@@ -10,16 +10,15 @@ from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Offer
 from etdeploy.farm.night.background import Background
-from etdeploy.farm.night.deciding.ladder import (
+from etdeploy.farm.night.dispatch import Present, barred, present
+from etdeploy.farm.night.dispatch import clock as shown
+from etdeploy.farm.night.ladder import (
     RESTART,
     Recovered,
     climb,
     steps_after,
     steps_for_problem,
 )
-from etdeploy.farm.night.deciding.shelf import Present, barred, present
-from etdeploy.farm.night.deciding.shelf import clock as shown
-from etdeploy.farm.night.deciding.trouble import OF_DEVICE, Seen, Trouble, set_aside_reason
 from etdeploy.farm.night.model import BarKind, Barred, Rules, listed
 from etdeploy.farm.night.notes import Telling
 from etdeploy.farm.night.parts import (
@@ -28,6 +27,7 @@ from etdeploy.farm.night.parts import (
     ReservationLike,
     ShelfLike,
 )
+from etdeploy.farm.night.trouble import OF_DEVICE, Seen, Trouble, set_aside_reason
 
 _HOST_FAILURES = 2
 _HOST_PAUSE_S = 600.0

@@ -9,8 +9,8 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Ending, Fate, Standing, VisitState
 from etdeploy.farm.night.board import Board
-from etdeploy.farm.night.deciding.dispatch import Situation, missed_because, waiting
 from etdeploy.farm.night.devices import Devices
+from etdeploy.farm.night.dispatch import Situation, missed_because, waiting
 from etdeploy.farm.night.model import Event, EventKind
 from etdeploy.farm.night.notes import Notes, Numbers, Telling
 from etdeploy.farm.night.parcels import Parcels

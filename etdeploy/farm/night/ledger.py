@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import StoreError
 from etdeploy.farm.model import Ending, Fate, Standing, Visit, VisitState
-from etdeploy.farm.night.keeping import memory, rules
-from etdeploy.farm.night.keeping.memory import Memory
-from etdeploy.farm.night.keeping.post import Post
-from etdeploy.farm.night.keeping.rules import Began, Closed, Ended, Event, GivenUp, Opened, Planned
-from etdeploy.farm.night.keeping.writing import Fence, abandon_others
+from etdeploy.farm.night import memory, rules
+from etdeploy.farm.night.memory import Memory
+from etdeploy.farm.night.post import Post
+from etdeploy.farm.night.rules import Began, Closed, Ended, Event, GivenUp, Opened, Planned
+from etdeploy.farm.night.writing import Fence, abandon_others
 from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit, storable
 from etdeploy.history.place import Place, data_folder
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from etdeploy.core.errors import Interrupted
 from etdeploy.farm.model import Ending, Order, Visit
-from etdeploy.farm.night.deciding.trouble import spread, variance_reason
-from etdeploy.farm.night.keeping.writing import TakenError
 from etdeploy.farm.night.model import Event, EventKind
 from etdeploy.farm.night.parts import Clock, Headline, LedgerLike
+from etdeploy.farm.night.trouble import spread, variance_reason
+from etdeploy.farm.night.writing import TakenError
 
 _AGAIN_S = 10.0
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from etdeploy.farm.model import Ending, Failure, Offer, Parcel, Visit, VisitState
 from etdeploy.farm.night.background import Background
-from etdeploy.farm.night.deciding.planning import Times
+from etdeploy.farm.night.planning import Times
 from etdeploy.farm.spec.model import Farm
 
 

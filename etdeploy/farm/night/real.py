@@ -12,8 +12,8 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Ending, Offer
-from etdeploy.farm.night.deciding.planning import Times
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.planning import Times
 from etdeploy.farm.spec.model import Farm
 from etdeploy.graph.tasks.slots import Slots
 from etdeploy.history.place import Place
@@ -47,7 +47,7 @@ class StoreShelf:
 
     def set_aside(self, offer: Offer, reason: str) -> None:
         """Sets a device aside until a person releases it."""
-        from etdeploy.history.shelved import host_of
+        from etdeploy.history.nights import host_of
 
         host = host_of(offer.lock, offer.host)
         device = Shelved(identity=offer.lock, device=offer.name, host=host)

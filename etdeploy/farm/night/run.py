@@ -12,25 +12,25 @@ from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, VisitState
 from etdeploy.farm.night.background import Threads
 from etdeploy.farm.night.board import Board, standing_of
-from etdeploy.farm.night.deciding.dispatch import (
+from etdeploy.farm.night.devices import Devices
+from etdeploy.farm.night.dispatch import (
     Situation,
     dispatch,
     stuck,
     stuck_for_good,
     waiting,
 )
-from etdeploy.farm.night.deciding.ladder import Recovered, awaited, waits_for
-from etdeploy.farm.night.deciding.planning import (
-    gained,
-    offers_by_recipe,
-    unsatisfied_visits,
-)
-from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.ends import Ends, digest_of
+from etdeploy.farm.night.ladder import Recovered, awaited, waits_for
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, Rules, listed
 from etdeploy.farm.night.notes import Notes, Numbers, Telling
 from etdeploy.farm.night.parcels import Made, Parcels
 from etdeploy.farm.night.parts import Clock, LedgerLike, Parts, PlanLike
+from etdeploy.farm.night.planning import (
+    gained,
+    offers_by_recipe,
+    unsatisfied_visits,
+)
 from etdeploy.farm.spec.model import LoadedFarm
 
 _STOPPING_S = 30.0

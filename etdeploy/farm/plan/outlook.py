@@ -20,8 +20,8 @@ from etdeploy.farm.spec.matrix import missing, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
 from etdeploy.farm.work.prepare import classes_of, member_of
 from etdeploy.graph.many.run import look_up, refused_of
+from etdeploy.graph.pipeline import expected_runner, export_work
 from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.sharing import expected_runner, export_work
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import find_target
 
@@ -241,9 +241,9 @@ def _app_of(resolved: Resolved) -> str:
 
 def _is_built(resolved: Resolved) -> bool | None:
     """Whether the cache has the runner; None where only the export can tell, and for apps."""
-    from etdeploy.provider.libraries import Libraries
+    from etdeploy.provider.checkout import Libraries
     from etdeploy.provider.wheel import known_wheel
-    from etdeploy.runner.build import runner_key
+    from etdeploy.runner.builder import runner_key
 
     job, plan, checkout = resolved.job, resolved.plan, resolved.checkout
     if plan.provisional or job.app:

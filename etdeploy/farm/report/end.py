@@ -22,8 +22,8 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
 from etdeploy.farm.report.files import Wanted, write
-from etdeploy.farm.report.live.pages import write_dashboard
 from etdeploy.farm.report.model import Cause, NightInfo, NightReport
+from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, board_of, judged, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind

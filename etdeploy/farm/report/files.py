@@ -8,9 +8,9 @@ from pathlib import Path
 
 from etdeploy.core.console import count
 from etdeploy.core.files.results import ResultFile, begins_with
-from etdeploy.core.text.layout import cut
+from etdeploy.core.layout import cut
+from etdeploy.farm.report import junit, words
 from etdeploy.farm.report.model import Cause, NightReport
-from etdeploy.farm.report.shown import junit, words
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 from etdeploy.history.nights import storable
 from etdeploy.report.html import page
@@ -148,7 +148,7 @@ class Form:
 
 
 def _html(report: NightReport) -> str:
-    from etdeploy.farm.report.shown.page import night_page
+    from etdeploy.farm.report.page import night_page
 
     return page.render(night_page(report))
 

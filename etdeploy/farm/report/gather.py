@@ -70,8 +70,8 @@ def trends_of(store: Store, verdicts: Sequence[Verdict]) -> tuple[Trend, ...]:
     Raises:
         StoreError: The history cannot be read.
     """
+    from etdeploy.history.model import trend_of
     from etdeploy.history.store.store import Filter
-    from etdeploy.history.trend import trend_of
 
     found = []
     for verdict in verdicts:

@@ -12,16 +12,15 @@ from typing import TypeVar
 
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
-from etdeploy.farm.night.keeping.rules import states_of, under_way
+from etdeploy.farm.night.rules import states_of, under_way
 from etdeploy.farm.report.gather import report_of, trends_of
-from etdeploy.farm.report.live.pages import Board
-from etdeploy.farm.report.live.status import Around, Status, devices_of, status_of
 from etdeploy.farm.report.model import NightInfo, NightReport
+from etdeploy.farm.report.pages import Board
+from etdeploy.farm.report.status import Around, Status, devices_of, status_of
 from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
-from etdeploy.history.nights import KeptNight
+from etdeploy.history.nights import KeptNight, Shelved
 from etdeploy.history.place import Place
-from etdeploy.history.shelved import Shelved
 from etdeploy.shelf import quarantine, reservations
 
 LAST = "last"

@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.layout import parse_size
+from etdeploy.core.layout import parse_size
 from etdeploy.farm.model import Offer
 from etdeploy.farm.spec.model import Condition, DeviceGroup, Window
 from etdeploy.farm.spec.written import Group

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from etdeploy.core.errors import Problem
-from etdeploy.recipe.document import Document
+from etdeploy.recipe.document import Document, KeyPath, Place
 from etdeploy.recipe.find import resolved
-from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.problems import Found, in_order, place_of
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from etdeploy.backends.schemes import DEFAULT_RECIPE
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import (
     EtdeployError,
     FarmError,
@@ -24,8 +25,7 @@ from etdeploy.core.errors import (
     UsageError,
 )
 from etdeploy.core.files.basic import not_regular
-from etdeploy.core.text.commands import quoted
-from etdeploy.core.text.layout import parse_size
+from etdeploy.core.layout import parse_size
 from etdeploy.devices.registry import device_names, parse_spec
 from etdeploy.farm.model import Gates
 from etdeploy.farm.spec.conditions import (
@@ -60,10 +60,9 @@ from etdeploy.farm.spec.written import (
     Told,
     results_problem,
 )
-from etdeploy.recipe.document import FileKind, read_document
+from etdeploy.recipe.document import FileKind, KeyPath, Place, read_document
 from etdeploy.recipe.find import find_recipe
 from etdeploy.recipe.load import LoadedRecipe, Override, load_recipe
-from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.problems import found_in
 from etdeploy.targets.platforms import TARGETS
 

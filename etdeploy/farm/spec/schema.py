@@ -12,8 +12,7 @@ from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core.files.basic import write_if_changed
 from etdeploy.farm.spec.written import FarmFile, Group, RecipeEntry, Told
 from etdeploy.recipe.model import section_of
-from etdeploy.recipe.reference import section_table
-from etdeploy.recipe.schema import described_schema
+from etdeploy.recipe.reference import described_schema, section_table
 
 _INTRODUCTION = f"""# farm.yaml
 

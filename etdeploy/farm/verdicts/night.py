@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.commands import quoted
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
 from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, Verdict, VerdictKind
-from etdeploy.farm.verdicts.nights import Night, by_night
 from etdeploy.farm.verdicts.pair import (
     Look,
+    Night,
     Pair,
+    by_night,
     disturbed_of,
     families,
     finding_of,

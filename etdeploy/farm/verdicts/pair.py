@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 
 from etdeploy.core.console import count
 from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, VerdictKind
-from etdeploy.farm.verdicts.nights import Night
 from etdeploy.farm.verdicts.rule import (
     MIN_NIGHTS,
     Distance,
@@ -22,7 +22,54 @@ from etdeploy.history.changes import steps
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import Entry
 from etdeploy.history.metrics import shown
-from etdeploy.history.trend import differing
+from etdeploy.history.model import differing
+
+# Repeats are spread over the hours of a window, and the day lies between two windows.
+_GAP_S = 6 * 3600.0
+_LONGEST_S = 18 * 3600.0
+
+
+@dataclass(frozen=True)
+class Night:
+    """Runs of one series that share a night; at least one, the earliest first."""
+
+    entries: tuple[Entry, ...]
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Of its runs that have the metric; only positive ones, which have a logarithm."""
+        return tuple(e.metrics[metric] for e in self.entries if e.metrics.get(metric, 0) > 0)
+
+
+def by_night(entries: Sequence[Entry]) -> list[Night]:
+    """Runs grouped into nights, the earliest first.
+
+    A night ends before a pause of six hours, or 18 hours after it began: a device that is measured
+    all day has several.
+
+    Args:
+        entries: Of one series, the earliest first.
+    """
+    nights: list[list[Entry]] = []
+    for entry in entries:
+        if nights and _together(nights[-1], entry):
+            nights[-1].append(entry)
+        else:
+            nights.append([entry])
+    return [Night(tuple(night)) for night in nights]
+
+
+def _together(night: Sequence[Entry], entry: Entry) -> bool:
+    first, last, this = (_seconds(e.started_at) for e in (night[0], night[-1], entry))
+    if first is None or last is None or this is None:
+        return night[-1].started_at == entry.started_at
+    return this - last <= _GAP_S and this - first <= _LONGEST_S
+
+
+def _seconds(started_at: str) -> float | None:
+    try:
+        return datetime.fromisoformat(started_at).timestamp()
+    except ValueError:  # a record of an older version may have anything there
+        return None
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from etdeploy.bench.measure import Prepared, measure, require_match
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.state.watch import cooling_sensor
 from etdeploy.bench.units import long_time
+from etdeploy.bench.watch import cooling_sensor
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.cancel import sleep_until_stopped
 from etdeploy.core.console import size
 from etdeploy.core.errors import BuildError, DeviceError, Interrupted, MismatchError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Device, DeviceState, lock_name
 from etdeploy.devices.registry import open_device
 from etdeploy.farm.model import Ending, Failure, Fate, Gates, Health, Order

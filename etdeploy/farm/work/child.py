@@ -19,8 +19,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import Conversation
-from etdeploy.core.progress import Progress, silent
-from etdeploy.core.values import Value
+from etdeploy.core.values import Progress, Value, silent
 from etdeploy.devices.local.facts import oom_kills
 from etdeploy.farm.model import Ending, Failure, Fate, Order
 from etdeploy.farm.work.failures import failure_of, host_failure, late

@@ -14,7 +14,7 @@ from etdeploy.core.errors import DeviceError, EtdeployError
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
 from etdeploy.devices.registry import open_device, plugged_in
 from etdeploy.farm.model import Offer, is_network_name
-from etdeploy.history.shelved import is_of_one_start
+from etdeploy.history.nights import is_of_one_start
 from etdeploy.shelf.reservations import this_host
 
 if TYPE_CHECKING:

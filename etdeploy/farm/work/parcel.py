@@ -34,9 +34,9 @@ from etdeploy.farm.model import Parcel
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
+from etdeploy.recipe.document import Place
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.place import Place
 from etdeploy.runner.model import BuiltRunner
 
 PARCEL_FILE = "parcel.json"

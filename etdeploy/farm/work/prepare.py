@@ -12,7 +12,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
 from etdeploy.core.cached import occasional_task
 from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,
@@ -24,11 +24,10 @@ from etdeploy.devices.base import (
 )
 from etdeploy.farm.model import Failure, Offer, Parcel
 from etdeploy.farm.work.failures import failure_of
-from etdeploy.graph.job import AppWish, Job, Reached, make_job
+from etdeploy.graph.job import AppWish, Job, Reached, StepName, make_job
 from etdeploy.graph.many.members import Member, Pair
 from etdeploy.graph.many.run import JobEnd, Ready, look_up, refused_of, run_jobs
 from etdeploy.graph.on_device import prepared
-from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.slots import Slots, heavy_at_once
 from etdeploy.recipe.load import LoadedRecipe
 

@@ -10,13 +10,11 @@ from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
-from etdeploy.graph.lookups import Lookups
+from etdeploy.graph.job import StepName
 from etdeploy.graph.many.members import Member, Pair, served
-from etdeploy.graph.pipeline import make_steps
+from etdeploy.graph.pipeline import export_work, make_steps
 from etdeploy.graph.preflight import model_notes, refuse_early
-from etdeploy.graph.resolve import Resolved, resolve
-from etdeploy.graph.sharing import export_work
-from etdeploy.graph.stage_values import StepName
+from etdeploy.graph.resolve import Lookups, Resolved, resolve
 from etdeploy.graph.tasks.engine import run_tasks
 from etdeploy.graph.tasks.running import Ended, Run, as_error, cause_of, is_stop
 from etdeploy.graph.tasks.slots import Slots

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 from etdeploy.graph.job import Job, make_job, reached
 from etdeploy.graph.many.members import Member, Members, Pair
 from etdeploy.graph.on_device import prepared, pushed_line

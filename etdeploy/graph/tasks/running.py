@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 from etdeploy.graph.tasks.slots import Load, Slots, heavy_at_once
 from etdeploy.graph.tasks.steps import StepLog, Task, inputs_now, predecessors, remember_inputs
 

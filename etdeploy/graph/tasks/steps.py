@@ -16,8 +16,7 @@ from typing import Any
 
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.progress import Progress
-from etdeploy.core.values import Value
+from etdeploy.core.values import Progress, Value
 from etdeploy.graph.tasks.slots import Load
 
 OTHER_RELEASE = "its last result was cut short, or another release of etdeploy wrote it"

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
 
+from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import BuildError, EtdeployError, StoreError
-from etdeploy.core.text.commands import pip_command, quoted
-from etdeploy.history.place import VARIABLE, Place, default_file
+from etdeploy.history.place import CONNECT_S, VARIABLE, Place, default_file
+from etdeploy.history.store.sqlite import PATIENCE_S, reader, writer
 
 UPGRADE = "Use the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
 _OTHER = f"Or name another history: export {VARIABLE}=/path/to/history.db"
@@ -149,3 +155,68 @@ def _secrets(place: Place) -> set[str]:
 def _without_password(error: SQLAlchemyError, place: Place) -> SQLAlchemyError | None:
     """The error as a cause, which a bug report would print; None if it names a password."""
     return None if any(secret in str(error) for secret in _secrets(place)) else error
+
+
+_STATEMENT_S = 60
+WRITES = "etdeploy_writes"
+
+
+def engine_of(place: Place, *, read_only: bool = False) -> Engine:
+    """An engine that connects when it is first used.
+
+    Args:
+        place: Where the history is. A file's folder has to exist.
+        read_only: Whether nothing is written; then a file on a read-only disk will do.
+
+    Raises:
+        ModuleNotFoundError: The driver is not installed.
+        ArgumentError: The URL is none.
+    """
+    if place.file is None:
+        return _postgres_engine(str(place.url))
+    file = place.file
+    engine = create_engine(
+        "sqlite+pysqlite://",
+        creator=lambda: reader(file) if read_only else writer(file),
+        # Each close of the last connection writes the journal back and waits for the disk.
+        poolclass=QueuePool,
+        pool_size=1,
+    )
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _postgres_engine(url: str) -> Engine:
+    parsed = make_url(url).set(drivername="postgresql+psycopg")
+    if "connect_timeout" not in parsed.query:
+        parsed = parsed.update_query_dict({"connect_timeout": str(CONNECT_S)})
+    engine = create_engine(parsed, pool_size=1)
+    event.listen(engine, "connect", _set_limits)
+    return engine
+
+
+def _set_limits(connection: Any, _record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = '{PATIENCE_S:g}s'")
+        cursor.execute(f"SET statement_timeout = '{_STATEMENT_S}s'")
+    connection.commit()
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that reads first and then writes could not wait for another writer.
+    writes = connection.get_execution_options().get(WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def now_of(connection: Connection) -> datetime:
+    """The time in UTC, in whole seconds. A SQLite file has the clock of this machine."""
+    if connection.dialect.name == "postgresql":
+        found: datetime = connection.scalars(select(func.clock_timestamp())).one()
+    else:
+        found = datetime.now(timezone.utc)
+    return found.astimezone(timezone.utc).replace(microsecond=0)
+
+
+def text_of(time: datetime) -> str:
+    """As the tables have it: the order of the texts is that of the times."""
+    return time.astimezone(timezone.utc).isoformat(timespec="seconds")

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import StoreError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.text.commands import quoted
 from etdeploy.history.place import Place
 from etdeploy.history.store import tables
-from etdeploy.history.store.connect import WRITES
-from etdeploy.history.store.errors import UPGRADE
+from etdeploy.history.store.errors import UPGRADE, WRITES
 
 SCRIPTS = Path(__file__).parent / "migrations"
 # Any number; while it is held, no other etdeploy changes the tables.

@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection, RowMapping
 
 from etdeploy.history.nights import Coordinator, KeptAttempt, KeptNight, KeptVisit, storable
-from etdeploy.history.store.connect import now_of, text_of
+from etdeploy.history.store.errors import now_of, text_of
 from etdeploy.history.store.tables import attempts, coordinators, nights, visits
 
 

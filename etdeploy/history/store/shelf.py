@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.engine import Connection, RowMapping
 
-from etdeploy.history.shelved import Quarantined, Reservation, Shelved, host_of, locked_as
-from etdeploy.history.store.connect import now_of, text_of
+from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of, locked_as
+from etdeploy.history.store.errors import now_of, text_of
 from etdeploy.history.store.tables import (
     attempts,
     nights,

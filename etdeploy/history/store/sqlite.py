@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import quote
 
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
-from etdeploy.core.text.commands import pip_command
+from etdeploy.history.nights import Reservation
 from etdeploy.history.place import CONNECT_S, Place
-from etdeploy.history.shelved import Reservation
 
 # How long a lock that another has is waited for, in seconds.
 PATIENCE_S = 5.0

@@ -19,8 +19,7 @@ from etdeploy.core.files.basic import not_regular
 from etdeploy.history.entry import Entry, Judgement, entry_of
 from etdeploy.history.place import Place
 from etdeploy.history.series import Series
-from etdeploy.history.store.connect import WRITES, engine_of
-from etdeploy.history.store.errors import explained
+from etdeploy.history.store.errors import WRITES, engine_of, explained
 from etdeploy.history.store.migrate import migrate, require_known, revision_of
 from etdeploy.history.store.tables import REVISION, metrics, records, runs, series
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.units import TimeUnit, unit_for
-from etdeploy.core.text.layout import cut, fit, table
+from etdeploy.core.layout import cut, fit, table
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile, TextProfile
 
 # Kinds of work as a person reads them; a delegate has its own name.

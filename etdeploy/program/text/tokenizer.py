@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etdeploy.core.commands import pip_command
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
-from etdeploy.core.text.commands import pip_command
 from etdeploy.program.generation import Generation
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.performance import Memory, Sustained, ThreadsRecord
 from etdeploy.profile.model import Profile
-from etdeploy.report import generation, shown
+from etdeploy.report import shown
 from etdeploy.report.html.blocks import Block, Figure, Page, Record, Section, Text
 from etdeploy.report.html.cards import badges, cards, notices
 from etdeploy.report.html.figures.base import Values, axis, panels, rounded
@@ -80,8 +80,8 @@ def _latency(run: Material) -> Iterator[Section]:
 def _tokens(workload: TextGeneration) -> Iterator[Block]:
     """The grid with what its numbers mean, and the text."""
     yield points_table(workload)
-    yield from (Text(f"{term}: {text}.") for term, text in generation.DEFINITIONS.items())
-    if text := generation.told_text(workload):
+    yield from (Text(f"{term}: {text}.") for term, text in shown.DEFINITIONS.items())
+    if text := shown.told_text(workload):
         yield Text(text, "info", "Text.")
 
 

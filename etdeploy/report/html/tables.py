@@ -15,8 +15,8 @@ from etdeploy.core.console import count
 from etdeploy.core.values import Explained
 from etdeploy.devices.base import DeviceState
 from etdeploy.profile.model import ModuleTime, Profile
-from etdeploy.program.delegation import where_it_runs
-from etdeploy.report import generation, shown
+from etdeploy.program.model import where_it_runs
+from etdeploy.report import shown
 from etdeploy.report.html.blocks import (
     BAD,
     GOOD,
@@ -61,8 +61,8 @@ def latencies(record: RunRecord) -> Table:
 
 def points_table(workload: TextGeneration) -> Table:
     """A line for each point of generated text."""
-    rows = [generation.point_cells(point) for point in workload.points]
-    return table("Tokens", generation.COLUMNS, rows, right=generation.COLUMNS)
+    rows = [shown.point_cells(point) for point in workload.points]
+    return table("Tokens", shown.COLUMNS, rows, right=shown.COLUMNS)
 
 
 def starts_table(record: RunRecord) -> Folded:

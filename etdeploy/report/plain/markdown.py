@@ -11,7 +11,7 @@ from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.profile.model import Profile
-from etdeploy.report import generation, shown
+from etdeploy.report import shown
 from etdeploy.report.material import Material, Report, spread_of, starts_of
 from etdeploy.report.shown import quality_of, verdict_lines
 
@@ -60,7 +60,7 @@ def _latency(record: RunRecord) -> str:
     if record.simulated:
         return f"simulated by {name(record.simulated.by)}"
     if isinstance(record.workload, TextGeneration):
-        return generation.headline(record.workload)
+        return shown.headline(record.workload)
     return f"{shown.duration(record.workload.latency_ms.median)} per inference"
 
 
@@ -79,7 +79,7 @@ def _facts(run: Material) -> Iterator[tuple[str, str]]:
         if record.peak_rss_bytes is not None:
             yield "peak memory", f"{shown.size(record.peak_rss_bytes)} resident"
     if isinstance(record.workload, TextGeneration) and record.workload.methods:
-        yield "outside of delegates", prose(generation.outside(record.workload))
+        yield "outside of delegates", prose(shown.outside(record.workload))
     if (
         isinstance(record.workload, Inference)
         and record.workload.outside
@@ -180,10 +180,10 @@ def _sizes(record: RunRecord) -> str:
 
 def _points(workload: TextGeneration) -> str:
     """The grid, with what its numbers mean."""
-    rows = [generation.point_cells(point) for point in workload.points]
-    columns = generation.COLUMNS
-    meanings = [f"- {term}: {meaning}" for term, meaning in generation.DEFINITIONS.items()]
-    text = generation.told_text(workload)
+    rows = [shown.point_cells(point) for point in workload.points]
+    columns = shown.COLUMNS
+    meanings = [f"- {term}: {meaning}" for term, meaning in shown.DEFINITIONS.items()]
+    text = shown.told_text(workload)
     parts = [table(columns, rows, right=columns), "\n".join(meanings)]
     return "\n\n".join([*parts, *([prose(text)] if text else [])])
 

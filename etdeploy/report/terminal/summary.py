@@ -19,15 +19,24 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.units import duration, long_time, rate, unit_for
 from etdeploy.core.console import count, size, table
-from etdeploy.core.text.layout import cut, sparkline
+from etdeploy.core.layout import cut, sparkline
 from etdeploy.plan.model import Provider
-from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
-from etdeploy.program.model import Operator
-from etdeploy.report import generation
-from etdeploy.report.generation import COLUMNS, DEFINITIONS, outside, point_cells, texts, told_text
+from etdeploy.program.model import Operator, where_it_runs
+from etdeploy.report import shown as generation
 from etdeploy.report.outside import outside_text
-from etdeploy.report.shown import disturbed_lines, mark, quality_of, verdict_lines
+from etdeploy.report.shown import (
+    COLUMNS,
+    DEFINITIONS,
+    disturbed_lines,
+    mark,
+    outside,
+    point_cells,
+    quality_of,
+    texts,
+    told_text,
+    verdict_lines,
+)
 from etdeploy.report.terminal.latencies import (
     LABEL,
     SIMULATED,

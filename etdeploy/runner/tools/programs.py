@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.commands import pip_command, system_command
 from etdeploy.core.errors import Blocker
 from etdeploy.core.processes import process
-from etdeploy.core.text.commands import pip_command, system_command
 from etdeploy.targets.platforms import Target
 
 # Older versions write $ORIGIN incorrectly for the wheel's targets.

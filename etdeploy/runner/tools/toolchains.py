@@ -11,10 +11,10 @@ from pathlib import Path
 
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Blocker, joined
 from etdeploy.core.processes import process
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.commands import quoted
 from etdeploy.core.values import Explained
 from etdeploy.plan.toolchains import MUSL, host_blocker
 from etdeploy.runner.tools.programs import find_compiler

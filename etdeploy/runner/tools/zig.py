@@ -13,11 +13,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import write_if_changed
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.commands import pip_command
 
 PACKAGE = "ziglang"
 PREFIX = "aarch64-linux-musl-"

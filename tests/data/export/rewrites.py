@@ -36,7 +36,7 @@ def one_that_does_not_run() -> tuple[nn.Module, Any]:
 
 def _refused(*, loaded: bool) -> tuple[nn.Module, Any]:
     from etdeploy.export.worker import pipeline
-    from etdeploy.export.worker.lowering.trial import Refusal
+    from etdeploy.export.worker.lowering.lower_failures import Refusal
 
     patched: Any = pipeline
     if not hasattr(patched, "answers"):  # this file is run again for the second program

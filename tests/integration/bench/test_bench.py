@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.conditions import Revision, revision_of
-from etdeploy.bench.failures.diagnosis import require_whole
+from etdeploy.bench.diagnosis import require_whole
 from etdeploy.bench.measure import Prepared, measure, require_match
 from etdeploy.bench.records.conditions import DisturbanceKind
 from etdeploy.bench.records.performance import WeightsKind
@@ -24,7 +24,7 @@ from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, MismatchError, RunError
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.local.device import LocalDevice, open_host
 from etdeploy.export.run import export_program

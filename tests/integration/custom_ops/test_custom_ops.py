@@ -15,7 +15,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.processes.process import Request, run
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.custom_ops.kernels import read_custom_ops
 from etdeploy.export.failure import failure_error
 from etdeploy.export.protocol import Failure
@@ -24,7 +24,7 @@ from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import load_recipe
-from etdeploy.runner.check import check_program
+from etdeploy.runner.missing import check_program
 from etdeploy.targets.platforms import host_target
 from tests.support.cli import Cli
 from tests.support.custom_ops import build_custom

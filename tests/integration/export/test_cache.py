@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import load_provenance

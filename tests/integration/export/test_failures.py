@@ -14,7 +14,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import ExportError
 from etdeploy.core.processes import process
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.export.failure import failure_error
 from etdeploy.export.protocol import Failure
 from etdeploy.export.run import export_program

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.export.run import export_program
 from etdeploy.export.texts import EVALUATION_TEXT
 from etdeploy.program.expected import Evaluation

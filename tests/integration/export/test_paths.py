@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.export.run import export_program
 from etdeploy.program.folder import load_provenance
 from tests.support.export import spec_of

@@ -13,7 +13,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import ExportError, Interrupted
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.export.preload import Exporter, preloaded_exports
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from etdeploy.farm.model import Fate, Standing, VisitState
-from etdeploy.farm.night.keeping import post
+from etdeploy.farm.night import post
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.history.place import Place, required_place
-from etdeploy.history.store import connect
+from etdeploy.history.store import errors
 from etdeploy.history.store.errors import UnreachableError
 from etdeploy.history.store.store import Filter, open_store
 from etdeploy.shelf import named
@@ -276,7 +276,7 @@ class _NoClock:
 def test_a_reservation_ends_by_the_servers_clock(
     database: Place, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "datetime", _NoClock)
+    monkeypatch.setattr(errors, "datetime", _NoClock)
     made, _ = reserve(database, PHONE, "anna@wolf", 600.0)
     assert active(database) == (made,)
     name = database.shown.rpartition("/")[2]

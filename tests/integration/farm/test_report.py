@@ -10,8 +10,8 @@ import pytest
 
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.farm.night.ledger import Ledger
-from etdeploy.farm.report.live.pages import write_dashboard
 from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Boards, Settings, find_night, judged, seen
 from etdeploy.farm.verdicts.model import VerdictKind
 from etdeploy.history.place import Place, required_place

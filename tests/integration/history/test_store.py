@@ -23,8 +23,8 @@ from etdeploy.history import keep as pending
 from etdeploy.history.entry import Judgement
 from etdeploy.history.keep import bring_in, keep
 from etdeploy.history.place import Place, required_place
-from etdeploy.history.store import connect
-from etdeploy.history.store.connect import engine_of
+from etdeploy.history.store import errors as connect
+from etdeploy.history.store.errors import engine_of
 from etdeploy.history.store.migrate import migrate
 from etdeploy.history.store.store import Filter, open_store
 from tests.integration.cache.test_disk import tmpfs

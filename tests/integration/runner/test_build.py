@@ -13,11 +13,11 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.provider.libraries import Libraries
+from etdeploy.provider.checkout import Libraries
 from etdeploy.provider.wheel import obtain_wheel
-from etdeploy.runner.build import build_runner, runner_key
+from etdeploy.runner.builder import build_runner, runner_key
+from etdeploy.runner.compile import read_built, read_libraries
 from etdeploy.runner.model import BuiltRunner
-from etdeploy.runner.registered import read_built, read_libraries
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.runtime_runs import Start, build, differences, plan_here
 from tests.support.runtime_values import make_method, make_program

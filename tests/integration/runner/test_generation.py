@@ -24,10 +24,10 @@ from etdeploy.core.errors import RunError
 from etdeploy.devices.registry import open_device
 from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
-from etdeploy.runner.check import check_program
 from etdeploy.runner.etdump import read_executed
 from etdeploy.runner.generation import Point, Sampling, request_lines
 from etdeploy.runner.listening import listening_arguments
+from etdeploy.runner.missing import check_program
 from etdeploy.targets.platforms import host_target
 from tests.support.bundles import make_bundle
 from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, UNDEFINED, VOCABULARY

@@ -13,7 +13,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.program.inspect import inspect_file
-from etdeploy.runner.check import check_program
+from etdeploy.runner.missing import check_program
 from tests.support.runtime_runs import Start, build, differences, plan_here
 from tests.support.runtime_values import make_method, make_program
 

@@ -13,7 +13,7 @@ from etdeploy.core.errors import RecipeError
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.schema import schema
+from etdeploy.recipe.reference import schema
 from tests.support.export import program_key
 
 _OPTIONS = (

@@ -27,7 +27,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RecipeError, UsageError
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.load import load_recipe
-from etdeploy.recipe.schema import schema
+from etdeploy.recipe.reference import schema
 from tests.support.documented_package import lay_out_package
 from tests.support.export import program_key
 from tests.support.plugins import forgetting_backends, install_plugin

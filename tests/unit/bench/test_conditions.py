@@ -7,8 +7,8 @@ from dataclasses import replace
 from etdeploy.bench.conditions import cooldown_notes, disturbances_of, judged, samples_of
 from etdeploy.bench.passes import PassResult, Results
 from etdeploy.bench.records.conditions import Cooldown, Disturbance, DisturbanceKind
-from etdeploy.bench.state.watch import Observed
 from etdeploy.bench.timing.series import Series
+from etdeploy.bench.watch import Observed
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.recipe.model import Cooldown as Wanted
 from etdeploy.runner.protocol import Processors

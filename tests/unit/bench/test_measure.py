@@ -15,7 +15,7 @@ import pytest
 import etdeploy.bench.measure as measurement_module
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import Revision
-from etdeploy.bench.failures.diagnosis import require_whole
+from etdeploy.bench.diagnosis import require_whole
 from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.measure import Prepared, begin, measure, require_match
 from etdeploy.bench.records.record import SizeRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.memory import memory_of
+from etdeploy.bench.assemble import memory_of
 from etdeploy.bench.records.performance import MemoryPoint, WeightsKind
 from etdeploy.program.model import Delegate, Method, Program
 from etdeploy.runner.protocol import MemoryState, RunnerMemory, RunnerResults

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.failures.diagnosis import last_lines, run_error
+from etdeploy.bench.diagnosis import last_lines, run_error
 from etdeploy.bench.passes import Pass, app_error, app_options, run_pass, runner_arguments
-from etdeploy.bench.timing.sweep import Plan, plan_for_app, plan_passes
-from etdeploy.bench.timing.threads import Threads
+from etdeploy.bench.timing.sweep import Plan, Threads, plan_for_app, plan_passes
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import Capabilities, RunOutcome

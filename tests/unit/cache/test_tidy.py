@@ -17,8 +17,7 @@ import pytest
 from etdeploy.cache.folder import CacheKind, prepare_cache
 from etdeploy.cache.tidy import Removal, alone, keep_below, remove_kind, remove_units
 from etdeploy.cache.units import Unit, find_units, unused_units
-from etdeploy.cache.uses import use_lock
-from etdeploy.cache.workspace import Workspace
+from etdeploy.cache.workspace import Workspace, use_lock
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.files.locks import exclusive

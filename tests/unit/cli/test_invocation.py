@@ -13,7 +13,7 @@ import pytest
 from etdeploy.cli.invocation import after_others
 from etdeploy.core import console
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 
 
 class FakeJob:

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etdeploy.compare.model import Ratio, Verdict, judge
-from etdeploy.compare.pairs import paired_ratio
-from etdeploy.compare.statistics import unpaired_ratio
+from etdeploy.compare.statistics import paired_ratio, unpaired_ratio
 
 _TIMES = st.floats(min_value=1e-6, max_value=1e9)
 

@@ -10,8 +10,7 @@ from statistics import median
 import pytest
 
 from etdeploy.compare.model import Ratio, Verdict, judge
-from etdeploy.compare.pairs import paired_ratio
-from etdeploy.compare.statistics import departure, log_spread, unpaired_ratio
+from etdeploy.compare.statistics import departure, log_spread, paired_ratio, unpaired_ratio
 
 
 def test_records_of_other_times_need_a_larger_difference_than_pairs() -> None:

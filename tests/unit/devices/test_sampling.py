@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from etdeploy.devices.android.facts import sampled_state as sampled_on_android
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
-from etdeploy.devices.remote.sampling import Sampling, loop_lines
-from etdeploy.devices.sampling import parse_samples, period_s
+from etdeploy.devices.remote.layout import Sampling, loop_lines
+from etdeploy.devices.sysfs import parse_samples, period_s
 
 _CPU = "/sys/devices/system/cpu/cpufreq/policy0"
 _TEXT = f"""{_CPU}/related_cpus:0 1

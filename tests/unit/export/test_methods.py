@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.export.methods import (
+from etdeploy.export.spec import (
     EXPORTED_METHODS,
     first_method,
     only_method,

@@ -17,8 +17,8 @@ from etdeploy.backends.qnn.kits.package import get_package
 from etdeploy.backends.qnn.kits.sdk import how_to_get
 from etdeploy.backends.registry import BUILT_IN, backend_named
 from etdeploy.backends.values import Package
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import Blocker, ExportError, UsageError
-from etdeploy.core.text.commands import pip_command
 from etdeploy.export import needs
 from etdeploy.export.hf.files import snapshot
 from etdeploy.export.needs import check_language_model, check_needs

@@ -19,10 +19,9 @@ from etdeploy.devices.local.device import LocalDevice
 from etdeploy.graph import preflight
 from etdeploy.graph.backends import extras_for, simulation_for
 from etdeploy.graph.explain import explain
-from etdeploy.graph.job import Job
+from etdeploy.graph.job import Job, StepName, stage_path
 from etdeploy.graph.on_device import bundle_step
 from etdeploy.graph.resolve import resolve
-from etdeploy.graph.stage_values import StepName, stage_path
 from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import find_target
 from tests.support.bench_values import make_program_folder, make_runner

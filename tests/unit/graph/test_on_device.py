@@ -11,7 +11,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.devices.base import Device
 from etdeploy.graph import on_device
 from etdeploy.graph.job import Job

@@ -12,8 +12,8 @@ from etdeploy.graph.job import open_job
 from etdeploy.graph.many.explain import explain_graph, mermaid
 from etdeploy.graph.many.members import Pair
 from etdeploy.graph.many.run import Ready
+from etdeploy.graph.pipeline import expected_runner, export_work, libraries_work, runner_work
 from etdeploy.graph.resolve import Resolved, resolve
-from etdeploy.graph.sharing import expected_runner, export_work, libraries_work, runner_work
 from etdeploy.recipe.load import load_recipe
 from tests.support.runtime_values import make_method, make_program
 

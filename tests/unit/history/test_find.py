@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.history.find import find_anywhere, find_kept
+from etdeploy.history.entry import find_anywhere, find_kept
 from etdeploy.history.place import Place
 from etdeploy.history.store.store import open_store
 from tests.support.histories import fill, run_at

@@ -17,7 +17,7 @@ from etdeploy.history import keep as module
 from etdeploy.history import keep as pending
 from etdeploy.history.keep import bring_in, keep
 from etdeploy.history.place import Place, required_place
-from etdeploy.history.store import connect
+from etdeploy.history.store import errors
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.histories import run_at
 
@@ -127,7 +127,7 @@ def test_a_locked_history(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keep(stored(tmp_path, run_at(0)))
-    monkeypatch.setattr(connect, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(errors, "PATIENCE_S", 0.1)
     assert place.file
     with closing(sqlite3.connect(place.file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")

@@ -8,10 +8,9 @@ from typing import Any
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.entry import entry_of
-from etdeploy.history.model import Trend
+from etdeploy.history.model import Trend, differing, spread_percent, trend_of
 from etdeploy.history.series import series_of
 from etdeploy.history.text import list_text, trend_text
-from etdeploy.history.trend import differing, spread_percent, trend_of
 from tests.support.bench_values import SIMULATED, make_device
 from tests.support.histories import recipe_named, run_at
 

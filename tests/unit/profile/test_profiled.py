@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from etdeploy.profile.calls import Reasons
 from etdeploy.profile.model import ModuleTime, Profile
 from etdeploy.profile.nesting import DELEGATE_CALL, EXECUTE
 from etdeploy.profile.profiled import profile_from
 from etdeploy.profile.protocol import Trace
-from etdeploy.profile.reasons import Reasons
 from etdeploy.program.model import Operator
 from etdeploy.runner.etdump import read_executed
 from tests.support.bench_values import make_program, make_record

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.profile.calls import Names, calls_of
-from etdeploy.profile.shares import kind_of, shares_of
+from etdeploy.profile.calls import Names, calls_of, kind_of, shares_of
 from tests.support.traces import TRACE
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import EtdeployError, ExportError, RunError
 from etdeploy.core.processes import process
 from etdeploy.core.processes.process import Outcome, Request
-from etdeploy.core.text.commands import pip_command
 from etdeploy.profile import profiled
 from etdeploy.profile.profiled import read_traces
 from etdeploy.profile.protocol import (

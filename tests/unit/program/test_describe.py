@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.program.delegation import backend_shares, delegated_fraction, where_it_runs
 from etdeploy.program.inspect import describe
-from etdeploy.program.model import Delegate, Method, Operator, Plain, Program, TensorInfo
+from etdeploy.program.model import (
+    Delegate,
+    Method,
+    Operator,
+    Plain,
+    Program,
+    TensorInfo,
+    backend_shares,
+    delegated_fraction,
+    where_it_runs,
+)
 
 _XNNPACK = Delegate(backend_id="XnnpackBackend", size_bytes=1000, nodes=8)
 _QNN = Delegate(backend_id="QnnBackend", size_bytes=500)

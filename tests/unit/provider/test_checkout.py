@@ -13,6 +13,7 @@ from etdeploy.core.errors import BuildError
 from etdeploy.provider.checkout import (
     SOURCE_VARIABLE,
     Checkout,
+    Libraries,
     Origin,
     checkout_remedy,
     clone_folder,
@@ -25,7 +26,6 @@ from etdeploy.provider.checkout import (
     require_readable,
     submodule_remedy,
 )
-from etdeploy.provider.libraries import Libraries
 from etdeploy.provider.revision import revision
 
 _ORIGINS: tuple[Origin, ...] = ("recipe", "environment", "cache")

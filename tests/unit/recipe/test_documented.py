@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 
 from etdeploy.recipe.model import Model, Recipe, Section
-from etdeploy.recipe.reference import key_texts, sections
-from etdeploy.recipe.schema import schema
+from etdeploy.recipe.reference import key_texts, schema, sections
 
 
 def test_every_key_of_every_section_has_a_text() -> None:

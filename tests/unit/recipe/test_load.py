@@ -12,8 +12,7 @@ from etdeploy.core.errors import RecipeError
 from etdeploy.recipe.load import bundled_recipes, load_recipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import relative_paths
-from etdeploy.recipe.reference import reference
-from etdeploy.recipe.schema import schema
+from etdeploy.recipe.reference import reference, schema
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALLEST = "model: {example: mlp}\nexport: {backend: xnnpack}\n"

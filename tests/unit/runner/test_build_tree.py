@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.provider.checkout import Checkout
 from etdeploy.runner.build_tree import BuildTree, open_tree
 

@@ -6,7 +6,7 @@ import pytest
 
 from etdeploy.core.errors import CheckError
 from etdeploy.program.model import Method
-from etdeploy.runner.check import check_program, require_runnable
+from etdeploy.runner.missing import check_program, require_runnable
 from tests.support.runtime_values import make_method, make_program, make_runner
 
 _PROGRAM = make_program(

@@ -11,7 +11,7 @@ import pytest
 
 from etdeploy.core.errors import BuildError
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.runner.kleidiai import (
+from etdeploy.runner.kernel_sources import (
     SOURCE_DIR,
     failed_download,
     kleidiai_problem,
@@ -80,7 +80,7 @@ def test_a_host_that_answers_is_enough(tmp_path: Path, open_port: int) -> None:
 def test_a_host_that_keeps_silent_is_waited_for_a_short_time(
     tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etdeploy.runner.kleidiai._PROBE_S", 0.05)
+    monkeypatch.setattr("etdeploy.runner.kernel_sources._PROBE_S", 0.05)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: threading.Event().wait())
     found = kleidiai_problem(_plan(), _checkout(tmp_path, closed_port), tmp_path / "cmake")
     assert found is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.runner.registered import find_names
+from etdeploy.runner.compile import find_names
 
 _MACH_O = b"\xcf\xfa\xed\xfe"
 

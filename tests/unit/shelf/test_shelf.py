@@ -16,9 +16,9 @@ import pytest
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
 from etdeploy.history.place import Place, required_place
-from etdeploy.history.shelved import Quarantined, Reservation, Shelved, host_of
-from etdeploy.history.store.connect import engine_of
+from etdeploy.history.store.errors import engine_of
 from etdeploy.history.store.migrate import SCRIPTS, migrate
 from etdeploy.history.store.store import open_store
 from etdeploy.shelf import named, quarantine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.targets.app_ids import android_id_problem, suggested_segment
+from etdeploy.targets.platforms import android_id_problem, suggested_segment
 
 
 @pytest.mark.parametrize("app_id", ["org.example.model", "a.b", "com.Example_1.x2.y"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -16,6 +17,7 @@ from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside, write_atomic
 from etdeploy.core.files.disk import naming
+from etdeploy.core.processes import process
 
 # Android 15 and newer may have pages of 16 KB.
 PAGE_BYTES = 16384
@@ -344,3 +346,51 @@ def _placed(stream: IO[bytes], info: zipfile.ZipInfo) -> Placed:
         stored=info.compress_type == zipfile.ZIP_STORED,
         size_bytes=info.compress_size + extra_bytes,
     )
+
+
+_COMPLAINT = re.compile(r"\berror\b|Exception: |^Missing class ", re.IGNORECASE)
+_LINES = 6
+# These tools run for seconds: the best of Java's compilers would take longer than it saves, and a
+# collector with threads of its own compete with theirs.
+JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def run_tool(
+    what: str,
+    argv: Sequence[object],
+    log: Path | None,
+    env: Mapping[str, str | None] | None = None,
+    cwd: Path | None = None,
+) -> str:
+    """Runs a tool to its end and returns what it printed.
+
+    Args:
+        what: What it does, for the message: "compiling the app's code".
+        argv: Program and arguments.
+        log: Receives the command and its output.
+        env: Changes to the environment.
+        cwd: The working folder.
+
+    Raises:
+        BuildError: It failed, with its first complaints, or it cannot be started.
+    """
+    words = tuple(map(str, argv))
+    try:
+        outcome = process.run(process.Request(words, cwd=cwd, env=env or {}, log=log))
+    except OSError as error:
+        raise BuildError(
+            f"{what} failed: {words[0]} cannot be started: {error.strerror}", log=log
+        ) from error
+    if not outcome.ok:
+        ended = outcome.signal_name or f"exit code {outcome.exit_code}"
+        name = Path(words[0]).name
+        told = complaints(f"{outcome.stderr}\n{outcome.stdout}")
+        raise BuildError(f"{what} failed ({name}, {ended}){told}", log=log)
+    return outcome.stdout
+
+
+def complaints(text: str) -> str:
+    """The first complaints of a tool, each on a line of its own; its last line if none is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    chosen = [line for line in lines if _COMPLAINT.search(line)][:_LINES] or lines[-1:]
+    return "".join(f"\n{line}" for line in chosen)

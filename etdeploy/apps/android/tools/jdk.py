@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.values import Workstation
+from etdeploy.core.commands import system_command
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.text.commands import system_command
 
 NAME = "Java development kit"
 VARIABLE = "JAVA_HOME"

@@ -13,9 +13,9 @@ from etdeploy.backends.qnn.kits.sdk import COMPILER, HOST_LIBRARIES, VARIABLE
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Blocker
 from etdeploy.core.processes import process
-from etdeploy.core.text.commands import quoted
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.

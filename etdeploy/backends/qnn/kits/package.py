@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.values import Package
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import Blocker
-from etdeploy.core.text.commands import pip_command
 
 EXTRA = "etdeploy[qnn]"
 # ExecuTorch's adaptor is built with the headers of 2.37. The libraries of 2.3, 2.4, 2.6 and 2.7

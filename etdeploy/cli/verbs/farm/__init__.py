@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from etdeploy.cli.lazy import LazyGroup
+from etdeploy.cli.main import LazyGroup
 
 # In the order of the help.
 COMMANDS: dict[str, str] = {

@@ -18,7 +18,7 @@ from etdeploy.cli.options import (
 )
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.layout import fit
+from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -167,14 +167,14 @@ def _require_metric(metric: str | None) -> None:
 
 
 def _bisected(options: _Options) -> Bisection:
-    from etdeploy.farm.verdicts.bisect import resumed
+    from etdeploy.farm.verdicts.bisect import run
     from etdeploy.farm.verdicts.bisect.run import bisect, most_steps
 
     asked, opened = _asked(options)
-    file = resumed.file_of(options.output, asked, options.recipe, options.settings)
+    file = run.file_of(options.output, asked, options.recipe, options.settings)
     if options.again:
         file.unlink(missing_ok=True)
-    known = resumed.steps_in(file)
+    known = run.steps_in(file)
 
     def tell(text: str) -> None:
         if not options.quiet:
@@ -191,7 +191,7 @@ def _bisected(options: _Options) -> Bisection:
         opened,
         lambda a, b: _measured(a, b, options),
         tell,
-        lambda step: resumed.add(file, asked, step),
+        lambda step: run.add(file, asked, step),
     )
     file.unlink(missing_ok=True)
     return found
@@ -227,7 +227,7 @@ def _asked(options: _Options) -> tuple[Asked, Opened]:
 
 
 def _measured(a: LoadedRecipe, b: LoadedRecipe, options: _Options) -> tuple[StoredRun, StoredRun]:
-    from etdeploy.cli.many.turns import Turns, measure_turns
+    from etdeploy.cli.many.jobs import Turns, measure_turns
 
     turns = Turns(a, b, options.device, options.output, quiet=options.quiet, in_history=False)
     return measure_turns(turns)

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.commands import quoted
 
 
 @click.command()

@@ -41,7 +41,7 @@ def command(file: Path, as_json: bool) -> None:
     if as_json:
         console.result_json(outlook.model_dump(mode="json"))
     else:
-        from etdeploy.farm.plan.text import outlook_text
+        from etdeploy.farm.plan.model import outlook_text
 
         console.result(outlook_text(outlook, console.width()))
     # Other hosts may have what is missing here.

@@ -10,8 +10,8 @@ import click
 
 from etdeploy.cli.options import complete_device, farm_option, json_option, store_option
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.commands import quoted
 
 if TYPE_CHECKING:
     from etdeploy.history.place import Place
@@ -46,7 +46,7 @@ def command(
     DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
     A person's own runs are not kept from it.
     """
-    from etdeploy.cli.farm_named import named_farm
+    from etdeploy.cli.options import named_farm
     from etdeploy.shelf.quarantine import all_of
 
     if released is not None and (device is not None or reason is not None):

@@ -18,7 +18,7 @@ from etdeploy.core import console
 @json_option
 def command(device: str, force: bool, file: Path | None, store: str | None, as_json: bool) -> None:
     """Give a reserved device back before its time is over."""
-    from etdeploy.cli.farm_named import named_farm
+    from etdeploy.cli.options import named_farm
     from etdeploy.shelf.named import find_kept
     from etdeploy.shelf.reservations import is_same, local, myself, release
 

@@ -9,10 +9,10 @@ import click
 
 from etdeploy.cli.options import farm_option, json_option, store_option
 from etdeploy.core import console
-from etdeploy.core.text.layout import fit
+from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
-    from etdeploy.cli.farm_named import NamedFarm
+    from etdeploy.cli.options import NamedFarm
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -48,11 +48,11 @@ def command(
     NIGHT is `last`, an id or its end. Without a file, the report is printed. The exit code is 0
     whatever the night found: `etdeploy farm run` ends with that of the night.
     """
-    from etdeploy.cli.farm_named import named_farm
+    from etdeploy.cli.options import named_farm
     from etdeploy.farm.report.end import summary_of
     from etdeploy.farm.report.files import Wanted, require_free, write
-    from etdeploy.farm.report.shown.words import night_text
     from etdeploy.farm.report.source import find_night, judged, seen
+    from etdeploy.farm.report.words import night_text
 
     wanted = Wanted(html, markdown, junit)
     require_free(wanted)
@@ -77,7 +77,7 @@ def command(
 
 
 def _write_dashboard(folder: Path, farm: NamedFarm) -> str:
-    from etdeploy.farm.report.live.pages import write_dashboard
+    from etdeploy.farm.report.pages import write_dashboard
     from etdeploy.farm.report.source import board_of
 
     return str(write_dashboard(board_of(farm.place, farm.settings, farm.name), folder))

@@ -10,7 +10,7 @@ import click
 
 from etdeploy.cli.options import complete_device, farm_option, json_option, store_option
 from etdeploy.core import console
-from etdeploy.core.text.commands import quoted
+from etdeploy.core.commands import quoted
 
 _LENGTH = re.compile(r"(\d+)\s*(m|min|h|d|w)")
 _SECONDS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -60,7 +60,7 @@ def command(
     DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
     Without it, reservations are listed. Your own reservation of a device is replaced.
     """
-    from etdeploy.cli.farm_named import named_farm
+    from etdeploy.cli.options import named_farm
     from etdeploy.history.place import option_for
     from etdeploy.shelf.named import find_device
     from etdeploy.shelf.reservations import active, duration, local, myself, reserve

@@ -13,8 +13,8 @@ from etdeploy.core import console
 from etdeploy.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.cli.farm_named import NamedFarm
-    from etdeploy.farm.report.live.status import Status
+    from etdeploy.cli.options import NamedFarm
+    from etdeploy.farm.report.status import Status
 
 _EVERY_S = 2.0
 _ADDRESS = "127.0.0.1:8033"
@@ -36,9 +36,9 @@ def command(
     file: Path | None, watch: bool, serve: str | None, store: str | None, as_json: bool
 ) -> None:
     """Show the devices of the latest night, what each is doing, and when it will be done."""
-    from etdeploy.cli.farm_named import named_farm
-    from etdeploy.farm.report.live.text import status_text
+    from etdeploy.cli.options import named_farm
     from etdeploy.farm.report.source import status_now
+    from etdeploy.farm.report.status import status_text
 
     if sum((watch, as_json, serve is not None)) > 1:
         raise UsageError("choose one of --watch, --serve and --json")
@@ -80,7 +80,7 @@ def _patient(look: Callable[[], Status], shown: Callable[[Status, str], str]) ->
 
 
 def _serve(address: str, farm: NamedFarm) -> None:
-    from etdeploy.farm.report.live.serve import address_of, serving
+    from etdeploy.farm.report.serve import address_of, serving
     from etdeploy.farm.report.source import Boards
     from etdeploy.farm.spec.model import is_loopback
 

@@ -86,7 +86,7 @@ def command(
 def _require_distributed() -> None:
     from importlib.util import find_spec
 
-    from etdeploy.core.text.commands import pip_command
+    from etdeploy.core.commands import pip_command
 
     if find_spec("distributed") is None:
         raise UsageError(

@@ -14,7 +14,7 @@ from shlex import quote
 
 from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 from etdeploy.devices.android.apps.logs import check_app_id
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
 from etdeploy.devices.remote.shell import Place, RemoteShell

@@ -28,8 +28,8 @@ from etdeploy.devices.android.facts import parse_screen
 from etdeploy.devices.app_results import AppResults, parse_options
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, RunOutcome
 from etdeploy.devices.bundles import check_relative
+from etdeploy.devices.remote.layout import Sampling
 from etdeploy.devices.remote.run import RemoteRun, opened_run
-from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.remote.shell import Place, RemoteShell
 from etdeploy.devices.shell import sections
 

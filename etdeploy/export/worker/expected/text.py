@@ -27,7 +27,7 @@ from etdeploy.export.worker.expected.forward import OwnForward, own_attention
 from etdeploy.export.worker.failures import WorkerError, blaming, exception_text, fail
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.export.worker.loading.hf.tokenizer import stop_ids
-from etdeploy.export.worker.lowering.layers.scales import Activations
+from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.expected import random_ids
 from etdeploy.program.generation import GenerationMethod
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from etdeploy.export.worker.generation.cache import Buffers
-from etdeploy.export.worker.generation.segments import bounds_of
+from etdeploy.export.worker.generation.cache import Buffers, bounds_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.program.generation import Attention, GenerationMethod

@@ -11,9 +11,8 @@ from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.export.worker.generation import experts
 from etdeploy.export.worker.generation.attention import GROUPED, KERNEL, WHOLE, register
-from etdeploy.export.worker.generation.cache import Buffers, MisfitError, probed
+from etdeploy.export.worker.generation.cache import Buffers, MisfitError, bounds_of, probed
 from etdeploy.export.worker.generation.methods import Method, methods_for, source_of
-from etdeploy.export.worker.generation.segments import bounds_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import Attention, GenerationMethod

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from etdeploy.export.methods import first_method
-from etdeploy.export.spec import ExportSpec
+from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.examples import EXAMPLES, Example
 from etdeploy.export.worker.failures import blaming, fail
 from etdeploy.export.worker.loading.custom_ops import load_custom_ops

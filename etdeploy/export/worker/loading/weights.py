@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from etdeploy.core.commands import python_command
 from etdeploy.core.files.basic import open_regular
-from etdeploy.core.text.commands import python_command
 from etdeploy.export.worker.failures import WorkerError, described, exception_text, fail
 
 _SHOWN = 8

@@ -35,20 +35,20 @@ from etdeploy.export.worker.failures import (
 from etdeploy.export.worker.loading.returned import as_call
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.calibration import Calibration, Range
-from etdeploy.export.worker.lowering.layers.linears import (
+from etdeploy.export.worker.lowering.linears import (
     DEFAULT_GROUP_SIZE,
     Layer,
     apply,
     layers_of,
     quantize_linears,
 )
-from etdeploy.export.worker.lowering.layers.scales import Activations
 from etdeploy.export.worker.lowering.overrides import (
     check_overrides,
     check_patterns,
     first_match,
     override_notes,
 )
+from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
 from etdeploy.export.worker.tracing.structure import Call

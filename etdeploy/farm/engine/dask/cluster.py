@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from etdeploy.farm.engine.dask.coordinator.answers import Coordinator
+from etdeploy.farm.engine.dask.answers import Coordinator
 from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
 from etdeploy.farm.model import Ending, Offer, Order
 from etdeploy.farm.spec.model import Hosts

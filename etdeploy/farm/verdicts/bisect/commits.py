@@ -16,12 +16,12 @@ from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import git
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import BuildError, UsageError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
-from etdeploy.core.text.commands import quoted
 from etdeploy.farm.verdicts.bisect.model import Candidate
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_recipe
 from etdeploy.recipe.rules import MODEL_SOURCES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.core.text.layout import table
+from etdeploy.core.layout import table
 from etdeploy.core.values import Kind, Value
 from etdeploy.history.metrics import title
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import Ratio, Verdict, judge
-from etdeploy.compare.pairs import MIN_PAIRS, paired_ratio
 from etdeploy.compare.runs import compare_runs
+from etdeploy.compare.statistics import MIN_PAIRS, paired_ratio
 from etdeploy.core.errors import (
     DeviceError,
     EtdeployError,
@@ -20,7 +21,9 @@ from etdeploy.core.errors import (
     StoreError,
     UsageError,
 )
-from etdeploy.core.text.layout import cut
+from etdeploy.core.hashing import digest_json
+from etdeploy.core.layout import cut
+from etdeploy.core.values import Value
 from etdeploy.farm.verdicts.bisect.model import Bisection, Candidate, Side, Step
 from etdeploy.history.metrics import metrics_of
 from etdeploy.recipe.load import LoadedRecipe
@@ -296,3 +299,40 @@ def suspects(
 def most_steps(candidates: Sequence[Candidate]) -> int:
     """How many are tried at most if none is skipped."""
     return max(0, (len(candidates) - 2).bit_length())
+
+
+_LENGTH = 12
+
+
+class Kept(Value):
+    """What was asked, and the steps that are done."""
+
+    good: Candidate
+    bad: Candidate
+    steps: tuple[Step, ...] = ()
+
+
+def file_of(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) -> Path:
+    """The file of a bisection: another one for everything that changes what is measured.
+
+    Args:
+        output: The folder for run records.
+        asked: What is looked for.
+        recipe: The recipe's path.
+        settings: Overrides of the recipe.
+    """
+    candidates = [each.model_dump() for each in asked.candidates]
+    named = [asked.device, asked.metric, recipe, list(settings), candidates]
+    return output / f"bisect-{digest_json(named)[:_LENGTH]}.json"
+
+
+def steps_in(file: Path) -> tuple[Step, ...]:
+    """The steps that are done; none where there is no such file."""
+    kept = Kept.load_or_none(file)
+    return kept.steps if kept else ()
+
+
+def add(file: Path, asked: Asked, step: Step) -> None:
+    """Adds a step."""
+    kept = Kept(good=asked.candidates[0], bad=asked.candidates[-1], steps=(*steps_in(file), step))
+    kept.save(file)

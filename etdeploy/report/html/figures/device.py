@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from etdeploy.bench.records.conditions import DeviceSample
-from etdeploy.core.text.layout import cut
+from etdeploy.core.layout import cut
 from etdeploy.devices.base import DeviceState
 from etdeploy.report.html.blocks import Figure
 from etdeploy.report.html.figures.base import Values, axis, colour, panels, plain, rounded

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.vulkan import backend
+from etdeploy.backends import vulkan
 
 pytestmark = [
     pytest.mark.integration,
@@ -20,7 +20,7 @@ pytestmark = [
 
 def _asked(**environ: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-I", "-S", backend.__file__],
+        [sys.executable, "-I", "-S", vulkan.__file__],
         env={**os.environ, **environ},
         check=False,
         capture_output=True,

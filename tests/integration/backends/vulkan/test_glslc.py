@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.vulkan.backend import Glslc, find_glslc
+from etdeploy.backends.vulkan import Glslc, find_glslc
 
 pytestmark = pytest.mark.integration
 _MAY_BE_LACKING = ("GL_EXT_integer_dot_product", "GL_KHR_cooperative_matrix")

@@ -12,7 +12,7 @@ import pytest
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
-from etdeploy.core.progress import Progress
+from etdeploy.core.values import Progress
 from etdeploy.devices.base import Bundle, Device
 from etdeploy.devices.registry import open_device
 from etdeploy.devices.remote import store

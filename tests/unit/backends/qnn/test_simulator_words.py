@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.failures.diagnosis import run_error
+from etdeploy.bench.diagnosis import run_error
 from etdeploy.devices.base import Capabilities, RunOutcome
 from tests.support.bench_values import make_recipe
 

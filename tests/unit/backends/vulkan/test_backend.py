@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.values import Workstation
-from etdeploy.backends.vulkan.backend import VULKAN
+from etdeploy.backends.vulkan import VULKAN
 from etdeploy.core.errors import BuildError
 from tests.unit.backends.vulkan.test_glslc import NEW, OLD, glslc
 

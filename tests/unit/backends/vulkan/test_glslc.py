@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.vulkan.backend import Glslc, find_glslc, glslc_version
+from etdeploy.backends.vulkan import Glslc, find_glslc, glslc_version
 from etdeploy.core.errors import Blocker
 
 # Like glslc, these write a file for each shader that they can compile, and go on after an error.

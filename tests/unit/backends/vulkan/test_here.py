@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.values import Destination, Partitions
-from etdeploy.backends.vulkan.backend import VULKAN, vulkan_problem
+from etdeploy.backends.vulkan import VULKAN, vulkan_problem
 from etdeploy.targets.platforms import find_target
 
 _HOST = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.backends.vulkan.words import vulkan_cause
+from etdeploy.backends.vulkan import vulkan_cause
 
 _LOGGED = "E 00:00:00.005769 executorch:method.cpp:90] Backend VulkanBackend is not available.\n"
 _SAID = "etdeploy-runner: backend VulkanBackend is linked, but not available"

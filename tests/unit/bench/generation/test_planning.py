@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etdeploy.bench.measure import plan_generation
-from etdeploy.bench.timing.sweep import Plan
-from etdeploy.bench.timing.threads import Threads
+from etdeploy.bench.timing.sweep import Plan, Threads
 from tests.support.text_values import make_expected, make_generation, make_loaded, make_work
 
 

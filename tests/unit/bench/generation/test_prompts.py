@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from etdeploy.bench.generation.prompts import random_ids, text_of, tokenised
+from etdeploy.bench.generation.work import random_ids, text_of, tokenised
 from etdeploy.core.errors import UsageError
 from tests.support.text_values import make_generation
 from tests.support.tokenizers import save

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from etdeploy.bench.records.conditions import Cooldown
-from etdeploy.bench.state.watch import cooling_sensor, wait_until_cool
+from etdeploy.bench.watch import cooling_sensor, wait_until_cool
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.devices.base import DeviceState
 from etdeploy.recipe.model import Cooldown as Wanted
 

@@ -13,7 +13,7 @@ from etdeploy.bench.conditions import (
     start_disturbances,
 )
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
-from etdeploy.bench.state.watch import Observed
+from etdeploy.bench.watch import Observed
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
 from etdeploy.runner.protocol import Processors, RunnerResults
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.state import watch as watch_module
-from etdeploy.bench.state.watch import MOST_SAMPLES, Observed, Watch
+from etdeploy.bench import watch as watch_module
+from etdeploy.bench.watch import MOST_SAMPLES, Observed, Watch
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.devices.base import DeviceState, TimedState
 from etdeploy.recipe.model import Cooldown
 from tests.support.bench_device import FakeDevice

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.timing.threads import (
+from etdeploy.bench.timing.sweep import (
     Threads,
     choose_threads,
     compared_with_cores,

@@ -10,8 +10,8 @@ import pytest
 
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.many import turns as in_turns
-from etdeploy.cli.many.turns import Turns
+from etdeploy.cli.many import jobs as in_turns
+from etdeploy.cli.many.jobs import Turns
 from etdeploy.core.errors import ExportError
 from etdeploy.history.keep import keep
 from etdeploy.profile import profiled

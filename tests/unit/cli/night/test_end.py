@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.cli.night.whole import error_of, totals_of
+from etdeploy.cli.night import error_of, totals_of
 from etdeploy.core.errors import DeviceError
 from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Standing, Visit, VisitState
 from etdeploy.farm.night.model import NightEnd

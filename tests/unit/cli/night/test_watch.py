@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
-from etdeploy.cli.night.whole import Watch, figure_of, folders_of, told
+from etdeploy.cli.night import Watch, figure_of, folders_of, told
 from etdeploy.core import console
 from etdeploy.farm.model import Fate, Order, VisitState
 from tests.support.bench_values import make_record

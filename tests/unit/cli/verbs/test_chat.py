@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from etdeploy.bench.text.conversation import Conversation
+from etdeploy.bench.text.dialogue import Conversation
 from etdeploy.bench.text.speaker import opened_speaker
 from etdeploy.cli.text import Voice, lasting
 from etdeploy.cli.verbs import chat as module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.core.text.layout import cut, fit, table
+from etdeploy.core.layout import cut, fit, table
 
 ROWS = [("a", "1.5", "some words that go on for a while"), ("longer", None, "few")]
 COLUMNS = ("name", "ms", "what it is")

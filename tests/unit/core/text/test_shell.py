@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.text.commands import quoted
+from etdeploy.core.commands import quoted
 
 
 @pytest.mark.parametrize("name", ["/a b/c", "/it's", '/"', "/$HOME/`id`;rm", "/new\nline", ""])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.text.layout import parse_size
+from etdeploy.core.layout import parse_size
 
 
 @pytest.mark.parametrize(

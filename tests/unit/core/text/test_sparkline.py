@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from etdeploy.core.text.layout import sparkline
+from etdeploy.core.layout import sparkline
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ from etdeploy.devices.android.choice import (
 from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import list_devices, open_device
+from etdeploy.devices.remote.layout import Sampling
 from etdeploy.devices.remote.run import RemoteRun
-from etdeploy.devices.remote.sampling import Sampling
 from tests.support.adb_fakes import fail, fake_adbd, fake_server
 
 UNAUTHORIZED = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.devices import sampling as constants
+from etdeploy.devices import sysfs as constants
 from etdeploy.devices.base import CpuCluster
 from etdeploy.devices.local.device import Samples, sampled
 

@@ -9,6 +9,7 @@ import pytest
 from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.remote import layout, store
 from etdeploy.devices.remote.layout import (
+    Sampling,
     parse_df,
     parse_digests,
     parse_exit_code,
@@ -16,7 +17,6 @@ from etdeploy.devices.remote.layout import (
     parse_sizes,
     parse_survey,
 )
-from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.remote.shell import Place
 from etdeploy.devices.remote.store import Removal
 

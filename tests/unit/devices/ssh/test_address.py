@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.devices.ssh.address import Address, parse_address
+from etdeploy.devices.ssh.connection import Address, parse_address
 
 
 @pytest.mark.parametrize(

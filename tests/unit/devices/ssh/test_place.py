@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.ssh.address import parse_address
-from etdeploy.devices.ssh.place import place_command, place_of, room_command
+from etdeploy.devices.ssh.connection import parse_address, place_command, place_of, room_command
 
 BOARD = parse_address("pi@board:/mnt/it's")
 

@@ -14,11 +14,11 @@ import pytest
 
 from etdeploy.farm.model import Failure, Fate, Standing
 from etdeploy.farm.night import ledger as module
-from etdeploy.farm.night.deciding.planning import UNKNOWN_S
-from etdeploy.farm.night.keeping import post, writing
-from etdeploy.farm.night.keeping.writing import Fence, TakenError
+from etdeploy.farm.night import post, writing
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.planning import UNKNOWN_S
 from etdeploy.farm.night.real import earlier_times
+from etdeploy.farm.night.writing import Fence, TakenError
 from etdeploy.history.place import Place, required_place
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.judged_nights import farm

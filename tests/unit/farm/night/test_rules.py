@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from etdeploy.farm.model import Ending, Fate, Standing
-from etdeploy.farm.night.keeping import rules
-from etdeploy.farm.night.keeping.rules import Began, Ended, GivenUp
+from etdeploy.farm.night import rules
+from etdeploy.farm.night.rules import Began, Ended, GivenUp
 from etdeploy.history.nights import KeptVisit
 from tests.support.nights import make_ending, make_visit
 

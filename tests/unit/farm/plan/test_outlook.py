@@ -8,9 +8,18 @@ from typing import Any
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.devices.base import Capabilities
-from etdeploy.farm.plan.model import Cell, Lasts, Opening, Outlook, Piece, Refused, Seen
+from etdeploy.farm.plan.model import (
+    Cell,
+    Lasts,
+    Opening,
+    Outlook,
+    Piece,
+    Refused,
+    Seen,
+    duration,
+    outlook_text,
+)
 from etdeploy.farm.plan.outlook import outlook_of
-from etdeploy.farm.plan.text import duration, outlook_text
 from etdeploy.farm.spec.matrix import Unsatisfied
 from etdeploy.farm.spec.model import Hosts, LoadedFarm, Window
 from etdeploy.recipe.load import load_recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etdeploy.farm.report.end import summary_of
 from etdeploy.farm.report.model import NightReport
-from etdeploy.farm.report.shown.words import night_text
+from etdeploy.farm.report.words import night_text
 from etdeploy.farm.verdicts.model import VerdictKind
 from tests.support.judged_nights import OTHER, PHONE
 

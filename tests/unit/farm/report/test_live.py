@@ -12,12 +12,11 @@ import pytest
 
 from etdeploy.core.errors import StoreError, UsageError
 from etdeploy.farm.model import Ending, Failure, Fate, Offer, Standing, VisitState
-from etdeploy.farm.report.live import serve
-from etdeploy.farm.report.live.pages import Board, addresses, night_file, page_of, write_dashboard
-from etdeploy.farm.report.live.serve import address_of, serving
-from etdeploy.farm.report.live.status import Around, DeviceNow, Now, Status, status_of
-from etdeploy.farm.report.live.text import status_text
+from etdeploy.farm.report import serve
 from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.report.pages import Board, addresses, night_file, page_of, write_dashboard
+from etdeploy.farm.report.serve import address_of, serving
+from etdeploy.farm.report.status import Around, DeviceNow, Now, Status, status_of, status_text
 from etdeploy.farm.work.failures import GATE
 from tests.support.bench_values import make_device
 from tests.support.judged_nights import OTHER, PHONE, done, run_of, visit

@@ -10,9 +10,9 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.report.files import MOST_CHARACTERS, Wanted, markdown, require_free, write
+from etdeploy.farm.report.junit import MARK, junit
 from etdeploy.farm.report.model import NightReport
-from etdeploy.farm.report.shown.junit import MARK, junit
-from etdeploy.farm.report.shown.page import night_page, verdict_table
+from etdeploy.farm.report.page import night_page, verdict_table
 from etdeploy.report.html.page import render
 
 PHONE_LABEL = "android:S1 (Test CPU)"

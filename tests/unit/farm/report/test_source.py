@@ -21,8 +21,8 @@ from etdeploy.farm.report.model import NightInfo, NightReport
 from etdeploy.farm.report.source import Boards, Settings, find_night, judged, nights_of, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify, Reports
 from etdeploy.history.entry import Judgement
+from etdeploy.history.nights import Shelved
 from etdeploy.history.place import Place
-from etdeploy.history.shelved import Shelved
 from etdeploy.history.store.store import open_store
 from etdeploy.shelf import quarantine
 from tests.support.judged_nights import (

@@ -14,8 +14,16 @@ import pytest
 from etdeploy.core.errors import BuildError, DeviceError, UsageError
 from etdeploy.farm.verdicts.bisect import run as procedure
 from etdeploy.farm.verdicts.bisect.model import Candidate, Side, Step, bisection_text
-from etdeploy.farm.verdicts.bisect.resumed import add, file_of, steps_in
-from etdeploy.farm.verdicts.bisect.run import Asked, bisect, most_steps, next_candidate, suspects
+from etdeploy.farm.verdicts.bisect.run import (
+    Asked,
+    add,
+    bisect,
+    file_of,
+    most_steps,
+    next_candidate,
+    steps_in,
+    suspects,
+)
 
 
 def candidates(count: int) -> tuple[Candidate, ...]:

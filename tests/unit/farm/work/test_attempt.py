@@ -14,7 +14,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, DeviceState, PushReport, RunOutcome
 from etdeploy.farm.model import Ending, Fate, Gates, Parcel
 from etdeploy.farm.work import attempt as attempt_module

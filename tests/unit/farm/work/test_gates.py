@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
-from etdeploy.core.progress import silent
+from etdeploy.core.values import silent
 from etdeploy.devices.base import DeviceState
 from etdeploy.farm.model import Gates, Health
 from etdeploy.farm.work.attempt import GateError, closed, health_of, wait_until_open

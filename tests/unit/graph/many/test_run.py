@@ -13,10 +13,10 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import BuildError, ExportError, Interrupted
+from etdeploy.graph.job import StepName
 from etdeploy.graph.many import run as many
 from etdeploy.graph.many.members import Pair
 from etdeploy.graph.many.run import JobEnd, Ready, graph_of, run_jobs
-from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.running import Run
 from etdeploy.graph.tasks.steps import Task
 from tests.support.jobs import Stage

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from etdeploy.core.errors import StoreError
 from etdeploy.history.place import Place
 from etdeploy.history.store import tables
-from etdeploy.history.store.connect import engine_of
+from etdeploy.history.store.errors import engine_of
 from etdeploy.history.store.migrate import SCRIPTS, migrate, revision_of
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.histories import fill, run_at

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.records.stored import parse_record
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
-from etdeploy.core.text.commands import pip_command
 from etdeploy.history.entry import Judgement
 from etdeploy.history.place import Place, place_of
 from etdeploy.history.series import series_of

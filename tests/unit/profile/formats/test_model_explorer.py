@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from etdeploy.profile.calls import Reasons
 from etdeploy.profile.formats.model_explorer import graph_collection
 from etdeploy.profile.profiled import profile_from
-from etdeploy.profile.reasons import Reasons
 from tests.support.bench_values import make_record
 from tests.support.traces import TRACE
 

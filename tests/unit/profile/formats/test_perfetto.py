@@ -4,10 +4,10 @@ import json
 from itertools import pairwise
 from typing import Any
 
+from etdeploy.profile.calls import Reasons
 from etdeploy.profile.formats.perfetto import trace_events
 from etdeploy.profile.model import Profile, Span
 from etdeploy.profile.profiled import profile_from
-from etdeploy.profile.reasons import Reasons
 from tests.support.bench_values import make_record
 from tests.support.traces import TRACE
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.history.entry import Judgement, entry_of
-from etdeploy.history.model import Trend
+from etdeploy.history.model import Trend, trend_of
 from etdeploy.history.series import series_of
-from etdeploy.history.trend import trend_of
 from etdeploy.report.html.blocks import Figure, Folded, Table, Text
 from etdeploy.report.html.figures.history import over_time
 from etdeploy.report.html.page import render

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import BuildError, require
-from etdeploy.core.text.commands import pip_command
 from etdeploy.runner.tools.programs import find_compiler, find_tools, probe_tools
 from etdeploy.targets.platforms import find_target
 

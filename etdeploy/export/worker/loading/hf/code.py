@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from etdeploy.core.text.commands import quoted
+from etdeploy.core.commands import quoted
 from etdeploy.export.hf.config import FACTORY, foreign_code
 from etdeploy.export.hf.files import CONFIG, TOKENIZER_CONFIG, read_object
 from etdeploy.export.spec import ExportSpec, HfModel

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from etdeploy.core.commands import quoted
 from etdeploy.core.console import size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.disk import require_room
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.text.commands import quoted
 from etdeploy.export.hf.check import folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import Refusal, config_refusals, read_config
 from etdeploy.export.hf.files import (

@@ -16,7 +16,7 @@ from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.export.worker.loading.hf.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.loading.source import Source
-from etdeploy.export.worker.lowering.layers.scales import Activations
+from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import Generation, attention_for
 from etdeploy.recipe.model import ExportGeneration
 

@@ -10,9 +10,9 @@ from etdeploy.export.worker.lowering.shortcuts.copies import (
     code_when_wanted,
     dtypes_checked_once,
     origins_shared,
+    shapes_of_quantisation,
     tensors_shared,
 )
-from etdeploy.export.worker.lowering.shortcuts.quantisation import shapes_of_quantisation
 from etdeploy.export.worker.lowering.shortcuts.remembered import results_remembered
 
 # Objects between two looks for garbage. Python's 700 are a small part of one step's graph.

@@ -25,9 +25,8 @@ from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.host.link import Link, sweep_parts
 from etdeploy.farm.engine.dask.host.work import HostWork, Parts
-from etdeploy.farm.engine.dask.phone import FarmWorker
 from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
-from etdeploy.farm.engine.dask.wire import Key, key_of
+from etdeploy.farm.engine.dask.wire import FarmWorker, Key, key_of
 from etdeploy.farm.model import Offer, Order
 from etdeploy.farm.spec.model import Tls
 

@@ -15,7 +15,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.engine.dask.coordinator.answers import Parcels, Records
+from etdeploy.farm.engine.dask.answers import Parcels, Records
 from etdeploy.farm.engine.dask.host.link import obtain_parcel, sweep_parts
 from etdeploy.farm.engine.dask.wire import CHUNK_BYTES, pack
 from etdeploy.farm.model import Parcel

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("distributed", reason="Dask distributed is not installed (the extra farm)")
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.engine.dask.coordinator.orders import Hosts
+from etdeploy.farm.engine.dask.orders import Hosts
 from etdeploy.farm.engine.dask.settings import parse_address, require_safe, security_of
 from etdeploy.farm.engine.dask.wire import (
     About,

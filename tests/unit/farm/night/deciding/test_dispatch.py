@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etdeploy.farm.model import Ending, Fate, Visit, VisitState
-from etdeploy.farm.night.deciding.dispatch import (
+from etdeploy.farm.night.dispatch import (
     Situation,
     Start,
     candidates,
@@ -19,8 +19,8 @@ from etdeploy.farm.night.deciding.dispatch import (
     stuck,
     stuck_for_good,
 )
-from etdeploy.farm.night.deciding.planning import Times
 from etdeploy.farm.night.model import BarKind, Barred
+from etdeploy.farm.night.planning import Times
 from tests.support.farm_sim_engine import CRASH, offer_of
 
 DEVICES = [f"phone-{number:03d}" for number in range(4)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from etdeploy.farm.night.deciding.shelf import barred, present
+from etdeploy.farm.night.dispatch import barred, present
 from etdeploy.farm.night.model import BarKind
 from tests.support.farm_sim_engine import offer_of
 from tests.support.farm_sim_ledger import SimQuarantined, SimReservation

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.farm.model import Ending, Failure, Fate, Gates, Health
-from etdeploy.farm.night.deciding.trouble import (
+from etdeploy.farm.night.model import Rules
+from etdeploy.farm.night.trouble import (
     Seen,
     Trouble,
     room_for_trials,
@@ -16,7 +17,6 @@ from etdeploy.farm.night.deciding.trouble import (
     uses_up,
     variance_reason,
 )
-from etdeploy.farm.night.model import Rules
 
 GATES = Gates(battery_percent=30, temperature_celsius=40.0, free_bytes=1000)
 RULES = Rules()

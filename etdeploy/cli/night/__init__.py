@@ -1,1 +1,0 @@
-"""What `etdeploy farm run` shows while a night goes on, and at its end."""

@@ -1,1 +1,0 @@
-"""Weights of layers, quantised in place before the model is traced."""

@@ -1,0 +1,390 @@
+"""Linear layers: 8-bit dynamic activations, weights of 4 bits in groups or of 8 for each output.
+
+With 8da4w, a language model has the parts of `_FINER` in 8 bits unless an override says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from etdeploy.backends.registry import backend_named
+from etdeploy.backends.schemes import DEFAULT, FLOAT_SCHEMES, GROUPED_SCHEMES, SEARCHED_SCHEMES
+from etdeploy.core.console import count
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import lowering_of
+from etdeploy.export.worker.failures import WorkerError, blaming, fail
+from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.lowering.overrides import first_match
+from etdeploy.export.worker.lowering.scales import Activations, all_quantized_in_groups
+
+L = TypeVar("L", bound=torch.nn.Module)
+DEFAULT_GROUP_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Layer(Generic[L]):
+    """A layer, of however many methods it is a part.
+
+    Attributes:
+        module: The layer.
+        paths: In the model of each method, as `named_modules()` has them; the first is its name.
+    """
+
+    module: L
+    paths: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The path that a person is told."""
+        return self.paths[0]
+
+
+def layers_of(
+    spec: ExportSpec, sources: Mapping[str, Source], kind: type[L]
+) -> tuple[Layer[L], ...]:
+    """The layers of a kind, each once."""
+    found: dict[int, tuple[L, list[str]]] = {}
+    names: set[str] = set()
+    for method, source in sources.items():
+        # A language model is a part of what its methods are traced from.
+        root = source.module.model if spec.generation else source.module
+        for path, layer in root.named_modules():
+            if not isinstance(layer, kind):
+                continue
+            _, paths = found.setdefault(id(layer), (layer, []))
+            if not paths and path in names:
+                paths.append(f"{method}.{path}")
+            paths.append(path)
+            names.add(path)
+    return tuple(Layer(layer, tuple(dict.fromkeys(paths))) for layer, paths in found.values())
+
+
+def apply(config: Any, layers: Sequence[Layer[Any]], what: str) -> None:
+    """Quantises the weights of layers in place, so that methods that share a layer share them.
+
+    Args:
+        config: torchao's.
+        layers: All of one kind.
+        what: They are, for a message: `the linear layers`.
+
+    Raises:
+        WorkerError: torchao cannot quantise one of them.
+    """
+    from torchao.quantization.quant_api import quantize_
+
+    modules = {id(layer.module) for layer in layers}
+    with blaming("quantization", f"{what} cannot be quantised:"):
+        quantize_(
+            torch.nn.ModuleList([layer.module for layer in layers]),
+            config,
+            filter_fn=lambda layer, _: id(layer) in modules,
+        )
+
+
+Linears = Sequence[Layer[torch.nn.Linear]]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a linear layer is to be quantised.
+
+    Attributes:
+        scheme: Also one for floats.
+        group_size: Weights that share a scale; None where the scheme has no groups.
+        pattern: The override that says so; None where the recipe's scheme holds.
+        finer: Which of the parts in 8 bits it is of; empty for others.
+    """
+
+    scheme: str
+    group_size: int | None
+    pattern: str | None = None
+    finer: str = ""
+
+
+def _is_output_layer(model: Any, layer: Layer[torch.nn.Linear]) -> bool:
+    return layer.module is model.get_output_embeddings()
+
+
+def _gives_shared_values(model: Any, layer: Layer[torch.nn.Linear]) -> bool:
+    """Whether several heads of grouped-query attention share the values that it gives."""
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_attention_heads", None)
+    shared = getattr(config, "num_key_value_heads", None)
+    if not (isinstance(heads, int) and isinstance(shared, int) and shared < heads):
+        return False
+    return layer.name.rpartition(".")[2] == "v_proj"
+
+
+_EIGHT_BITS = "8da8w"
+# Parts that lose more in 4 bits than they gain, by their names in notes. No later layer evens out
+# an error of the output layer, and tied to embeddings in 8 bits it is stored once. All heads of a
+# group add up the error of the values that they share, and the layer is small: on
+# SmolLM2-135M-Instruct, 1.6 % of the file for a third of the KL divergence.
+_FINER: Mapping[str, Callable[[Any, Layer[torch.nn.Linear]], bool]] = {
+    "the output layer": _is_output_layer,
+    "the values of grouped-query attention": _gives_shared_values,
+}
+
+
+def quantize_linears(
+    spec: ExportSpec, sources: Mapping[str, Source], linears: Linears, activations: Activations
+) -> Iterator[str]:
+    """Quantises the linear layers that fit, in place; yields sentences for the user.
+
+    Raises:
+        WorkerError: None fits, or the overrides leave none.
+    """
+    finer = _finer_parts(spec, sources, linears)
+    wishes = {layer.name: _wish(spec, layer, finer) for layer in linears}
+    wanted = [layer for layer in linears if wishes[layer.name].scheme not in FLOAT_SCHEMES]
+    if linears and not wanted:
+        raise nothing_wanted(spec)
+    outputs = lowering_of(spec).grouped_outputs
+    attention = [layer.name for layer in wanted if _is_of_attention(layer.module)]
+    wanted = [layer for layer in wanted if layer.name not in attention]
+    fitting = [layer for layer in wanted if _fits(layer.module, wishes[layer.name], outputs)]
+    if not fitting:
+        exported = any(source.exported for source in sources.values())
+        sizes = {wishes[layer.name].group_size for layer in wanted}
+        modules = [each.module for each in wanted]
+        raise nothing_fits(spec, modules, sizes, exported=exported, attention=bool(attention))
+    for wish in dict.fromkeys(wishes[layer.name] for layer in fitting):
+        of_wish = [layer for layer in fitting if wishes[layer.name] == wish]
+        _apply(wish, of_wish, activations)
+    left = [layer.name for layer in wanted if layer not in fitting]
+    yield from left_notes({name: wishes[name].group_size for name in left}, outputs)
+    yield from attention_notes(spec, attention)
+    stays = {*left, *attention}
+    done = {name: wish for name, wish in wishes.items() if name not in stays}
+    chosen = Counter(wish.pattern for wish in done.values() if not wish.finer)
+    yield _coverage_note(spec, chosen[None], _convolutions(sources))
+    yield from _override_notes(spec, chosen)
+    yield from _finer_notes(done)
+    if spec.generation and any(wish.scheme in SEARCHED_SCHEMES for wish in done.values()):
+        yield _scales_note(activations)
+
+
+def _finer_parts(
+    spec: ExportSpec, sources: Mapping[str, Source], linears: Linears
+) -> dict[str, str]:
+    """The parts of layers that have 8 bits where nothing else is said, by the layers' names."""
+    mixed = {str(spec.quantization), _EIGHT_BITS} <= {*backend_named(str(spec.backend)).overrides}
+    if not (spec.generation and spec.quantization in SEARCHED_SCHEMES and mixed):
+        return {}
+    model = next(iter(sources.values())).module.model
+    return {
+        layer.name: part
+        for part, holds in _FINER.items()
+        for layer in linears
+        if holds(model, layer)
+    }
+
+
+def _wish(spec: ExportSpec, layer: Layer[Any], finer: Mapping[str, str]) -> Wish:
+    found = first_match(spec, layer.paths)
+    if found is None and layer.name in finer:
+        return Wish(_EIGHT_BITS, None, finer=finer[layer.name])
+    pattern, scheme = found or (None, str(spec.quantization))
+    if scheme not in GROUPED_SCHEMES:
+        return Wish(scheme, None, pattern)
+    size = spec.group_size or DEFAULT_GROUP_SIZE
+    return Wish(scheme, spec.override_groups.get(pattern or "", size), pattern)
+
+
+def _is_of_attention(layer: torch.nn.Linear) -> bool:
+    """Whether nn.MultiheadAttention takes its weights, and does not call it."""
+    return isinstance(layer, torch.nn.modules.linear.NonDynamicallyQuantizableLinear)
+
+
+def _fits(layer: torch.nn.Linear, wish: Wish, outputs: int) -> bool:
+    if wish.group_size is None:
+        return True
+    return bool(layer.in_features % wish.group_size == 0 and layer.out_features % outputs == 0)
+
+
+def _apply(wish: Wish, layers: Linears, activations: Activations) -> None:
+    """Quantises the weights of layers in place."""
+    from torchao.quantization.granularity import PerAxis
+    from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
+
+    if wish.group_size is None:
+        config = Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=torch.int8, weight_granularity=PerAxis(0)
+        )
+        apply(config, layers, "the linear layers")
+        return
+    with blaming("quantization", "the linear layers cannot be quantised:"):
+        squares = [activations.mean_squares.get(id(layer.module)) for layer in layers]
+        weights = [layer.module.weight for layer in layers]
+        for layer, weight in zip(
+            layers, all_quantized_in_groups(weights, wish.group_size, squares), strict=True
+        ):
+            layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
+
+
+def _convolutions(sources: Mapping[str, Source]) -> int:
+    modules = (m for source in sources.values() for m in source.module.modules())
+    return len({id(m) for m in modules if isinstance(m, torch.nn.modules.conv._ConvNd)})
+
+
+def _coverage_note(spec: ExportSpec, quantized: int, convolutions: int) -> str:
+    note = f"{spec.quantization} quantised {count(quantized, 'linear layer')}"
+    if not convolutions:
+        return f"{note}."
+    stay = "1 convolution stays" if convolutions == 1 else f"{convolutions} convolutions stay"
+    return f"{note}; {stay} in floats."
+
+
+def _override_notes(spec: ExportSpec, chosen: Counter[str | None]) -> Iterator[str]:
+    parts = [
+        f"{pattern} with {scheme}{_groups(spec, pattern)} "
+        f"({count(chosen[pattern], 'linear layer')})"
+        for pattern, scheme in spec.overrides
+    ]
+    if parts:
+        yield f"Quantised with {spec.quantization}, except: {', '.join(parts)}."
+
+
+def _finer_notes(wishes: Mapping[str, Wish]) -> Iterator[str]:
+    parts = Counter(wish.finer for wish in wishes.values() if wish.finer)
+    if parts:
+        listed = " and ".join(f"{part} ({count(n, 'layer')})" for part, n in parts.items())
+        yield (
+            f"In 8 bits, since they lose the most in 4: {listed}. A pattern of export.overrides "
+            "decides otherwise."
+        )
+
+
+def _scales_note(activations: Activations) -> str:
+    if activations.mean_squares:
+        return (
+            f"The scales of 4-bit weights have the least error with the activations on "
+            f"{activations.origin}; export.calibration names another text."
+        )
+    why = f": {activations.origin}" if activations.origin else ""
+    return f"The scales of 4-bit weights are chosen by the weights alone{why}."
+
+
+def _groups(spec: ExportSpec, pattern: str) -> str:
+    size = spec.override_groups.get(pattern)
+    return f" in groups of {size}" if size else ""
+
+
+_NAMED = 6
+# The smallest that XNNPACK takes, and a divisor of all others.
+_SMALLEST_GROUP = 32
+
+
+def nothing_wanted(spec: ExportSpec) -> WorkerError:
+    """The failure of a model that overrides leave in floats."""
+    return fail(
+        "quantization",
+        "export.overrides leaves every linear layer in floats",
+        file=spec.place("export", "overrides"),
+        remedy="Leave a pattern out, or set export.quantization: none without export.overrides.",
+    )
+
+
+def nothing_fits(
+    spec: ExportSpec,
+    linears: Sequence[torch.nn.Linear],
+    group_sizes: Collection[int | None],
+    *,
+    exported: bool,
+    attention: bool,
+) -> WorkerError:
+    """The failure of a model without a linear layer that can be quantised.
+
+    Args:
+        spec: Names the scheme.
+        linears: Those that it has, without those of attention.
+        group_sizes: That were wanted for them.
+        exported: Whether it comes as an exported program.
+        attention: Whether it has linear layers in nn.MultiheadAttention.
+    """
+    scheme = spec.quantization
+    if exported:
+        return fail(
+            "quantization",
+            f"{scheme} quantises nn.Linear layers, and an exported program has none, only "
+            "operators",
+            remedy="Name the model's factory with model.python, or quantise before torch.export.",
+        )
+    if not linears:
+        others = " but those in nn.MultiheadAttention, which calls none" if attention else ""
+        return fail(
+            "quantization",
+            f"{scheme} quantises nn.Linear layers, and the model has none{others}",
+            remedy=_other_scheme(spec, "int8_static", "quantises convolutions and attention, too."),
+        )
+    return _wrong_sizes(spec, linears, sorted({size for size in group_sizes if size}))
+
+
+def _wrong_sizes(
+    spec: ExportSpec, linears: Sequence[torch.nn.Linear], group_sizes: list[int]
+) -> WorkerError:
+    asked = " or ".join(map(str, group_sizes))
+    if any(layer.in_features % size == 0 for layer in linears for size in group_sizes):
+        multiple = lowering_of(spec).grouped_outputs
+        return fail(
+            "quantization",
+            f"no linear layer with an input size for groups of {asked} has an output size "
+            f"that is a multiple of {multiple}, as {spec.backend} needs it",
+            remedy=_other_scheme(spec, "int8_dynamic", "takes layers of any size."),
+        )
+    sizes = ", ".join(str(s) for s in sorted({layer.in_features for layer in linears}))
+    fits = any(layer.in_features % _SMALLEST_GROUP == 0 for layer in linears)
+    return fail(
+        "quantization",
+        f"no linear layer's input size ({sizes}) is a multiple of the group size {asked}",
+        remedy=f"--set export.group_size={_SMALLEST_GROUP}"
+        if fits
+        else _other_scheme(spec, "8da8w", "has no groups."),
+    )
+
+
+def _other_scheme(spec: ExportSpec, scheme: str, what: str) -> str:
+    """The remedy that names another scheme, with a backend that has it."""
+    offered = scheme in backend_named(str(spec.backend)).quantizations
+    other = "" if offered else f"--set export.backend={DEFAULT} "
+    return f"{other}--set export.quantization={scheme} {what}"
+
+
+def attention_notes(spec: ExportSpec, names: Sequence[str]) -> Iterator[str]:
+    """A sentence about the output layers of nn.MultiheadAttention.
+
+    Args:
+        spec: Names the scheme.
+        names: Theirs.
+    """
+    if names:
+        modules = [name.rpartition(".")[0] or name for name in names]
+        yield (
+            f"{spec.quantization} leaves nn.MultiheadAttention in floats, which calls no linear "
+            f"layers: {_listed(modules)}."
+        )
+
+
+def left_notes(group_sizes: Mapping[str, int | None], outputs: int) -> Iterator[str]:
+    """A sentence for each group size about the layers that it does not fit.
+
+    Args:
+        group_sizes: Of these layers, by their names.
+        outputs: What their output size has to be a multiple of.
+    """
+    size = f", or their output size not of {outputs}" if outputs > 1 else ""
+    for group_size in dict.fromkeys(group_sizes.values()):
+        names = [name for name, wanted in group_sizes.items() if wanted == group_size]
+        yield (
+            "Linear layers that stay in floats, since their input size is not a multiple of the "
+            f"group size {group_size}{size}: {_listed(names)}."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")

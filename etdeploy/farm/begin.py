@@ -1,0 +1,227 @@
+"""The files that a farm begins with, from templates: pure functions of what was found here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from datetime import timezone as zones
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from etdeploy.core.commands import quoted
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import write_atomic
+from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.resources import resource_folder
+from etdeploy.devices.base import DeviceListing
+
+FARM = "farm.yaml"
+WORKFLOW = ".github/workflows/farm.yml"
+_RESULTS = "farm-results"
+_USABLE = "device"
+# A timer starts the night; without a window that is when it begins.
+_AT = "21:55"
+
+
+@dataclass(frozen=True)
+class GroupText:
+    """A group of devices, as text of farm.yaml."""
+
+    name: str
+    properties: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Here:
+    """What a farm begins with.
+
+    Attributes:
+        folder: Where its files go, absolute.
+        devices: That are plugged in.
+        command: The etdeploy that runs, absolute.
+        repository: The top of the git repository that the folder is in; the folder itself where it
+            is in none.
+        timezone: Of this machine, by its IANA name; None where that is not known.
+        recipe: A bundled recipe to begin with.
+    """
+
+    folder: Path
+    devices: Sequence[DeviceListing]
+    command: Path
+    repository: Path
+    timezone: str | None
+    recipe: str
+
+
+def farm_files(here: Here) -> dict[Path, str]:
+    """Every file with its text, by its absolute path.
+
+    Raises:
+        UsageError: The folder's path has a line break, which would begin another line in a file.
+    """
+    if not str(here.folder).isprintable():
+        raise UsageError("the folder has a line break in its path", place=repr(str(here.folder)))
+    name = _name(here.folder.name)
+    farm = here.folder / FARM
+    in_repository = here.folder.relative_to(here.repository).as_posix()
+    prefix = "" if in_repository == "." else f"{in_repository}/"
+    groups = groups_of(here.devices)
+    units = here.folder / "systemd"
+    unit = f"etdeploy-{name}"
+    values = {
+        "name": name,
+        "file": FARM,
+        "recipe": here.recipe,
+        "groups": groups,
+        # This machine alone can be measured at any time; phones are used by day.
+        "timed": any(group.name != "here" for group in groups),
+        "timezone": here.timezone,
+        "farm": f"{prefix}{FARM}",
+        "results": f"{prefix}{_RESULTS}",
+        "folder": str(here.folder),
+        "command": str(here.command),
+        "at": _AT,
+        "cron": cron_of(here.timezone),
+        "install": _install(units, unit),
+    }
+    return {
+        farm: _rendered("farm.yaml.j2", values),
+        here.repository / WORKFLOW: _rendered("workflow.yml.j2", values),
+        units / f"{unit}.service": _rendered("service.j2", values | {"file": str(farm)}),
+        units / f"{unit}.timer": _rendered("timer.j2", values),
+    }
+
+
+def groups_of(devices: Iterable[DeviceListing]) -> list[GroupText]:
+    """A group for each connected device; this machine where there is none.
+
+    One that cannot be used now is there too: its state may be another one tonight.
+    """
+    found: list[GroupText] = []
+    for device in devices:
+        if device.kind in ("host", "qemu"):
+            continue
+        model = device.facts.model if device.facts else None
+        wanted = _name(model or device.name.replace(":", "-")).lower()
+        names = {group.name for group in found}
+        name = next(
+            n for n in (wanted, *(f"{wanted}-{i}" for i in range(2, 1000))) if n not in names
+        )
+        state = "" if device.status == _USABLE else f"now: {device.status}"
+        found.append(GroupText(name, f"name: {_yaml(device.name)}", state))
+    return found or [GroupText("here", "name: host", "no phone or board is connected")]
+
+
+def cron_of(timezone: str | None) -> str:
+    """When a workflow starts, as minute and hour in UTC, which is all that its clock knows.
+
+    Just before ten in the evening by the clock here; where that is set back in winter, an hour
+    earlier then, and the night waits for its window.
+    """
+    zone = ZoneInfo(timezone) if timezone else zones.utc
+    hour, minute = map(int, _AT.split(":"))
+    here = [datetime(2026, month, 2, hour, minute, tzinfo=zone) for month in (1, 7)]
+    ahead = max(each.replace(tzinfo=zones.utc) - each for each in here)
+    start = here[0].replace(tzinfo=zones.utc) - ahead
+    return f"{start.minute} {start.hour} * * *"
+
+
+def _install(units: Path, unit: str) -> list[str]:
+    files = " ".join(quoted(units / f"{unit}.{kind}") for kind in ("service", "timer"))
+    return [
+        "mkdir -p ~/.config/systemd/user",
+        f"cp {files} ~/.config/systemd/user/",
+        "systemctl --user daemon-reload",
+        f"systemctl --user enable --now {unit}.timer",
+        f"systemctl --user start --no-block {unit}.service   # now already: it waits for a window",
+        f"journalctl --user -u {unit} -f   # what it says",
+    ]
+
+
+def _rendered(template: str, values: dict[str, object]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    # YAML and units are no HTML: what needs it is escaped by the filters.
+    environment = Environment(
+        loader=FileSystemLoader(resource_folder("templates") / "farm"),
+        autoescape=False,  # noqa: S701
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"unit": unit_text, "unit_word": unit_word, "shell": quoted}
+    return environment.get_template(template).render(values)
+
+
+def unit_text(text: str) -> str:
+    """A value in a unit file: `%` begins a specifier there (systemd.unit(5))."""
+    return text.replace("%", "%%")
+
+
+def unit_word(text: str) -> str:
+    """One word of a command in a unit file, by the rules of systemd.service(5)."""
+    escaped = unit_text(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return f'"{escaped}"' if re.search(r"[^A-Za-z0-9_./:=@%+-]", text) else escaped
+
+
+def _yaml(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _name(text: str) -> str:
+    """A name that farm.yaml takes, like the text."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:64].strip("-._")
+    return name or "farm"
+
+
+def write_new(files: Mapping[Path, str]) -> list[Path]:
+    """Writes files that are not there yet; those that are there just so are left.
+
+    Args:
+        files: Texts by absolute paths.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UsageError: One is there with another content, or cannot be written; none was changed then.
+        OSError: The disk is full.
+    """
+    try:
+        new = [path for path, text in files.items() if not _is_there(path, text)]
+        for path in new:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        for path in new:
+            write_atomic(path, files[path])
+    except OSError as error:
+        if no_room_in(error):
+            raise
+        raise UsageError(
+            f"the files of a farm cannot be written: {error.strerror or error}",
+            place=error.filename and str(error.filename),
+            remedy="Name another folder: etdeploy farm init FOLDER",
+        ) from error
+    return new
+
+
+def _is_there(path: Path, text: str) -> bool:
+    """Whether a file is there with this text.
+
+    Raises:
+        UsageError: Something else is there.
+    """
+    if not os.path.lexists(path):
+        return False
+    if path.is_file() and path.read_bytes() == text.encode():
+        return True
+    raise UsageError(
+        "this exists already; nothing was written",
+        place=str(path),
+        remedy="Rename or remove it if you do not need it, or name another folder: "
+        "etdeploy farm init FOLDER",
+    )

@@ -1,1 +1,0 @@
-"""Writes the files that a farm begins with."""

@@ -1,1 +1,0 @@
-"""What a night decides, as pure functions: no clock, no device, no store."""

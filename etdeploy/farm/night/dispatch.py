@@ -1,0 +1,304 @@
+"""Which visits begin now, and which can no longer. Pure: no clock, no device, no store.
+
+A device measures one visit at a time. Its own visits come first, repeat by repeat, so that the
+repeats of a recipe lie apart and the recipes take turns. Visits that may go to several devices go
+to the one with the least left to do; those that take longest go first (LPT, Graham 1969: at most
+4/3 of the shortest possible night, where the devices are alike).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from etdeploy.farm.model import Fate, Offer, Visit, VisitState
+from etdeploy.farm.night.model import BarKind, Barred, listed
+from etdeploy.farm.night.parts import QuarantinedLike, ReservationLike
+from etdeploy.farm.night.planning import Times
+from etdeploy.farm.night.trouble import text_of
+
+
+@dataclass(frozen=True)
+class Present:
+    """The devices that are offered, each once.
+
+    Attributes:
+        held: The offer that is used, by identity; it may have a problem.
+        doubles: Other hosts that offer the same, by identity.
+    """
+
+    held: dict[str, Offer]
+    doubles: dict[str, tuple[str, ...]]
+
+
+def present(offers: Iterable[Offer], holders: Mapping[str, str]) -> Present:
+    """Chooses a host for each device.
+
+    The host that first offered it keeps it while it offers it without a problem, so that two hosts
+    with the same phone do not take turns; the other is there in case.
+
+    Args:
+        offers: In the engine's order.
+        holders: The host that had each device until now, by identity.
+    """
+    found: dict[str, list[Offer]] = {}
+    for offer in offers:
+        found.setdefault(offer.identity, []).append(offer)
+    held, doubles = {}, {}
+    for identity, same in found.items():
+        mine = holders.get(identity)
+        held[identity] = min(same, key=lambda offer: (bool(offer.problem), offer.host != mine))
+        others = {offer.host for offer in same} - {held[identity].host}
+        if others:
+            doubles[identity] = tuple(sorted(others))
+    return Present(held, doubles)
+
+
+def barred(
+    offers: Mapping[str, Offer],
+    seen: Mapping[str, tuple[Offer, datetime]],
+    reservations: Collection[ReservationLike],
+    quarantined: Collection[QuarantinedLike],
+    aside: Mapping[str, str],
+) -> dict[str, Barred]:
+    """Why devices cannot be used, by identity; those that can are not in it.
+
+    Args:
+        offers: That are there now, each device once.
+        seen: Every device of this night as it was offered last, and when.
+        reservations: Those that hold.
+        quarantined: Devices that were set aside.
+        aside: Why this night has set devices aside, by identity: the shelf may not have noted it.
+    """
+    found = {}
+    for identity, (last, at) in seen.items():
+        offer = offers.get(identity)
+        if offer is None:
+            found[identity] = Barred(BarKind.AWAY, f"unplugged since {clock(at)}")
+        elif offer.problem:
+            todo = f" ({' '.join(offer.remedy.split())})" if offer.remedy else ""
+            found[identity] = Barred(BarKind.PROBLEM, f"not usable: {offer.problem}{todo}")
+        for claim in reservations:
+            if claim.is_of(last.lock, last.host, last.name):
+                text = f"reserved by {claim.owner} until {clock(claim.until)}"
+                found[identity] = Barred(BarKind.RESERVED, text, claim.until)
+        reasons = [q.reason for q in quarantined if q.is_of(last.lock, last.host, last.name)]
+        if identity in aside:
+            reasons.append(aside[identity])
+        if reasons:
+            found[identity] = Barred(BarKind.QUARANTINED, f"quarantined because {reasons[-1]}")
+    return found
+
+
+def clock(at: datetime) -> str:
+    """A date and time as they are here."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M %Z}"
+
+
+Round = tuple[str, str, int]
+"""Recipe, group and repeat: its visits go to different devices."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is decided from.
+
+    Attributes:
+        now_s: Seconds since the beginning of the night.
+        bound: Waiting visits with a device of their own, by its identity.
+        floating: Waiting visits of several devices.
+        free: Devices that may be used now and have nothing to do, by identity.
+        barred: Why other devices may not be used.
+        ready: (recipe, identity) of which there is a parcel.
+        pauses: Visits that may not begin before this time, in seconds of the night.
+        taken: Devices on which a visit of the round runs or succeeded.
+        trials: How many more attempts may begin of recipes that have not succeeded yet; any number
+            of the others.
+        last: The recipe that a device measured last.
+        times: How long attempts take.
+    """
+
+    now_s: float
+    bound: Mapping[str, Collection[VisitState]]
+    floating: Collection[VisitState]
+    free: Mapping[str, Offer]
+    barred: Mapping[str, Barred] = field(default_factory=dict)
+    ready: Collection[tuple[str, str]] = ()
+    pauses: Mapping[str, float] = field(default_factory=dict)
+    taken: Mapping[Round, Collection[str]] = field(default_factory=dict)
+    trials: Mapping[str, int] = field(default_factory=dict)
+    last: Mapping[str, str] = field(default_factory=dict)
+    times: Times = field(default_factory=Times)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A visit that begins on a device."""
+
+    visit: str
+    identity: str
+
+
+def dispatch(situation: Situation) -> list[Start]:
+    """The visits that begin now, at most one on each free device."""
+    trials = dict(situation.trials)
+    starts: list[Start] = []
+    due = {identity: _due(situation, identity) for identity in situation.free}
+    ready = [identity for identity, states in due.items() if states]
+    if trials:
+        # What has most to do begins first, where not everything may: it decides how long the
+        # night takes.
+        ready.sort(key=lambda identity: (-_left_s(situation, identity), identity))
+    for identity in ready:
+        allowed = [each for each in due[identity] if trials.get(each.visit.recipe, 1) > 0]
+        if allowed:
+            chosen = min(allowed, key=lambda state: _order(state.visit, identity, situation))
+            _begin(chosen, identity, starts, trials)
+    if situation.floating:
+        taken = {start.identity for start in starts}
+        idle = {each: _left_s(situation, each) for each in situation.free if each not in taken}
+        _floating(situation, idle, starts, trials)
+    return starts
+
+
+def _floating(
+    situation: Situation, idle: dict[str, float], starts: list[Start], trials: dict[str, int]
+) -> None:
+    """Gives visits that may go to several devices to those that are idle."""
+    used = {round_: set(names) for round_, names in situation.taken.items()}
+    for state in sorted(situation.floating, key=lambda each: _longest_first(each, situation)):
+        if not idle:
+            return
+        visit = state.visit
+        if not _is_due(state, situation, trials):
+            continue
+        around = used.setdefault(round_of(visit), set())
+        fit = [
+            identity
+            for identity in candidates(state, situation.barred, around)
+            if identity in idle and (visit.recipe, identity) in situation.ready
+        ]
+        if fit:
+            chosen = min(fit, key=lambda each: (idle[each], each))
+            _begin(state, chosen, starts, trials)
+            around.add(chosen)
+            del idle[chosen]
+
+
+def _begin(state: VisitState, identity: str, starts: list[Start], trials: dict[str, int]) -> None:
+    starts.append(Start(state.visit.id, identity))
+    if state.visit.recipe in trials:
+        trials[state.visit.recipe] -= 1
+
+
+def _due(situation: Situation, identity: str) -> list[VisitState]:
+    """The device's own visits that may begin now."""
+    now_s, pauses, ready = situation.now_s, situation.pauses, situation.ready
+    return [
+        state
+        for state in situation.bound.get(identity, ())
+        if state.visit.not_before_s <= now_s
+        and pauses.get(state.visit.id, 0.0) <= now_s
+        and (state.visit.recipe, identity) in ready
+    ]
+
+
+def _is_due(state: VisitState, situation: Situation, trials: Mapping[str, int]) -> bool:
+    due_s = max(state.visit.not_before_s, situation.pauses.get(state.visit.id, 0.0))
+    return due_s <= situation.now_s and trials.get(state.visit.recipe, 1) > 0
+
+
+def _left_s(situation: Situation, identity: str) -> float:
+    """How long the device's own visits will take."""
+    waiting = situation.bound.get(identity, ())
+    return sum(situation.times.expected_s(state.visit.recipe, identity) for state in waiting)
+
+
+def _order(visit: Visit, identity: str, situation: Situation) -> tuple[object, ...]:
+    """The next visit of a device: repeats in turn, not the same recipe twice running."""
+    again = situation.last.get(identity) == visit.recipe
+    return (visit.repeat, again, -situation.times.expected_s(visit.recipe, identity), visit.id)
+
+
+def _longest_first(state: VisitState, situation: Situation) -> tuple[object, ...]:
+    visit = state.visit
+    # Of two that take as long, the one that fewer devices can do.
+    long_s = situation.times.expected_s(visit.recipe)
+    return (visit.repeat, -long_s, len(visit.among), visit.id)
+
+
+def round_of(visit: Visit) -> Round:
+    """The round that the visit belongs to."""
+    return (visit.recipe, visit.group, visit.repeat)
+
+
+def candidates(
+    state: VisitState, barred: Mapping[str, Barred], taken: Collection[str]
+) -> tuple[str, ...]:
+    """Devices that the visit may go to now or once they are free.
+
+    A retry goes to a device that it has not failed on, even if it has to wait for it; to one of
+    the others only where there is none. Of the visits of a round, each goes to another device:
+    `take: 3` means three devices.
+    """
+    visit = state.visit
+    if visit.device is not None:
+        return () if visit.device in barred else (visit.device,)
+    usable = [each for each in visit.among if each not in barred and each not in taken]
+    failed = [end.identity for end in state.attempts if end.fate is Fate.FAILED]
+    fresh = [each for each in usable if each not in failed]
+    other = [each for each in usable if failed and each != failed[-1]]
+    return tuple(fresh or other or usable)
+
+
+def stuck(state: VisitState, situation: Situation) -> bool:
+    """Whether no device could measure it, even if all were free."""
+    taken = situation.taken.get(round_of(state.visit), ())
+    return not candidates(state, situation.barred, taken)
+
+
+def stuck_for_good(state: VisitState, situation: Situation, end: datetime | None) -> bool:
+    """Whether only a person could change that: quarantined, or reserved beyond the end."""
+    devices = state.visit.among if state.visit.device is None else (state.visit.device,)
+    return all(_for_good(situation.barred.get(each), end) for each in devices)
+
+
+def _for_good(why: Barred | None, end: datetime | None) -> bool:
+    if why is None:
+        return False
+    if why.kind is BarKind.RESERVED and why.until and end:
+        return why.until >= end
+    return why.kind is BarKind.QUARANTINED
+
+
+def waiting(situation: Situation) -> Iterator[VisitState]:
+    """All visits that wait."""
+    for states in situation.bound.values():
+        yield from states
+    yield from situation.floating
+
+
+def missed_because(state: VisitState, situation: Situation, over: str) -> str:
+    """Why a visit was not measured.
+
+    Args:
+        state: Of the visit.
+        situation: At the end.
+        over: Why nothing else can begin: `the window closed`.
+    """
+    visit = state.visit
+    devices = visit.among if visit.device is None else (visit.device,)
+    why = [f"{each} {situation.barred[each].text}" for each in devices if each in situation.barred]
+    if not devices:
+        text = "no device matches"
+    elif len(why) == len(devices):
+        text = situation.barred[devices[0]].text if len(devices) == 1 else listed(why)
+    elif stuck(state, situation):
+        text = "each of its devices is away or measures another visit of the same round"
+    else:
+        text = f"{over} before its turn"
+    if state.attempts:
+        last = state.attempts[-1]
+        text += f"; the attempt before: {text_of(last)}"
+    return text

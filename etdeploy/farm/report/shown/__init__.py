@@ -1,1 +1,0 @@
-"""A night as text, Markdown, JUnit XML and a page."""

@@ -1,0 +1,172 @@
+"""What all forms of a night's report say in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from etdeploy.core.console import count
+from etdeploy.core.layout import table
+from etdeploy.farm.report.model import Cause, DeviceNight, NightReport
+from etdeploy.farm.verdicts.model import NightFinding, Since, Verdict, VerdictKind
+from etdeploy.history.check import OUTPUTS
+from etdeploy.history.metrics import HEADLINES, LATENCY, shown, title
+from etdeploy.report.shown import NOTHING, moment, percent
+
+_MOST_NAMES = 4
+
+
+def first_number(verdict: Verdict) -> NightFinding | None:
+    """The number that a verdict is about: the worst one, else the one records are compared by."""
+    same = [each for each in verdict.findings if each.kind is verdict.kind]
+    heads = [each for each in verdict.findings if each.metric in HEADLINES]
+    bad = verdict.kind not in (VerdictKind.NO_DIFFERENCE, VerdictKind.NOT_JUDGED)
+    return next(iter((same if bad else []) + heads + same), None)
+
+
+def value_text(finding: NightFinding | None) -> str:
+    """The night's value with its unit, and of what it is where that is not the latency."""
+    if finding is None or finding.metric == OUTPUTS or finding.value is None:
+        return NOTHING
+    what = "" if finding.metric == LATENCY else f" {title(finding.metric)}"
+    disturbed = " (disturbed)" if finding.disturbed else ""
+    return f"{shown(finding.metric, finding.value)}{what}{disturbed}"
+
+
+def change_text(finding: NightFinding | None) -> str:
+    """How far it is from the level before, in percent."""
+    if finding is None or finding.ratio is None:
+        return NOTHING
+    return f"{100 * (finding.ratio.median - 1):+.1f} %"
+
+
+def since_text(since: Since | None) -> str:
+    """When a number became worse, with the commits; empty without a change."""
+    if since is None:
+        return ""
+    when = f"since {moment(since.started_at)}" if since.dated else "since the last night"
+    commits = f", commits {since.commits}" if since.commits else ""
+    others = [text for text in since.differs if not text.startswith("recipe ")]
+    return f"{when}{commits}" + (f" ({'; '.join(others)})" if others else "")
+
+
+def spread_text(finding: NightFinding | None) -> str:
+    """How far repeats of one night are apart."""
+    if finding is None or finding.within_percent is None:
+        return NOTHING
+    return percent(finding.within_percent)
+
+
+def where(cause: Cause) -> str:
+    """Which recipes on which devices, in a few words."""
+    recipes = list(dict.fromkeys(place.recipe for place in cause.places))
+    devices = list(dict.fromkeys(place.device for place in cause.places))
+    return f"{_some(recipes)} on {_some(devices)}"
+
+
+def health_text(device: DeviceNight) -> str:
+    """Battery, temperature and room at the end of its last attempt."""
+    return ", ".join(_health(device)) or NOTHING
+
+
+def _health(device: DeviceNight) -> Iterator[str]:
+    from etdeploy.core.console import size
+
+    health = device.health
+    if health is None:
+        return
+    if health.battery_percent is not None:
+        yield f"battery {health.battery_percent} %"
+    if device.warmest_celsius is not None:
+        yield f"at most {device.warmest_celsius:.0f} °C"
+    if health.free_bytes is not None:
+        yield f"{size(health.free_bytes)} free"
+    if health.thermal_status:
+        yield f"thermal status {health.thermal_status}"
+
+
+def when(report: NightReport) -> str:
+    """When the night was."""
+    night = report.night
+    end = f" to {moment(night.finished_at)}" if night.finished_at else ", not finished"
+    return f"{moment(night.started_at)}{end}"
+
+
+def measured(report: NightReport) -> str:
+    """How much of it was measured."""
+    told = report.totals
+    return f"{told.done:,} of {count(told.visits, 'visit')} measured"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+_LOUD = (VerdictKind.REGRESSED,)
+_BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
+
+
+def night_text(report: NightReport, width: int | None = None) -> str:
+    """The whole report, verdicts first.
+
+    Args:
+        report: The night.
+        width: The maximum line length of tables; None for lines of any length.
+    """
+    return "\n\n".join(part for part in _parts(report, width) if part)
+
+
+def _parts(report: NightReport, width: int | None) -> Iterator[str]:
+    night = report.night
+    yield (f"{night.farm}, night {night.id}: {report.headline}\n{when(report)}; {measured(report)}")
+    if report.verdicts:
+        yield _verdicts(report, width)
+    yield "\n".join(line for each in report.verdicts for line in _why(each))
+    yield _causes("failed", report.failures)
+    yield _causes("missed", report.missed)
+    yield _devices(report, width)
+
+
+def _verdicts(report: NightReport, width: int | None) -> str:
+    rows = []
+    for verdict in report.verdicts:
+        number = first_number(verdict)
+        kind = str(verdict.kind)
+        rows.append([
+            verdict.recipe, verdict.device, str(len(verdict.run_ids)), value_text(number),
+            change_text(number), spread_text(number),
+            kind.upper() if verdict.kind in _LOUD else kind,
+        ])  # fmt: skip
+    columns = ("recipe", "device", "runs", "value", "change", "between runs", "verdict")
+    return table(columns, rows, right=columns[2:6], width=width)
+
+
+def _why(verdict: Verdict) -> Iterator[str]:
+    if verdict.kind not in _BAD and verdict.kind is not VerdictKind.NOT_JUDGED:
+        return
+    yield f"{verdict.recipe} on {verdict.device}: {verdict.kind}: {verdict.reason}"
+    if verdict.since:
+        yield f"  {since_text(verdict.since)}"
+    if verdict.remedy:
+        yield f"  what to do: {verdict.remedy}"
+
+
+def _causes(what: str, causes: tuple[Cause, ...]) -> str:
+    lines = []
+    for cause in causes:
+        lines.append(f"{count(len(cause.places), 'visit')} {what}: {where(cause)}")
+        lines.append(
+            f"  {cause.kind}: {cause.message}" if what == "failed" else f"  {cause.message}"
+        )
+        lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
+    return "\n".join(lines)
+
+
+def _devices(report: NightReport, width: int | None) -> str:
+    rows = [
+        [each.label, each.host or None, str(each.done), str(each.failed), str(each.missed),
+         f"QUARANTINED: {each.quarantined}" if each.quarantined else health_text(each)]
+        for each in report.devices
+    ]  # fmt: skip
+    columns = ("device", "host", "done", "failed", "missed", "health")
+    return table(columns, rows, right=columns[2:5], width=width) if rows else ""
