@@ -99,8 +99,9 @@ def reached(starts: Iterator[str], graph: dict[str, set[str]]) -> set[str]:
 
 def asserts_on_wording(function: ast.FunctionDef) -> bool:
     """Whether an assertion, or `match` of `pytest.raises`, has a text that is a sentence's part."""
-    parts = [node for node in ast.walk(function) if isinstance(node, ast.Assert)]
-    parts += [node for node in ast.walk(function) if isinstance(node, ast.keyword) and node.arg == "match"]  # fmt: skip  # noqa: E501
+    parts: list[ast.AST] = [node for node in ast.walk(function) if isinstance(node, ast.Assert)]
+    keywords = (node for node in ast.walk(function) if isinstance(node, ast.keyword))
+    parts += [node for node in keywords if node.arg == "match"]
     return any(
         isinstance(node, ast.Constant)
         and isinstance(node.value, str)
@@ -118,8 +119,11 @@ def counts(root: Path) -> dict[str, str]:
     importers = Counter(name for names in graph.values() for name in names)
     plain = [name for name in own if not name.endswith(("__init__", "__main__"))]
     classes = Counter(
-        node.name for m in own.values() for node in ast.walk(m.tree) if isinstance(node, ast.ClassDef)
-    )  # fmt: skip
+        node.name
+        for module in own.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+    )
     code = sum(map(code_lines, own.values()))
     docs = sum(map(docstring_lines, own.values()))
     functions = [

@@ -35,7 +35,8 @@ LAYERS = (
     ("core",),
 )
 RANK = {package: len(LAYERS) - i for i, layer in enumerate(LAYERS) for package in layer}
-# Subpackages, from the top down: one imports only from lower lines of its package (and itself). "" stands for the modules that no line names.
+# Subpackages, from the top down: one imports only from lower lines of its package (and itself). ""
+# stands for the modules that no line names.
 ROOMS = {
     "devices": (("registry",), ("android", "ios", "ssh"), ("adb", "local", "remote"), ("",)),
     "graph": (("many",), ("",), ("tasks",)),
