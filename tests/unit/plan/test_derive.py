@@ -70,7 +70,7 @@ def test_plan_is_the_recorded_one(name: str) -> None:
     assert plan.model_dump(mode="json") == recorded
 
 
-@pytest.mark.parametrize(("recipe", "target"), golden_plans.cases())
+@pytest.mark.parametrize(("recipe", "target"), golden_plans.CASES)
 def test_plan_from_source_is_the_recorded_one(recipe: str, target: str) -> None:
     recorded = golden_plans.path_of(recipe, target).read_text()
     assert golden_plans.render(recipe, target) == recorded
@@ -78,7 +78,7 @@ def test_plan_from_source_is_the_recorded_one(recipe: str, target: str) -> None:
 
 def test_every_recorded_plan_from_source_has_its_case() -> None:
     names = {path.name for path in golden_plans.FOLDER.iterdir()}
-    assert names == {golden_plans.path_of(*case).name for case in golden_plans.cases()}
+    assert names == {golden_plans.path_of(*case).name for case in golden_plans.CASES}
 
 
 def test_every_recorded_plan_has_its_case() -> None:
