@@ -1,4 +1,4 @@
-"""The recorded plans of recipes that are built from source; every option and component is in one of them.
+"""Recorded plans from source; every option and component is in one of them.
 
 `python -m tests.support.golden_plans` writes them anew; look at the difference before it is kept.
 """
