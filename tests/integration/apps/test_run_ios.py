@@ -195,6 +195,7 @@ def test_wrong_outputs_of_an_app_are_wrong(plugged: Plugged) -> None:
     assert "--device host, without --as app and --app" in result.stderr
 
 
+@pytest.mark.nightly
 def test_what_the_phone_or_the_app_says_is_told(plugged: Plugged) -> None:
     phone = plugged.phone
     phone.launch_error = (
@@ -225,6 +226,7 @@ def test_what_the_phone_or_the_app_says_is_told(plugged: Plugged) -> None:
     assert phone.installs == 1
 
 
+@pytest.mark.nightly
 def test_a_crash_and_a_lack_of_memory_are_told_from_the_phones_reports(plugged: Plugged) -> None:
     named: list[str] = []
 

@@ -65,18 +65,21 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(toolchain, folder / "build")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cpu", ["cortex-a53", "cortex-a76", "max,sve=off"])
 def test_it_runs_without_a_c_library(built: Built, cpu: str) -> None:
     argv = ["qemu-aarch64-static", "-L", "/nowhere", "-cpu", cpu, str(built.program)]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == _SAYS
 
 
+@pytest.mark.nightly
 def test_code_for_newer_processors_is_in_it(built: Built) -> None:
     argv = ["qemu-aarch64-static", "-cpu", "max", str(built.program), "half"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert said == _SAYS + "half 3.5\n"
 
 
+@pytest.mark.nightly
 def test_it_is_static_stripped_and_fits_large_pages(built: Built) -> None:
     from elftools.elf.elffile import ELFFile
 
@@ -89,6 +92,7 @@ def test_it_is_static_stripped_and_fits_large_pages(built: Built) -> None:
     assert {s["p_align"] % 16384 for s in segments if s["p_type"] == "PT_LOAD"} == {0}
 
 
+@pytest.mark.nightly
 def test_zig_keeps_to_the_cache_that_it_was_given(built: Built) -> None:
     beside = built.toolchain.compiler.parents[1] / "cache"
     assert beside.is_dir() != ("ZIG_GLOBAL_CACHE_DIR" in os.environ)
@@ -96,6 +100,7 @@ def test_zig_keeps_to_the_cache_that_it_was_given(built: Built) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ccache") is None, reason="ccache is not installed")
+@pytest.mark.nightly
 def test_ccache_works_with_it(built: Built, tmp_path: Path) -> None:
     source = tmp_path / "source.cpp"
     source.write_text("int answer() { return 42; }\n")
