@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etdeploy.backends import vulkan_query
 from etdeploy.backends.base import Backend
 from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
@@ -313,58 +313,10 @@ def driver_blocker(*, finished: bool = False) -> Blocker | None:
 @cache
 def vulkan_problem() -> str | None:
     """What Vulkan says; None if it has a device, or if asking it failed."""
-    argv = (sys.executable, "-I", "-S", str(__file__))
+    argv = (sys.executable, "-I", "-S", str(vulkan_query.__file__))
     outcome = process.run(process.Request(argv, timeout_s=_QUERY_TIMEOUT_S))
     said = outcome.stderr.splitlines()
     return said[-1] if outcome.exit_code == 1 and said else None
-
-
-_ERRORS = {
-    -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
-    -3: "VK_ERROR_INITIALIZATION_FAILED",
-    -9: "VK_ERROR_INCOMPATIBLE_DRIVER",
-}
-
-
-class _InstanceCreateInfo(ctypes.Structure):
-    """VkInstanceCreateInfo of vulkan_core.h."""
-
-    _fields_ = (
-        ("structure_type", ctypes.c_int32),
-        ("next", ctypes.c_void_p),
-        ("flags", ctypes.c_uint32),
-        ("application", ctypes.c_void_p),
-        ("layer_count", ctypes.c_uint32),
-        ("layers", ctypes.c_void_p),
-        ("extension_count", ctypes.c_uint32),
-        ("extensions", ctypes.c_void_p),
-    )
-
-
-def problem() -> str:
-    """Why there is no device; empty if there is one."""
-    try:
-        library = ctypes.CDLL("libvulkan.so.1")
-    except OSError as error:
-        return str(error)
-    # VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO is 1.
-    info, instance = _InstanceCreateInfo(1), ctypes.c_void_p()
-    result = library.vkCreateInstance(ctypes.byref(info), None, ctypes.byref(instance))
-    if result != 0:
-        return _said("vkCreateInstance", result)
-    devices = ctypes.c_uint32()
-    result = library.vkEnumeratePhysicalDevices(instance, ctypes.byref(devices), None)
-    if result != 0:
-        return _said("vkEnumeratePhysicalDevices", result)
-    return "" if devices.value else "no driver has a device"
-
-
-def _said(function: str, result: int) -> str:
-    return f"{function} gives {_ERRORS.get(result, f'VkResult {result}')}"
-
-
-if __name__ == "__main__":
-    sys.exit(problem() or None)
 
 
 _UNAVAILABLE = re.compile(r"backend VulkanBackend is linked, but not available(?:: (?P<why>.+))?")

@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def pip_command(requirement: str) -> str:

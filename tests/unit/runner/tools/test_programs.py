@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.commands import pip_command
+from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import BuildError, require
 from etdeploy.runner.tools.programs import find_compiler, find_tools, probe_tools
 from etdeploy.targets.platforms import find_target
@@ -151,3 +151,9 @@ def test_probe_lists_every_tool_with_version_or_remedy(bare: Path) -> None:
 
 def test_probe_names_the_cross_compiler(bare: Path) -> None:
     assert "aarch64-linux-gnu-g++" in [tool.name for tool in probe_tools(_ARM, _X86)]
+
+
+def test_an_extra_is_installed_from_the_clone_where_there_is_one() -> None:
+    clone = Path(__file__).parents[4]
+    assert (clone / "pyproject.toml").is_file()
+    assert pip_command("etdeploy[llm]").endswith(quoted(f"--editable={clone}[llm]"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends import vulkan
+from etdeploy.backends import vulkan_query
 
 pytestmark = [
     pytest.mark.integration,
@@ -20,7 +20,7 @@ pytestmark = [
 
 def _asked(**environ: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-I", "-S", vulkan.__file__],
+        [sys.executable, "-I", "-S", vulkan_query.__file__],
         env={**os.environ, **environ},
         check=False,
         capture_output=True,
