@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from etdeploy.farm.verdicts.night import sure
 from etdeploy.farm.verdicts.pair import twice_of
-from etdeploy.farm.verdicts.rule import Distance, distance
+from etdeploy.farm.verdicts.rule import Deviation, distance
 
 METRIC = "latency_ms"
 PAIRS = 200
@@ -108,7 +108,7 @@ def farm(noise: Noise, bad: int, slower: float, allowed: float, rounds: int) -> 
                    suspected / rounds, share * first, share * second)  # fmt: skip
 
 
-def _pair(noise: Noise, draw: random.Random, slower: float) -> tuple[Distance | None, ...]:
+def _pair(noise: Noise, draw: random.Random, slower: float) -> tuple[Deviation | None, ...]:
     """Two nights by those before each, and then both by the nights before both."""
     before = [noise.night(draw, 3) for _ in range(20)]
     one, two = (noise.night(draw, 3, slower) for _ in range(2))
@@ -120,11 +120,11 @@ def _pair(noise: Noise, draw: random.Random, slower: float) -> tuple[Distance | 
     )
 
 
-def _worse(away: Distance | None, allowed: float) -> bool:
+def _worse(away: Deviation | None, allowed: float) -> bool:
     return away is not None and away.worse(METRIC, allowed)
 
 
-def _chance(away: Distance | None) -> float:
+def _chance(away: Deviation | None) -> float:
     return 1.0 if away is None or away.as_bad else away.chance
 
 

@@ -17,7 +17,7 @@ from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.timing.series import series_of
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
-from etdeploy.program.distance import Distance, measure_distance
+from etdeploy.program.distance import TensorDistance, measure_distance
 from etdeploy.program.folder import InputSet, Provenance, Stored, TensorFile
 from etdeploy.program.model import Plain
 from etdeploy.recipe.model import Tolerance
@@ -200,7 +200,11 @@ def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectat
 
 
 def judged(
-    name: str, tensor: TensorFile, distance: Distance, limits: Limits, step: float | None = None
+    name: str,
+    tensor: TensorFile,
+    distance: TensorDistance,
+    limits: Limits,
+    step: float | None = None,
 ) -> OutputCheck:
     """The verdict on one output."""
     judges_angle = "float" in tensor.dtype or limits.cosine_similarity is not None
@@ -226,7 +230,7 @@ def judged(
     )
 
 
-def _problem(distance: Distance) -> str | None:
+def _problem(distance: TensorDistance) -> str | None:
     if not distance.odd_places:
         return None
     return (
@@ -234,7 +238,7 @@ def _problem(distance: Distance) -> str | None:
     )
 
 
-def _remark(distance: Distance, limits: Limits) -> str | None:
+def _remark(distance: TensorDistance, limits: Limits) -> str | None:
     """What weakens the comparison of an output without a problem."""
     odd = distance.elements - distance.compared
     if odd:
@@ -250,7 +254,7 @@ def _remark(distance: Distance, limits: Limits) -> str | None:
     return None
 
 
-def _within(distance: Distance, limits: Limits) -> bool:
+def _within(distance: TensorDistance, limits: Limits) -> bool:
     error, rms, cosine = distance.max_abs_error, distance.rms_error, distance.cosine_similarity
     if error is None or rms is None or cosine is None:
         return True

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from etdeploy.bench.records.conditions import Cooldown, DeviceSample
+from etdeploy.bench.records.conditions import CooldownWait, DeviceSample
 from etdeploy.bench.units import long_time
 from etdeploy.core.cancel import sleep_until_stopped
 from etdeploy.core.errors import DeviceError
@@ -39,7 +39,7 @@ class Observed:
     before: DeviceState | None = None
     after: DeviceState | None = None
     during: tuple[TimedState, ...] = ()
-    cooldown: Cooldown | None = None
+    cooldown: CooldownWait | None = None
     clock_step_s: float = 0.0
 
     @property
@@ -171,7 +171,7 @@ def wait_until_cool(
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Cooldown | None:
+) -> CooldownWait | None:
     """Waits until the device is at most as warm as the recipe wants, or the time is over.
 
     Args:
@@ -203,7 +203,7 @@ def wait_until_cool(
         sleep_until_stopped(min(_PERIOD_S, wanted.timeout_s - passed), clock, sleep)
         # A sensor that stops answering says no more than it said.
         last = cooling_sensor(read()) or last
-    return Cooldown(
+    return CooldownWait(
         sensor=last[0],
         from_celsius=first[1],
         to_celsius=last[1],

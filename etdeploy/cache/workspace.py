@@ -125,7 +125,7 @@ _WRITTEN_ASIDE = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """One folder of the cache; `kind` and `key` name it."""
 
     kind: CacheKind
@@ -227,13 +227,13 @@ class Workspace:
         """Where everything of a kind is."""
         return self.root / kind
 
-    def entry(self, kind: CacheKind, key: str) -> Entry:
+    def entry(self, kind: CacheKind, key: str) -> CacheEntry:
         """Names an entry; nothing is created."""
-        return Entry(kind, key, self.folder(kind) / key, self.uses)
+        return CacheEntry(kind, key, self.folder(kind) / key, self.uses)
 
     def obtain(
         self,
-        entry: Entry,
+        entry: CacheEntry,
         build: Callable[[Path], None],
         progress: Progress = silent,
         usable: Callable[[Path], bool] = lambda _: True,

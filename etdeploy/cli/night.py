@@ -27,7 +27,7 @@ from etdeploy.core.errors import (
 from etdeploy.core.layout import fit
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.engine.certificates import check_certificate
-from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Offer, Standing, VisitState
+from etdeploy.farm.model import STOPPED, AttemptResult, Failure, Fate, Offer, Standing, VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, listed
 from etdeploy.farm.night.parts import Parts, Prepare
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from etdeploy.farm.report.model import NightReport
 
 
-def figure_of(ending: Ending) -> str:
+def figure_of(ending: AttemptResult) -> str:
     """The number that the attempt's record is known by; empty where there is none to read."""
     from etdeploy.bench.records.stored import load_run
     from etdeploy.history.entry import disturbance_of
@@ -468,7 +468,7 @@ class Watch:
         as_json: bool,
         quiet: bool,
         judge: Judge,
-        figure: Callable[[Ending], str] = figure_of,
+        figure: Callable[[AttemptResult], str] = figure_of,
     ) -> None:
         self._display, self._as_json, self._quiet, self._judge = display, as_json, quiet, judge
         self._figure = figure
@@ -500,7 +500,7 @@ class Watch:
         self._names[visit.id] = f"{visit.recipe} on {device} #{visit.repeat}"
         self._display.start(self._names[visit.id])
 
-    def _ended(self, ending: Ending) -> None:
+    def _ended(self, ending: AttemptResult) -> None:
         name = self._names.pop(ending.visit, None)
         if name is not None:
             figure = self._figure(ending) if ending.fate is Fate.DONE else ""
@@ -516,7 +516,7 @@ class Watch:
             self._display.end(name, f"{state.standing}: {state.reason}")
 
 
-def told(ending: Ending, figure: str = "") -> str:
+def told(ending: AttemptResult, figure: str = "") -> str:
     """How an attempt ended, in a line, with the number that it measured."""
     if ending.failure is None:
         done = f"done: {figure}" if figure else "done"

@@ -14,7 +14,7 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import as_everywhere, with_idle
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import CacheKind
-from etdeploy.cache.workspace import Entry, Workspace
+from etdeploy.cache.workspace import CacheEntry, Workspace
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.files.disk import no_room_told
@@ -125,7 +125,7 @@ def _idle(folder: Path) -> Sequence[str]:
     return found
 
 
-def _result(entry: Entry, cached: bool) -> ExportedProgram:
+def _result(entry: CacheEntry, cached: bool) -> ExportedProgram:
     return ExportedProgram(
         folder=str(entry.path), key=entry.key, cached=cached, sha256=entry.digests()[PROGRAM_FILE]
     )

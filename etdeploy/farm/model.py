@@ -167,7 +167,7 @@ class Fate(Kind):
     """Nothing is known: the worker or its host is gone."""
 
 
-class Ending(Value):
+class AttemptResult(Value):
     """How an attempt ended.
 
     Attributes:
@@ -223,10 +223,10 @@ class VisitState(Value):
 
     visit: Visit
     standing: Standing = Standing.WAITING
-    attempts: tuple[Ending, ...] = ()
+    attempts: tuple[AttemptResult, ...] = ()
     reason: str = ""
 
     @property
-    def result(self) -> Ending | None:
+    def result(self) -> AttemptResult | None:
         """The attempt that counts."""
         return next((end for end in self.attempts if end.fate is Fate.DONE), None)

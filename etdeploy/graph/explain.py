@@ -28,7 +28,7 @@ class Task(Value):
     needs: tuple[str, ...]
 
 
-class Change(Value):
+class PlanChange(Value):
     """What the program changed in the plan that was derived from the recipe alone.
 
     `before` or `now` is None for something that only the other plan has.
@@ -61,7 +61,7 @@ class Explanation(Value):
     rewrites: tuple[Explained, ...] = ()
     components: tuple[Explained, ...]
     options: tuple[Explained, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[PlanChange, ...]
     tasks: tuple[Task, ...]
     blockers: tuple[Blocker, ...]
     not_installed: tuple[Blocker, ...]
@@ -116,13 +116,13 @@ def _rewrites(resolved: Resolved) -> tuple[Explained, ...]:
     return rewrite_choices(recipe, rewrites_of(recipe, resolved.job.target.arch), found)
 
 
-def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:
+def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[PlanChange, ...]:
     """The options and the provider that differ, those of the provisional plan first."""
     if now.provisional:
         return ()
     old, new = ({e.name: e for e in (plan.provider, *plan.options)} for plan in (before, now))
     return tuple(
-        Change(
+        PlanChange(
             name=name,
             before=old[name].value if name in old else None,
             now=new[name].value if name in new else None,

@@ -39,7 +39,7 @@ _SEED = 1
 
 
 @dataclass(frozen=True)
-class Step:
+class LevelShift:
     """A change of level.
 
     Attributes:
@@ -53,7 +53,7 @@ class Step:
     after: float
 
 
-def steps(values: Sequence[float]) -> list[Step]:
+def steps(values: Sequence[float]) -> list[LevelShift]:
     """The changes of level in a series, in its order.
 
     Args:
@@ -66,7 +66,7 @@ def steps(values: Sequence[float]) -> list[Step]:
     draw = np.random.default_rng(_SEED)
     edges = [0, *_splits(np.asarray(values, dtype=float), 0, draw), len(values)]
     levels = [median(values[a:b]) for a, b in itertools.pairwise(edges)]
-    return [Step(edges[i], levels[i - 1], levels[i]) for i in range(1, len(levels))]
+    return [LevelShift(edges[i], levels[i - 1], levels[i]) for i in range(1, len(levels))]
 
 
 def _splits(values: Array, offset: int, draw: np.random.Generator) -> list[int]:

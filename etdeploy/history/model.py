@@ -7,7 +7,7 @@ from statistics import median
 
 from etdeploy.compare.model import Ratio
 from etdeploy.core.values import Kind, Value
-from etdeploy.history.changes import MIN_RUNS, Step, steps
+from etdeploy.history.changes import MIN_RUNS, LevelShift, steps
 from etdeploy.history.entry import Entry, Judgement
 from etdeploy.history.series import Series
 
@@ -88,9 +88,9 @@ def _regressed(entry: Entry) -> bool:
     return entry.judgement is Judgement.REGRESSED
 
 
-def _change(used: Sequence[Entry], step: Step) -> Change:
+def _change(used: Sequence[Entry], step: LevelShift) -> LevelChange:
     first = used[step.index]
-    return Change(
+    return LevelChange(
         run_id=first.run_id,
         started_at=first.started_at,
         before=step.before,
@@ -125,7 +125,7 @@ class Point(Value):
     judgement: Judgement | None
 
 
-class Change(Value):
+class LevelChange(Value):
     """A change of level.
 
     Attributes:
@@ -165,7 +165,7 @@ class Trend(Value):
     metric: str
     runs: int
     points: tuple[Point, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
     median: float | None
     spread_percent: float | None
 

@@ -81,7 +81,7 @@ class KeptVisit(Value):
     attempts: tuple[KeptAttempt, ...] = ()
 
 
-class Coordinator(Value):
+class CoordinatorProcess(Value):
     """A process that runs a farm.
 
     Attributes:

@@ -27,7 +27,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Call:
+class ProfiledCall:
     """A call of a kernel, of a delegate, or a node in a delegate.
 
     Attributes:
@@ -95,10 +95,10 @@ def _executions(trace: Trace) -> Iterator[tuple[int, TraceEvent]]:
         yield from ((number, event) for event in block if event.name == EXECUTE)
 
 
-def calls_of(trace: Trace, names: Names) -> tuple[Call, ...]:
+def calls_of(trace: Trace, names: Names) -> tuple[ProfiledCall, ...]:
     """All calls of the traced inferences, those of a block in order, parts after their whole."""
     graph, count = trace.graph or {}, inferences(trace)
-    found: list[Call] = []
+    found: list[ProfiledCall] = []
     for number, execution in _executions(trace):
         part = len(execution.durations_ms) / count
         for each in nested(trace.blocks[number]):
@@ -106,12 +106,12 @@ def calls_of(trace: Trace, names: Names) -> tuple[Call, ...]:
     return tuple(found)
 
 
-def _calls(each: Timed, resolver: _Resolver, block: int, part: float) -> Iterator[Call]:
+def _calls(each: Timed, resolver: _Resolver, block: int, part: float) -> Iterator[ProfiledCall]:
     handles = resolver.handles_inside(each)
     whole = _common(resolver.nodes(each, {}))
     for timed in _flat(each):
         nodes = resolver.nodes(timed, handles)
-        yield Call(
+        yield ProfiledCall(
             name=resolver.name(timed, each, nodes),
             total_ms=timed.total_ms * part,
             self_ms=timed.self_ms * part,
@@ -269,13 +269,13 @@ def kind_of(name: str) -> str:
     return VIEWS if is_view else REST
 
 
-def outside_delegates(calls: Iterable[Call], inference_ms: float) -> float:
+def outside_delegates(calls: Iterable[ProfiledCall], inference_ms: float) -> float:
     """Share of an inference that is in no delegate, from 0 to 1, as records have it."""
     delegated = (call.total_ms for call in calls if call.depth == 0 and call.delegate)
     return outside_share(inference_ms, sum(delegated))
 
 
-def shares_of(calls: Iterable[Call], inference_ms: float) -> dict[str, float]:
+def shares_of(calls: Iterable[ProfiledCall], inference_ms: float) -> dict[str, float]:
     """Shares of an inference from 0 to 1, as `Profile.shares` has them; their sum is 1.
 
     Args:
@@ -325,7 +325,7 @@ class Reasons:
         delegation = known.details.get("delegation", {}) if known else {}
         return cls(delegation.get("outside"), backend)
 
-    def for_call(self, call: Call) -> str:
+    def for_call(self, call: ProfiledCall) -> str:
         """The reason as a clause; empty for what a backend took, or where nothing is known."""
         if call.delegate or self._outside is None or self._backend in (None, _NO_BACKEND):
             return ""

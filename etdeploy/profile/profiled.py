@@ -32,9 +32,9 @@ from etdeploy.profile.calls import (
     REST,
     RUNTIME,
     VIEWS,
-    Call,
     Chain,
     Names,
+    ProfiledCall,
     Reasons,
     calls_of,
     executions,
@@ -151,10 +151,10 @@ def _backends(record: RunRecord) -> tuple[str, ...]:
 
 
 def _operators(
-    calls: Iterable[Call], whole_ms: float, count: int, reasons: Reasons
+    calls: Iterable[ProfiledCall], whole_ms: float, count: int, reasons: Reasons
 ) -> tuple[OperatorTime, ...]:
     """Calls of one name at one place together, the most expensive first."""
-    found: dict[tuple[str, str, str, str], list[Call]] = {}
+    found: dict[tuple[str, str, str, str], list[ProfiledCall]] = {}
     for call in calls:
         module = call.modules[-1][0] if call.modules else ""
         found.setdefault((call.name, module, call.source, call.delegate), []).append(call)
@@ -196,7 +196,9 @@ def _schemes(record: RunRecord) -> tuple[str, ...]:
     return tuple(each for each in backend.quantizations if each != "none")
 
 
-def spans_of(calls: Iterable[Call], executions: Mapping[int, TraceEvent]) -> tuple[Span, ...]:
+def spans_of(
+    calls: Iterable[ProfiledCall], executions: Mapping[int, TraceEvent]
+) -> tuple[Span, ...]:
     """The inference with the median time, so that neither a first nor a disturbed one is shown.
 
     Args:
@@ -219,7 +221,7 @@ def spans_of(calls: Iterable[Call], executions: Mapping[int, TraceEvent]) -> tup
     return tuple(spans)
 
 
-def _span(call: Call, index: int, began_ns: float) -> Span:
+def _span(call: ProfiledCall, index: int, began_ns: float) -> Span:
     start_ms = (call.event.starts_ns[index] - began_ns) / 1e6
     return Span(
         name=call.name,
@@ -290,7 +292,7 @@ class _Growing:
         )
 
 
-def module_tree(calls: Iterable[Call]) -> ModuleTime:
+def module_tree(calls: Iterable[ProfiledCall]) -> ModuleTime:
     """The modules in the order in which they are called first.
 
     The time of a partition whose nodes have no times of their own belongs to the module that all
@@ -344,7 +346,7 @@ def untraced_ms(record: RunRecord) -> float | None:
     return point.token_ms.median if single and within and point.token_ms else None
 
 
-def profile_notes(trace: Trace, calls: Sequence[Call], record: RunRecord) -> Iterator[str]:
+def profile_notes(trace: Trace, calls: Sequence[ProfiledCall], record: RunRecord) -> Iterator[str]:
     """Sentences about a trace and the calls in it."""
     yield from _about_the_trace(trace, record)
     for backend in sorted(_delegates(calls, inside=False) - _delegates(calls, inside=True)):
@@ -386,7 +388,7 @@ def _about_the_trace(trace: Trace, record: RunRecord) -> Iterator[str]:
         yield f"The profile pass ran at the size {sizes[0].name}."
 
 
-def _delegates(calls: Sequence[Call], inside: bool) -> set[str]:
+def _delegates(calls: Sequence[ProfiledCall], inside: bool) -> set[str]:
     return {call.delegate for call in calls if call.delegate and bool(call.depth) == inside}
 
 

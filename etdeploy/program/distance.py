@@ -20,7 +20,7 @@ _LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
-class Distance:
+class TensorDistance:
     """How far two tensors are from each other.
 
     Attributes:
@@ -46,7 +46,7 @@ class Distance:
     deviation: float
 
 
-def measure_distance(actual: NDArray[Any], expected: NDArray[Any]) -> Distance:
+def measure_distance(actual: NDArray[Any], expected: NDArray[Any]) -> TensorDistance:
     """How far `actual` is from `expected`; both have the same shape and data type."""
     import numpy as np
 
@@ -61,7 +61,7 @@ def measure_distance(actual: NDArray[Any], expected: NDArray[Any]) -> Distance:
     return _distance(a, e, halves, int(expected.size), int(np.count_nonzero(~same)))
 
 
-def _exact_distance(actual: NDArray[Any], expected: NDArray[Any]) -> Distance:
+def _exact_distance(actual: NDArray[Any], expected: NDArray[Any]) -> TensorDistance:
     """For integers and booleans: differences are exact, beyond 2^53 too."""
     import numpy as np
 
@@ -72,12 +72,14 @@ def _exact_distance(actual: NDArray[Any], expected: NDArray[Any]) -> Distance:
     return _distance(floats[0], floats[1], (high - low).astype(np.float64) / 2, int(e.size), 0)
 
 
-def _distance(a: Floats, e: Floats, halves: Floats, elements: int, odd_places: int) -> Distance:
+def _distance(
+    a: Floats, e: Floats, halves: Floats, elements: int, odd_places: int
+) -> TensorDistance:
     import numpy as np
 
     if not e.size:
-        return Distance(None, None, None, odd_places, elements, 0, 0.0, 0.0, 0.0)
-    return Distance(
+        return TensorDistance(None, None, None, odd_places, elements, 0, 0.0, 0.0, 0.0)
+    return TensorDistance(
         max_abs_error=min(2 * float(halves.max()), _LARGEST),
         rms_error=min(2 * _rms(halves), _LARGEST),
         cosine_similarity=_cosine(a, e) if halves.any() else 1.0,

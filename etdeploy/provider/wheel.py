@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 from etdeploy.cache.folder import CacheKind
-from etdeploy.cache.workspace import Entry, Workspace
+from etdeploy.cache.workspace import CacheEntry, Workspace
 from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside
@@ -99,7 +99,7 @@ def known_wheel(build_target: Target, host: Target, workspace: Workspace) -> Whe
     return _stored(entry, stored) if stored else None
 
 
-def _stored(entry: Entry, wheel: WheelRuntime) -> WheelRuntime:
+def _stored(entry: CacheEntry, wheel: WheelRuntime) -> WheelRuntime:
     """The wheel with its folder in the cache."""
     return wheel.model_copy(update={"root": str(entry.path / wheel.root)})
 
@@ -184,7 +184,7 @@ def _unpack_file(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) 
     path.write_bytes(archive.read(info))
 
 
-def _entry(wheel_platform: str, workspace: Workspace) -> Entry:
+def _entry(wheel_platform: str, workspace: Workspace) -> CacheEntry:
     return workspace.entry(CacheKind.WHEELS, f"{_PACKAGE}-{EXECUTORCH_VERSION}-{wheel_platform}")
 
 

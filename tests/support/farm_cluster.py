@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.engine.dask.cluster import ClusterEngine
-from etdeploy.farm.model import Ending, Offer, Order, Parcel
+from etdeploy.farm.model import AttemptResult, Offer, Order, Parcel
 from etdeploy.farm.spec.model import Hosts, Tls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,9 +118,9 @@ def order(visit: str, offer: Offer, made: Parcel, attempt: int = 1) -> Order:
     return Order(visit=visit, attempt=attempt, offer=offer, parcel=made)
 
 
-def endings(engine: ClusterEngine, count: int) -> dict[str, Ending]:
+def endings(engine: ClusterEngine, count: int) -> dict[str, AttemptResult]:
     """Waits for so many endings; by visit, and none may come twice."""
-    found: list[Ending] = []
+    found: list[AttemptResult] = []
 
     def all_ended() -> bool:
         found.extend(engine.ended(0.5))

@@ -19,7 +19,7 @@ from etdeploy.core.processes import process
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.engine.dask.host.serve import serve_host
 from etdeploy.farm.engine.dask.host.work import Parts
-from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Order
 from etdeploy.farm.spec.model import Tls
 
 
@@ -33,7 +33,7 @@ def parts(name: str, folder: Path, output: Path) -> Parts:
         phones = (folder / f"{name}.phones").read_text().split()
         return [offer_of(identity, name) for identity in phones]
 
-    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> Ending:
+    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> AttemptResult:
         phone = order.offer.identity
         note(folder, f"begin {order.visit} {phone} {name}")
         try:
@@ -58,8 +58,8 @@ def parts(name: str, folder: Path, output: Path) -> Parts:
     return Parts(plugged, attempt, recover)
 
 
-def ended(order: Order, fate: Fate, record: Path | None) -> Ending:
-    return Ending(
+def ended(order: Order, fate: Fate, record: Path | None) -> AttemptResult:
+    return AttemptResult(
         visit=order.visit,
         attempt=order.attempt,
         identity=order.offer.identity,

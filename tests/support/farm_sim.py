@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.model import Ending, Failure, Offer, Parcel, Visit
+from etdeploy.farm.model import AttemptResult, Failure, Offer, Parcel, Visit
 from etdeploy.farm.night.background import AtOnce
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.night.parts import Pace, Parts, Plan
@@ -116,7 +116,7 @@ class SimNight:
         self.until = BEGIN + timedelta(hours=hours) if hours else None
         self.pace = Pace(wait_s, wait_s)
         self.times = Times()
-        self.numbers: Callable[[Ending], float | None] = lambda ending: None
+        self.numbers: Callable[[AttemptResult], float | None] = lambda ending: None
         self.plan: Plan = plan
         self.prepare: Callable[[Mapping[str, Sequence[Offer]]], SimPrepared] = prepare
         self.events: list[Event] = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from etdeploy.devices.base import Capabilities, DeviceFacts
-from etdeploy.farm.model import Ending, Failure, Fate, Health, Offer, Order
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Health, Offer, Order
 
 BEGIN = datetime(2026, 11, 23, 22, 0, tzinfo=timezone.utc)
 CRASH = Failure(kind="run", exit_code=7, message="SIGSEGV")
@@ -102,7 +102,7 @@ class SimEngine:
         self.used: Counter[str] = Counter()
         self.recovered: list[tuple[str, str]] = []
         self.cancelled: list[str] = []
-        self.late: list[Ending] = []
+        self.late: list[AttemptResult] = []
         self.worst = 0
         self.busy_s = 0.0
 
@@ -120,7 +120,7 @@ class SimEngine:
         self.started.append(order)
         self.under_way[order.visit] = (self.clock.at_s + script.seconds, order, script)
 
-    def ended(self, wait_s: float) -> Sequence[Ending]:
+    def ended(self, wait_s: float) -> Sequence[AttemptResult]:
         until = self.clock.at_s + wait_s
         while not self._over():
             upcoming = min((at for at, _, _ in self.under_way.values()), default=float("inf"))
@@ -136,15 +136,15 @@ class SimEngine:
     def _over(self) -> bool:
         return bool(self.late) or any(at <= self.clock.at_s for at, _, _ in self.under_way.values())
 
-    def _pop(self) -> list[Ending]:
+    def _pop(self) -> list[AttemptResult]:
         done = [v for v, (at, _, _) in self.under_way.items() if at <= self.clock.at_s]
         late, self.late = self.late, []
         return late + [self._ending(*self.under_way.pop(visit)[1:]) for visit in done]
 
-    def _ending(self, order: Order, script: Script) -> Ending:
+    def _ending(self, order: Order, script: Script) -> AttemptResult:
         is_done = script.fate is Fate.DONE
         self.busy_s += script.seconds
-        return Ending(
+        return AttemptResult(
             visit=order.visit,
             attempt=order.attempt,
             identity=order.offer.identity,

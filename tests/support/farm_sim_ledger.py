@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from etdeploy.core.errors import StoreError
-from etdeploy.farm.model import Ending, Fate, Offer, Standing, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Standing, Visit, VisitState
 from tests.support.farm_sim_engine import SimClock
 
 
@@ -52,7 +52,7 @@ class MemoryLedger:
         if state.standing is Standing.RUNNING:
             attempt, visit = len(state.attempts) + 1, state.visit
             self.ended(
-                Ending(visit=visit.id, attempt=attempt, identity="", host="", fate=Fate.LOST)
+                AttemptResult(visit=visit.id, attempt=attempt, identity="", host="", fate=Fate.LOST)
             )
 
     def running(self, visit: str, attempt: int, identity: str, host: str, device: str = "") -> None:
@@ -60,7 +60,7 @@ class MemoryLedger:
         if self._state(visit).result is None:
             self._set(visit, standing=Standing.RUNNING)
 
-    def ended(self, ending: Ending) -> bool:
+    def ended(self, ending: AttemptResult) -> bool:
         self._require()
         state = self._state(ending.visit)
         if any(e.attempt == ending.attempt and e.fate == ending.fate for e in state.attempts):

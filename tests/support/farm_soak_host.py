@@ -20,7 +20,7 @@ from etdeploy.core import cancel
 from etdeploy.core.processes import process
 from etdeploy.farm.engine.dask.host.local import LocalParts
 from etdeploy.farm.engine.dask.host.work import Parts
-from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Order
 from etdeploy.farm.work import child
 from tests.support.farm_host import ended, main, offer_of
 from tests.support.farm_soak_phone import (
@@ -56,7 +56,7 @@ def parts(name: str, folder: Path, output: Path) -> Parts:
         found = [each for each in own.plugged() if identities[each.name] in here]
         return [*(each for each in simulated.plugged() if each.identity not in real.names), *found]
 
-    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> Ending:
+    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> AttemptResult:
         do = own if order.offer.identity in real.names else simulated
         return do.attempt(order, parcel, cancelled)
 
@@ -82,7 +82,7 @@ def simulated_parts(name: str, folder: Path, output: Path) -> Parts:
     def plugged() -> list[Offer]:
         return [offer_of(each, name) for each in phones_on(folder, name)]
 
-    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> Ending:
+    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> AttemptResult:
         assert all((parcel / file).is_file() for file in order.parcel.files)
         identity = order.offer.identity
         log = phone_log(folder, identity)

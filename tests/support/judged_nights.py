@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.farm.model import Ending, Failure, Fate, Health, Standing, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Health, Standing, Visit, VisitState
 from etdeploy.farm.spec.model import Farm
 from etdeploy.history.place import Place
 from etdeploy.history.store.store import Store
@@ -87,7 +87,7 @@ def visit(
 
 def done(day: int, number: int, run: RunRecord, device: str = PHONE, **more: Any) -> VisitState:
     of = visit(day, number, run.recipe.name, device, repeat=number)
-    ending = Ending(
+    ending = AttemptResult(
         visit=of.id, attempt=1, identity=device, host="shelf-1", fate=Fate.DONE,
         run_id=run.run_id, record="/r/record.json", seconds=30.0,
         health=Health(battery_percent=80, temperature_celsius=31.5, free_bytes=2_000_000_000),
@@ -101,7 +101,7 @@ def failed(
 ) -> VisitState:
     of = visit(day, number, more.pop("recipe", "mlp"), device)
     failure = Failure(kind="run", exit_code=7, message=message, remedy="etdeploy run")
-    ending = Ending(
+    ending = AttemptResult(
         visit=of.id, attempt=1, identity=device, host="shelf-1", fate=Fate.FAILED, failure=failure,
         seconds=5.0,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from etdeploy.farm.model import Ending, Fate, Visit
+from etdeploy.farm.model import AttemptResult, Fate, Visit
 from tests.support.histories import run_at
 
 NOW = datetime(2026, 11, 23, 22, 0, tzinfo=timezone.utc)
@@ -20,14 +20,16 @@ def make_visit(night: str, number: int, **changes: Any) -> Visit:
     return Visit(**(values | changes))
 
 
-def make_ending(visit: str, attempt: int = 1, fate: Fate = Fate.DONE, **changes: Any) -> Ending:
+def make_ending(
+    visit: str, attempt: int = 1, fate: Fate = Fate.DONE, **changes: Any
+) -> AttemptResult:
     values: dict[str, Any] = {
         "visit": visit, "attempt": attempt, "identity": "android-A", "host": "wolf", "fate": fate,
     }  # fmt: skip
-    return Ending(**(values | changes))
+    return AttemptResult(**(values | changes))
 
 
-def measured(folder: Path, visit: str, attempt: int = 1, **changes: Any) -> Ending:
+def measured(folder: Path, visit: str, attempt: int = 1, **changes: Any) -> AttemptResult:
     """An attempt that was measured, with its record on the disk."""
     record = run_at(attempt, run_id=f"{visit}-run-{attempt}-{changes.get('identity', 'a')}")
     path = folder / record.run_id / "record.json"

@@ -15,7 +15,7 @@ from etdeploy.apps.android import app as layout
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
 from etdeploy.apps.android.parts.archive import (
     JAVA_OPTIONS,
-    Entry,
+    ApkEntry,
     apk_parts,
     apk_problems,
     asset_entry,
@@ -226,11 +226,11 @@ class _Build:
 
     def _entries(
         self, linked: Path, dex: Path, native: Mapping[tuple[str, str], Path], assets: Path
-    ) -> Iterator[Entry]:
+    ) -> Iterator[ApkEntry]:
         yield from entries_of(linked)
         for name in folder_files(dex):
             if name.endswith(".dex"):
-                yield Entry(name, dex / name)
+                yield ApkEntry(name, dex / name)
         for (abi, name), path in sorted(native.items()):
             yield library_entry(abi, name, path, extracted=self.app.extracted)
         for name in folder_files(assets):

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from etdeploy.program.distance import Distance
+from etdeploy.program.distance import TensorDistance
 from etdeploy.program.expected import LogitNoise
 from etdeploy.recipe.model import Tolerance
 
@@ -104,7 +104,7 @@ _LEAST_FOR_ORDER = 16
 def limits_for(
     dtype: str,
     quantization: str | None,
-    distance: Distance,
+    distance: TensorDistance,
     override: Tolerance,
     step: float | None = None,
 ) -> Limits:
@@ -165,7 +165,7 @@ def logit_cosine(
     return min(least, 1 - _TIMES_NOISE**2 * (1 - noise.min_cosine)) if noise else least
 
 
-def _rms_limit(distance: Distance, step: float) -> float:
+def _rms_limit(distance: TensorDistance, step: float) -> float:
     count = max(1, distance.compared)
     rounding = step * math.sqrt(_MEAN_SQUARE_STEPS + _FEW_VALUES / math.sqrt(count))
     limit = math.hypot(_SHARE_OF_VALUES * distance.rms, rounding)

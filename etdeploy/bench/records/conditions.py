@@ -36,7 +36,7 @@ class Disturbance(Value):
     text: str
 
 
-class Cooldown(Value):
+class CooldownWait(Value):
     """The wait for a cool device before a start.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from etdeploy.bench.records.conditions import Cooldown, Disturbance
+from etdeploy.bench.records.conditions import CooldownWait, Disturbance
 from etdeploy.core.values import Kind, Value
 
 
@@ -67,7 +67,7 @@ class Start(Value):
     median_ms: float
     mean_ms: float
     stddev_ms: float
-    cooldown: Cooldown | None = None
+    cooldown: CooldownWait | None = None
     disturbances: tuple[Disturbance, ...] = ()
 
 
@@ -180,7 +180,7 @@ class Sustained(Value):
     to_minus_10_percent_s: float | None
     to_minus_25_percent_s: float | None
     energy: Energy | None = None
-    cooldown: Cooldown | None = None
+    cooldown: CooldownWait | None = None
     disturbances: tuple[Disturbance, ...] = ()
     ended_early: str | None = None
 

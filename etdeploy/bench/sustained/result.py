@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from etdeploy.bench.records.conditions import Cooldown, Disturbance, DisturbanceKind
+from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
 from etdeploy.bench.records.performance import Energy, Sustained, SustainedPoint
 from etdeploy.bench.sustained.rate import (
     FEWEST,
@@ -26,7 +26,7 @@ def sustained_of(
     work: RunnerSustained,
     readings: Sequence[Reading] = (),
     idle: DeviceState | None = None,
-    cooldown: Cooldown | None = None,
+    cooldown: CooldownWait | None = None,
     disturbances: Sequence[Disturbance] = (),
     ended_early: str | None = None,
 ) -> Sustained:

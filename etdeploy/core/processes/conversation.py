@@ -31,7 +31,7 @@ class Talker(Protocol):
     def wait(self, timeout: float | None = None) -> int: ...
 
 
-class Conversation:
+class InteractiveProcess:
     """A process whose input and output are the caller's.
 
     Args:

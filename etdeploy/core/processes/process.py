@@ -26,7 +26,7 @@ from typing import IO
 
 from etdeploy.core import cancel
 from etdeploy.core.files.disk import naming
-from etdeploy.core.processes.conversation import Collector, Conversation
+from etdeploy.core.processes.conversation import Collector, InteractiveProcess
 from etdeploy.core.processes.forks import Fork, ForkLostError, ForkServer
 
 _GRACE_S = 3.0
@@ -157,7 +157,7 @@ def fork_server(request: Request) -> Iterator[ForkServer]:
 
 
 @contextlib.contextmanager
-def talking(request: Request) -> Iterator[Conversation]:
+def talking(request: Request) -> Iterator[InteractiveProcess]:
     """Starts a process whose input and output are the caller's, and ends it with the block.
 
     Its input is a pipe unless the request has one; time limit, log and on_line are not heeded.
@@ -180,7 +180,7 @@ def talking(request: Request) -> Iterator[Conversation]:
         finally:
             if listening >= 0:
                 os.close(listening)
-        conversation = Conversation(child, words)
+        conversation = InteractiveProcess(child, words)
         stack.callback(conversation.close)
         yield conversation
 

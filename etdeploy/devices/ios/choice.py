@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import DeviceListing
-from etdeploy.devices.ios.command import Command, find_program, require_program
+from etdeploy.devices.ios.command import PhoneCommand, find_program, require_program
 from etdeploy.devices.ios.device import IosDevice
 from etdeploy.devices.ios.errors import CONNECT_STEPS, UntrustedError, no_usbmuxd
 from etdeploy.devices.ios.usbmux import Attached, MuxError, attached, dashed, socket_address
@@ -30,7 +30,7 @@ def open_ios(spec: DeviceSpec) -> IosDevice:
     if known is None:
         raise no_usbmuxd(place)
     phone = _named(spec.serial, known) if spec.serial else _only(known)
-    return IosDevice(Command(require_program(place), phone.udid), phone.connection)
+    return IosDevice(PhoneCommand(require_program(place), phone.udid), phone.connection)
 
 
 def list_ios() -> list[DeviceListing]:
@@ -63,7 +63,7 @@ def _listing(phone: Attached) -> DeviceListing:
             require_program(name)
         except DeviceError as error:
             return failed(name, "ios", "missing", error)
-    device = IosDevice(Command(require_program(name), phone.udid), phone.connection, _LIST_S)
+    device = IosDevice(PhoneCommand(require_program(name), phone.udid), phone.connection, _LIST_S)
     try:
         device.facts()
     except UntrustedError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.processes import process
-from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.devices.ios import usbmux
 
 VARIABLE = "ETDEPLOY_PYMOBILEDEVICE3"
@@ -34,7 +34,7 @@ _STAMP = re.compile(r"^\S+ \S+ \S+ \S+\[\d+\] (?P<level>[A-Z]+) ")
 
 
 @dataclass(frozen=True)
-class Answer:
+class PhoneCommandResult:
     """How a request ended.
 
     Attributes:
@@ -90,7 +90,7 @@ def install_command() -> str:
     return pip_command("etdeploy[ios]")
 
 
-class Command:
+class PhoneCommand:
     """pymobiledevice3 for one phone.
 
     Args:
@@ -107,7 +107,7 @@ class Command:
         """As `--device` takes the phone."""
         return f"ios:{self.udid}"
 
-    def ask(self, words: Sequence[str], limit_s: float | None = _REQUEST_S) -> Answer:
+    def ask(self, words: Sequence[str], limit_s: float | None = _REQUEST_S) -> PhoneCommandResult:
         """Runs a request to its end.
 
         Args:
@@ -124,10 +124,12 @@ class Command:
         said = (
             "" if outcome.exit_code == 0 and not outcome.timed_out else last_error(outcome.stderr)
         )
-        return Answer(outcome.exit_code, outcome.stdout, said, outcome.timed_out, outcome.stderr)
+        return PhoneCommandResult(
+            outcome.exit_code, outcome.stdout, said, outcome.timed_out, outcome.stderr
+        )
 
     @contextmanager
-    def listening(self, words: Sequence[str]) -> Iterator[Conversation]:
+    def listening(self, words: Sequence[str]) -> Iterator[InteractiveProcess]:
         """A request whose output is read as it comes; it is ended with the block.
 
         Raises:

@@ -27,7 +27,7 @@ from etdeploy.devices.base import (
 )
 from etdeploy.devices.bundles import check_bundle, check_run_id
 from etdeploy.devices.ios.apps import Installed, clean_apps, push_bundle
-from etdeploy.devices.ios.command import Command
+from etdeploy.devices.ios.command import PhoneCommand
 from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
 from etdeploy.devices.ios.errors import INSTALLING, explained, too_old
 from etdeploy.devices.ios.launch import Heard, launch
@@ -45,7 +45,9 @@ class IosDevice:
             computer takes as long as that.
     """
 
-    def __init__(self, command: Command, connection: str | None, answer_s: float = 60.0) -> None:
+    def __init__(
+        self, command: PhoneCommand, connection: str | None, answer_s: float = 60.0
+    ) -> None:
         self._command = command
         self._connection = connection
         self._answer_s = answer_s
@@ -144,7 +146,7 @@ class PhoneApps:
         command: The way to it.
     """
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: PhoneCommand) -> None:
         self._command = command
 
     @property

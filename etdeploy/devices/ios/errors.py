@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.ios.command import Answer, Command
+from etdeploy.devices.ios.command import PhoneCommand, PhoneCommandResult
 
-Known = tuple[tuple[str, Callable[[str, Command], DeviceError]], ...]
+Known = tuple[tuple[str, Callable[[str, PhoneCommand], DeviceError]], ...]
 """Words of an error, and what explains it."""
 
 INSTALLING = "installing the app"
@@ -21,7 +21,7 @@ def short(text: str) -> str:
     return line if len(line) <= 300 else line[:300] + "…"
 
 
-def _unsigned(said: str, command: Command) -> DeviceError:
+def _unsigned(said: str, command: PhoneCommand) -> DeviceError:
     code = re.search(r"0xe800[0-9a-f]{4}", said)
     reason = _SIGNING.get(code[0]) if code else None
     cause, remedy = reason or (
@@ -63,7 +63,7 @@ _SIGNING: dict[str, tuple[str, str]] = {
 }
 
 
-def _another_signer(_said: str, command: Command) -> DeviceError:
+def _another_signer(_said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         "an app with the same bundle id, signed by another team, is installed on the phone",
         place=command.name,
@@ -72,7 +72,7 @@ def _another_signer(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _wrong_processor(_said: str, command: Command) -> DeviceError:
+def _wrong_processor(_said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         "the app was built for the simulator, not for an iPhone",
         place=command.name,
@@ -80,7 +80,7 @@ def _wrong_processor(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _newer_system(said: str, command: Command) -> DeviceError:
+def _newer_system(said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         f"the app needs a newer iOS than the phone has: {short(said)}",
         place=command.name,
@@ -88,7 +88,7 @@ def _newer_system(said: str, command: Command) -> DeviceError:
     )
 
 
-def _refused_install(said: str, command: Command) -> DeviceError:
+def _refused_install(said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         f"the phone refuses to install the app: {short(said)}",
         place=command.name,
@@ -96,7 +96,7 @@ def _refused_install(said: str, command: Command) -> DeviceError:
     )
 
 
-def _no_archive(said: str, command: Command) -> DeviceError:
+def _no_archive(said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         f"the archive is no app: {short(said)}",
         place=command.name,
@@ -144,7 +144,7 @@ class UnavailableError(DeviceError):
     """The phone does not offer the services that developers use: mode or image is missing."""
 
 
-def explained(answer: Answer, command: Command, doing: str) -> DeviceError:
+def explained(answer: PhoneCommandResult, command: PhoneCommand, doing: str) -> DeviceError:
     """An error of a request, with what usually causes it and what to do.
 
     Args:
@@ -176,7 +176,7 @@ def unplugged(name: str, doing: str | None = None) -> DeviceError:
     )
 
 
-def developer_mode_off(command: Command) -> DeviceError:
+def developer_mode_off(command: PhoneCommand) -> DeviceError:
     """The error for a phone that starts no apps of developers."""
     reveal = command.by_hand("amfi", "reveal-developer-mode")
     return DeviceError(
@@ -186,7 +186,7 @@ def developer_mode_off(command: Command) -> DeviceError:
     )
 
 
-def image_not_mounted(answer: Answer, command: Command) -> DeviceError:
+def image_not_mounted(answer: PhoneCommandResult, command: PhoneCommand) -> DeviceError:
     """The error for a phone whose developer image cannot be mounted."""
     mount = command.by_hand("mounter", "auto-mount")
     offline = re.search(
@@ -209,7 +209,7 @@ def too_old(version: Sequence[int], name: str) -> DeviceError:
     )
 
 
-def _silent(answer: Answer, command: Command, doing: str) -> DeviceError:
+def _silent(answer: PhoneCommandResult, command: PhoneCommand, doing: str) -> DeviceError:
     if "waiting user pairing dialog" in answer.log:
         return _untrusted(answer.said, command)
     return DeviceError(
@@ -219,19 +219,19 @@ def _silent(answer: Answer, command: Command, doing: str) -> DeviceError:
     )
 
 
-def _untrusted(_said: str, command: Command) -> DeviceError:
+def _untrusted(_said: str, command: PhoneCommand) -> DeviceError:
     return UntrustedError(
         "the phone does not trust this computer yet", place=command.name, remedy=TRUST_STEPS
     )
 
 
-def _denied(_said: str, command: Command) -> DeviceError:
+def _denied(_said: str, command: PhoneCommand) -> DeviceError:
     return UntrustedError(
         "the phone was told not to trust this computer", place=command.name, remedy=TRUST_STEPS
     )
 
 
-def _locked(_said: str, command: Command) -> DeviceError:
+def _locked(_said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         "the phone is locked",
         place=command.name,
@@ -240,7 +240,7 @@ def _locked(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _no_mux(_said: str, command: Command) -> DeviceError:
+def _no_mux(_said: str, command: PhoneCommand) -> DeviceError:
     return no_usbmuxd(command.name)
 
 
@@ -261,11 +261,11 @@ def no_usbmuxd(name: str) -> DeviceError:
     )
 
 
-def _mode_off(_said: str, command: Command) -> DeviceError:
+def _mode_off(_said: str, command: PhoneCommand) -> DeviceError:
     return developer_mode_off(command)
 
 
-def _unavailable(_said: str, command: Command) -> DeviceError:
+def _unavailable(_said: str, command: PhoneCommand) -> DeviceError:
     return UnavailableError(
         "the phone does not offer the services that start apps",
         place=command.name,
@@ -274,7 +274,7 @@ def _unavailable(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _no_tunnel(_said: str, command: Command) -> DeviceError:
+def _no_tunnel(_said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         "the phone's developer services are behind a tunnel, which this computer cannot open by "
         "itself: iOS 17.0 to 17.3",
@@ -284,15 +284,15 @@ def _no_tunnel(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _gone(_said: str, command: Command) -> DeviceError:
+def _gone(_said: str, command: PhoneCommand) -> DeviceError:
     return unplugged(command.name)
 
 
-def _broken_off(_said: str, command: Command) -> DeviceError:
+def _broken_off(_said: str, command: PhoneCommand) -> DeviceError:
     return unplugged(command.name, "etdeploy talked to it")
 
 
-def _no_app(said: str, command: Command) -> DeviceError:
+def _no_app(said: str, command: PhoneCommand) -> DeviceError:
     app = re.search(r"bundle ID (\S+)|application (\S+) is not installed", said)
     named = f" {app[1] or app[2]}" if app else ""
     return DeviceError(
@@ -302,7 +302,7 @@ def _no_app(said: str, command: Command) -> DeviceError:
     )
 
 
-def _closed_container(_said: str, command: Command) -> DeviceError:
+def _closed_container(_said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         "the phone does not open the app's files: the installed app is not signed for development",
         place=command.name,
@@ -311,7 +311,7 @@ def _closed_container(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _full(_said: str, command: Command) -> DeviceError:
+def _full(_said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         "the phone's storage is full",
         place=command.name,
@@ -320,7 +320,7 @@ def _full(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _distrusted_developer(_said: str, command: Command) -> DeviceError:
+def _distrusted_developer(_said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         "the phone does not trust the developer that signed the app, or the signature has expired",
         place=command.name,
@@ -329,7 +329,7 @@ def _distrusted_developer(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _refused_start(said: str, command: Command) -> DeviceError:
+def _refused_start(said: str, command: PhoneCommand) -> DeviceError:
     return DeviceError(
         f"the phone refuses to start the app: {short(said)}",
         place=command.name,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from etdeploy.core.errors import DeviceError, Interrupted
-from etdeploy.core.processes.conversation import Conversation
-from etdeploy.devices.ios.command import TUNNELLED, Answer, Command, last_error
+from etdeploy.core.processes.conversation import InteractiveProcess
+from etdeploy.devices.ios.command import TUNNELLED, PhoneCommand, PhoneCommandResult, last_error
 from etdeploy.devices.ios.errors import (
     UnavailableError,
     developer_mode_off,
@@ -50,7 +50,7 @@ def announcement(run_id: str) -> str:
 
 
 def launch(
-    command: Command, app: str, arguments: Sequence[str], run_id: str, timeout_s: float
+    command: PhoneCommand, app: str, arguments: Sequence[str], run_id: str, timeout_s: float
 ) -> Heard:
     """Starts an app, ending an earlier start of it, and waits until its results are there.
 
@@ -74,7 +74,7 @@ def launch(
     return _launch(command, app, arguments, run_id, timeout_s)
 
 
-def prepare(command: Command) -> None:
+def prepare(command: PhoneCommand) -> None:
     """Makes a phone offer its developer services.
 
     Raises:
@@ -91,7 +91,7 @@ def prepare(command: Command) -> None:
 
 
 def _launch(
-    command: Command, app: str, arguments: Sequence[str], run_id: str, timeout_s: float
+    command: PhoneCommand, app: str, arguments: Sequence[str], run_id: str, timeout_s: float
 ) -> Heard:
     # Arguments after -- may begin with a dash.
     words = [*TUNNELLED, "launch-application", "--console", app, "--", *arguments]
@@ -111,7 +111,7 @@ def _launch(
     return heard
 
 
-def hear(conversation: Conversation, mark: str, limit_s: float) -> tuple[str, bool]:
+def hear(conversation: InteractiveProcess, mark: str, limit_s: float) -> tuple[str, bool]:
     """What is printed until a line, the end or the limit, and whether it was the end."""
     output = b""
     deadline = time.monotonic() + limit_s
@@ -137,16 +137,16 @@ def _plain(output: bytes) -> str:
     return output.decode(errors="replace").replace("\r\n", "\n")
 
 
-def _require_success(conversation: Conversation, command: Command, text: str) -> None:
+def _require_success(conversation: InteractiveProcess, command: PhoneCommand, text: str) -> None:
     """Raises unless the app was started: then the command ends with 0, however the app ended."""
     if not ended_badly(conversation):
         return
     log = conversation.errors()
-    answer = Answer(conversation.exit_code or 1, text, last_error(log), False, log)
+    answer = PhoneCommandResult(conversation.exit_code or 1, text, last_error(log), False, log)
     raise explained(answer, command, "starting the app")
 
 
-def ended_badly(conversation: Conversation) -> bool:
+def ended_badly(conversation: InteractiveProcess) -> bool:
     """Whether a program that prints no more has ended with an error."""
     try:
         return conversation.ended(_END_S) != 0
@@ -154,14 +154,14 @@ def ended_badly(conversation: Conversation) -> bool:
         return False
 
 
-def end_app(command: Command, app: str) -> None:
+def end_app(command: PhoneCommand, app: str) -> None:
     """Ends an app; a phone that is gone is left alone. A stop does not keep it from that."""
     listed = command.tidy([*TUNNELLED, "list-processes"])
     for pid in parse_processes(listed, _folder(command, app)):
         command.tidy([*TUNNELLED, "send-signal-to-process", str(pid), _SIGKILL])
 
 
-def _folder(command: Command, app: str) -> str | None:
+def _folder(command: PhoneCommand, app: str) -> str | None:
     try:
         information = json.loads(command.tidy(["apps", "query", app]))[app]
         return str(information["Path"])

@@ -37,7 +37,7 @@ class IosRun:
         self._app = app
         self._run_id = run_id
         self._starts = 0
-        self._results: AppResults | None = None
+        self._results: IosAppResults | None = None
 
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
         require_words(arguments, self._apps.name)
@@ -80,7 +80,7 @@ class IosRun:
                 raise DeviceError(f"the run left no {relative}", place=self._apps.name)
             shutil.copytree(Path(folder) / Path(OUTPUTS).name, to, dirs_exist_ok=True)
 
-    def _pull_results(self, start_id: str, *, announced: bool) -> AppResults | None:
+    def _pull_results(self, start_id: str, *, announced: bool) -> IosAppResults | None:
         """The results of this start; None where the app left none.
 
         Raises:
@@ -115,7 +115,7 @@ class IosRun:
         )
 
 
-def finished(results: AppResults, heard: Heard, printed: str) -> RunOutcome:
+def finished(results: IosAppResults, heard: Heard, printed: str) -> RunOutcome:
     """The outcome of a start that left results; those may be of a failure."""
     error = results.error
     failed = results.status == "failed"
@@ -131,7 +131,7 @@ def finished(results: AppResults, heard: Heard, printed: str) -> RunOutcome:
     )
 
 
-def _states(results: AppResults, seconds: float) -> tuple[TimedState, ...]:
+def _states(results: IosAppResults, seconds: float) -> tuple[TimedState, ...]:
     """The heat that the app was told by iOS, before and after its work."""
     thermal = results.thermal
     if thermal is None:
@@ -156,7 +156,7 @@ def _joined(printed: str, text: str) -> str:
     return "\n".join(filter(None, (printed.rstrip("\n"), text))) + "\n"
 
 
-class AppError(BaseModel):
+class IosAppError(BaseModel):
     """Why a start gave nothing."""
 
     kind: str
@@ -170,7 +170,7 @@ class AppThermal(BaseModel):
     status_after: str | None = None
 
 
-class AppResults(BaseModel):
+class IosAppResults(BaseModel):
     """results.json of an app; what another version adds to it is not looked at.
 
     Attributes:
@@ -184,14 +184,14 @@ class AppResults(BaseModel):
     schema_version: Literal[1]
     run_id: str | None
     status: Literal["done", "failed"]
-    error: AppError | None = None
+    error: IosAppError | None = None
     thermal: AppThermal | None = None
     results: dict[str, Any] | None = None
 
 
-def parse_results(text: str) -> AppResults | None:
+def parse_results(text: str) -> IosAppResults | None:
     """The results in a file; None where it contains something else."""
     try:
-        return AppResults.model_validate(json.loads(text))
+        return IosAppResults.model_validate(json.loads(text))
     except (ValueError, ValidationError):
         return None

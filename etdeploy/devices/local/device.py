@@ -17,7 +17,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import inside, read_text
 from etdeploy.core.files.leftovers import claimed
 from etdeploy.core.processes import process
-from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices import sysfs
 from etdeploy.devices.base import (
@@ -277,7 +277,7 @@ class LocalTalk:
         outcome: Of its exit code, negative for a signal, its stderr and the seconds that it took.
     """
 
-    def __init__(self, conversation: Conversation, outcome: Ended) -> None:
+    def __init__(self, conversation: InteractiveProcess, outcome: Ended) -> None:
         self._conversation = conversation
         self._outcome = outcome
         self._began = time.monotonic()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from etdeploy.core import cancel
-from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.devices.shell import ShellResult, take_marked
 from etdeploy.devices.ssh.connection import Connection, SshError
 
@@ -40,7 +40,7 @@ class Channel:
     """
 
     def __init__(
-        self, connection: Connection, conversation: Conversation, mark: str, heed_stop: bool
+        self, connection: Connection, conversation: InteractiveProcess, mark: str, heed_stop: bool
     ) -> None:
         self._connection = connection
         self._conversation = conversation

@@ -19,7 +19,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.leftovers import claimed, is_abandoned
 from etdeploy.core.processes import process
-from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.devices.remote.shell import Place
 
 # The path of a socket holds 108 bytes with its end (unix(7)), and ssh first makes it with 17 more.
@@ -55,13 +55,13 @@ class Connection:
         self.address = address
         self._lock = threading.Lock()
         self._held = ExitStack()
-        self._master: Conversation | None = None
+        self._master: InteractiveProcess | None = None
         self._socket = Path()
 
     @contextmanager
     def channel(
         self, script: str, stdin: IO[bytes] | None = None, *, heed_stop: bool = True
-    ) -> Iterator[Conversation]:
+    ) -> Iterator[InteractiveProcess]:
         """Runs a script with the board's sh; the end of the block ends its input.
 
         Args:
@@ -82,7 +82,7 @@ class Connection:
                 conversation.say(f"{encoded(script)}\n".encode())
             yield conversation
 
-    def failure(self, conversation: Conversation) -> SshError:
+    def failure(self, conversation: InteractiveProcess) -> SshError:
         """Why a channel ended before its script did."""
         said = conversation.errors().strip()
         master = self._master
@@ -128,7 +128,7 @@ class Connection:
         self._master = None
 
 
-def _has_ended(master: Conversation) -> bool:
+def _has_ended(master: InteractiveProcess) -> bool:
     """Whether the connection broke; its end follows that of its channels at once."""
     try:
         master.ended(_END_S)

@@ -79,7 +79,7 @@ class SshDevice(RemoteDevice):
         return board_state(result.output)
 
     @cached_property
-    def _board(self) -> Board:
+    def _board(self) -> BoardInfo:
         return parse_board(self._ssh.require(FACTS_COMMAND, "reading its facts"))
 
 
@@ -92,7 +92,7 @@ def open_ssh(spec: DeviceSpec) -> SshDevice:
     return SshDevice(SshShell(parse_address(spec.serial or "")))
 
 
-def _unsupported(board: Board, name: str) -> DeviceError:
+def _unsupported(board: BoardInfo, name: str) -> DeviceError:
     is_linux = board.system == "Linux"
     what = f"instruction set is {board.machine}" if is_linux else f"system is {board.system or '?'}"
     return DeviceError(
@@ -146,7 +146,7 @@ STATE_COMMAND = (
 
 
 @dataclass(frozen=True)
-class Board:
+class BoardInfo:
     """What a board says of itself.
 
     Attributes:
@@ -216,13 +216,13 @@ class Board:
         return self._parts.get(name, "").splitlines()
 
 
-def parse_board(output: str) -> Board:
+def parse_board(output: str) -> BoardInfo:
     """Reads the output of FACTS_COMMAND."""
     parts = {"cpuinfo": "", **sections(output)}
     system, machine, *_ = [*parts.get("uname", "").split(), "", ""]
     libraries = parts.get("libraries", "").splitlines()
     identity = re.search(r"^[0-9a-f-]{32,36}$", parts.get("boot_id", ""), re.MULTILINE)
-    return Board(
+    return BoardInfo(
         system=system,
         machine=machine,
         glibc=_glibc(parts.get("glibc", "")),

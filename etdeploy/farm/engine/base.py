@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from etdeploy.farm.model import Ending, Offer, Order
+from etdeploy.farm.model import AttemptResult, Offer, Order
 
 
 class Engine(Protocol):
@@ -25,7 +25,7 @@ class Engine(Protocol):
         """Begins an attempt; the caller gives a device one at a time."""
         ...
 
-    def ended(self, wait_s: float) -> Sequence[Ending]:
+    def ended(self, wait_s: float) -> Sequence[AttemptResult]:
         """Attempts that ended since the last call; waits so long for the first.
 
         Each started attempt ends here once, whatever happens to its worker or host.
@@ -78,7 +78,7 @@ class JoinedEngine:
         engine.start(order)
         self._of[order.visit] = engine
 
-    def ended(self, wait_s: float) -> Sequence[Ending]:
+    def ended(self, wait_s: float) -> Sequence[AttemptResult]:
         """Attempts that ended on any host."""
         until = time.monotonic() + wait_s
         while True:

@@ -17,7 +17,7 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.kinds import Recovery
 from etdeploy.devices.registry import recover_device
-from etdeploy.farm.model import Ending, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work.child import run_attempt
 from etdeploy.farm.work.failures import failure_of
 from etdeploy.farm.work.offers import Shelf
@@ -72,7 +72,7 @@ class LocalEngine:
         # The flag of the night: a stop of it ends every attempt.
         self._above = cancel.current()
         self._running: dict[str, _Running] = {}
-        self._endings: queue.SimpleQueue[Ending] = queue.SimpleQueue()
+        self._endings: queue.SimpleQueue[AttemptResult] = queue.SimpleQueue()
         self._offers: tuple[float, tuple[Offer, ...]] | None = None
         # A recovery looks at the devices in a thread of its own.
         self._looking = threading.RLock()
@@ -111,9 +111,9 @@ class LocalEngine:
         self._running[order.visit] = running
         running.thread.start()
 
-    def ended(self, wait_s: float) -> Sequence[Ending]:
+    def ended(self, wait_s: float) -> Sequence[AttemptResult]:
         """Attempts that ended since the last call; waits so long for the first."""
-        found: list[Ending] = []
+        found: list[AttemptResult] = []
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -194,7 +194,7 @@ class LocalEngine:
             ending = self._attempted(running)
         except BaseException as error:
             fate = Fate.PUT_OFF if isinstance(error, Interrupted) else Fate.LOST
-            ending = Ending(
+            ending = AttemptResult(
                 visit=order.visit,
                 attempt=order.attempt,
                 identity=order.offer.identity,
@@ -205,7 +205,7 @@ class LocalEngine:
             )
         self._endings.put(ending)
 
-    def _attempted(self, running: _Running) -> Ending:
+    def _attempted(self, running: _Running) -> AttemptResult:
         order = running.order
 
         def progress(text: str, fraction: float | None = None) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Standing, Visit, VisitState
 from etdeploy.farm.night.dispatch import Round, Situation, round_of
 from etdeploy.farm.night.model import Barred, Rules
 from etdeploy.farm.night.planning import Times
@@ -40,7 +40,7 @@ class Told:
     seen: Seen | None
 
 
-class Board:
+class RunState:
     """All visits of a night; changed by one thread."""
 
     def __init__(self, rules: Rules, times: Times) -> None:
@@ -101,7 +101,7 @@ class Board:
         self._running_of[state.visit.recipe] += 1
         self._around(state.visit)[order.offer.identity] += 1
 
-    def end(self, ending: Ending, now_s: float) -> Told:
+    def end(self, ending: AttemptResult, now_s: float) -> Told:
         """An attempt ended; of one visit, the first that was measured counts.
 
         Args:
@@ -127,7 +127,7 @@ class Board:
         self._put(state)
         return Told(state, state.standing is not Standing.WAITING, seen)
 
-    def add_attempt(self, ending: Ending) -> None:
+    def add_attempt(self, ending: AttemptResult) -> None:
         """Adds an attempt that this coordinator did not begin."""
         state = self.states[ending.visit]
         self._put(state.model_copy(update={"attempts": (*state.attempts, ending)}))
@@ -219,7 +219,7 @@ class Board:
         else:
             place.pop(visit.id, None)
 
-    def _release(self, ending: Ending) -> Order | None:
+    def _release(self, ending: AttemptResult) -> Order | None:
         """Frees the device of the attempt; None where it is not the one that runs."""
         order = self.running.get(ending.visit)
         if order is None or order.attempt != ending.attempt:
@@ -237,7 +237,7 @@ class Board:
     def _around(self, visit: Visit) -> Counter[str]:
         return self._taken.setdefault(round_of(visit), Counter())
 
-    def _learn(self, visit: Visit, ending: Ending, device: str) -> Seen | None:
+    def _learn(self, visit: Visit, ending: AttemptResult, device: str) -> Seen | None:
         if ending.fate is Fate.DONE:
             self.rows.pop(ending.identity, None)
             self.succeeded.setdefault(visit.recipe, set()).add(ending.identity)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.model import Ending, Fate, Standing, VisitState
-from etdeploy.farm.night.board import Board
+from etdeploy.farm.model import AttemptResult, Fate, Standing, VisitState
+from etdeploy.farm.night.board import RunState
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.dispatch import Situation, missed_because, waiting
 from etdeploy.farm.night.model import Event, EventKind
@@ -22,7 +22,7 @@ class Ends:
 
     def __init__(
         self,
-        board: Board,
+        board: RunState,
         notes: Notes,
         devices: Devices,
         numbers: Numbers,
@@ -35,7 +35,7 @@ class Ends:
         self.numbers, self.parcels, self.engine = numbers, parcels, engine
         self.telling, self.situation = telling, situation
 
-    def take(self, ending: Ending, now_s: float) -> None:
+    def take(self, ending: AttemptResult, now_s: float) -> None:
         """Takes an attempt that ended, at this second of the night."""
         state = self.board.states.get(ending.visit)
         if state is None:
@@ -57,7 +57,7 @@ class Ends:
         self.stop_recipes()
         self.give_up_stopped(ending.visit)
 
-    def _done(self, state: VisitState, ending: Ending) -> None:
+    def _done(self, state: VisitState, ending: AttemptResult) -> None:
         visit = state.visit
         self.devices.succeeded(ending.host)
         if visit.id in self.board.running:  # another attempt, as this one was given up for lost
@@ -104,7 +104,7 @@ class Ends:
             why = self.parcels.why_not(state)
             if why is None:
                 continue
-            ending = Ending(
+            ending = AttemptResult(
                 visit=state.visit.id,
                 attempt=len(state.attempts) + 1,
                 identity=why[0],

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import StoreError
-from etdeploy.farm.model import Ending, Fate, Standing, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, Fate, Standing, Visit, VisitState
 from etdeploy.farm.night import memory, rules
 from etdeploy.farm.night.memory import Memory
 from etdeploy.farm.night.post import Post
-from etdeploy.farm.night.rules import Began, Closed, Ended, Event, GivenUp, Opened, Planned
+from etdeploy.farm.night.rules import AttemptEnded, Began, Closed, Event, GivenUp, Opened, Planned
 from etdeploy.farm.night.writing import Fence, abandon_others
 from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit, storable
 from etdeploy.history.place import Place, data_folder
@@ -181,7 +181,7 @@ class Ledger:
             )
         )  # fmt: skip
 
-    def ended(self, ending: Ending) -> bool:
+    def ended(self, ending: AttemptResult) -> bool:
         """An attempt ended. The record of one that counts goes to the history, too.
 
         Returns:
@@ -189,8 +189,10 @@ class Ledger:
         """
         content = storable(ending.model_dump(mode="json"))
         content["seconds"] = content["seconds"] or 0.0
-        ending = Ending.model_validate(content)
-        kept = self._record(Ended(ending=ending, token=secrets.token_hex(8), at=self._text_now()))
+        ending = AttemptResult.model_validate(content)
+        kept = self._record(
+            AttemptEnded(ending=ending, token=secrets.token_hex(8), at=self._text_now())
+        )
         return kept is None or not rules.is_beaten(kept, ending)
 
     def missed(self, visit: str, reason: str) -> None:
@@ -311,7 +313,7 @@ class Ledger:
         """Nobody knows how the attempts ended that an earlier coordinator began."""
         for attempt in rules.under_way(kept):
             self.ended(
-                Ending(
+                AttemptResult(
                     visit=kept.id, attempt=attempt.attempt, identity=attempt.identity,
                     host=attempt.host, fate=Fate.LOST,
                 )
@@ -324,7 +326,7 @@ class Ledger:
         if kept:
             self._memory.know(kept)
             return kept
-        return self._memory.visit(event.ending.visit) if isinstance(event, Ended) else None
+        return self._memory.visit(event.ending.visit) if isinstance(event, AttemptEnded) else None
 
     def _snapshot(self) -> Opened | None:
         """All that is known of the night, so that the spool tells it without the database."""

@@ -19,16 +19,16 @@ from etdeploy.core.files.locks import if_free
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.farm.night import rules
 from etdeploy.farm.night.rules import (
+    AttemptEnded,
     Began,
     Closed,
-    Ended,
     Event,
     GivenUp,
     Opened,
     Planned,
 )
 from etdeploy.farm.night.writing import TakenError, taken
-from etdeploy.history.nights import Coordinator, KeptNight, KeptVisit
+from etdeploy.history.nights import CoordinatorProcess, KeptNight, KeptVisit
 from etdeploy.history.place import Place
 from etdeploy.shelf.reservations import myself
 
@@ -78,7 +78,7 @@ class Memory:
             self.know(rules.began(kept, event))
 
     @_take.register
-    def _(self, event: Ended) -> None:
+    def _(self, event: AttemptEnded) -> None:
         if kept := self.visit(event.ending.visit):
             self.know(rules.ended(kept, event))
 
@@ -114,7 +114,7 @@ def slug(farm: str) -> str:
 
 
 @contextmanager
-def claimed(spool: Path, farm: str) -> Iterator[Coordinator]:
+def claimed(spool: Path, farm: str) -> Iterator[CoordinatorProcess]:
     """Holds a farm on this machine; yields what others are told of this process.
 
     It has the token of who had the lock before, and has ended therefore: so it goes on at once.
@@ -136,17 +136,17 @@ def claimed(spool: Path, farm: str) -> Iterator[Coordinator]:
         yield mine
 
 
-def _this_process(before: Coordinator | None) -> Coordinator:
+def _this_process(before: CoordinatorProcess | None) -> CoordinatorProcess:
     since = datetime.now(timezone.utc).isoformat(timespec="seconds")
     me = myself()
     # A data folder may have been copied to another machine.
     token = before.token if before and before.who == me else secrets.token_hex(8)
-    return Coordinator(token=token, who=me, process=os.getpid(), since=since)
+    return CoordinatorProcess(token=token, who=me, process=os.getpid(), since=since)
 
 
-def _noted(spool: Path) -> Coordinator | None:
+def _noted(spool: Path) -> CoordinatorProcess | None:
     try:
-        return Coordinator.model_validate_json(_lock(spool).read_bytes())
+        return CoordinatorProcess.model_validate_json(_lock(spool).read_bytes())
     except (OSError, ValidationError):
         return None
 

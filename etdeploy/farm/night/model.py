@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from etdeploy.core.values import Kind
-from etdeploy.farm.model import Ending, Gates, Offer, Order, VisitState
+from etdeploy.farm.model import AttemptResult, Gates, Offer, Order, VisitState
 from etdeploy.farm.spec.model import Farm
 
 
@@ -101,7 +101,7 @@ class Event:
     kind: EventKind
     text: str = ""
     order: Order | None = None
-    ending: Ending | None = None
+    ending: AttemptResult | None = None
     state: VisitState | None = None
     offer: Offer | None = None
     states: tuple[VisitState, ...] = ()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from etdeploy.core.errors import Interrupted
-from etdeploy.farm.model import Ending, Order, Visit
+from etdeploy.farm.model import AttemptResult, Order, Visit
 from etdeploy.farm.night.model import Event, EventKind
 from etdeploy.farm.night.parts import Clock, Headline, LedgerLike
 from etdeploy.farm.night.trouble import spread, variance_reason
@@ -41,7 +41,7 @@ class Notes:
             )
         )
 
-    def ended(self, ending: Ending) -> bool:
+    def ended(self, ending: AttemptResult) -> bool:
         """An attempt ended; True if it counts, or if the ledger cannot say so now."""
         return self._note(lambda: self._ledger.ended(ending)) is not False
 
@@ -97,7 +97,7 @@ class Numbers:
         self._values: dict[tuple[str, str], list[float]] = {}
         self._spreads: dict[tuple[str, str], float] = {}
 
-    def add(self, recipe: str, ending: Ending) -> None:
+    def add(self, recipe: str, ending: AttemptResult) -> None:
         """Adds the number of an attempt, if it has one."""
         value = self._headline(ending)
         if value is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from etdeploy.farm.model import Ending, Failure, Offer, Parcel, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, Failure, Offer, Parcel, Visit, VisitState
 from etdeploy.farm.night.background import Background
 from etdeploy.farm.night.planning import Times
 from etdeploy.farm.spec.model import Farm
@@ -52,7 +52,7 @@ class LedgerLike(Protocol):
         """An attempt begins."""
         ...
 
-    def ended(self, ending: Ending) -> bool:
+    def ended(self, ending: AttemptResult) -> bool:
         """An attempt ended; False if another one of its visit counts already.
 
         The record of one that counts goes to the history too.
@@ -142,7 +142,7 @@ class PlanLike(Protocol):
 Plan = Callable[[Farm, str, Sequence[Offer], "float | None"], PlanLike]
 """The visits for devices: `etdeploy.farm.spec.matrix.plan_night`."""
 
-Headline = Callable[[Ending], "float | None"]
+Headline = Callable[[AttemptResult], "float | None"]
 """The number that a record is compared by; None where it has none."""
 
 

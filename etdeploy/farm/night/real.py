@@ -11,7 +11,7 @@ from pathlib import Path
 from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.model import Ending, Offer
+from etdeploy.farm.model import AttemptResult, Offer
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.planning import Times
 from etdeploy.farm.spec.model import Farm
@@ -54,7 +54,7 @@ class StoreShelf:
         set_aside(self._place, device, reason, self._by)
 
 
-def headline_of(ending: Ending) -> float | None:
+def headline_of(ending: AttemptResult) -> float | None:
     """The number that a record is compared by; None where it has none.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from etdeploy.core.values import Value
-from etdeploy.farm.model import Ending, Fate, Standing, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, Fate, Standing, Visit, VisitState
 from etdeploy.history.nights import KeptAttempt, KeptNight, KeptVisit
 
 
@@ -34,7 +34,7 @@ def began(kept: KeptVisit, event: Began) -> KeptVisit:
     )
 
 
-def ended(kept: KeptVisit, event: Ended) -> KeptVisit:
+def ended(kept: KeptVisit, event: AttemptEnded) -> KeptVisit:
     """An attempt has ended; it counts if it is the first of its visit that was measured."""
     ending = event.ending
     if any(_ending(each) == ending for each in kept.attempts):
@@ -76,12 +76,12 @@ def given_up(kept: KeptVisit, event: GivenUp) -> KeptVisit:
     return kept.model_copy(update={"standing": event.standing, "reason": event.reason})
 
 
-def is_beaten(kept: KeptVisit, ending: Ending) -> bool:
+def is_beaten(kept: KeptVisit, ending: AttemptResult) -> bool:
     """Whether another attempt counts than the one that ended so."""
     return any(each.counts and _ending(each) != ending for each in kept.attempts)
 
 
-def counts(kept: KeptVisit, ending: Ending) -> bool:
+def counts(kept: KeptVisit, ending: AttemptResult) -> bool:
     """Whether the attempt that ended so is the one that counts."""
     return any(each.counts and _ending(each) == ending for each in kept.attempts)
 
@@ -116,7 +116,7 @@ def _standing(kept: KeptVisit) -> dict[str, str]:
     return {}
 
 
-def _place(kept: KeptVisit, ending: Ending) -> int | None:
+def _place(kept: KeptVisit, ending: AttemptResult) -> int | None:
     """The attempt that an ending is of: one under way, or one of which nothing was known."""
     known = ending.fate is not Fate.LOST
     for place, each in enumerate(kept.attempts):
@@ -125,7 +125,7 @@ def _place(kept: KeptVisit, ending: Ending) -> int | None:
     return None
 
 
-def _is_of(attempt: KeptAttempt, ending: Ending) -> bool:
+def _is_of(attempt: KeptAttempt, ending: AttemptResult) -> bool:
     return (attempt.attempt, attempt.identity, attempt.host) == (
         ending.attempt, ending.identity, ending.host,
     )  # fmt: skip
@@ -142,8 +142,8 @@ def _counted(kept: KeptVisit) -> bool:
     return any(each.counts for each in kept.attempts)
 
 
-def _ending(attempt: KeptAttempt) -> Ending | None:
-    return Ending.model_validate(attempt.content) if attempt.content else None
+def _ending(attempt: KeptAttempt) -> AttemptResult | None:
+    return AttemptResult.model_validate(attempt.content) if attempt.content else None
 
 
 class Opened(Value):
@@ -175,11 +175,11 @@ class Began(Value):
     at: str
 
 
-class Ended(Value):
+class AttemptEnded(Value):
     """An attempt ended."""
 
     op: Literal["ended"] = "ended"
-    ending: Ending
+    ending: AttemptResult
     token: str
     at: str
 
@@ -202,7 +202,7 @@ class Closed(Value):
     at: str
 
 
-Event = Opened | Planned | Began | Ended | GivenUp | Closed
+Event = Opened | Planned | Began | AttemptEnded | GivenUp | Closed
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="op")])
 
 

@@ -9,9 +9,9 @@ from etdeploy.core import cancel
 from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, VisitState
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Standing, VisitState
 from etdeploy.farm.night.background import Threads
-from etdeploy.farm.night.board import Board, standing_of
+from etdeploy.farm.night.board import RunState, standing_of
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.dispatch import (
     Situation,
@@ -78,7 +78,7 @@ class _Night:
         self.clock, self.parts, self.telling = clock, parts, Telling(on_event)
         self.rules = Rules.of(self.farm)
         self.background = parts.background or Threads()
-        self.board = Board(self.rules, parts.times)
+        self.board = RunState(self.rules, parts.times)
         self.notes = Notes(ledger, clock, self.telling.trouble)
         self.numbers = Numbers(parts.headline)
         self.devices = Devices(
@@ -258,7 +258,7 @@ class _Night:
             raise
         except Exception as error:
             self.telling.trouble(f"{offer.name} on {offer.host} cannot be given work: {error}")
-            lost = Ending(
+            lost = AttemptResult(
                 visit=visit,
                 attempt=order.attempt,
                 identity=offer.identity,

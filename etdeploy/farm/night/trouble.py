@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from etdeploy.core.values import Kind
-from etdeploy.farm.model import STOPPED, Ending, Fate, Gates, Health
+from etdeploy.farm.model import STOPPED, AttemptResult, Fate, Gates, Health
 from etdeploy.farm.night.model import Rules, listed
 
 # Of an attempt, these can only be the host's: it exports and builds nothing.
@@ -63,7 +63,7 @@ class Seen:
     remedy: str = ""
 
 
-def trouble_of(ending: Ending, gates: Gates) -> Trouble | None:
+def trouble_of(ending: AttemptResult, gates: Gates) -> Trouble | None:
     """Whose failure it was; None where it was nobody's: done, lost, stopped, or a low battery."""
     if ending.fate in (Fate.DONE, Fate.LOST):
         return None
@@ -101,7 +101,7 @@ def _of_device(message: str) -> Trouble:
     return Trouble.DISK if any(words in text for words in _NO_ROOM) else Trouble.DEVICE
 
 
-def uses_up(ending: Ending, gates: Gates) -> bool:
+def uses_up(ending: AttemptResult, gates: Gates) -> bool:
     """Whether it counts as one of the visit's attempts: not what the host or nobody did."""
     if ending.fate is not Fate.FAILED:
         return False
@@ -109,7 +109,7 @@ def uses_up(ending: Ending, gates: Gates) -> bool:
     return not nobodys and trouble_of(ending, gates) is not Trouble.HOST
 
 
-def text_of(ending: Ending) -> str:
+def text_of(ending: AttemptResult) -> str:
     """What happened, in a line."""
     if ending.failure:
         return ending.failure.message.splitlines()[0] if ending.failure.message else "no reason"

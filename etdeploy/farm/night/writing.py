@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.model import Ending, Fate, Standing
+from etdeploy.farm.model import AttemptResult, Fate, Standing
 from etdeploy.farm.night import rules
 from etdeploy.farm.night.rules import (
+    AttemptEnded,
     Began,
     Closed,
-    Ended,
     Event,
     GivenUp,
     Opened,
     Planned,
 )
-from etdeploy.history.nights import ABANDONED, Coordinator, KeptNight, KeptVisit
+from etdeploy.history.nights import ABANDONED, CoordinatorProcess, KeptNight, KeptVisit
 from etdeploy.history.place import Place
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def write(
         StoreError: The database cannot be used.
         BuildError: Its disk is full.
     """
-    record = _record_of(event.ending, tell) if isinstance(event, Ended) else None
+    record = _record_of(event.ending, tell) if isinstance(event, AttemptEnded) else None
     with store.transaction(writes=True) as connection:
         if fence:
             fence.require(connection)
@@ -99,7 +99,7 @@ def _write(
     if isinstance(event, Closed):
         nights.end_night(connection, event.night, event.at, event.outcome)
         return None
-    if isinstance(event, Ended):
+    if isinstance(event, AttemptEnded):
         kept = nights.change_visit(connection, event.ending.visit, partial(_ended, event=event))
         # With the attempt or not at all: so each one that counts is in the history, and once.
         if kept and record and rules.counts(kept, event.ending):
@@ -107,12 +107,12 @@ def _write(
     else:
         kept = nights.change_visit(connection, event.visit, partial(_changed, event=event))
     if kept is None:
-        visit = event.ending.visit if isinstance(event, Ended) else event.visit
+        visit = event.ending.visit if isinstance(event, AttemptEnded) else event.visit
         tell(f"the history knows no visit {visit}, of which something was to be noted")
     return kept
 
 
-def _ended(kept: KeptVisit, event: Ended) -> KeptVisit:
+def _ended(kept: KeptVisit, event: AttemptEnded) -> KeptVisit:
     return rules.ended(kept, event)
 
 
@@ -120,7 +120,7 @@ def _changed(kept: KeptVisit, event: Began | GivenUp) -> KeptVisit:
     return rules.began(kept, event) if isinstance(event, Began) else rules.given_up(kept, event)
 
 
-def _record_of(ending: Ending, tell: Callable[[str], None]) -> RunRecord | None:
+def _record_of(ending: AttemptResult, tell: Callable[[str], None]) -> RunRecord | None:
     if ending.fate is not Fate.DONE or ending.record is None:
         return None
     from etdeploy.bench.records.stored import load_run
@@ -144,7 +144,7 @@ class Fence:
         mine: This process.
     """
 
-    def __init__(self, farm: str, mine: Coordinator) -> None:
+    def __init__(self, farm: str, mine: CoordinatorProcess) -> None:
         self.farm, self.mine = farm, mine
 
     def take(self, connection: Connection, *, anew: bool = True) -> None:
@@ -179,7 +179,7 @@ class Fence:
         nights.give_back(connection, self.farm, self.mine.token)
 
 
-def taken(farm: str, by: Coordinator) -> TakenError:
+def taken(farm: str, by: CoordinatorProcess) -> TakenError:
     """Says who runs a farm, and where."""
     host = by.who.rpartition("@")[2]
     return TakenError(

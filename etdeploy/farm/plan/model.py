@@ -41,7 +41,7 @@ class Lasts(Value):
     measured: bool
 
 
-class Cell(Value):
+class MatrixCell(Value):
     """A pair of the matrix with the devices that it comes to.
 
     Attributes:
@@ -111,7 +111,7 @@ class Outlook(Value):
 
     farm: str
     devices: tuple[Seen, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[MatrixCell, ...]
     pieces: tuple[Piece, ...]
     refused: tuple[Refused, ...]
     unsatisfied: tuple[Unsatisfied, ...]

@@ -14,7 +14,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.console import count
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.model import Offer, Visit
-from etdeploy.farm.plan.model import Cell, Lasts, Opening, Outlook, Piece, Refused, Seen
+from etdeploy.farm.plan.model import Lasts, MatrixCell, Opening, Outlook, Piece, Refused, Seen
 from etdeploy.farm.spec.conditions import opens
 from etdeploy.farm.spec.matrix import missing, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
@@ -105,7 +105,7 @@ def _possible(
 
 def _cells(
     visits: Sequence[Visit], devices: Mapping[str, Offer], earlier: Earlier
-) -> tuple[Cell, ...]:
+) -> tuple[MatrixCell, ...]:
     by_pair: dict[tuple[str, str], list[Visit]] = {}
     for visit in visits:
         by_pair.setdefault((visit.recipe, visit.group), []).append(visit)
@@ -113,7 +113,7 @@ def _cells(
     for (label, group), own in sorted(by_pair.items()):
         identities = tuple(dict.fromkeys(i for visit in own for i in visit.among))
         cells.append(
-            Cell(
+            MatrixCell(
                 recipe=label,
                 group=group,
                 devices=tuple(devices[i].name for i in identities),

@@ -22,7 +22,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
 from etdeploy.farm.report.files import Wanted, write
-from etdeploy.farm.report.model import Cause, NightInfo, NightReport
+from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, board_of, judged, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify
@@ -281,7 +281,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _cause(cause: Cause) -> dict[str, Any]:
+def _cause(cause: FailureGroup) -> dict[str, Any]:
     return {
         "kind": cause.kind,
         "message": cause.message,

@@ -10,7 +10,7 @@ from etdeploy.core.console import count
 from etdeploy.core.files.results import ResultFile, begins_with
 from etdeploy.core.layout import cut
 from etdeploy.farm.report import junit, words
-from etdeploy.farm.report.model import Cause, NightReport
+from etdeploy.farm.report.model import FailureGroup, NightReport
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 from etdeploy.history.nights import storable
 from etdeploy.report.html import page
@@ -80,7 +80,7 @@ def _worse(verdict: Verdict) -> str:
     return "<br>\n".join(lines)
 
 
-def _cause(what: str, cause: Cause) -> str:
+def _cause(what: str, cause: FailureGroup) -> str:
     sign = "❌" if what == "failed" else "⏭️"
     number = count(len(cause.places), "visit")
     kind = f"{cause.kind}: " if what == "failed" else ""

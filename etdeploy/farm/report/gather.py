@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Standing, VisitState
+from etdeploy.farm.model import STOPPED, AttemptResult, Failure, Fate, Standing, VisitState
 from etdeploy.farm.report.model import (
-    Cause,
     DeviceNight,
+    FailureGroup,
     NightInfo,
     NightReport,
     Place,
@@ -104,7 +104,7 @@ def _totals(states: Sequence[VisitState], verdicts: Sequence[Verdict]) -> Totals
     )
 
 
-def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[Cause, ...]:
+def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[FailureGroup, ...]:
     groups: dict[tuple[str, str], list[tuple[Failure, VisitState]]] = {}
     of_recipe = {s.visit.recipe: e.failure for s in states for e in s.attempts if e.failure}
     for state in states:
@@ -112,7 +112,7 @@ def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[Cau
         message = failure.message.partition(_LOG)[0]
         groups.setdefault((failure.kind, _alike(message)), []).append((failure, state))
     causes = [
-        Cause(
+        FailureGroup(
             kind=group[0][0].kind,
             message=group[0][0].message,
             remedy=next((failure.remedy for failure, _ in group if failure.remedy), ""),
@@ -167,7 +167,7 @@ def _devices(
     states: Sequence[VisitState], names: Mapping[str, str], quarantined: Mapping[str, str]
 ) -> tuple[DeviceNight, ...]:
     visits: dict[str, list[VisitState]] = {identity: [] for identity in quarantined}
-    endings: dict[str, list[Ending]] = {}
+    endings: dict[str, list[AttemptResult]] = {}
     for state in states:
         last = state.result or (state.attempts[-1] if state.attempts else None)
         identity = last.identity if last else state.visit.device
@@ -186,7 +186,7 @@ def _devices(
 def _device(
     identity: str,
     states: Sequence[VisitState],
-    endings: Sequence[Ending],
+    endings: Sequence[AttemptResult],
     names: Mapping[str, str],
     quarantined: str,
 ) -> DeviceNight:

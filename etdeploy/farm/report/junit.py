@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as Xml
 
 from etdeploy.farm.report import words
-from etdeploy.farm.report.model import Cause, NightReport, Place
+from etdeploy.farm.report.model import FailureGroup, NightReport, Place
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 
 # Tells a later report of the same file from another tool's.
 MARK = "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"etdeploy farm "
 _NO_DEVICE = "no device"
-_Problem = tuple[str, Cause]
+_Problem = tuple[str, FailureGroup]
 
 
 def junit(report: NightReport) -> str:
@@ -103,14 +103,14 @@ def _of_verdict(verdict: Verdict) -> Iterator[Xml.Element]:
     yield told
 
 
-def _failure(cause: Cause, place: Place) -> Xml.Element:
+def _failure(cause: FailureGroup, place: Place) -> Xml.Element:
     failure = Xml.Element("failure", type=_text(cause.kind), message=_text(cause.message))
     remedy = f"\nwhat to do: {cause.remedy}" if cause.remedy else ""
     failure.text = _text(f"{cause.message}{remedy}\nvisit {place.visit}")
     return failure
 
 
-def _skipped(cause: Cause) -> Xml.Element:
+def _skipped(cause: FailureGroup) -> Xml.Element:
     return Xml.Element("skipped", message=_text(cause.message))
 
 

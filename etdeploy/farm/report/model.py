@@ -47,7 +47,7 @@ class Place(Value):
     seconds: float = 0.0
 
 
-class Cause(Value):
+class FailureGroup(Value):
     """Visits that failed, or were missed, for one reason.
 
     Attributes:
@@ -124,8 +124,8 @@ class NightReport(Value):
     night: NightInfo
     totals: Totals
     verdicts: tuple[Verdict, ...] = ()
-    failures: tuple[Cause, ...] = ()
-    missed: tuple[Cause, ...] = ()
+    failures: tuple[FailureGroup, ...] = ()
+    missed: tuple[FailureGroup, ...] = ()
     devices: tuple[DeviceNight, ...] = ()
     done: tuple[Place, ...] = ()
     trends: tuple[Trend, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.core.console import count
 from etdeploy.farm.report import words
-from etdeploy.farm.report.model import Cause, NightReport
+from etdeploy.farm.report.model import FailureGroup, NightReport
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 from etdeploy.history.metrics import title
 from etdeploy.report.html.blocks import (
@@ -124,7 +124,7 @@ def _every(verdict: Verdict) -> Table:
     return table("Every number", columns, rows, right=columns[1:5])
 
 
-def _cause(cause: Cause) -> Block:
+def _cause(cause: FailureGroup) -> Block:
     rows = [
         [place.recipe, place.device, place.repeat, place.attempts, code(place.visit)]
         for place in cause.places

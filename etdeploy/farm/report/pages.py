@@ -54,7 +54,7 @@ _TONES = {
 
 
 @dataclass(frozen=True)
-class Board:
+class Dashboard:
     """What the dashboard shows.
 
     Attributes:
@@ -68,13 +68,13 @@ class Board:
     trends: tuple[Trend, ...] = ()
 
 
-def addresses(board: Board) -> list[str]:
+def addresses(board: Dashboard) -> list[str]:
     """The pages by their relative addresses, the first one first."""
     nights = [night_file(report.night.id) for report in board.reports]
     return [INDEX, *([HISTORY] if board.trends else []), *(each for each in nights if each)]
 
 
-def page_of(board: Board, address: str) -> Page | None:
+def page_of(board: Dashboard, address: str) -> Page | None:
     """The page with this address; None if there is none."""
     if address == INDEX:
         return _index(board)
@@ -93,13 +93,13 @@ def night_file(night: str) -> str:
     return _NIGHT.format(night) if _PLAIN.fullmatch(night) else ""
 
 
-def _links(board: Board) -> tuple[tuple[str, str], ...]:
+def _links(board: Dashboard) -> tuple[tuple[str, str], ...]:
     titles = {INDEX: "Now", HISTORY: "History"}
     titles |= {night_file(r.night.id): f"Night {r.night.id}" for r in board.reports}
     return tuple((titles[address], quote(address)) for address in addresses(board))
 
 
-def _index(board: Board) -> Page:
+def _index(board: Dashboard) -> Page:
     status = board.status
     latest = board.reports[0] if board.reports else None
     sections = (
@@ -171,7 +171,7 @@ def _queue(status: Status) -> Iterator[Block]:
         yield Text(f"And {count(more, 'more visit')}.", QUIET)
 
 
-def _regressions(board: Board) -> Iterator[Block]:
+def _regressions(board: Dashboard) -> Iterator[Block]:
     bad = [
         verdict
         for report in board.reports[:1]
@@ -188,7 +188,7 @@ def _regressions(board: Board) -> Iterator[Block]:
             yield Text(verdict.remedy, TONES[verdict.kind], title)
 
 
-def _nights(board: Board) -> Iterator[Table]:
+def _nights(board: Dashboard) -> Iterator[Table]:
     if board.reports:
         columns = ("night", "when", "measured", "failed", "missed", "regressed", "outcome")
         rows = [_night(report) for report in board.reports]
@@ -203,7 +203,7 @@ def _night(report: NightReport) -> Sequence[object]:
     ]  # fmt: skip
 
 
-def write_dashboard(board: Board, folder: Path) -> Path:
+def write_dashboard(board: Dashboard, folder: Path) -> Path:
     """Writes every page; pages of earlier nights that are there already stay.
 
     Args:

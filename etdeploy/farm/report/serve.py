@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 from etdeploy.core.errors import EtdeployError, UsageError
-from etdeploy.farm.report.pages import INDEX, Board, page_of
+from etdeploy.farm.report.pages import INDEX, Dashboard, page_of
 from etdeploy.farm.spec.model import is_loopback
 from etdeploy.report.html.page import render
 from etdeploy.report.shown import finite
@@ -62,19 +62,19 @@ def address_of(text: str) -> tuple[str, int]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], board: Callable[[], Board]) -> None:
+    def __init__(self, address: tuple[str, int], board: Callable[[], Dashboard]) -> None:
         if ":" in address[0]:
             import socket
 
             self.address_family = socket.AF_INET6
         self._board, self._lock = board, threading.Lock()
-        self._kept: tuple[float, Board] | None = None
+        self._kept: tuple[float, Dashboard] | None = None
         self._trouble: EtdeployError | None = None
         self._making: threading.Thread | None = None
         self.is_local = is_loopback(address[0])
         super().__init__(address, _Handler)
 
-    def board(self) -> Board:
+    def board(self) -> Dashboard:
         """What is shown: some seconds old, or as old as it takes to make another one.
 
         Raises:
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(address: tuple[str, int], board: Callable[[], Board]) -> Iterator[str]:
+def serving(address: tuple[str, int], board: Callable[[], Dashboard]) -> Iterator[str]:
     """Serves in a thread while the block runs.
 
     Args:

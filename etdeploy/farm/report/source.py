@@ -15,7 +15,7 @@ from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.rules import states_of, under_way
 from etdeploy.farm.report.gather import report_of, trends_of
 from etdeploy.farm.report.model import NightInfo, NightReport
-from etdeploy.farm.report.pages import Board
+from etdeploy.farm.report.pages import Dashboard
 from etdeploy.farm.report.status import Around, Status, devices_of, status_of
 from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
@@ -266,7 +266,7 @@ class Boards:
         self._place, self._settings, self._farm = place, settings, farm
         self._kept: dict[str, _Kept] = {}
 
-    def now(self, *, hurry: bool = False) -> Board:
+    def now(self, *, hurry: bool = False) -> Dashboard:
         """The board as it stands; not for several threads at once.
 
         Args:
@@ -278,7 +278,7 @@ class Boards:
         """
         known_nights = nights_of(self._place, self._farm, _BOARD_NIGHTS)
         if not known_nights:
-            return Board(status_of(None, (), _now(), Around()))
+            return Dashboard(status_of(None, (), _now(), Around()))
         latest, *earlier = known_nights
         left = len(earlier) if not hurry else 1 if self._kept else 0
         first = self._looked_at(latest, MOST_TRENDS)
@@ -292,7 +292,7 @@ class Boards:
                 known = self._looked_at(night, 0)
             reports.append(known.report)
         self._kept = {report.night.id: self._kept[report.night.id] for report in reports}
-        return Board(_status(self._place, first.seen), tuple(reports), first.report.trends)
+        return Dashboard(_status(self._place, first.seen), tuple(reports), first.report.trends)
 
     def _looked_at(self, night: NightInfo, trends: int) -> _Kept:
         found = seen(self._place, night)
@@ -304,7 +304,7 @@ class Boards:
         return known
 
 
-def board_of(place: Place, settings: Settings, farm: str | None = None) -> Board:
+def board_of(place: Place, settings: Settings, farm: str | None = None) -> Dashboard:
     """What the dashboard shows.
 
     Raises:

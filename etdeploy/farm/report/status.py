@@ -11,7 +11,7 @@ from statistics import median
 from etdeploy.core.console import count
 from etdeploy.core.layout import cut, fit, table
 from etdeploy.core.values import Kind, Value
-from etdeploy.farm.model import Ending, Fate, Offer, Standing, VisitState
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Standing, VisitState
 from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.work.failures import GATE
 from etdeploy.report.shown import moment
@@ -126,7 +126,7 @@ def _at(state: VisitState, around: Around) -> str | None:
 def _now(
     identity: str,
     left: Sequence[VisitState],
-    endings: Sequence[Ending],
+    endings: Sequence[AttemptResult],
     around: Around,
     over: bool,
 ) -> tuple[Now, str]:
@@ -150,7 +150,7 @@ def _now(
     return _waits(left, endings)
 
 
-def _waits(left: Sequence[VisitState], endings: Sequence[Ending]) -> tuple[Now, str]:
+def _waits(left: Sequence[VisitState], endings: Sequence[AttemptResult]) -> tuple[Now, str]:
     last = endings[-1] if endings else None
     if last and last.fate is Fate.PUT_OFF and last.failure and last.failure.kind == GATE:
         return Now.GATE, last.failure.message

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from etdeploy.core.console import count
 from etdeploy.core.layout import table
-from etdeploy.farm.report.model import Cause, DeviceNight, NightReport
+from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport
 from etdeploy.farm.verdicts.model import NightFinding, Since, Verdict, VerdictKind
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.metrics import HEADLINES, LATENCY, shown, title
@@ -56,7 +56,7 @@ def spread_text(finding: NightFinding | None) -> str:
     return percent(finding.within_percent)
 
 
-def where(cause: Cause) -> str:
+def where(cause: FailureGroup) -> str:
     """Which recipes on which devices, in a few words."""
     recipes = list(dict.fromkeys(place.recipe for place in cause.places))
     devices = list(dict.fromkeys(place.device for place in cause.places))
@@ -151,7 +151,7 @@ def _why(verdict: Verdict) -> Iterator[str]:
         yield f"  what to do: {verdict.remedy}"
 
 
-def _causes(what: str, causes: tuple[Cause, ...]) -> str:
+def _causes(what: str, causes: tuple[FailureGroup, ...]) -> str:
     lines = []
     for cause in causes:
         lines.append(f"{count(len(cause.places), 'visit')} {what}: {where(cause)}")

@@ -12,7 +12,7 @@ from etdeploy.core.console import count
 from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, VerdictKind
 from etdeploy.farm.verdicts.rule import (
     MIN_NIGHTS,
-    Distance,
+    Deviation,
     chance_of_mean,
     distance,
     is_first_number,
@@ -116,7 +116,7 @@ class Look:
 
     metric: str
     values: tuple[float, ...]
-    distance: Distance | None
+    distance: Deviation | None
     nights: int
     twice: float = 1.0
 
@@ -157,7 +157,7 @@ def _twice(pair: Pair, metric: str, values: Sequence[float], max_slowdown_percen
 
 
 def twice_of(
-    last: Distance | None, this: Distance | None, metric: str, max_slowdown_percent: float
+    last: Deviation | None, this: Deviation | None, metric: str, max_slowdown_percent: float
 ) -> float:
     """The chance that the mean of two unchanged nights is as bad; 1 where not both are worse.
 

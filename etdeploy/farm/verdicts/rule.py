@@ -45,7 +45,7 @@ _MOST_DEGREES = 1e4
 
 
 @dataclass(frozen=True)
-class Distance:
+class Deviation:
     """How far a night's value is from the level before it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Distance:
         return self.ratio.median < 1 / allowed and self.z <= -_sure(metric)
 
 
-def distance(values: Sequence[float], nights: Sequence[Sequence[float]]) -> Distance | None:
+def distance(values: Sequence[float], nights: Sequence[Sequence[float]]) -> Deviation | None:
     """How far a night is from earlier ones.
 
     Args:
@@ -105,7 +105,7 @@ def distance(values: Sequence[float], nights: Sequence[Sequence[float]]) -> Dist
     # With fewer repeats than usual, the runs' part is larger than the nights' values show.
     reach = math.hypot(reach, _NORMAL * math.sqrt(max(0.0, own - usual)))
     apart = math.log(value) - math.log(expected)
-    return Distance(
+    return Deviation(
         value=value,
         expected=expected,
         ratio=ratio(apart, apart - reach, apart + reach),
@@ -149,7 +149,7 @@ def chance_of(reaches: float, nights: int, *, exact: bool = False) -> float:
     return _tail(reaches * bound, degrees)
 
 
-def chance_of_mean(nights: Sequence[Distance]) -> float:
+def chance_of_mean(nights: Sequence[Deviation]) -> float:
     """The chance that the mean of several unchanged nights is as far above the level.
 
     The product of their chances would be too small: they are judged by the same level and spread,

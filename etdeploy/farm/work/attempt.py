@@ -23,7 +23,7 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Device, DeviceState, lock_name
 from etdeploy.devices.registry import open_device
-from etdeploy.farm.model import Ending, Failure, Fate, Gates, Health, Order
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Gates, Health, Order
 from etdeploy.farm.work.failures import GATE, IN_USE, failure_of, host_failure
 from etdeploy.farm.work.offers import require_same
 from etdeploy.farm.work.parcel import open_parcel
@@ -53,7 +53,7 @@ def attempt(
     output: Path,
     progress: Progress = silent,
     idle: Callable[[], None] = lambda: None,
-) -> Ending:
+) -> AttemptResult:
     """Measures a parcel on a device of this host, once.
 
     Args:
@@ -73,7 +73,7 @@ def attempt(
         result = _attempted(order, parcel_folder, output, progress, idle)
     except Exception as error:
         result = _result_of(error, cache)
-    return Ending(
+    return AttemptResult(
         visit=order.visit,
         attempt=order.attempt,
         identity=order.offer.identity,

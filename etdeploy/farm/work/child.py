@@ -18,10 +18,10 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.processes import process
-from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.values import Progress, Value, silent
 from etdeploy.devices.local.facts import oom_kills
-from etdeploy.farm.model import Ending, Failure, Fate, Order
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Order
 from etdeploy.farm.work.failures import failure_of, host_failure, late
 
 _START = Path(__file__).with_name("start.py")
@@ -46,7 +46,7 @@ class Said(Value):
     doing: str | None = None
     fraction: float | None = None
     idle: bool = False
-    ending: Ending | None = None
+    ending: AttemptResult | None = None
 
 
 def run_attempt(
@@ -57,7 +57,7 @@ def run_attempt(
     cancelled: cancel.Flag,
     progress: Progress = silent,
     idle: Callable[[], None] = lambda: None,
-) -> Ending:
+) -> AttemptResult:
     """Does an attempt in a child process, and says how it ended, whatever happens to the child.
 
     Args:
@@ -73,8 +73,8 @@ def run_attempt(
     task = Task(order=order, parcel_folder=str(parcel_folder), output=str(output.absolute()))
     heard = _Heard(progress, idle)
 
-    def ended(fate: Fate, failure: Failure) -> Ending:
-        return Ending(
+    def ended(fate: Fate, failure: Failure) -> AttemptResult:
+        return AttemptResult(
             visit=order.visit,
             attempt=order.attempt,
             identity=order.offer.identity,
@@ -102,7 +102,7 @@ class _Heard:
     def __init__(self, progress: Progress, idle: Callable[[], None]) -> None:
         self._progress, self._idle = progress, idle
         self._rest = b""
-        self.ending: Ending | None = None
+        self.ending: AttemptResult | None = None
         self.doing = ""
         self.exit_code: int | None = None
         self.errors = ""
@@ -126,7 +126,7 @@ class _Heard:
         self.ending = said.ending or self.ending
 
 
-def _followed(task: Task, limit_s: float, heard: _Heard) -> Ending | None:
+def _followed(task: Task, limit_s: float, heard: _Heard) -> AttemptResult | None:
     """Follows a child to its end; None if it did not say how it ended.
 
     Raises:
@@ -150,7 +150,7 @@ def _followed(task: Task, limit_s: float, heard: _Heard) -> Ending | None:
         return heard.ending
 
 
-def _exit_code(child: Conversation) -> int | None:
+def _exit_code(child: InteractiveProcess) -> int | None:
     try:
         return child.ended(_END_S)
     except TimeoutError:

@@ -16,7 +16,7 @@ from etdeploy.graph.pipeline import export_work, make_steps
 from etdeploy.graph.preflight import model_notes, refuse_early
 from etdeploy.graph.resolve import Lookups, Resolved, resolve
 from etdeploy.graph.tasks.engine import run_tasks
-from etdeploy.graph.tasks.running import Ended, Run, as_error, cause_of, is_stop
+from etdeploy.graph.tasks.running import Run, TaskRunResult, as_error, cause_of, is_stop
 from etdeploy.graph.tasks.slots import Slots
 from etdeploy.graph.tasks.steps import Task, tasks_of
 
@@ -146,7 +146,7 @@ def _named(task: Task, followers: Sequence[Pair], everyone: Sequence[Pair]) -> T
 
 
 def _end_of(
-    each: Ready, goal: StepName, tasks: Sequence[Task], ended: Ended, ready: Sequence[Ready]
+    each: Ready, goal: StepName, tasks: Sequence[Task], ended: TaskRunResult, ready: Sequence[Ready]
 ) -> JobEnd | None:
     """How a job ended; None if it could not begin only because of another job's own failure."""
     number = next(i for i, other in enumerate(ready) if other is each)
@@ -174,7 +174,7 @@ def _for_users(task: Task, error: BaseException, each: Ready) -> Exception:
     return full_disk(full, each.resolved.job.workspace.root, doing=f"the step {task.step.name}")
 
 
-def _led_by(own: Sequence[Task], ended: Ended) -> Iterator[str]:
+def _led_by(own: Sequence[Task], ended: TaskRunResult) -> Iterator[str]:
     """The tasks of other jobs that did this job's work."""
     for task in own:
         if leader := task.leader or ended.followed.get(task.name):

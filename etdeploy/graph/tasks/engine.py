@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core import console
-from etdeploy.graph.tasks.running import Ended, Run, StepError
+from etdeploy.graph.tasks.running import Run, StepError, TaskRunResult
 from etdeploy.graph.tasks.steps import Step, Task, reasons_to_run, tasks_of, with_needs
 
 DATABASE = "tasks.sqlite3"
@@ -32,7 +32,7 @@ def run_steps(
 
 def run_tasks(
     tasks: Sequence[Task], goals: Sequence[str], run: Run, *, keep_going: bool = False
-) -> Ended:
+) -> TaskRunResult:
     """Runs the goals and all tasks that they need; failures are part of the result.
 
     Args:

@@ -23,7 +23,7 @@ class StepError(Exception):
 
 
 @dataclass
-class Ended:
+class TaskRunResult:
     """How a run ended.
 
     Attributes:
@@ -82,7 +82,7 @@ class Run:
         stop_at_first: bool = False,
         tell_failures: bool = False,
     ) -> None:
-        self.ended = Ended()
+        self.ended = TaskRunResult()
         self._display = display
         self._brief = brief
         self._slots = slots or Slots(heavy_at_once())
@@ -205,7 +205,7 @@ class Run:
             self._display.end(task.shown, text, seconds)
 
 
-def cause_of(name: str, tasks: Sequence[Task], ended: Ended) -> str | None:
+def cause_of(name: str, tasks: Sequence[Task], ended: TaskRunResult) -> str | None:
     """The task whose failure kept a task from ending well; itself if that failed."""
     by_name = {task.name: task for task in tasks}
 

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection, RowMapping
 
-from etdeploy.history.nights import Coordinator, KeptAttempt, KeptNight, KeptVisit, storable
+from etdeploy.history.nights import CoordinatorProcess, KeptAttempt, KeptNight, KeptVisit, storable
 from etdeploy.history.store.errors import now_of, text_of
 from etdeploy.history.store.tables import attempts, coordinators, nights, visits
 
@@ -144,7 +144,9 @@ STALE_S = 60.0
 _ADVISORY_LOCK = 0x6574_6661
 
 
-def take(connection: Connection, farm: str, mine: Coordinator, *, anew: bool) -> Coordinator | None:
+def take(
+    connection: Connection, farm: str, mine: CoordinatorProcess, *, anew: bool
+) -> CoordinatorProcess | None:
     """Takes a farm, or says that its coordinator still lives.
 
     Args:
@@ -166,7 +168,9 @@ def take(connection: Connection, farm: str, mine: Coordinator, *, anew: bool) ->
     if row and row["token"] != mine.token:
         stale = now - datetime.fromisoformat(row["beat_at"]) > timedelta(seconds=STALE_S)
         if not (anew and stale):
-            return Coordinator(**{name: row[name] for name in Coordinator.model_fields})
+            return CoordinatorProcess(
+                **{name: row[name] for name in CoordinatorProcess.model_fields}
+            )
     values = mine.model_dump() | {"beat_at": text_of(now)}
     if row:
         connection.execute(update(coordinators).where(coordinators.c.farm == farm).values(values))
@@ -175,11 +179,15 @@ def take(connection: Connection, farm: str, mine: Coordinator, *, anew: bool) ->
     return None
 
 
-def holder(connection: Connection, farm: str) -> Coordinator | None:
+def holder(connection: Connection, farm: str) -> CoordinatorProcess | None:
     """Who has a farm; it keeps it until the transaction ends. None for nobody."""
     query = select(coordinators).where(coordinators.c.farm == farm).with_for_update()
     row = connection.execute(query).mappings().one_or_none()
-    return Coordinator(**{name: row[name] for name in Coordinator.model_fields}) if row else None
+    return (
+        CoordinatorProcess(**{name: row[name] for name in CoordinatorProcess.model_fields})
+        if row
+        else None
+    )
 
 
 def is_run(connection: Connection, farm: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etdeploy.bench.outputs.verdict import explain
-from etdeploy.bench.records.conditions import Cooldown
+from etdeploy.bench.records.conditions import CooldownWait
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.performance import ThreadsRecord
 from etdeploy.bench.records.record import RunRecord
@@ -87,7 +87,7 @@ def starts_table(record: RunRecord) -> Folded:
     return Folded(f"All {count(len(starts), 'start')} as a table", (content,))
 
 
-def _cooled(cooldown: Cooldown | None) -> Cell:
+def _cooled(cooldown: CooldownWait | None) -> Cell:
     """The wait for a cool device."""
     if cooldown is None:
         return Cell(shown.NOTHING)

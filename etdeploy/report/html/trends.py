@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from etdeploy.core.console import count
 from etdeploy.history.metrics import shown as value_text
 from etdeploy.history.metrics import title
-from etdeploy.history.model import Change, Point, Trend
+from etdeploy.history.model import LevelChange, Point, Trend
 from etdeploy.report import shown
 from etdeploy.report.html.blocks import (
     BAD,
@@ -126,5 +126,5 @@ def _row(metric: str, point: Point) -> list[object]:
     ]  # fmt: skip
 
 
-def _percent(change: Change) -> str:
+def _percent(change: LevelChange) -> str:
     return f"{100 * (change.ratio - 1):+.1f} %"

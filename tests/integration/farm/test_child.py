@@ -14,7 +14,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
-from etdeploy.farm.model import Ending, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work.child import run_attempt
 from etdeploy.farm.work.failures import HOST, TIME_LIMIT
 from etdeploy.farm.work.offers import Shelf
@@ -51,7 +51,7 @@ class Attempt:
     def __init__(self, order: Order, output: Path) -> None:
         self.flag = cancel.Flag()
         self.doing: list[str] = []
-        self.endings: list[Ending] = []
+        self.endings: list[AttemptResult] = []
         self._order, self._output = order, output
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -65,7 +65,7 @@ class Attempt:
             )
         )  # fmt: skip
 
-    def ended(self) -> Ending:
+    def ended(self) -> AttemptResult:
         self._thread.join()
         [ending] = self.endings
         return ending

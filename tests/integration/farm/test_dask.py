@@ -20,7 +20,7 @@ from etdeploy.farm.engine.certificates import make_certificates, revoke_certific
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.cluster import ClusterEngine
 from etdeploy.farm.engine.dask.settings import security_of
-from etdeploy.farm.model import Ending, Fate
+from etdeploy.farm.model import AttemptResult, Fate
 from etdeploy.farm.spec.model import Hosts, Tls
 from tests.support.farm_cluster import (
     coordinator,
@@ -213,7 +213,7 @@ def test_who_was_not_welcomed_gets_no_files_and_no_worker(tmp_path: Path) -> Non
         assert "refused" in asyncio.run(_ask(engine.address, wire.READ, session="x", **ask))
         ask["digest"] = "0" * 64
         assert "refused" in asyncio.run(_ask(engine.address, wire.READ, session=session, **ask))
-        late = Ending(visit="n-1", attempt=1, identity="p1", host="a", fate=Fate.DONE)
+        late = AttemptResult(visit="n-1", attempt=1, identity="p1", host="a", fate=Fate.DONE)
         ending = late.model_dump_json()
         told = {"session": session, "ending": ending, "digest": None}
         assert asyncio.run(_ask(engine.address, wire.ENDED, **told)) is False

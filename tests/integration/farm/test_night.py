@@ -14,7 +14,7 @@ from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
 from etdeploy.farm.engine.local import LocalEngine
-from etdeploy.farm.model import Ending, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work.prepare import Prepared, prepare
 from etdeploy.recipe.load import load_recipe
 from tests.support.adbd import (  # noqa: F401 - fixtures
@@ -96,8 +96,8 @@ def orders_of(found: Prepared, offers: list[Offer]) -> dict[str, Order]:
     }  # fmt: skip
 
 
-def all_ended(engine: LocalEngine, count: int) -> list[Ending]:
-    found: list[Ending] = []
+def all_ended(engine: LocalEngine, count: int) -> list[AttemptResult]:
+    found: list[AttemptResult] = []
     while len(found) < count:
         found += engine.ended(60.0)
     return found

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from etdeploy.bench.conditions import cooldown_notes, disturbances_of, judged, samples_of
 from etdeploy.bench.passes import PassResult, Results
-from etdeploy.bench.records.conditions import Cooldown, Disturbance, DisturbanceKind
+from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
 from etdeploy.bench.timing.series import Series
 from etdeploy.bench.watch import Observed
 from etdeploy.devices.base import CpuCluster, DeviceState
@@ -59,7 +59,7 @@ def test_most_starts_make_the_run_disturbed() -> None:
 
 def cooled(to_celsius: float, *, reached: bool) -> Observed:
     return Observed(
-        cooldown=Cooldown(
+        cooldown=CooldownWait(
             sensor="battery", from_celsius=41, to_celsius=to_celsius, waited_s=9, reached=reached
         )
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.folder import CacheKind
-from etdeploy.cache.workspace import Entry, Workspace
+from etdeploy.cache.workspace import CacheEntry, Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.files.basic import write_atomic
@@ -38,7 +38,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def entry(workspace: Workspace) -> Entry:
+def entry(workspace: Workspace) -> CacheEntry:
     return workspace.entry(CacheKind.RUNNERS, "abc")
 
 
@@ -58,7 +58,7 @@ def test_without_the_variable_it_is_below_the_home_folder(
     assert Workspace.default().root.is_relative_to(strange_home)
 
 
-def test_an_entry_is_built_once(workspace: Workspace, entry: Entry, build: Builder) -> None:
+def test_an_entry_is_built_once(workspace: Workspace, entry: CacheEntry, build: Builder) -> None:
     assert not entry.is_sound()
     assert workspace.obtain(entry, build)
     assert not workspace.obtain(entry, build)
@@ -82,7 +82,7 @@ def test_an_entry_is_built_once(workspace: Workspace, entry: Entry, build: Build
 )
 @pytest.mark.parametrize("was_checked", [True, False])
 def test_a_damaged_entry_is_built_anew(
-    workspace: Workspace, entry: Entry, build: Builder, damage: object, was_checked: bool
+    workspace: Workspace, entry: CacheEntry, build: Builder, damage: object, was_checked: bool
 ) -> None:
     workspace.obtain(entry, build)
     if was_checked:
@@ -97,7 +97,7 @@ def test_a_damaged_entry_is_built_anew(
 
 
 def test_damage_with_the_old_date_and_size_is_seen(
-    workspace: Workspace, entry: Entry, build: Builder
+    workspace: Workspace, entry: CacheEntry, build: Builder
 ) -> None:
     workspace.obtain(entry, build)
     assert entry.is_sound()
@@ -109,7 +109,7 @@ def test_damage_with_the_old_date_and_size_is_seen(
 
 
 def test_broken_notes_about_the_last_check_do_not_matter(
-    workspace: Workspace, entry: Entry, build: Builder
+    workspace: Workspace, entry: CacheEntry, build: Builder
 ) -> None:
     workspace.obtain(entry, build)
     assert entry.is_sound()
@@ -120,7 +120,7 @@ def test_broken_notes_about_the_last_check_do_not_matter(
 
 
 def test_a_build_that_fails_leaves_nothing(
-    workspace: Workspace, entry: Entry, build: Builder
+    workspace: Workspace, entry: CacheEntry, build: Builder
 ) -> None:
     def fail(folder: Path) -> None:
         (folder / "half").touch()
@@ -133,7 +133,7 @@ def test_a_build_that_fails_leaves_nothing(
 
 
 def test_an_old_entry_stays_while_its_successor_fails(
-    workspace: Workspace, entry: Entry, build: Builder
+    workspace: Workspace, entry: CacheEntry, build: Builder
 ) -> None:
     workspace.obtain(entry, build)
     (entry.path / "info.json").write_text("changed")

@@ -17,7 +17,7 @@ from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.plan_text import text
 from etdeploy.core.errors import Blocker, DeviceError, Interrupted, PluginError
 from etdeploy.core.values import Explained
-from etdeploy.graph.explain import Change, Explanation, Task, mermaid
+from etdeploy.graph.explain import Explanation, PlanChange, Task, mermaid
 
 Capture = pytest.CaptureFixture[str]
 
@@ -234,7 +234,9 @@ EXPLANATION = Explanation(
     components=(Explained(name="runtime", value="executorch::runtime", reason="always"),),
     options=(),
     changes=(
-        Change(name="EXECUTORCH_BUILD_PORTABLE_OPS", before="ON", now=None, reason="not needed"),
+        PlanChange(
+            name="EXECUTORCH_BUILD_PORTABLE_OPS", before="ON", now=None, reason="not needed"
+        ),
     ),
     tasks=(
         Task(name="export", value="up to date", reason="nothing changed", title="x", needs=()),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from etdeploy.history.changes import Step, steps
+from etdeploy.history.changes import LevelShift, steps
 
 
 def noisy(*levels: tuple[float, int], spread: float = 0.02, seed: int = 1) -> list[float]:
@@ -27,7 +27,7 @@ def test_a_regression_that_was_mended_is_two_changes() -> None:
 
 def test_a_staircase() -> None:
     found = steps([1.0] * 9 + [1.2] * 5 + [1.1] * 8)
-    assert found == [Step(9, 1.0, 1.2), Step(14, 1.2, 1.1)]
+    assert found == [LevelShift(9, 1.0, 1.2), LevelShift(14, 1.2, 1.1)]
 
 
 def test_noise_rarely_has_a_change() -> None:
@@ -56,7 +56,7 @@ def test_a_change_below_a_percent_is_not_told() -> None:
 
 
 def test_from_nothing_to_something() -> None:
-    assert steps([0.0] * 9 + [5.0] * 9) == [Step(9, 0.0, 5.0)]
+    assert steps([0.0] * 9 + [5.0] * 9) == [LevelShift(9, 0.0, 5.0)]
 
 
 def test_the_same_history_has_the_same_changes() -> None:

@@ -33,7 +33,7 @@ _ALIGNMENT_FIELD = 0xD935
 
 
 @dataclass(frozen=True)
-class Entry:
+class ApkEntry:
     """A file of an APK.
 
     Attributes:
@@ -47,22 +47,22 @@ class Entry:
     aligned: int = 0
 
 
-def asset_entry(name: str, content: Path) -> Entry:
+def asset_entry(name: str, content: Path) -> ApkEntry:
     """An asset: a program is stored at a whole page, so that it can be mapped."""
     aligned = PAGE_BYTES if name.endswith(".pte") else WORD_BYTES
-    return Entry(f"assets/{name}", content, aligned if name.endswith(_STORED) else 0)
+    return ApkEntry(f"assets/{name}", content, aligned if name.endswith(_STORED) else 0)
 
 
-def library_entry(abi: str, name: str, content: Path, *, extracted: bool) -> Entry:
+def library_entry(abi: str, name: str, content: Path, *, extracted: bool) -> ApkEntry:
     """A native library: loaded from the APK itself unless the installer extracts it."""
-    return Entry(f"lib/{abi}/{name}", content, 0 if extracted else PAGE_BYTES)
+    return ApkEntry(f"lib/{abi}/{name}", content, 0 if extracted else PAGE_BYTES)
 
 
-def entries_of(apk: Path) -> list[Entry]:
+def entries_of(apk: Path) -> list[ApkEntry]:
     """The entries of an archive that a tool wrote; what it stored stays stored."""
     with zipfile.ZipFile(apk) as archive:
         return [
-            Entry(
+            ApkEntry(
                 info.filename,
                 archive.read(info),
                 WORD_BYTES if info.compress_type == zipfile.ZIP_STORED else 0,
@@ -71,7 +71,7 @@ def entries_of(apk: Path) -> list[Entry]:
         ]
 
 
-def write_archive(path: Path, entries: Iterable[Entry]) -> None:
+def write_archive(path: Path, entries: Iterable[ApkEntry]) -> None:
     """Writes the archive; a name that comes twice keeps its first entry.
 
     Raises:
@@ -85,7 +85,7 @@ def write_archive(path: Path, entries: Iterable[Entry]) -> None:
         raise BuildError(f"the app would be larger than 2 GiB: {error}", remedy=BESIDE) from error
 
 
-def _write_all(archive: zipfile.ZipFile, entries: Iterable[Entry]) -> None:
+def _write_all(archive: zipfile.ZipFile, entries: Iterable[ApkEntry]) -> None:
     seen: set[str] = set()
     for entry in entries:
         checkpoint()
@@ -94,7 +94,7 @@ def _write_all(archive: zipfile.ZipFile, entries: Iterable[Entry]) -> None:
             _write(archive, entry)
 
 
-def _write(archive: zipfile.ZipFile, entry: Entry) -> None:
+def _write(archive: zipfile.ZipFile, entry: ApkEntry) -> None:
     info = zipfile.ZipInfo(entry.name, _DATE)
     info.compress_type = zipfile.ZIP_STORED if entry.aligned else zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16

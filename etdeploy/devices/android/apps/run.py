@@ -23,7 +23,7 @@ from etdeploy.devices.android.apps.logs import (
     parse_log,
     stop_command,
 )
-from etdeploy.devices.android.apps.watch import Ending, Report
+from etdeploy.devices.android.apps.watch import AppExit, Report
 from etdeploy.devices.android.facts import parse_screen
 from etdeploy.devices.app_results import AppResults, parse_options
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, RunOutcome
@@ -179,7 +179,7 @@ class AppRun:
             out_of_memory=ending.out_of_memory,
         )
 
-    def _ending(self, report: Report) -> Ending:
+    def _ending(self, report: Report) -> AppExit:
         command = watch.ending_command(self._app.id)
         output = ""
         for attempt in range(_ATTEMPTS):

@@ -213,7 +213,7 @@ class ExitInfo:
 
 
 @dataclass(frozen=True)
-class Ending:
+class AppExit:
     """How it ended, as a run tells it.
 
     Attributes:
@@ -248,7 +248,7 @@ def ending_command(app_id: str) -> str:
     )
 
 
-def parse_ending(output: str, app_id: str, pid: int | None, since: str | None) -> Ending | None:
+def parse_ending(output: str, app_id: str, pid: int | None, since: str | None) -> AppExit | None:
     """Why the app's process is gone; None where the device has not said it, or not yet.
 
     Args:
@@ -267,11 +267,11 @@ def parse_ending(output: str, app_id: str, pid: int | None, since: str | None) -
     )
 
 
-def unknown(output: str, pid: int | None, since: str | None) -> Ending:
+def unknown(output: str, pid: int | None, since: str | None) -> AppExit:
     """The ending of an app that no source says anything about."""
     log = logs.parse_log(sections(output).get("log", ""), since)
     cause = "the app's process is gone, and the device does not say why"
-    return Ending(cause, tuple(logs.of_app(log, pid)), _OF_SHELL + _KILLED)
+    return AppExit(cause, tuple(logs.of_app(log, pid)), _OF_SHELL + _KILLED)
 
 
 def _of_memory(
@@ -280,41 +280,41 @@ def _of_memory(
     app_id: str,
     pid: int | None,
     lines: tuple[str, ...],
-) -> Ending | None:
+) -> AppExit | None:
     said = logs.was_short_of_memory(log, app_id, pid)
     if not said and not (info and info.reason == _LOW_MEMORY):
         return None
     cause = "the system killed the app, since memory ran out"
-    return Ending(cause + (f": {said}" if said else ""), lines, _OF_SHELL + _KILLED, True)
+    return AppExit(cause + (f": {said}" if said else ""), lines, _OF_SHELL + _KILLED, True)
 
 
 def _of_crash(
     crash: Sequence[LogLine], app_id: str, pid: int | None, lines: tuple[str, ...]
-) -> Ending | None:
+) -> AppExit | None:
     if java := logs.java_crash(crash, app_id, pid):
         memory = "out of memory, " if "OutOfMemoryError" in java.exception else ""
         cause = f"the app was ended by an exception: {memory}{java.exception}"
-        return Ending(cause, lines + java.lines)
+        return AppExit(cause, lines + java.lines)
     if native := logs.native_crash(crash, app_id, pid):
         code = _OF_SHELL + native.number
         cause = f"the app was ended by {signal_of(code) or f'signal {native.number}'}"
         cause += f": {native.reason}" if native.reason else ""
-        return Ending(cause, lines + native.lines, code, False)
+        return AppExit(cause, lines + native.lines, code, False)
     return None
 
 
-def _of_info(info: ExitInfo, lines: tuple[str, ...]) -> Ending:
+def _of_info(info: ExitInfo, lines: tuple[str, ...]) -> AppExit:
     told = f" ({info.description})" if info.description else ""
     if info.reason in _CLOSED:
         what = f"{_CLOSED[info.reason]}{told}"
-        return Ending(f"the app was {what}", lines, _OF_SHELL + _KILLED, False, outside=what)
+        return AppExit(f"the app was {what}", lines, _OF_SHELL + _KILLED, False, outside=what)
     if info.reason == _ANR:
-        return Ending(
+        return AppExit(
             f"the system ended the app, since it did not answer for seconds{told}", lines,
             out_of_memory=False,
         )  # fmt: skip
     if info.reason == _EXIT_SELF:
-        return Ending(
+        return AppExit(
             f"the app ended itself with exit code {info.status}{told}", lines, info.status or 1
         )
     if info.reason in (_SIGNALED, _CRASH_NATIVE) and 0 < info.status < 65:
@@ -322,11 +322,11 @@ def _of_info(info: ExitInfo, lines: tuple[str, ...]) -> Ending:
         # Where the system does not tell of its killing for memory, it has this reason.
         memory = None if info.status == _KILLED else False
         name = signal_of(code) or f"signal {info.status}"
-        return Ending(f"the app was ended by {name}{told}", lines, code, memory)
+        return AppExit(f"the app was ended by {name}{told}", lines, code, memory)
     if info.reason == _CRASH:
-        return Ending(f"the app was ended by an exception{told}", lines)
+        return AppExit(f"the app was ended by an exception{told}", lines)
     reason = "it used too much of the device" if info.reason == _EXCESSIVE else "for its own reason"
-    return Ending(f"the system ended the app, {reason}{told}", lines, _OF_SHELL + _KILLED, False)
+    return AppExit(f"the system ended the app, {reason}{told}", lines, _OF_SHELL + _KILLED, False)
 
 
 def parse_exits(text: str) -> tuple[ExitInfo, ...]:

@@ -10,7 +10,7 @@ import torch
 
 from etdeploy.export.worker.generation.cache import Buffers, bounds_of
 from etdeploy.export.worker.loading.source import Source
-from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.generation import Attention, GenerationMethod
 
 
@@ -84,7 +84,7 @@ def source_of(method: GenerationMethod, model: Any, cache: Buffers, *, batched: 
     length = method.max_tokens
     # All kinds of tokens: of one alone, attention gives the same at every position.
     tokens = torch.arange(length).unsqueeze(0) % model.config.vocab_size
-    inputs = Call((tokens, torch.zeros(1, dtype=torch.int64)))
+    inputs = ExampleInputs((tokens, torch.zeros(1, dtype=torch.int64)))
     shapes = None
     if method.dynamic:
         shapes = ({1: torch.export.Dim("tokens", min=2, max=length)}, None)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.failures import described, fail
-from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.folder import FORWARD
 
 _RETURNS = (
@@ -28,7 +28,7 @@ class Returned:
     """A module with example inputs and dynamic shapes, as torch.export takes them."""
 
     module: torch.nn.Module
-    inputs: Call
+    inputs: ExampleInputs
     dynamic_shapes: Any = None
 
 
@@ -96,7 +96,7 @@ def _checked(made: object, what: str) -> Returned:
     return Returned(made[0], _both_calls(made[1], made[2], what), made[3])
 
 
-def _example_call(inputs: object, what: str) -> Call:
+def _example_call(inputs: object, what: str) -> ExampleInputs:
     call = as_call(inputs)
     if call is None:
         raise fail(
@@ -108,9 +108,9 @@ def _example_call(inputs: object, what: str) -> Call:
     return call
 
 
-def _both_calls(args: object, keywords: object, what: str) -> Call:
+def _both_calls(args: object, keywords: object, what: str) -> ExampleInputs:
     if isinstance(args, tuple | list) and (isinstance(keywords, Mapping) or keywords is None):
-        return Call(tuple(args), dict(keywords or {}))
+        return ExampleInputs(tuple(args), dict(keywords or {}))
     raise fail(
         "factory-result",
         f"{what} {described(args)} and {described(keywords)} as args and kwargs; they are a tuple "
@@ -119,8 +119,8 @@ def _both_calls(args: object, keywords: object, what: str) -> Call:
     )
 
 
-def as_call(inputs: object) -> Call | None:
+def as_call(inputs: object) -> ExampleInputs | None:
     """A tuple or list as positional inputs, a dict as inputs by keyword; None for anything else."""
     if isinstance(inputs, Mapping):
-        return Call((), dict(inputs))
-    return Call(tuple(inputs)) if isinstance(inputs, tuple | list) else None
+        return ExampleInputs((), dict(inputs))
+    return ExampleInputs(tuple(inputs)) if isinstance(inputs, tuple | list) else None

@@ -21,7 +21,12 @@ from etdeploy.export.worker.loading.exported import load_exported
 from etdeploy.export.worker.loading.returned import method_of, methods_returned
 from etdeploy.export.worker.loading.user_code import check_arguments, load_function
 from etdeploy.export.worker.loading.weights import load_weights
-from etdeploy.export.worker.tracing.structure import Call, by_parameter, fixed_size, input_values
+from etdeploy.export.worker.tracing.structure import (
+    ExampleInputs,
+    by_parameter,
+    fixed_size,
+    input_values,
+)
 from etdeploy.program.folder import FORWARD
 
 
@@ -39,7 +44,7 @@ class Source:
     """
 
     module: torch.nn.Module
-    inputs: Call
+    inputs: ExampleInputs
     dynamic_shapes: Any = None
     calibration: Callable[[], Iterable[Any]] | None = None
     exported: torch.export.ExportedProgram | None = None
@@ -111,7 +116,9 @@ def _from_example(spec: ExportSpec) -> Source:
         raise fail(
             "arguments", f"the example {spec.example} refuses its arguments: {error}"
         ) from error
-    return Source(example.module.eval(), Call(example.inputs), calibration=example.calibration)
+    return Source(
+        example.module.eval(), ExampleInputs(example.inputs), calibration=example.calibration
+    )
 
 
 def _from_exported(path: Path) -> Source:
@@ -126,7 +133,7 @@ def _from_exported(path: Path) -> Source:
     inputs, keywords = program.example_inputs
     module = program.module()
     shapes = _open_shapes(program, module)
-    return Source(module, Call(tuple(inputs), keywords), shapes, exported=program)
+    return Source(module, ExampleInputs(tuple(inputs), keywords), shapes, exported=program)
 
 
 def _open_shapes(program: torch.export.ExportedProgram, module: torch.nn.Module) -> Any:
@@ -150,7 +157,7 @@ def _open_shapes(program: torch.export.ExportedProgram, module: torch.nn.Module)
         for value in input_values(program)
     ]
     args, keywords = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
-    return by_parameter(module, Call(args, keywords))
+    return by_parameter(module, ExampleInputs(args, keywords))
 
 
 def _from_factory(spec: ExportSpec) -> dict[str, Source]:

@@ -15,7 +15,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import (
-    Call,
+    ExampleInputs,
     by_parameter,
     dotted,
     fixed_size,
@@ -74,7 +74,7 @@ class Calibration:
     traced: torch.export.ExportedProgram
     ranges: dict[str, Range] = field(default_factory=dict)
 
-    def check(self, call: Call, number: int) -> None:
+    def check(self, call: ExampleInputs, number: int) -> None:
         """Adds the ranges of a calibration input.
 
         Args:

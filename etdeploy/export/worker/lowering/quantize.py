@@ -51,7 +51,7 @@ from etdeploy.export.worker.lowering.overrides import (
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
-from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.export.worker.tracing.tensors import buffers_restored, copied, laid_out
 from etdeploy.export.worker.tracing.trace import trace
 
@@ -238,10 +238,10 @@ def _blaming_observers(at_fault: str) -> Iterator[None]:
             raise
 
 
-def _checked(samples: Iterable[Any]) -> Iterable[Call]:
+def _checked(samples: Iterable[Any]) -> Iterable[ExampleInputs]:
     with blaming("calibration", "the calibration function raised"):
         for sample in samples:
-            call = sample if isinstance(sample, Call) else as_call(sample)
+            call = sample if isinstance(sample, ExampleInputs) else as_call(sample)
             if call is None:
                 raise fail(
                     "calibration",

@@ -17,7 +17,7 @@ from etdeploy.export.worker.loading.returned import as_call
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.loading.user_code import load_function
 from etdeploy.export.worker.tracing.dims import RequestedDim, requested_dims
-from etdeploy.export.worker.tracing.structure import Call, fixed_size, input_values
+from etdeploy.export.worker.tracing.structure import ExampleInputs, fixed_size, input_values
 from etdeploy.export.worker.tracing.tensors import (
     Values,
     flat_inputs,
@@ -34,7 +34,7 @@ class SizedCall:
 
     name: str
     sizes: Mapping[str, int]
-    call: Call
+    call: ExampleInputs
 
     @property
     def given(self) -> str:
@@ -61,7 +61,7 @@ def sized_calls(
         yield SizedCall(name, sizes, call)
 
 
-def _resized(call: Call, wanted: Sequence[tuple[int, ...]], seed: int) -> Call:
+def _resized(call: ExampleInputs, wanted: Sequence[tuple[int, ...]], seed: int) -> ExampleInputs:
     """The same inputs, where a shape changes with values drawn from the example's own.
 
     So integers stay valid as indices, and floats keep their distribution.
@@ -69,7 +69,7 @@ def _resized(call: Call, wanted: Sequence[tuple[int, ...]], seed: int) -> Call:
     generator = torch.Generator().manual_seed(seed)
     flat, structure = pytree.tree_flatten((call.args, dict(call.keywords)))
     made = [_drawn(leaf, shape, generator) for leaf, shape in zip(flat, wanted, strict=True)]
-    return Call(*pytree.tree_unflatten(made, structure))
+    return ExampleInputs(*pytree.tree_unflatten(made, structure))
 
 
 def _drawn(leaf: Any, shape: tuple[int, ...], generator: torch.Generator) -> Any:
@@ -82,7 +82,7 @@ def _drawn(leaf: Any, shape: tuple[int, ...], generator: torch.Generator) -> Any
     return values[places.flatten()].reshape(shape)
 
 
-def _from_function(spec: ExportSpec, name: str, source: Source) -> Call:
+def _from_function(spec: ExportSpec, name: str, source: Source) -> ExampleInputs:
     if spec.inputs is None:
         raise ValueError("the spec names no function for inputs")
     function = load_function(spec.inputs, "benchmark.inputs")
@@ -90,19 +90,19 @@ def _from_function(spec: ExportSpec, name: str, source: Source) -> Call:
         made = function(**spec.sizes[name])
     example = source.inputs
     both = bool(example.args and example.keywords)
-    call = Call(*made) if both and _is_both(made) else as_call(made)
+    call = ExampleInputs(*made) if both and _is_both(made) else as_call(made)
     if call is None or not _same_structure(call, example):
         raise _misfit(spec, name, f"{described(made)}, not inputs as the model takes them")
     # In the order in which the program takes them.
-    return Call(tuple(call.args), {key: call.keywords[key] for key in example.keywords})
+    return ExampleInputs(tuple(call.args), {key: call.keywords[key] for key in example.keywords})
 
 
 def _is_both(made: object) -> bool:
     return isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping)
 
 
-def _same_structure(call: Call, example: Call) -> bool:
-    def structures(of: Call) -> Any:
+def _same_structure(call: ExampleInputs, example: ExampleInputs) -> bool:
+    def structures(of: ExampleInputs) -> Any:
         named = {key: pytree.tree_structure(value) for key, value in of.keywords.items()}
         return pytree.tree_structure(tuple(of.args)), named
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 
 @dataclass(frozen=True)
-class Call:
+class ExampleInputs:
     """Example inputs, positional and by keyword."""
 
     args: tuple[Any, ...]
@@ -70,7 +70,7 @@ def dotted(path: KeyPath, prefix: str) -> str:
     return ".".join(map(str, path))
 
 
-def by_parameter(module: torch.nn.Module, call: Call) -> dict[str, Any]:
+def by_parameter(module: torch.nn.Module, call: ExampleInputs) -> dict[str, Any]:
     """The inputs by the names of forward's parameters, in the order of the program's inputs.
 
     torch.export takes keyword inputs behind the others, in the order in which they are given.
@@ -82,7 +82,9 @@ def by_parameter(module: torch.nn.Module, call: Call) -> dict[str, Any]:
     return {**positional, **call.keywords}
 
 
-def shapes_by_parameter(module: torch.nn.Module, call: Call, shapes: Any) -> dict[str, Any]:
+def shapes_by_parameter(
+    module: torch.nn.Module, call: ExampleInputs, shapes: Any
+) -> dict[str, Any]:
     """dynamic_shapes in any form that torch.export takes, by the names of forward's parameters."""
     if hasattr(shapes, "dynamic_shapes"):  # a ShapesCollection or AdditionalInputs
         shapes = shapes.dynamic_shapes(module, call.args, dict(call.keywords))

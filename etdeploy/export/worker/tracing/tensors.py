@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
-from etdeploy.export.worker.tracing.structure import Call, by_parameter, dotted, leaves
+from etdeploy.export.worker.tracing.structure import ExampleInputs, by_parameter, dotted, leaves
 from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import Stored, TensorFile
 from etdeploy.program.model import Plain
@@ -46,7 +46,7 @@ class Named:
 Values = list[Named]
 
 
-def flat_inputs(module: torch.nn.Module, call: Call) -> Values:
+def flat_inputs(module: torch.nn.Module, call: ExampleInputs) -> Values:
     """The values of nested inputs, in the order of the program's inputs.
 
     Raises:
@@ -60,7 +60,7 @@ def flat_inputs(module: torch.nn.Module, call: Call) -> Values:
 
 
 def run_eagerly(
-    module: torch.nn.Module, call: Call, what: str, given: str = "the example inputs"
+    module: torch.nn.Module, call: ExampleInputs, what: str, given: str = "the example inputs"
 ) -> Values:
     """The flattened outputs of one call; the module's buffers and the inputs stay as they are.
 
@@ -90,7 +90,7 @@ def _detached(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _check_unwritten(module: torch.nn.Module, call: Call) -> None:
+def _check_unwritten(module: torch.nn.Module, call: ExampleInputs) -> None:
     for path, leaf in leaves(by_parameter(module, call)):
         # torch counts the writes; a fresh copy has none.
         if isinstance(leaf, torch.Tensor) and leaf._version:
@@ -102,14 +102,14 @@ def _check_unwritten(module: torch.nn.Module, call: Call) -> None:
             )
 
 
-def copied(call: Call) -> Call:
+def copied(call: ExampleInputs) -> ExampleInputs:
     """The same inputs with copies of their tensors: a model may write into its inputs."""
     trees = ((call.args), dict(call.keywords))
     args, keywords = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, trees)
-    return Call(args, keywords)
+    return ExampleInputs(args, keywords)
 
 
-def laid_out(call: Call, like: Call | None = None) -> Call:
+def laid_out(call: ExampleInputs, like: ExampleInputs | None = None) -> ExampleInputs:
     """The inputs, themselves if possible, with strides that ExecuTorch knows.
 
     Args:
@@ -127,7 +127,7 @@ def laid_out(call: Call, like: Call | None = None) -> Call:
     ]
     if all(new is old for new, old in zip(made, flat, strict=True)):
         return call
-    return Call(*pytree.tree_unflatten(made, structure))
+    return ExampleInputs(*pytree.tree_unflatten(made, structure))
 
 
 def is_by_pixel(value: object) -> bool:

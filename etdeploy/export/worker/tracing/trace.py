@@ -19,7 +19,7 @@ from etdeploy.export.worker.failures import (
     user_remedy,
 )
 from etdeploy.export.worker.tracing.complex_numbers import real_numbers
-from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.export.worker.tracing.tensors import is_by_pixel, with_strides
 
 _STRICT_REMEDY = "Rewrite that line with tensor operators, or try --set export.strict=true"
@@ -47,7 +47,7 @@ Place = tuple[str | None, int | None, str | None]
 
 
 def trace(
-    module: torch.nn.Module, call: Call, dynamic_shapes: Any, *, strict: bool
+    module: torch.nn.Module, call: ExampleInputs, dynamic_shapes: Any, *, strict: bool
 ) -> torch.export.ExportedProgram:
     """Traces the module with torch.export.
 

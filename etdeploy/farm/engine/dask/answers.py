@@ -37,7 +37,7 @@ from etdeploy.farm.engine.dask.wire import (
     safe_relative,
     unpack,
 )
-from etdeploy.farm.model import Ending, Fate, Offer, Order, Parcel
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Parcel
 from etdeploy.farm.work.failures import host_failure
 
 # How long attempts that were cancelled at the end of a night may take to end.
@@ -54,7 +54,9 @@ class Coordinator:
         ended: Called once for each order.
     """
 
-    def __init__(self, results: Path, grace_s: float, ended: Callable[[Ending], None]) -> None:
+    def __init__(
+        self, results: Path, grace_s: float, ended: Callable[[AttemptResult], None]
+    ) -> None:
         self._grace_s = grace_s
         self._hosts = Hosts()
         self._parcels = Parcels()
@@ -186,7 +188,7 @@ class Coordinator:
 
     async def _end(self, session: str, ending: str, digest: str | None) -> bool:
         """Takes the ending of an attempt; one that is not waited for any more is dropped."""
-        said = Ending.model_validate_json(ending)
+        said = AttemptResult.model_validate_json(ending)
         underway = self._orders.find(wire.key_of(said), session)
         if underway is None:
             self._records.drop(wire.key_of(said))
@@ -196,7 +198,7 @@ class Coordinator:
             underway.ending.set_result(kept)
         return True
 
-    def _kept(self, ending: Ending, digest: str | None) -> Ending:
+    def _kept(self, ending: AttemptResult, digest: str | None) -> AttemptResult:
         """The ending with its record on this machine's disk."""
         if digest is None:
             return ending

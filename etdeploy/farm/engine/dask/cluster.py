@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from etdeploy.farm.engine.dask.answers import Coordinator
 from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
-from etdeploy.farm.model import Ending, Offer, Order
+from etdeploy.farm.model import AttemptResult, Offer, Order
 from etdeploy.farm.spec.model import Hosts
 
 GRACE_S = 15.0
@@ -40,7 +40,7 @@ class ClusterEngine:
         require_safe(hosts.listen, hosts.tls)
         security = security_of(hosts.tls)
         apply_settings()
-        self._ended: queue.SimpleQueue[Ending] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[AttemptResult] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="farm", daemon=True)
         self._thread.start()
@@ -65,7 +65,7 @@ class ClusterEngine:
         """
         self._do(self._coordinator.start(order))
 
-    def ended(self, wait_s: float) -> Sequence[Ending]:
+    def ended(self, wait_s: float) -> Sequence[AttemptResult]:
         """Attempts that ended since the last call; waits so long for the first."""
         found = []
         try:

@@ -22,7 +22,7 @@ from etdeploy.farm.engine.dask.wire import (
     perform,
     resource,
 )
-from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Order
 from etdeploy.farm.work.failures import BUG, host_failure
 
 _POLL_S = 0.1
@@ -43,21 +43,21 @@ class Underway:
 
     order: Order
     session: str | None
-    ending: asyncio.Future[Ending]
+    ending: asyncio.Future[AttemptResult]
     begun_s: float
 
-    def lost(self, reason: str) -> Ending:
+    def lost(self, reason: str) -> AttemptResult:
         """The ending of an attempt of which nothing is known."""
         return self._end(Fate.LOST, host_failure(reason, self.order.offer.host))
 
-    def failed(self, reason: str) -> Ending:
+    def failed(self, reason: str) -> AttemptResult:
         """The ending of an attempt that Dask or the coordinator could not bring to its end."""
         failure = Failure(kind=BUG, exit_code=9, message=reason, place=self.order.offer.host)
         return self._end(Fate.FAILED, failure)
 
-    def _end(self, fate: Fate, failure: Failure) -> Ending:
+    def _end(self, fate: Fate, failure: Failure) -> AttemptResult:
         order = self.order
-        return Ending(
+        return AttemptResult(
             visit=order.visit,
             attempt=order.attempt,
             identity=order.offer.identity,
@@ -78,7 +78,9 @@ class Orders:
         ended: Called once for each order.
     """
 
-    def __init__(self, hosts: Hosts, grace_s: float, ended: Callable[[Ending], None]) -> None:
+    def __init__(
+        self, hosts: Hosts, grace_s: float, ended: Callable[[AttemptResult], None]
+    ) -> None:
         self._hosts, self._grace_s, self._ended = hosts, grace_s, ended
         self._underway: dict[Key, Underway] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,7 +148,7 @@ class Orders:
             del self._underway[key_of(underway.order)]
         self._ended(ending)
 
-    async def _brought(self, client: Client, underway: Underway) -> Ending:
+    async def _brought(self, client: Client, underway: Underway) -> AttemptResult:
         """Hands the order to the phone's Worker, again after each loss of the connection."""
         gone = None
         for number in itertools.count():

@@ -23,7 +23,7 @@ from etdeploy import __version__
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import folder_files, new_folder
 from etdeploy.core.values import Value
-from etdeploy.farm.model import Ending, Offer, Order
+from etdeploy.farm.model import AttemptResult, Offer, Order
 
 # Questions of a host, answered by the scheduler.
 HELLO = "farm_hello"
@@ -47,7 +47,7 @@ Key = tuple[str, int]
 """An attempt: its visit, and its number."""
 
 
-def key_of(attempt: Order | Ending) -> Key:
+def key_of(attempt: Order | AttemptResult) -> Key:
     """The attempt that an order begins or an ending ends."""
     return (attempt.visit, attempt.attempt)
 

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.apps.android.app import AndroidApp, BuiltApk
 from etdeploy.apps.android.gradle import OUTPUT, build_with_gradle, gradle_command
-from etdeploy.apps.android.parts.archive import Entry, write_archive
+from etdeploy.apps.android.parts.archive import ApkEntry, write_archive
 from etdeploy.apps.android.tools.gradle import find_gradle
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker, BuildError
@@ -37,7 +37,7 @@ def built(project: Path, script: str, told: list[str] | None = None) -> BuiltApk
 
 
 def test_its_apk_is_described(tmp_path: Path) -> None:
-    write_archive(tmp_path / "made.apk", [Entry("AndroidManifest.xml", b"x")])
+    write_archive(tmp_path / "made.apk", [ApkEntry("AndroidManifest.xml", b"x")])
     folder = Path(OUTPUT).parent
     told: list[str] = []
     script = f'echo "> Task $1"; echo $2; mkdir -p {folder} && cp made.apk {OUTPUT}'

@@ -14,7 +14,7 @@ import pytest
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, DeviceState
 from etdeploy.devices.ios import device as phone_module
 from etdeploy.devices.ios import launch
@@ -141,7 +141,7 @@ def test_a_start_that_takes_too_long_is_ended_on_the_phone(
     phone.app = endless
     phone.install(Path(bundle.files[0].source))
 
-    def hear(conversation: Conversation, _mark: str, _limit_s: float) -> tuple[str, bool]:
+    def hear(conversation: InteractiveProcess, _mark: str, _limit_s: float) -> tuple[str, bool]:
         """Waits for the app's first line, not for a time that a busy machine may need for it."""
         return conversation.read(100, 120).decode(), False
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from etdeploy.bench.records.conditions import Cooldown
+from etdeploy.bench.records.conditions import CooldownWait
 from etdeploy.bench.watch import cooling_sensor, wait_until_cool
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
@@ -30,7 +30,7 @@ class Clock:
 
 def cooled(
     celsius: Sequence[float | None], **wanted: float
-) -> tuple[Cooldown | None, list[tuple[str, bool]]]:
+) -> tuple[CooldownWait | None, list[tuple[str, bool]]]:
     """Waits with readings of the battery; the last one stays."""
     clock, told = Clock(), list[tuple[str, bool]]()
     readings: Iterator[float | None] = iter(celsius)
@@ -47,7 +47,7 @@ def cooled(
 
 def test_a_cool_device_does_not_wait() -> None:
     assert cooled([36.9]) == (
-        Cooldown(
+        CooldownWait(
             sensor="battery", from_celsius=36.9, to_celsius=36.9, waited_s=0.0, reached=True
         ),
         [],

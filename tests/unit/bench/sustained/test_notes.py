@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etdeploy.bench.records.conditions import Cooldown
+from etdeploy.bench.records.conditions import CooldownWait
 from etdeploy.bench.records.performance import Sustained, SustainedPoint
 from etdeploy.bench.sustained.result import sustained_notes
 
@@ -47,7 +47,9 @@ def test_half_a_minute_shows_no_heat() -> None:
 
 
 def test_a_warm_start_is_said() -> None:
-    warm = Cooldown(sensor="battery", from_celsius=45, to_celsius=41, waited_s=300, reached=False)
+    warm = CooldownWait(
+        sensor="battery", from_celsius=45, to_celsius=41, waited_s=300, reached=False
+    )
     [note] = sustained_notes(_sustained(cooldown=warm))
     assert "battery was at 41 °C" in note
     cool = warm.model_copy(update={"reached": True})

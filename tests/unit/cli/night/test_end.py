@@ -8,14 +8,14 @@ import pytest
 
 from etdeploy.cli.night import error_of, totals_of
 from etdeploy.core.errors import DeviceError
-from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Standing, Visit, VisitState
+from etdeploy.farm.model import STOPPED, AttemptResult, Failure, Fate, Standing, Visit, VisitState
 from etdeploy.farm.night.model import NightEnd
 
 
 def state_of(number: int, standing: Standing, *endings: dict[str, Any]) -> VisitState:
     visit = Visit(id=f"n-{number}", recipe="a", group="g", device="p", among=("p",))
     made = tuple(
-        Ending.model_validate(
+        AttemptResult.model_validate(
             {"visit": visit.id, "attempt": i + 1, "identity": "p", "host": "h", **each}
         )
         for i, each in enumerate(endings)

@@ -18,7 +18,7 @@ import pytest
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.processes import conversation, process
-from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.processes.process import Request, run, signal_name, which
 from tests.support.processes import eventually, is_alive
 
@@ -233,7 +233,7 @@ def test_which_finds_what_the_shell_finds(tmp_path: Path, monkeypatch: pytest.Mo
 ECHO = "import sys\nfor line in sys.stdin: sys.stdout.write('heard ' + line) and sys.stdout.flush()"
 
 
-def line_of(child: Conversation) -> bytes:
+def line_of(child: InteractiveProcess) -> bytes:
     said = b""
     while not said.endswith(b"\n") and (part := child.read(100, 20, heed_stop=False)):
         said += part

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.devices.ios.command import Command
+from etdeploy.devices.ios.command import PhoneCommand
 from etdeploy.devices.ios.device import IosDevice
 from tests.support.ios_command import IosCommand
 from tests.support.ios_phone import UDID
@@ -23,4 +23,4 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IosCommand:
 @pytest.fixture
 def phone(tool: IosCommand) -> IosDevice:
     """A phone on a cable."""
-    return IosDevice(Command(tool.program, UDID), "USB")
+    return IosDevice(PhoneCommand(tool.program, UDID), "USB")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.ios.command import Command, find_program, require_program
+from etdeploy.devices.ios.command import PhoneCommand, find_program, require_program
 from tests.support.ios_command import IosCommand
 
 
@@ -49,7 +49,7 @@ def test_only_developer_services_go_through_a_tunnel_of_the_users(
 ) -> None:
     monkeypatch.setenv("PYMOBILEDEVICE3_TUNNEL", "U:49151")
     monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", "UNIX:/run/mux")
-    command = Command(tool.program, "U")
+    command = PhoneCommand(tool.program, "U")
     tool.answers("")
     command.ask(["apps", "list"])
     command.ask(["developer", "core-device", "list-processes"])
@@ -62,7 +62,7 @@ def test_only_developer_services_go_through_a_tunnel_of_the_users(
 
 def test_a_request_is_limited(tool: IosCommand) -> None:
     tool.answers("", seconds=60)
-    answer = Command(tool.program, "U").ask(["lockdown", "info"], 0.5)
+    answer = PhoneCommand(tool.program, "U").ask(["lockdown", "info"], 0.5)
     assert answer.timed_out
     assert not answer.ok
 
@@ -72,5 +72,5 @@ def test_a_program_that_cannot_run_is_told(tmp_path: Path) -> None:
     program.write_text("#!/no/interpreter\n")
     program.chmod(0o755)
     with pytest.raises(DeviceError, match="broken cannot be started"):
-        Command(program, "U").ask(["usbmux", "list"])
-    assert Command(program, "U").tidy(["usbmux", "list"]) == ""
+        PhoneCommand(program, "U").ask(["usbmux", "list"])
+    assert PhoneCommand(program, "U").tidy(["usbmux", "list"]) == ""

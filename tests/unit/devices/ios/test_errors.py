@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.ios.command import Answer, Command, last_error
+from etdeploy.devices.ios.command import PhoneCommand, PhoneCommandResult, last_error
 from etdeploy.devices.ios.errors import UnavailableError, UntrustedError, explained
 from tests.support.ios_command import logged
 
 DATA = Path(__file__).parents[3] / "data" / "ios"
-PHONE = Command(Path("/opt/pymobiledevice3"), "U")
+PHONE = PhoneCommand(Path("/opt/pymobiledevice3"), "U")
 
 
 def error_for(log: str, *, timed_out: bool = False) -> DeviceError:
-    return explained(Answer(1, "", last_error(log), timed_out, log), PHONE, "installing the app")
+    return explained(
+        PhoneCommandResult(1, "", last_error(log), timed_out, log), PHONE, "installing the app"
+    )
 
 
 VERIFICATION = "ApplicationVerificationFailed: Failed to verify code signature of /var/x.app : "
@@ -101,7 +103,7 @@ def test_a_phone_that_asks_its_owner_is_not_one_that_hangs() -> None:
 
 
 def test_a_failure_of_pymobiledevice3_is_no_refusal_of_the_phone() -> None:
-    answer = Answer(1, "", "ValueError: Unable to load PEM file", False, "")
+    answer = PhoneCommandResult(1, "", "ValueError: Unable to load PEM file", False, "")
     error = explained(answer, PHONE, "reading its facts")
     assert error.message.startswith("pymobiledevice3 failed while reading its facts: ValueError")
 

@@ -13,7 +13,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import AppLaunch, Bundle, DeviceState
 from etdeploy.devices.ios import device, launch
-from etdeploy.devices.ios.command import Command
+from etdeploy.devices.ios.command import PhoneCommand
 from etdeploy.devices.ios.device import IosDevice
 from etdeploy.devices.ios.launch import parse_processes
 from etdeploy.devices.ios.run import IosRun
@@ -38,7 +38,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def started(tool: IosCommand) -> Iterator[IosRun]:
-    with IosDevice(Command(tool.program, UDID), "USB").open_run(BUNDLE, "r") as opened:
+    with IosDevice(PhoneCommand(tool.program, UDID), "USB").open_run(BUNDLE, "r") as opened:
         yield opened
 
 

@@ -18,7 +18,7 @@ from etdeploy.devices.kinds import Recovery
 from etdeploy.farm.engine import local
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.engine.local import LocalEngine
-from etdeploy.farm.model import Ending, Fate, Offer, Order, Parcel
+from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Parcel
 from etdeploy.graph.tasks.slots import Load, Slots
 from tests.support.parcels import make_offer, make_order, make_parcel
 
@@ -40,7 +40,7 @@ class Play:
     def __call__(
         self, order: Order, folder: Path, output: Path, limit_s: float, flag: cancel.Flag,
         progress: Callable[..., None], idle: Callable[[], None],
-    ) -> Ending:  # fmt: skip
+    ) -> AttemptResult:  # fmt: skip
         assert (str(folder), output.name, limit_s) == (order.parcel.folder, "out", order.limit_s)
         with self._lock:
             self.begun.append(order.visit)
@@ -58,7 +58,7 @@ class Play:
             self.under_way.discard(order.visit)
         if self.error:
             raise self.error
-        return Ending(
+        return AttemptResult(
             visit=order.visit, attempt=order.attempt, identity=order.offer.identity,
             host=order.offer.host, fate=fate,
         )  # fmt: skip
@@ -95,8 +95,8 @@ def until(condition: Callable[[], Any]) -> None:
         waiting.wait(0.01)
 
 
-def all_of(engine: LocalEngine, count: int) -> dict[str, Ending]:
-    found: dict[str, Ending] = {}
+def all_of(engine: LocalEngine, count: int) -> dict[str, AttemptResult]:
+    found: dict[str, AttemptResult] = {}
     while len(found) < count:
         for ending in engine.ended(10.0):
             assert ending.visit not in found

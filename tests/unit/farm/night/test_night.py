@@ -12,7 +12,7 @@ import pytest
 
 from etdeploy.core import cancel
 from etdeploy.farm.model import (
-    Ending,
+    AttemptResult,
     Failure,
     Fate,
     Gates,
@@ -287,7 +287,7 @@ def test_what_cannot_be_exported_fails_at_once_and_the_rest_is_measured() -> Non
 
 
 def test_odd_numbers_set_a_device_aside() -> None:
-    def number(ending: Ending) -> float:
+    def number(ending: AttemptResult) -> float:
         slower = 6.0 if ending.identity == "phone-002" else 0.1
         return 10.0 + slower * night.ledger.states[ending.visit].visit.repeat
 
@@ -349,7 +349,7 @@ def test_a_farm_that_another_process_took_over_is_left(monkeypatch: pytest.Monke
 
 def test_a_result_that_comes_late_counts_and_its_repetition_is_ended() -> None:
     night = SimNight(make_farm("a", repeats=1), PHONES[:1], lambda *_: Script(600.0))
-    late = Ending(
+    late = AttemptResult(
         visit="lab-1-1", attempt=1, identity="phone-000", host="host-0", fate=Fate.DONE,
         run_id="late", seconds=1.0,
     )  # fmt: skip

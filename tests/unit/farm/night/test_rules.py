@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from etdeploy.farm.model import Ending, Fate, Standing
+from etdeploy.farm.model import AttemptResult, Fate, Standing
 from etdeploy.farm.night import rules
-from etdeploy.farm.night.rules import Began, Ended, GivenUp
+from etdeploy.farm.night.rules import AttemptEnded, Began, GivenUp
 from etdeploy.history.nights import KeptVisit
 from tests.support.nights import make_ending, make_visit
 
@@ -26,8 +26,8 @@ def begin(
     return rules.began(kept, event)
 
 
-def end(kept: KeptVisit, ending: Ending) -> KeptVisit:
-    return rules.ended(kept, Ended(ending=ending, token=AT, at=AT))
+def end(kept: KeptVisit, ending: AttemptResult) -> KeptVisit:
+    return rules.ended(kept, AttemptEnded(ending=ending, token=AT, at=AT))
 
 
 def fates(kept: KeptVisit) -> list[str | None]:

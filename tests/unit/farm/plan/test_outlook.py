@@ -9,8 +9,8 @@ from typing import Any
 from etdeploy.cache.workspace import Workspace
 from etdeploy.devices.base import Capabilities
 from etdeploy.farm.plan.model import (
-    Cell,
     Lasts,
+    MatrixCell,
     Opening,
     Outlook,
     Piece,
@@ -73,7 +73,7 @@ def test_the_plan_as_text() -> None:
             farm="night",
             devices=(Seen(name="android:A0", host="h", target="t", model=None, soc=None, os=None,
                           pools=(), groups=()),),
-            cells=(Cell(recipe="mlp", group="phones", devices=names, visits=18, each=guess),),
+            cells=(MatrixCell(recipe="mlp", group="phones", devices=names, visits=18, each=guess),),
             pieces=(
                 Piece(step="export", recipes=("mlp",), classes=("android-arm64",), cached=True),
                 Piece(step="build", recipes=("mlp",), classes=("android-arm64",), cached=None),

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import StoreError, UsageError
-from etdeploy.farm.model import Ending, Failure, Fate, Offer, Standing, VisitState
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Standing, VisitState
 from etdeploy.farm.report import serve
 from etdeploy.farm.report.model import NightReport
-from etdeploy.farm.report.pages import Board, addresses, night_file, page_of, write_dashboard
+from etdeploy.farm.report.pages import Dashboard, addresses, night_file, page_of, write_dashboard
 from etdeploy.farm.report.serve import address_of, serving
 from etdeploy.farm.report.status import Around, DeviceNow, Now, Status, status_of, status_text
 from etdeploy.farm.work.failures import GATE
@@ -36,9 +36,9 @@ def going(report: NightReport) -> Status:
     return status_of(night, states, NOW, around)
 
 
-def put_off() -> Ending:
+def put_off() -> AttemptResult:
     why = Failure(kind=GATE, exit_code=6, message="it is at 45 °C, and 38 are allowed")
-    return Ending(
+    return AttemptResult(
         visit=visit(10, 4).id, attempt=1, identity=OTHER, host="shelf-2", fate=Fate.PUT_OFF,
         failure=why,
     )  # fmt: skip
@@ -150,8 +150,8 @@ def test_in_a_low_terminal_what_matters_comes_first_and_the_rest_is_counted(
     assert status_text(few, 100, 24) == status_text(few, 100)
 
 
-def board(report: NightReport) -> Board:
-    return Board(going(report), (report,), report.trends)
+def board(report: NightReport) -> Dashboard:
+    return Dashboard(going(report), (report,), report.trends)
 
 
 def test_the_dashboard_is_static_pages(report: NightReport, tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_a_file_that_is_not_etdeploys_is_left_alone(report: NightReport, tmp_pat
 def test_a_night_with_a_strange_id_has_no_page(report: NightReport) -> None:
     odd = report.model_copy(update={"night": report.night.model_copy(update={"id": "../../x"})})
     assert night_file("../../x") == ""
-    assert addresses(Board(going(report), (odd,))) == ["index.html"]
-    assert page_of(Board(going(report), (odd,)), "night-../../x.html") is None
+    assert addresses(Dashboard(going(report), (odd,))) == ["index.html"]
+    assert page_of(Dashboard(going(report), (odd,)), "night-../../x.html") is None
 
 
 def ask(url: str, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
@@ -208,7 +208,7 @@ def test_the_server_gives_pages_by_name_alone(report: NightReport) -> None:
 
 
 def test_a_history_that_is_down_is_told(report: NightReport) -> None:
-    def fails() -> Board:
+    def fails() -> Dashboard:
         raise StoreError("the database is down")
 
     with serving(("127.0.0.1", 0), fails) as url:
@@ -238,7 +238,7 @@ def test_a_board_that_takes_long_is_shown_as_it_was(
     monkeypatch.setattr(serve, "_PATIENCE_S", 0.01)
     made, go_on = [], threading.Event()
 
-    def slow() -> Board:
+    def slow() -> Dashboard:
         made.append(1)
         if len(made) > 1:
             assert go_on.wait(60)

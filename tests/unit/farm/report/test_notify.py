@@ -17,7 +17,7 @@ import pytest
 
 from etdeploy.farm.report import end as telling
 from etdeploy.farm.report.end import notify
-from etdeploy.farm.report.model import Cause, NightReport
+from etdeploy.farm.report.model import FailureGroup, NightReport
 from etdeploy.farm.spec.model import Notify
 from tests.support.processes import eventually
 
@@ -232,7 +232,7 @@ def test_what_no_encoding_has_is_told_nevertheless(report: NightReport, tmp_path
     assert json.loads(out.read_text())["failures"][0]["message"] == "half \ud83d"
 
 
-def _odd(report: NightReport) -> Cause:
+def _odd(report: NightReport) -> FailureGroup:
     return report.failures[0].model_copy(update={"message": "half \ud83d"})
 
 

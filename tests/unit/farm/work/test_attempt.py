@@ -16,7 +16,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, DeviceState, PushReport, RunOutcome
-from etdeploy.farm.model import Ending, Fate, Gates, Parcel
+from etdeploy.farm.model import AttemptResult, Fate, Gates, Parcel
 from etdeploy.farm.work import attempt as attempt_module
 from etdeploy.farm.work.attempt import attempt
 from etdeploy.farm.work.failures import BUG, DISK_FULL, GATE, HOST, IN_USE
@@ -32,14 +32,14 @@ def parcel(tmp_path: Path) -> Parcel:
     return make_parcel(tmp_path, Workspace.opened(), benchmark={"runs": 2, "iterations": 3})
 
 
-Attempt = Callable[..., Ending]
+Attempt = Callable[..., AttemptResult]
 
 
 @pytest.fixture
 def attempted(parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     """Attempts it on a device; a folder of another parcel may be named."""
 
-    def run(device: FakeDevice, **changes: Any) -> Ending:
+    def run(device: FakeDevice, **changes: Any) -> AttemptResult:
         monkeypatch.setattr(attempt_module, "open_device", lambda *_: device)
         order = make_order(parcel, **({"gates": NO_WAIT} | changes))
         return attempt(order, Path(parcel.folder), tmp_path / "out")

@@ -11,7 +11,7 @@ import pytest
 from etdeploy.core import console
 from etdeploy.core.errors import BuildError, ExportError
 from etdeploy.graph.tasks.engine import run_tasks
-from etdeploy.graph.tasks.running import Ended, Run, cause_of
+from etdeploy.graph.tasks.running import Run, TaskRunResult, cause_of
 from etdeploy.graph.tasks.slots import Slots
 from etdeploy.graph.tasks.steps import Step, statuses, tasks_of
 from tests.support.jobs import NAMES, Stage
@@ -24,7 +24,7 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
 
 
-def run(stage: Stage, jobs: Jobs, keep_going: bool = True, heavy: int = 2) -> Ended:
+def run(stage: Stage, jobs: Jobs, keep_going: bool = True, heavy: int = 2) -> TaskRunResult:
     stage.ran.clear()
     tasks = tasks_of(jobs)
     goals = [task.name for task in tasks if task.step.name == "bench"]

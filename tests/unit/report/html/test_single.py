@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.conditions import Cooldown, Disturbance, DisturbanceKind
+from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.html.blocks import (
     Facts,
@@ -97,7 +97,7 @@ def test_waits_for_a_cool_device_stand_with_the_starts() -> None:
     run = make_material(interleaved_with="other-run")
     record = run.record
     waits = [
-        Cooldown(sensor="cpu", from_celsius=50, to_celsius=to, waited_s=90, reached=to < 40)
+        CooldownWait(sensor="cpu", from_celsius=50, to_celsius=to, waited_s=90, reached=to < 40)
         for to in (36, 44)
     ]
     starts = [

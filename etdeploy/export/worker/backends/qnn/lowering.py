@@ -27,7 +27,7 @@ from etdeploy.export.worker.backends.qnn.placement import (
 from etdeploy.export.worker.failures import Meaning, Meanings, WorkerError, fail
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.overrides import scheme_of
-from etdeploy.export.worker.tracing.structure import Call, leaves
+from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
 from etdeploy.export.worker.tracing.trace import stack_line
 
 MEANINGS: Meanings = (
@@ -266,7 +266,7 @@ class _ByKeyword(torch.nn.Module):  # type: ignore[misc]
         return self.module(*values[:first], **keywords)
 
 
-def positional(module: torch.nn.Module, call: Call) -> Positional:
+def positional(module: torch.nn.Module, call: ExampleInputs) -> Positional:
     """What ExecuTorch's entry point for QNN takes, which knows no keywords.
 
     The program's inputs keep the order that torch.export gives them: keywords behind the others, as

@@ -14,13 +14,13 @@ import torch
 
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.export.worker.rewrites.base import Told
-from etdeploy.export.worker.tracing.structure import Call, by_parameter, dotted, leaves
+from etdeploy.export.worker.tracing.structure import ExampleInputs, by_parameter, dotted, leaves
 from etdeploy.export.worker.tracing.tensors import is_by_pixel
 
 _DIMENSIONS = 4
 
 
-def inputs_by_pixel(inputs: Call, told: Told) -> Call:
+def inputs_by_pixel(inputs: ExampleInputs, told: Told) -> ExampleInputs:
     """Example inputs with the same values; images in another order."""
 
     def ordered(leaf: Any) -> Any:
@@ -34,11 +34,11 @@ def inputs_by_pixel(inputs: Call, told: Told) -> Call:
         return made
 
     args, keywords = torch.utils._pytree.tree_map(ordered, (inputs.args, dict(inputs.keywords)))
-    return Call(args, keywords)
+    return ExampleInputs(args, keywords)
 
 
 def order_notes(
-    module: torch.nn.Module, given: Call, taken: Call, offered: tuple[str, ...]
+    module: torch.nn.Module, given: ExampleInputs, taken: ExampleInputs, offered: tuple[str, ...]
 ) -> Iterator[str]:
     """Sentences about example inputs whose values are not in the order of their dimensions.
 

@@ -11,7 +11,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.farm.engine.dask.host.work import Parts
 from etdeploy.farm.engine.local import LocalEngine
-from etdeploy.farm.model import Ending, Offer, Order
+from etdeploy.farm.model import AttemptResult, Offer, Order
 
 # Stands for the devices that were named, among the pools.
 _NAMED = "named"
@@ -42,7 +42,7 @@ class LocalParts:
         self._engine = LocalEngine(folder, host=host, pools=named, workspace=workspace)
         self._by_name, self._pools = bool(names), tuple(pools)
         self._lock = threading.Lock()
-        self._ended: dict[tuple[str, int], Ending] = {}
+        self._ended: dict[tuple[str, int], AttemptResult] = {}
 
     def parts(self) -> Parts:
         """What the host does."""
@@ -58,7 +58,7 @@ class LocalParts:
             if (_NAMED in offer.pools if self._by_name else not offer.capabilities.shares_cores)
         )
 
-    def attempt(self, order: Order, parcel: Path, flag: cancel.Flag) -> Ending:
+    def attempt(self, order: Order, parcel: Path, flag: cancel.Flag) -> AttemptResult:
         """Does an order, and waits for its end."""
         moved = order.parcel.model_copy(update={"folder": str(parcel)})
         self._start(order.model_copy(update={"parcel": moved}))

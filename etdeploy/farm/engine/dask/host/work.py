@@ -19,7 +19,7 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.host.link import Link, LinkLostError, obtain_parcel
 from etdeploy.farm.engine.dask.wire import pack
-from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Order
 from etdeploy.farm.work.failures import failure_of
 
 
@@ -35,7 +35,7 @@ class Parts:
     """
 
     plugged: Callable[[], Sequence[Offer]]
-    attempt: Callable[[Order, Path, cancel.Flag], Ending]
+    attempt: Callable[[Order, Path, cancel.Flag], AttemptResult]
     recover: Callable[[Offer, str, Callable[[str], None]], Offer]
 
 
@@ -85,7 +85,7 @@ class HostWork:
         answer = wire.Recovered(number=step.number, offer=offer)
         self._link.ask(wire.RECOVERED, recovered=answer.model_dump_json())
 
-    def _ending(self, order: Order, flag: cancel.Flag, session: str) -> Ending:
+    def _ending(self, order: Order, flag: cancel.Flag, session: str) -> AttemptResult:
         # One for each attempt: what it uses is free to be removed when it has ended.
         workspace = Workspace.default()
         with workspace.in_use():
@@ -110,7 +110,7 @@ class HostWork:
             raise DeviceError(f"the coordinator gives no file: {answer['refused']}")
         return bytes(answer["data"])
 
-    def _deliver(self, ending: Ending, session: str) -> None:
+    def _deliver(self, ending: AttemptResult, session: str) -> None:
         """Sends the records, then the ending; only with that do the records count."""
         digest = None
         try:
@@ -126,7 +126,7 @@ class HostWork:
         said = ending.model_dump_json()
         self._link.ask(wire.ENDED, to_the_end=True, session=session, ending=said, digest=digest)
 
-    def _sent(self, ending: Ending, session: str) -> str:
+    def _sent(self, ending: AttemptResult, session: str) -> str:
         """Sends what belongs to a record, and returns the digest of its archive."""
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             archive = Path(folder) / "records.tar.gz"
@@ -153,8 +153,8 @@ def _chunk(stream: BinaryIO, offset: int) -> bytes:
     return stream.read(wire.CHUNK_BYTES)
 
 
-def _ending_of(order: Order, fate: Fate, failure: Failure) -> Ending:
-    return Ending(
+def _ending_of(order: Order, fate: Fate, failure: Failure) -> AttemptResult:
+    return AttemptResult(
         visit=order.visit,
         attempt=order.attempt,
         identity=order.offer.identity,

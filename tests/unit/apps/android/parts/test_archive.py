@@ -11,7 +11,7 @@ import pytest
 from etdeploy.apps.android.app import ApkParts
 from etdeploy.apps.android.parts.archive import (
     PAGE_BYTES,
-    Entry,
+    ApkEntry,
     apk_parts,
     apk_problems,
     asset_entry,
@@ -38,8 +38,8 @@ def apk(folder: Path, *, extracted: bool = False, alignment: int = PAGE_BYTES) -
     write_archive(
         path,
         [
-            Entry("AndroidManifest.xml", b"manifest" * 10),
-            Entry("resources.arsc", b"table" * 7, 4),
+            ApkEntry("AndroidManifest.xml", b"manifest" * 10),
+            ApkEntry("resources.arsc", b"table" * 7, 4),
             library_entry("arm64-v8a", "libx.so", library, extracted=extracted),
             asset_entry("model/program.pte", file(folder, "p", b"program" * 1000)),
             asset_entry("model/inputs/0.bin", file(folder, "i", b"input" * 9)),
@@ -83,7 +83,7 @@ def test_equal_inputs_give_equal_archives(tmp_path: Path) -> None:
 
 def test_of_two_files_with_one_name_the_first_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.apk"
-    write_archive(path, [Entry("a", b"1"), Entry("a", b"2")])
+    write_archive(path, [ApkEntry("a", b"1"), ApkEntry("a", b"2")])
     with zipfile.ZipFile(path) as archive:
         assert archive.namelist() == ["a"]
         assert archive.read("a") == b"1"
@@ -148,7 +148,7 @@ def test_an_app_that_android_could_not_read_is_refused(
 ) -> None:
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 500)
     content = file(tmp_path, "x", b"x" * 400)
-    entries = [Entry("a", content, 4), Entry("b", content, 4), Entry("c", content, 4)]
+    entries = [ApkEntry("a", content, 4), ApkEntry("b", content, 4), ApkEntry("c", content, 4)]
     with pytest.raises(BuildError, match="larger than 2 GiB") as caught:
         write_archive(tmp_path / "x.apk", entries)
     assert "--set app.bundled=false" in str(caught.value.remedy)

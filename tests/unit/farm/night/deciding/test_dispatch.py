@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etdeploy.farm.model import Ending, Fate, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, Fate, Visit, VisitState
 from etdeploy.farm.night.dispatch import (
     Situation,
     Start,
@@ -33,7 +33,7 @@ def state_of(
     among = (device,) if device else tuple(changes.pop("among", DEVICES))
     visit = Visit(id=f"n-{number}", recipe=recipe, group="g", device=device, among=among, **changes)
     endings = tuple(
-        Ending(visit=visit.id, attempt=i + 1, identity=each, host="h", fate=Fate.FAILED,
+        AttemptResult(visit=visit.id, attempt=i + 1, identity=each, host="h", fate=Fate.FAILED,
                failure=CRASH)
         for i, each in enumerate(failed)
     )  # fmt: skip

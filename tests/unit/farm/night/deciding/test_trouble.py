@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.farm.model import Ending, Failure, Fate, Gates, Health
+from etdeploy.farm.model import AttemptResult, Failure, Fate, Gates, Health
 from etdeploy.farm.night.model import Rules
 from etdeploy.farm.night.trouble import (
     Seen,
@@ -24,8 +24,8 @@ RULES = Rules()
 
 def ending(
     kind: str = "run", fate: Fate = Fate.FAILED, message: str = "it failed", **health: object
-) -> Ending:
-    return Ending(
+) -> AttemptResult:
+    return AttemptResult(
         visit="n-1", attempt=1, identity="p", host="h", fate=fate,
         failure=None if fate is Fate.LOST else Failure(kind=kind, exit_code=7, message=message),
         health=Health.model_validate(health) if health else None,
@@ -56,7 +56,7 @@ def ending(
         (ending(fate=Fate.DONE), None),
     ],
 )
-def test_whose_failure_it_was(of: Ending, trouble: Trouble | None) -> None:
+def test_whose_failure_it_was(of: AttemptResult, trouble: Trouble | None) -> None:
     assert trouble_of(of, GATES) == trouble
 
 
