@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.check import findings
-from etdeploy.history.entry import Entry, entry_of
+from etdeploy.history.entry import HistoryEntry, entry_of
 from etdeploy.history.model import FindingKind
 from etdeploy.history.place import Place, required_place
 from etdeploy.history.store.errors import WRITES, engine_of
@@ -157,13 +157,13 @@ def called_regressed(slower: float, spread: float, history: int = 20, times: int
     draw = random.Random(f"{slower} {spread}")
     plain, _ = entry_of(run_at(0))
 
-    def run(factor: float = 1.0) -> Entry:
+    def run(factor: float = 1.0) -> HistoryEntry:
         values = {
             name: factor ** (name == "latency_ms") * value * math.exp(draw.gauss(0, spread))
             for name, value in plain.metrics.items()
             if name != "program_bytes"
         }
-        return Entry(**{**vars(plain), "metrics": values})
+        return HistoryEntry(**{**vars(plain), "metrics": values})
 
     called = 0
     for _ in range(times):

@@ -39,7 +39,7 @@ from etdeploy.bench.timing.sweep import (
     settled,
 )
 from etdeploy.bench.units import long_time
-from etdeploy.bench.watch import Opening, Watch
+from etdeploy.bench.watch import PassObservation, Watch
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import Progress, silent
@@ -315,7 +315,7 @@ class Measurement:
         least_s = subject.loaded.recipe.benchmark.timeout_s
         return replace(step, limit_s=limit_s(step, self._probes[key], least_s))
 
-    def _opened(self, step: Pass) -> Opening:
+    def _opened(self, step: Pass) -> PassObservation:
         """Waits and looks at the device as the pass wants it."""
         if not step.sustained_s:
             return self._watch.open(timed=step.name == TIMING)

@@ -13,7 +13,7 @@ from etdeploy.core.cancel import sleep_until_stopped
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import Device, DeviceState, TimedState
-from etdeploy.recipe.model import Cooldown as Wanted
+from etdeploy.recipe.model import Cooldown
 
 # Samples of a pass that a record keeps at most: every second of a short one, and as many points as
 # the curve of a long one has.
@@ -68,7 +68,7 @@ _FRESH_S = 1.0
 
 
 @dataclass(frozen=True)
-class Opening:
+class PassObservation:
     """A pass that has begun; `ended` gives what was observed of it."""
 
     watch: Watch
@@ -102,7 +102,7 @@ class Watch:
     """
 
     def __init__(
-        self, device: Device, before: DeviceState, wanted: Wanted | None, progress: Progress
+        self, device: Device, before: DeviceState, wanted: Cooldown | None, progress: Progress
     ) -> None:
         self._device, self._wanted, self._progress = device, wanted, progress
         self._began = time.monotonic()
@@ -124,7 +124,7 @@ class Watch:
         """Lets the next pass that is timed ask for the state itself."""
         self._last = None
 
-    def open(self, *, timed: bool, wanted: Wanted | None = None) -> Opening:
+    def open(self, *, timed: bool, wanted: Cooldown | None = None) -> PassObservation:
         """Begins a pass; one that is timed waits until the device is cool, and is looked at.
 
         Args:
@@ -141,7 +141,7 @@ class Watch:
             cooldown = wait_until_cool(self._asked, wanted, self._progress)
         before = self._before() if timed else None
         observed = Observed(began_s=self.seconds(), before=before, cooldown=cooldown)
-        return Opening(self, observed, _clock_offset_s(), timed)
+        return PassObservation(self, observed, _clock_offset_s(), timed)
 
     def _before(self) -> DeviceState | None:
         """The last state; another where it is old, since other measurements may take turns."""
@@ -167,7 +167,7 @@ _PERIOD_S = 5.0
 
 def wait_until_cool(
     read: Callable[[], DeviceState],
-    wanted: Wanted,
+    wanted: Cooldown,
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,

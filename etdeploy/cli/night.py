@@ -27,7 +27,15 @@ from etdeploy.core.errors import (
 from etdeploy.core.layout import fit
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.engine.certificates import check_certificate
-from etdeploy.farm.model import STOPPED, AttemptResult, Failure, Fate, Offer, Standing, VisitState
+from etdeploy.farm.model import (
+    STOPPED,
+    AttemptFailure,
+    AttemptResult,
+    Fate,
+    Offer,
+    Standing,
+    VisitState,
+)
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, listed
 from etdeploy.farm.night.parts import Parts, Prepare
@@ -363,7 +371,7 @@ def totals_of(end: NightEnd, verdicts: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def failures_of(states: Sequence[VisitState]) -> list[Failure]:
+def failures_of(states: Sequence[VisitState]) -> list[AttemptFailure]:
     """Why visits failed; also of those that were measured with outputs that differ."""
     found = []
     for state in states:
@@ -378,11 +386,13 @@ def failures_of(states: Sequence[VisitState]) -> list[Failure]:
     return found
 
 
-def _last_failure(state: VisitState) -> Failure:
+def _last_failure(state: VisitState) -> AttemptFailure:
     known = [ending.failure for ending in state.attempts if ending.failure]
     if known:
         return known[-1]
-    return Failure(kind=DeviceError.kind, exit_code=DeviceError.exit_code, message=state.reason)
+    return AttemptFailure(
+        kind=DeviceError.kind, exit_code=DeviceError.exit_code, message=state.reason
+    )
 
 
 def error_of(
@@ -429,7 +439,7 @@ def error_of(
     )
 
 
-def _as_error(failure: Failure) -> EtdeployError:
+def _as_error(failure: AttemptFailure) -> EtdeployError:
     error = EtdeployError(failure.message, place=failure.place, remedy=failure.remedy)
     error.exit_code = failure.exit_code  # type: ignore[misc]
     error.kind = failure.kind  # type: ignore[misc]

@@ -311,7 +311,7 @@ DEFAULT_OUTPUT = Path("etdeploy-out")
 
 
 @dataclass(frozen=True)
-class Named:
+class JobOptions:
     """What the command line names.
 
     Attributes:

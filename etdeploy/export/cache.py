@@ -98,7 +98,7 @@ class Remembered(Value):
     sources: Sources
 
 
-class Memory(Value):
+class RecentExports(Value):
     """The last exports of one spec, newest first."""
 
     exports: tuple[Remembered, ...] = ()
@@ -194,13 +194,13 @@ class Situation:
         """
         others = tuple(e for e in self._memory().exports if e.sources != sources)
         newest = Remembered(key=key, sources=sources)
-        Memory(exports=(newest, *others)[:_REMEMBERED]).save(self.memory_path)
+        RecentExports(exports=(newest, *others)[:_REMEMBERED]).save(self.memory_path)
 
-    def _memory(self) -> Memory:
+    def _memory(self) -> RecentExports:
         try:
-            return Memory.load(self.memory_path)
+            return RecentExports.load(self.memory_path)
         except (OSError, ValidationError):
-            return Memory()
+            return RecentExports()
 
     def _holds(self, sources: Sources) -> bool:
         return (

@@ -8,10 +8,10 @@ from pathlib import Path
 from etdeploy.backends.causes import Cause
 from etdeploy.core.errors import EtdeployError, ExportError, UsageError
 from etdeploy.core.processes.process import Outcome
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 
 
-def failure_error(failure: Failure, log: Path, cause: Cause | None = None) -> EtdeployError:
+def failure_error(failure: ExportFailure, log: Path, cause: Cause | None = None) -> EtdeployError:
     """The error for a failure that the worker described.
 
     Args:
@@ -59,7 +59,7 @@ def crash_error(outcome: Outcome, log: Path, cause: Cause | None = None) -> Expo
     )
 
 
-def _place(failure: Failure) -> str | None:
+def _place(failure: ExportFailure) -> str | None:
     if failure.file is None:
         return None
     path = short_path(failure.file)

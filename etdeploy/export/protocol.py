@@ -44,7 +44,7 @@ FailureKind = Literal[
 ]
 
 
-class Failure(Value):
+class ExportFailure(Value):
     """Why the worker gave up, for the user.
 
     Attributes:

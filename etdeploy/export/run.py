@@ -31,7 +31,7 @@ from etdeploy.export.protocol import (
     FAILURE_FILE,
     SOURCES_FILE,
     SPEC_FILE,
-    Failure,
+    ExportFailure,
     Sources,
     parse_progress,
 )
@@ -191,7 +191,7 @@ def _run_worker(
     if full := no_room_told(outcome.stdout, staging, Path(tempfile.gettempdir())):
         raise full
     failure_path = staging / FAILURE_FILE
-    failure = Failure.load(failure_path) if failure_path.is_file() else None
+    failure = ExportFailure.load(failure_path) if failure_path.is_file() else None
     cause = None
     if failure is None or failure.kind == "lowering":
         cause = backend_named(str(spec.backend)).export_failure(outcome.stdout)

@@ -135,7 +135,7 @@ class Order(Value):
     limit_s: float = 3600.0
 
 
-class Failure(Value):
+class AttemptFailure(Value):
     """Why an attempt failed, as an `EtdeployError` says it."""
 
     kind: str
@@ -190,7 +190,7 @@ class AttemptResult(Value):
     fate: Fate
     run_id: str | None = None
     record: str | None = None
-    failure: Failure | None = None
+    failure: AttemptFailure | None = None
     health: Health | None = None
     seconds: float = 0.0
 

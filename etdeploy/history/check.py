@@ -16,9 +16,9 @@ from etdeploy.compare.statistics import BETWEEN_RECORDS, MIN_HISTORY, Departure,
 from etdeploy.core import git
 from etdeploy.core.errors import UsageError
 from etdeploy.history.changes import steps
-from etdeploy.history.entry import Entry, Judgement, entry_of
+from etdeploy.history.entry import HistoryEntry, Judgement, entry_of
 from etdeploy.history.metrics import HEADLINES, shown, title
-from etdeploy.history.model import Check, CheckVerdict, Finding, FindingKind
+from etdeploy.history.model import Check, CheckVerdict, FindingKind, MetricFinding
 from etdeploy.history.series import differences, series_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def judgement_of(found: Check) -> Judgement | None:
     return Judgement.REGRESSED if found.verdict is CheckVerdict.REGRESSED else None
 
 
-def _told(run: Entry, question: Question, verdict: CheckVerdict, reason: str) -> Check:
+def _told(run: HistoryEntry, question: Question, verdict: CheckVerdict, reason: str) -> Check:
     return Check(
         run_id=run.run_id,
         against=_against(question, question.last),
@@ -117,7 +117,7 @@ def _against(question: Question, runs: int) -> str:
     return f"the last {what}{which.get(question.against or '', '')}"
 
 
-def _unfit(run: Entry, record: RunRecord) -> str:
+def _unfit(run: HistoryEntry, record: RunRecord) -> str:
     """Why a run's times say nothing; empty where they do."""
     if record.simulated:
         return f"it was simulated by {record.simulated.by}, so it has no times"
@@ -133,13 +133,15 @@ def _incomparable(record: RunRecord, other: RunRecord) -> str:
     return f"of the other run: {reason}" if reason else ""
 
 
-def _too_few(earlier: Sequence[Entry]) -> str:
+def _too_few(earlier: Sequence[HistoryEntry]) -> str:
     return (
         f"{len(earlier)} comparable runs before it are in the history, and {MIN_HISTORY} are needed"
     )
 
 
-def _earlier(store: Store, run: Entry, question: Question, *, fit: bool) -> list[Entry]:
+def _earlier(
+    store: Store, run: HistoryEntry, question: Question, *, fit: bool
+) -> list[HistoryEntry]:
     """The comparable runs before it, the earliest first; with `fit` those whose numbers count."""
     from etdeploy.history.store.store import Filter
 
@@ -151,7 +153,9 @@ def _earlier(store: Store, run: Entry, question: Question, *, fit: bool) -> list
     return baseline(found, question.against, question.repository)[-question.last :]
 
 
-def baseline(entries: Sequence[Entry], against: str | None, repository: Path) -> list[Entry]:
+def baseline(
+    entries: Sequence[HistoryEntry], against: str | None, repository: Path
+) -> list[HistoryEntry]:
     """Those of earlier runs that a run is judged by.
 
     Args:
@@ -206,8 +210,11 @@ _MIN_SPREAD = 0.002
 
 
 def findings(
-    run: Entry, earlier: Sequence[Entry], max_slowdown_percent: float, against: Entry | None = None
-) -> tuple[Finding, ...]:
+    run: HistoryEntry,
+    earlier: Sequence[HistoryEntry],
+    max_slowdown_percent: float,
+    against: HistoryEntry | None = None,
+) -> tuple[MetricFinding, ...]:
     """What is found of each number of a run; `outputs_finding` has what is found of its outputs.
 
     Args:
@@ -235,10 +242,10 @@ def level(values: Sequence[float]) -> Sequence[float]:
 def _judge(
     metric: str,
     value: float,
-    earlier: Sequence[Entry],
+    earlier: Sequence[HistoryEntry],
     max_slowdown_percent: float,
-    against: Entry | None,
-) -> Finding:
+    against: HistoryEntry | None,
+) -> MetricFinding:
     having = [entry for entry in earlier if entry.metrics.get(metric, 0) > 0]
     values = level([entry.metrics[metric] for entry in having])
     if against is not None:
@@ -253,7 +260,7 @@ def _judge(
         expected = median(values)
         away = departure(value, values, _of_starts(having) if metric in HEADLINES else 0.0)
     kind = _kind(metric, away, max_slowdown_percent)
-    return Finding(
+    return MetricFinding(
         metric=metric,
         kind=kind,
         value=value,
@@ -279,7 +286,7 @@ def _from_one(value: float, other: float, values: Sequence[float]) -> Departure:
     return Departure(ratio, away / reach * _Z, len(values))
 
 
-def _of_starts(entries: Sequence[Entry]) -> float:
+def _of_starts(entries: Sequence[HistoryEntry]) -> float:
     """What the spread between starts gives to a run's median, as a logarithm."""
     spreads = [
         entry.spread_percent / 100 / math.sqrt(entry.starts)
@@ -316,7 +323,7 @@ def _reason(
     return f"{what}: runs in which nothing changed are as far apart"
 
 
-def outputs_finding(run: Entry, others: Sequence[Entry]) -> Iterator[Finding]:
+def outputs_finding(run: HistoryEntry, others: Sequence[HistoryEntry]) -> Iterator[MetricFinding]:
     """What is found of a run's outputs; nothing where none of the others' were right.
 
     Args:
@@ -327,14 +334,14 @@ def outputs_finding(run: Entry, others: Sequence[Entry]) -> Iterator[Finding]:
         return
     kind = FindingKind.NO_DIFFERENCE if run.outputs_ok else FindingKind.REGRESSED
     reason = "right" if run.outputs_ok else "wrong, and they were right before"
-    yield Finding(metric=OUTPUTS, kind=kind, earlier=len(others), reason=reason)
+    yield MetricFinding(metric=OUTPUTS, kind=kind, earlier=len(others), reason=reason)
 
 
-def _not_judged(metric: str, value: float, reason: str) -> Finding:
-    return Finding(metric=metric, kind=FindingKind.NOT_JUDGED, value=value, reason=reason)
+def _not_judged(metric: str, value: float, reason: str) -> MetricFinding:
+    return MetricFinding(metric=metric, kind=FindingKind.NOT_JUDGED, value=value, reason=reason)
 
 
-def sentence(found: Sequence[Finding]) -> str:
+def sentence(found: Sequence[MetricFinding]) -> str:
     """What regressed, in one sentence."""
     return "; ".join(
         f"{title(finding.metric)} {'are' if finding.metric == OUTPUTS else 'is'} {finding.reason}"

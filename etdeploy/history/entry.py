@@ -29,7 +29,7 @@ class Judgement(Kind):
 
 
 @dataclass(frozen=True)
-class Entry:
+class HistoryEntry:
     """A run in the history.
 
     Attributes:
@@ -70,11 +70,11 @@ class Entry:
         return not self.disturbed and not self.simulated and self.outputs_ok is not False
 
 
-def entry_of(record: RunRecord) -> tuple[Entry, Series]:
+def entry_of(record: RunRecord) -> tuple[HistoryEntry, Series]:
     """A record as the history knows it, with its series."""
     series, spread = series_of(record), record.workload.spread
     return (
-        Entry(
+        HistoryEntry(
             run_id=record.run_id,
             series=series.key,
             started_at=utc(record.started_at),

@@ -8,7 +8,7 @@ from statistics import median
 from etdeploy.compare.model import Ratio
 from etdeploy.core.values import Kind, Value
 from etdeploy.history.changes import MIN_RUNS, LevelShift, steps
-from etdeploy.history.entry import Entry, Judgement
+from etdeploy.history.entry import HistoryEntry, Judgement
 from etdeploy.history.series import Series
 
 # Of normal values, the median absolute deviation is this part of the standard deviation.
@@ -16,7 +16,7 @@ _MAD_TO_STDDEV = 1.4826
 _SHORT = 10
 
 
-def trend_of(series: Series, entries: Sequence[Entry], metric: str, runs: int) -> Trend:
+def trend_of(series: Series, entries: Sequence[HistoryEntry], metric: str, runs: int) -> Trend:
     """The trend of a metric.
 
     Args:
@@ -49,12 +49,12 @@ def spread_percent(values: Sequence[float]) -> float | None:
     return 100 * _MAD_TO_STDDEV * median(abs(value - center) for value in values) / center
 
 
-def differing(before: Entry, after: Entry) -> tuple[str, ...]:
+def differing(before: HistoryEntry, after: HistoryEntry) -> tuple[str, ...]:
     """What else differs between two runs of a series, as a reader looks for the cause."""
     return tuple(_differing(before, after))
 
 
-def _differing(before: Entry, after: Entry) -> Iterator[str]:
+def _differing(before: HistoryEntry, after: HistoryEntry) -> Iterator[str]:
     if before.git_revision != after.git_revision or after.git_dirty:
         yield f"recipe {_revision(before)} -> {_revision(after)}"
     for name in sorted({*before.versions, *after.versions}):
@@ -65,12 +65,12 @@ def _differing(before: Entry, after: Entry) -> Iterator[str]:
         yield "another program"
 
 
-def _revision(entry: Entry) -> str:
+def _revision(entry: HistoryEntry) -> str:
     changed = " with changes" if entry.git_dirty else ""
     return (entry.git_revision or "outside a repository")[:_SHORT] + changed
 
 
-def _point(entry: Entry, metric: str) -> Point:
+def _point(entry: HistoryEntry, metric: str) -> Point:
     remark = entry.disturbed or ("" if entry.outputs_ok is not False else "wrong outputs")
     return Point(
         run_id=entry.run_id,
@@ -84,11 +84,11 @@ def _point(entry: Entry, metric: str) -> Point:
     )
 
 
-def _regressed(entry: Entry) -> bool:
+def _regressed(entry: HistoryEntry) -> bool:
     return entry.judgement is Judgement.REGRESSED
 
 
-def _change(used: Sequence[Entry], step: LevelShift) -> LevelChange:
+def _change(used: Sequence[HistoryEntry], step: LevelShift) -> LevelChange:
     first = used[step.index]
     return LevelChange(
         run_id=first.run_id,
@@ -189,7 +189,7 @@ class FindingKind(Kind):
     NOT_JUDGED = "not judged"
 
 
-class Finding(Value):
+class MetricFinding(Value):
     """One number of a run, judged.
 
     Attributes:
@@ -233,6 +233,6 @@ class Check(Value):
     verdict: CheckVerdict
     reason: str
     max_slowdown_percent: float
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MetricFinding, ...] = ()
     earlier: tuple[str, ...] = ()
     needed: int = 0

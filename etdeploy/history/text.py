@@ -19,7 +19,7 @@ from etdeploy.core.files.results import ResultFile
 from etdeploy.core.layout import sparkline
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.metrics import shown, title
-from etdeploy.history.model import Check, CheckVerdict, Finding, FindingKind, Point, Trend
+from etdeploy.history.model import Check, CheckVerdict, FindingKind, MetricFinding, Point, Trend
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
@@ -145,7 +145,7 @@ def _headline(check: Check) -> str:
     return verdict if loud else f"{verdict}: {check.reason}"
 
 
-def _finding_row(finding: Finding) -> tuple[str, str, str]:
+def _finding_row(finding: MetricFinding) -> tuple[str, str, str]:
     name = OUTPUTS if finding.metric == OUTPUTS else title(finding.metric)
     return (name, _MARK.get(finding.kind, str(finding.kind)), finding.reason)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from executorch.runtime import Runtime
 
-from etdeploy.export.worker.tracing.tensors import Named, losses, with_strides
+from etdeploy.export.worker.tracing.tensors import NamedValue, losses, with_strides
 from etdeploy.program.folder import BY_PIXEL, Provenance, Stored, load_provenance
 from etdeploy.program.model import Plain
 from etdeploy.program.quality import OutputLoss
@@ -43,8 +43,8 @@ def _run_method(folder: Path, provenance: Provenance) -> list[dict[str, Any]]:
         by_pixel = provenance.details.get(BY_PIXEL, ())
         given = [with_strides(_read(folder, t), by_pixel=t.name in by_pixel) for t in each.inputs]
         outputs = method.execute(given)
-        expected = [Named(t.name, _read(folder, t)) for t in each.expected]
-        actual = [Named(t.name, v) for t, v in zip(each.expected, outputs, strict=True)]
+        expected = [NamedValue(t.name, _read(folder, t)) for t in each.expected]
+        actual = [NamedValue(t.name, v) for t, v in zip(each.expected, outputs, strict=True)]
         found += [_told(loss) for loss in losses(expected, actual)]
     return found
 

@@ -19,7 +19,7 @@ from etdeploy.core.processes import process
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.engine.dask.host.serve import serve_host
 from etdeploy.farm.engine.dask.host.work import Parts
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.spec.model import Tls
 
 
@@ -67,7 +67,7 @@ def ended(order: Order, fate: Fate, record: Path | None) -> AttemptResult:
         fate=fate,
         run_id="run" if record else None,
         record=str(record) if record else None,
-        failure=None if record else Failure(kind="run", exit_code=7, message="it crashed"),
+        failure=None if record else AttemptFailure(kind="run", exit_code=7, message="it crashed"),
     )
 
 

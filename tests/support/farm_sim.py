@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.model import AttemptResult, Failure, Offer, Parcel, Visit
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Offer, Parcel, Visit
 from etdeploy.farm.night.background import AtOnce
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.night.parts import Pace, Parts, Plan
@@ -28,7 +28,7 @@ class SimPrepared:
     """Parcels of nothing."""
 
     parcels: Mapping[tuple[str, str], Parcel]
-    failures: Mapping[tuple[str, str], Failure] = field(default_factory=dict)
+    failures: Mapping[tuple[str, str], AttemptFailure] = field(default_factory=dict)
 
 
 def prepare(wanted: Mapping[str, Sequence[Offer]]) -> SimPrepared:

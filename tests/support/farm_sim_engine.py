@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from etdeploy.devices.base import Capabilities, DeviceFacts
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Health, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Health, Offer, Order
 
 BEGIN = datetime(2026, 11, 23, 22, 0, tzinfo=timezone.utc)
-CRASH = Failure(kind="run", exit_code=7, message="SIGSEGV")
-OFFLINE = Failure(kind="device", exit_code=6, message="device offline")
+CRASH = AttemptFailure(kind="run", exit_code=7, message="SIGSEGV")
+OFFLINE = AttemptFailure(kind="device", exit_code=6, message="device offline")
 
 
 class SimClock:
@@ -73,7 +73,7 @@ class Script:
 
     seconds: float = 300.0
     fate: Fate = Fate.DONE
-    failure: Failure | None = None
+    failure: AttemptFailure | None = None
     health: Health | None = None
 
 
@@ -163,7 +163,7 @@ class SimEngine:
             if which(order):
                 self.under_way[visit] = (self.clock.at_s, order, Script(0.0, Fate.LOST))
 
-    def unplug(self, identity: str, failure: Failure = OFFLINE) -> None:
+    def unplug(self, identity: str, failure: AttemptFailure = OFFLINE) -> None:
         """Pulls a device; what it does fails now."""
         self.plugged = [offer for offer in self.plugged if offer.identity != identity]
         for visit, (_, order, _) in list(self.under_way.items()):

@@ -20,7 +20,7 @@ from etdeploy.core import cancel
 from etdeploy.core.processes import process
 from etdeploy.farm.engine.dask.host.local import LocalParts
 from etdeploy.farm.engine.dask.host.work import Parts
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work import child
 from tests.support.farm_host import ended, main, offer_of
 from tests.support.farm_soak_phone import (
@@ -98,7 +98,9 @@ def simulated_parts(name: str, folder: Path, output: Path) -> Parts:
                 stream.write(f"overlap {order.visit} {order.attempt} {os.getpid()} 0\n")
         if not outcome.ok:
             failed = ended(order, Fate.FAILED, None)
-            why = Failure(kind="run", exit_code=7, message=outcome.signal_name or "it is in use")
+            why = AttemptFailure(
+                kind="run", exit_code=7, message=outcome.signal_name or "it is in use"
+            )
             return failed.model_copy(update={"failure": why})
         run_id = f"{order.visit}-{order.attempt}-{secrets.token_hex(4)}"
         record = write_record(output, run_id)

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Health, Standing, Visit, VisitState
+from etdeploy.farm.model import (
+    AttemptFailure,
+    AttemptResult,
+    Fate,
+    Health,
+    Standing,
+    Visit,
+    VisitState,
+)
 from etdeploy.farm.spec.model import Farm
 from etdeploy.history.place import Place
 from etdeploy.history.store.store import Store
@@ -100,7 +108,7 @@ def failed(
     day: int, number: int, message: str = "the runner crashed", device: str = PHONE, **more: Any
 ) -> VisitState:
     of = visit(day, number, more.pop("recipe", "mlp"), device)
-    failure = Failure(kind="run", exit_code=7, message=message, remedy="etdeploy run")
+    failure = AttemptFailure(kind="run", exit_code=7, message=message, remedy="etdeploy run")
     ending = AttemptResult(
         visit=of.id, attempt=1, identity=device, host="shelf-1", fate=Fate.FAILED, failure=failure,
         seconds=5.0,

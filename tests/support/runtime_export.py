@@ -20,7 +20,7 @@ from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
-from etdeploy.export.worker.tracing.tensors import Named, plain
+from etdeploy.export.worker.tracing.tensors import NamedValue, plain
 
 
 class Mlp(torch.nn.Module):  # type: ignore[misc]
@@ -126,7 +126,7 @@ def _save(folder: Path, name: str, values: tuple[Any, ...]) -> list[dict[str, An
     described = []
     for i, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
-            described.append(plain(Named("", value)).model_dump())
+            described.append(plain(NamedValue("", value)).model_dump())
             continue
         (folder / name / f"{i}.bin").write_bytes(value.contiguous().detach().numpy().tobytes())
         described.append(

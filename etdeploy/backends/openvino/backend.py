@@ -48,7 +48,7 @@ _BESIDE = (
 
 
 @dataclass(frozen=True)
-class Installed:
+class OpenVinoInstallation:
     """The OpenVINO of the environment that runs etdeploy.
 
     Attributes:
@@ -60,7 +60,7 @@ class Installed:
     library: Path
 
 
-def find_openvino() -> Installed | Blocker:
+def find_openvino() -> OpenVinoInstallation | Blocker:
     """The installed package; nothing of it is imported."""
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -76,7 +76,7 @@ def find_openvino() -> Installed | Blocker:
     return installed_in(Path(str(package.locate_file("openvino/libs"))), package.version)
 
 
-def installed_in(folder: Path, version: str) -> Installed | Blocker:
+def installed_in(folder: Path, version: str) -> OpenVinoInstallation | Blocker:
     """The libraries of a package, by the folder that holds them."""
     patterns = (f"{_LIBRARY}.*", *_BESIDE)
     found = {pattern: min(folder.glob(pattern), default=None) for pattern in patterns}
@@ -88,7 +88,7 @@ def installed_in(folder: Path, version: str) -> Installed | Blocker:
             f"{PACKAGE.name}=={version}",
             " --force-reinstall --no-deps",
         )
-    return Installed(version, library)
+    return OpenVinoInstallation(version, library)
 
 
 def named_library(environ: Mapping[str, str]) -> str | Blocker | None:

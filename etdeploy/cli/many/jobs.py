@@ -12,7 +12,7 @@ from typing import Any
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli.bug import keep_traceback
 from etdeploy.cli.invocation import after_others, keep_small
-from etdeploy.cli.options import Named
+from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError
 from etdeploy.graph.job import Job, StepName
@@ -23,7 +23,7 @@ from etdeploy.graph.tasks.slots import heavy_at_once
 from etdeploy.recipe.load import LoadedRecipe, load_recipes
 
 
-def wanted_of(named: Named) -> Wanted:
+def wanted_of(named: JobOptions) -> Wanted:
     """The recipes that are named, loaded; warns of those that are named more than once.
 
     Raises:
@@ -38,7 +38,7 @@ def wanted_of(named: Named) -> Wanted:
 
 
 @contextmanager
-def invoke_all(named: Named, goal: StepName) -> Iterator[list[JobEnd]]:
+def invoke_all(named: JobOptions, goal: StepName) -> Iterator[list[JobEnd]]:
     """Runs the goal of every recipe on every device, then yields how each job ended.
 
     Raises:

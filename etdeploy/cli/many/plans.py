@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.cli.many.jobs import raise_failures, wanted_of
-from etdeploy.cli.options import Named
+from etdeploy.cli.options import JobOptions
 from etdeploy.cli.plan_text import explained, obstacles
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
@@ -16,7 +16,7 @@ from etdeploy.graph.many.members import open_members
 from etdeploy.graph.many.run import Ready, look_up, refused_of
 
 
-def explain_all(named: Named, form: str, why: str | None, check: bool) -> None:
+def explain_all(named: JobOptions, form: str, why: str | None, check: bool) -> None:
     """Explains the graph of every recipe on every device; changes nothing.
 
     Raises:

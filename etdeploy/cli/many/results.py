@@ -12,7 +12,7 @@ from etdeploy.bench.diagnosis import require_whole
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli.many.jobs import failure_json, invoke_all, job_json, raise_failures
-from etdeploy.cli.options import Named
+from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, MismatchError, RunError, UsageError
 from etdeploy.core.layout import fit
@@ -23,7 +23,7 @@ from etdeploy.program.quality import loss_lines
 from etdeploy.report.terminal.runs_table import Row, runs_table
 
 
-def measure_all(named: Named, as_json: bool) -> None:
+def measure_all(named: JobOptions, as_json: bool) -> None:
     """Measures every recipe on every device and prints a row for each.
 
     Raises:
@@ -46,7 +46,7 @@ def measure_all(named: Named, as_json: bool) -> None:
     raise_failures([_judged(end, run) for end, run in pairs])
 
 
-def export_all(named: Named, as_json: bool) -> None:
+def export_all(named: JobOptions, as_json: bool) -> None:
     """Exports every recipe and prints a row for each.
 
     Raises:
@@ -87,7 +87,7 @@ def _warn_of_losses(recipe: str, folder: Path) -> None:
         console.warn(f"{recipe}: {line}")
 
 
-def build_all(named: Named, as_json: bool) -> None:
+def build_all(named: JobOptions, as_json: bool) -> None:
     """Builds every recipe's runner for every device and prints a row for each.
 
     Raises:

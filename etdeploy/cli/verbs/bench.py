@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from etdeploy.cli.options import (
-    Named,
+    JobOptions,
     as_option,
     devices_option,
     json_option,
@@ -55,5 +55,7 @@ def command(
     from etdeploy.cli.verbs.run import measure_named
 
     overrides = with_runs(overrides, runs)
-    named = Named(recipes, overrides, devices, target, output, True, quiet, fail_fast, heavy, app)
+    named = JobOptions(
+        recipes, overrides, devices, target, output, True, quiet, fail_fast, heavy, app
+    )
     measure_named(named, as_json)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from etdeploy.cli.options import (
-    Named,
+    JobOptions,
     devices_option,
     json_option,
     many_options,
@@ -51,7 +51,7 @@ def command(
     With --target, no device is contacted. Several recipes and devices are one graph, and recipes
     with the same needs share a runner; --output is for one.
     """
-    named = Named(
+    named = JobOptions(
         recipes, overrides, (None,) if target else devices, target, quiet=quiet,
         fail_fast=fail_fast, heavy=heavy,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def command(
     build_all(named, as_json)
 
 
-def _build_one(named: Named, output: Path | None, as_json: bool) -> None:
+def _build_one(named: JobOptions, output: Path | None, as_json: bool) -> None:
     from etdeploy.cli.invocation import deliver, invoke
     from etdeploy.graph.job import load_runner
 

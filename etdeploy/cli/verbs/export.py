@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from etdeploy.cli.options import (
-    Named,
+    JobOptions,
     json_option,
     many_options,
     model_options,
@@ -49,7 +49,7 @@ def command(
 
     Several recipes are exported side by side; --output is for one.
     """
-    named = Named(recipes, overrides, quiet=quiet, fail_fast=fail_fast, heavy=heavy)
+    named = JobOptions(recipes, overrides, quiet=quiet, fail_fast=fail_fast, heavy=heavy)
     if named.single:
         _export_one(named, output, as_json)
         return
@@ -59,7 +59,7 @@ def command(
     export_all(named, as_json)
 
 
-def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
+def _export_one(named: JobOptions, output: Path | None, as_json: bool) -> None:
     from etdeploy.cli.invocation import deliver, invoke
     from etdeploy.graph.job import load_program
     from etdeploy.program.folder import load_provenance

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from etdeploy.cli.options import (
-    Named,
+    JobOptions,
     as_option,
     devices_option,
     model_options,
@@ -68,7 +68,7 @@ def command(
 
     Several recipes or devices are one graph: it shows which tasks they share.
     """
-    named = Named(recipes, overrides, (None,) if target else devices, target, output, app=app)
+    named = JobOptions(recipes, overrides, (None,) if target else devices, target, output, app=app)
     if named.single:
         _explain_one(named, form, why, check)
         return
@@ -77,7 +77,7 @@ def command(
     explain_all(named, form, why, check)
 
 
-def _explain_one(named: Named, form: str, why: str | None, check: bool) -> None:
+def _explain_one(named: JobOptions, form: str, why: str | None, check: bool) -> None:
     from etdeploy.cli.plan_text import explained, text
     from etdeploy.graph.explain import explain, mermaid
     from etdeploy.graph.job import open_job

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from etdeploy.cli.options import (
-    Named,
+    JobOptions,
     as_option,
     devices_option,
     json_option,
@@ -60,11 +60,13 @@ def command(
     exported and built once, and a table shows them side by side.
     """
     overrides = with_runs(overrides, runs)
-    named = Named(recipes, overrides, devices, target, output, again, quiet, fail_fast, heavy, app)
+    named = JobOptions(
+        recipes, overrides, devices, target, output, again, quiet, fail_fast, heavy, app
+    )
     measure_named(named, as_json)
 
 
-def measure_named(named: Named, as_json: bool) -> None:
+def measure_named(named: JobOptions, as_json: bool) -> None:
     """Measures what the command line names: one recipe on one device, or all on all."""
     if named.single:
         measure_and_show(named, as_json)
@@ -74,7 +76,7 @@ def measure_named(named: Named, as_json: bool) -> None:
     measure_all(named, as_json)
 
 
-def measure_and_show(named: Named, as_json: bool) -> None:
+def measure_and_show(named: JobOptions, as_json: bool) -> None:
     """Runs all steps and prints the run record or its summary.
 
     Raises:

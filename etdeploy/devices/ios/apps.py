@@ -17,11 +17,11 @@ from etdeploy.core.files.basic import inside
 from etdeploy.core.values import Progress, Value
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.ios.crashes import Crash
-from etdeploy.devices.ios.launch import Heard
+from etdeploy.devices.ios.launch import LaunchResult
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledApp:
     """An app on the phone.
 
     Attributes:
@@ -50,11 +50,11 @@ class Apps(Protocol):
         """Of the device, as `--device` takes it."""
         ...
 
-    def query(self, app: str) -> Installed | None:
+    def query(self, app: str) -> InstalledApp | None:
         """An app; None where it is not installed."""
         ...
 
-    def development_apps(self) -> list[Installed]:
+    def development_apps(self) -> list[InstalledApp]:
         """The apps whose files can be read: those that developers installed."""
         ...
 
@@ -74,7 +74,7 @@ class Apps(Protocol):
         """Copies a file; a folder goes into the folder `to`. False where there is none."""
         ...
 
-    def launch(self, app: str, words: Sequence[str], run_id: str, timeout_s: float) -> Heard:
+    def launch(self, app: str, words: Sequence[str], run_id: str, timeout_s: float) -> LaunchResult:
         """Starts an app, ending an earlier start of it, and waits until its results are there."""
         ...
 
@@ -140,7 +140,7 @@ def push_bundle(apps: Apps, bundle: Bundle, progress: Progress) -> PushReport:
         total = sum(file.size_bytes for file in work.send)
         progress(f"pushing {_named(work.send)} ({console.size(total)})")
         send_files(apps, app, work.send)
-    sent = {f.path: Kept(sha256=f.sha256, size_bytes=f.size_bytes) for f in work.send}
+    sent = {f.path: PhoneFile(sha256=f.sha256, size_bytes=f.size_bytes) for f in work.send}
     after = Marker(archive_sha256=archive, installed_path=path, files={**work.keep, **sent})
     if after != marker:
         write_marker(apps, app, after)
@@ -181,7 +181,7 @@ RESULTS = "Documents/results.json"
 OUTPUTS = "Documents/outputs"
 
 
-class Kept(Value):
+class PhoneFile(Value):
     """A file on the phone."""
 
     sha256: str
@@ -200,7 +200,7 @@ class Marker(Value):
     schema_version: int = 1
     archive_sha256: str | None = None
     installed_path: str | None = None
-    files: dict[str, Kept] = {}
+    files: dict[str, PhoneFile] = {}
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Work:
 
     archive: BundleFile | None
     send: tuple[BundleFile, ...]
-    keep: dict[str, Kept]
+    keep: dict[str, PhoneFile]
     stale: tuple[str, ...]
 
 

@@ -26,11 +26,11 @@ from etdeploy.devices.base import (
     PushReport,
 )
 from etdeploy.devices.bundles import check_bundle, check_run_id
-from etdeploy.devices.ios.apps import Installed, clean_apps, push_bundle
+from etdeploy.devices.ios.apps import InstalledApp, clean_apps, push_bundle
 from etdeploy.devices.ios.command import PhoneCommand
 from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
 from etdeploy.devices.ios.errors import INSTALLING, explained, too_old
-from etdeploy.devices.ios.launch import Heard, launch
+from etdeploy.devices.ios.launch import LaunchResult, launch
 from etdeploy.devices.ios.run import IosRun
 from etdeploy.devices.sysfs import volts
 
@@ -153,11 +153,11 @@ class PhoneApps:
     def name(self) -> str:
         return self._command.name
 
-    def query(self, app: str) -> Installed | None:
+    def query(self, app: str) -> InstalledApp | None:
         found = self._listed(["apps", "query", app], "looking for the app")
         return next((one for one in found if one.id == app), None)
 
-    def development_apps(self) -> list[Installed]:
+    def development_apps(self) -> list[InstalledApp]:
         found = self._listed(["apps", "list", "--type", "User"], "listing its apps")
         return [app for app in found if app.is_development]
 
@@ -175,7 +175,7 @@ class PhoneApps:
     def pull(self, app: str, path: str, to: Path) -> bool:
         return self._tried(["apps", "pull", app, path, str(to)], f"reading {path}", None)
 
-    def launch(self, app: str, words: Sequence[str], run_id: str, timeout_s: float) -> Heard:
+    def launch(self, app: str, words: Sequence[str], run_id: str, timeout_s: float) -> LaunchResult:
         return launch(self._command, app, words, run_id, timeout_s)
 
     def find_crash(self, app: str, since_unix_s: float) -> Crash | None:
@@ -224,7 +224,7 @@ class PhoneApps:
             raise explained(answer, self._command, doing)
         return answer.ok
 
-    def _listed(self, words: list[str], doing: str) -> list[Installed]:
+    def _listed(self, words: list[str], doing: str) -> list[InstalledApp]:
         answer = self._command.ask(words)
         if not answer.ok:
             raise explained(answer, self._command, doing)
@@ -237,7 +237,7 @@ class PhoneApps:
             ) from error
 
 
-def parse_apps(answer: dict[str, Any]) -> list[Installed]:
+def parse_apps(answer: dict[str, Any]) -> list[InstalledApp]:
     """The apps of an answer to `apps query` or `apps list`."""
     found = []
     for app, information in answer.items():
@@ -246,7 +246,7 @@ def parse_apps(answer: dict[str, Any]) -> list[Installed]:
             allowed = isinstance(entitlements, dict) and entitlements.get("get-task-allow") is True
             container = information.get("Container")
             found.append(
-                Installed(
+                InstalledApp(
                     id=app,
                     path=information["Path"],
                     container=container if isinstance(container, str) else None,
@@ -364,7 +364,7 @@ CPU_COUNT = 6
 
 
 @dataclass(frozen=True)
-class Model:
+class PhoneModel:
     """A model: its name in shops, and the size of its memory.
 
     Apple does not publish memory; these are the sizes of the chips that teardowns found.
@@ -374,10 +374,10 @@ class Model:
     memory_bytes: int
 
 
-def known_model(product_type: str) -> Model | None:
+def known_model(product_type: str) -> PhoneModel | None:
     """The model with a product type, such as `iPhone16,1`; None for one that is not listed."""
     found = _MODELS.get(product_type)
-    return Model(found[0], found[1] * _GIB) if found else None
+    return PhoneModel(found[0], found[1] * _GIB) if found else None
 
 
 _MODELS: dict[str, tuple[str, int]] = {

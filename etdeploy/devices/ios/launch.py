@@ -28,7 +28,7 @@ _SIGKILL = "9"
 
 
 @dataclass(frozen=True)
-class Heard:
+class LaunchResult:
     """How a start went.
 
     Attributes:
@@ -51,7 +51,7 @@ def announcement(run_id: str) -> str:
 
 def launch(
     command: PhoneCommand, app: str, arguments: Sequence[str], run_id: str, timeout_s: float
-) -> Heard:
+) -> LaunchResult:
     """Starts an app, ending an earlier start of it, and waits until its results are there.
 
     Where the phone does not offer its developer services, its developer image is mounted first.
@@ -92,7 +92,7 @@ def prepare(command: PhoneCommand) -> None:
 
 def _launch(
     command: PhoneCommand, app: str, arguments: Sequence[str], run_id: str, timeout_s: float
-) -> Heard:
+) -> LaunchResult:
     # Arguments after -- may begin with a dash.
     words = [*TUNNELLED, "launch-application", "--console", app, "--", *arguments]
     started = time.monotonic()
@@ -105,7 +105,7 @@ def _launch(
         announced = _announces(text, announcement(run_id))
         if ended and not announced:
             _require_success(conversation, command, text)
-    heard = Heard(text, time.monotonic() - started, not (ended or announced), announced)
+    heard = LaunchResult(text, time.monotonic() - started, not (ended or announced), announced)
     if heard.timed_out:
         end_app(command, app)
     return heard

@@ -19,7 +19,7 @@ from etdeploy.devices.app_results import parse_results as require_usable
 from etdeploy.devices.base import AppLaunch, DeviceState, RunOutcome, TimedState
 from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.ios.apps import OUTPUTS, RESULTS, Apps, bundle_folder
-from etdeploy.devices.ios.launch import Heard, announcement, require_words
+from etdeploy.devices.ios.launch import LaunchResult, announcement, require_words
 from etdeploy.devices.shell import number_of
 
 
@@ -97,7 +97,7 @@ class IosRun:
             require_usable(text, start_id, self._apps.name)
         return found if is_own else None
 
-    def _ended_without(self, heard: Heard, printed: str, began_unix_s: float) -> RunOutcome:
+    def _ended_without(self, heard: LaunchResult, printed: str, began_unix_s: float) -> RunOutcome:
         crash = self._apps.find_crash(self._app.id, began_unix_s)
         text = crash.text if crash else (
             "the app ended without leaving results, and the phone has no crash report of it: "
@@ -115,7 +115,7 @@ class IosRun:
         )
 
 
-def finished(results: IosAppResults, heard: Heard, printed: str) -> RunOutcome:
+def finished(results: IosAppResults, heard: LaunchResult, printed: str) -> RunOutcome:
     """The outcome of a start that left results; those may be of a failure."""
     error = results.error
     failed = results.status == "failed"
@@ -140,7 +140,7 @@ def _states(results: IosAppResults, seconds: float) -> tuple[TimedState, ...]:
     return tuple(TimedState(at, DeviceState(thermal_status=s)) for at, s in told if s)
 
 
-def _timed_out(heard: Heard, printed: str) -> RunOutcome:
+def _timed_out(heard: LaunchResult, printed: str) -> RunOutcome:
     return RunOutcome(
         exit_code=None, signal_name=None, stdout=printed, stderr=printed,
         seconds=heard.seconds, timed_out=True,

@@ -34,10 +34,10 @@ from etdeploy.devices.base import (
     PushReport,
 )
 from etdeploy.devices.bundles import check_bundle, check_run_id
-from etdeploy.devices.ios.apps import MARKER, Installed, clean_apps, push_bundle
+from etdeploy.devices.ios.apps import MARKER, InstalledApp, clean_apps, push_bundle
 from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
 from etdeploy.devices.ios.device import required_app
-from etdeploy.devices.ios.launch import Heard, announcement, ended_badly, hear
+from etdeploy.devices.ios.launch import LaunchResult, announcement, ended_badly, hear
 from etdeploy.devices.ios.run import IosRun
 
 TARGET = "ios-simulator"
@@ -95,15 +95,15 @@ class SimulatorApps:
     def name(self) -> str:
         return f"ios:simulator:{self._simulator.udid}"
 
-    def query(self, app: str) -> Installed | None:
+    def query(self, app: str) -> InstalledApp | None:
         path, data = self._container(app, "app"), self._container(app, "data")
         if path is None or data is None:
             return None
         information = property_list(path / "Info.plist")
         executable = str(information.get("CFBundleExecutable", ""))
-        return Installed(app, str(path), str(data), executable, is_development=True)
+        return InstalledApp(app, str(path), str(data), executable, is_development=True)
 
-    def development_apps(self) -> list[Installed]:
+    def development_apps(self) -> list[InstalledApp]:
         found = []
         for marker in self._simulator.data.glob(f"Containers/Data/Application/*/{MARKER}"):
             metadata = marker.parents[1] / ".com.apple.mobile_container_manager.metadata.plist"
@@ -144,7 +144,7 @@ class SimulatorApps:
             return False
         return True
 
-    def launch(self, app: str, words: Sequence[str], run_id: str, timeout_s: float) -> Heard:
+    def launch(self, app: str, words: Sequence[str], run_id: str, timeout_s: float) -> LaunchResult:
         udid = self._simulator.udid
         argv = command_line(
             "launch", "--console-pty", "--terminate-running-process", udid, app, *words
@@ -159,7 +159,7 @@ class SimulatorApps:
             self._end(app)
             raise
         announced = f"{announcement(run_id)}\n" in text
-        heard = Heard(text, time.monotonic() - started, not (ended or announced), announced)
+        heard = LaunchResult(text, time.monotonic() - started, not (ended or announced), announced)
         if heard.timed_out:
             self._end(app)
         return heard

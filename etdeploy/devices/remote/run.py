@@ -82,7 +82,7 @@ class RemoteRun:
     def stream(
         self, arguments: Sequence[str], timeout_s: float, on_line: Callable[[str], None]
     ) -> RunOutcome:
-        heard = Heard(on_line, f"etdeploy-{secrets.token_hex(8)}", timeout_s)
+        heard = OutputReader(on_line, f"etdeploy-{secrets.token_hex(8)}", timeout_s)
         return self._run(arguments, timeout_s, heard)
 
     def converse(self, arguments: Sequence[str]) -> AbstractContextManager[RemoteTalk]:
@@ -93,7 +93,9 @@ class RemoteRun:
         folders = (self._bundle_folder, self._folder)
         return command_line(self._bundle, arguments, *folders), environment(self._bundle, *folders)
 
-    def _run(self, arguments: Sequence[str], timeout_s: float, heard: Heard | None) -> RunOutcome:
+    def _run(
+        self, arguments: Sequence[str], timeout_s: float, heard: OutputReader | None
+    ) -> RunOutcome:
         return self.execute(*self._program(arguments), timeout_s, heard)
 
     def execute(
@@ -101,7 +103,7 @@ class RemoteRun:
         argv: Sequence[str],
         variables: Mapping[str, str],
         timeout_s: float,
-        heard: Heard | None = None,
+        heard: OutputReader | None = None,
         ending: str = ":",
     ) -> RunOutcome:
         """Runs any command in the run's folder, as `run` does the bundle's.
@@ -171,7 +173,7 @@ class RemoteRun:
         else:
             raise DeviceError(f"the run left no {relative}", place=self._shell.name)
 
-    def _wait(self, command: str, timeout_s: float, heard: Heard | None) -> str | None:
+    def _wait(self, command: str, timeout_s: float, heard: OutputReader | None) -> str | None:
         """What the shell says at the end; None when the program took longer than the limit."""
         # Unless the program is heard, the shell is silent until it has ended, so that its silence
         # lasts as long as the run.
@@ -196,7 +198,7 @@ class RemoteRun:
         self._shell.tidy(layout.kill_command(self._folder))
 
 
-class Heard:
+class OutputReader:
     """The lines of a program, handed over as they come.
 
     A program that prints is never silent for long, so its time limit is looked at here.

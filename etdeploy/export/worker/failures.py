@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from etdeploy.export.protocol import Failure, FailureKind
+from etdeploy.export.protocol import ExportFailure, FailureKind
 from etdeploy.export.user_file import install_remedy
 from etdeploy.export.worker.loading.paths import user_folders
 
@@ -24,7 +24,7 @@ _MEMORY = re.compile(r"can't allocate memory|not enough memory|bad_alloc|cannot 
 class WorkerError(Exception):
     """The export cannot continue; `failure` says why."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: ExportFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
@@ -33,7 +33,7 @@ def fail(
     kind: FailureKind, message: str, *, remedy: str | None = None, file: str | None = None
 ) -> WorkerError:
     """A failure that is not about an exception."""
-    return WorkerError(Failure(kind=kind, message=message, remedy=remedy, file=file))
+    return WorkerError(ExportFailure(kind=kind, message=message, remedy=remedy, file=file))
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator
             raise
         file, line, code = user_line(error)
         raise WorkerError(
-            Failure(
+            ExportFailure(
                 kind=kind,
                 message=f"{what} {exception_text(error)}",
                 file=file,
@@ -96,19 +96,19 @@ def _hidden(error: BaseException) -> str | None:
     )
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> ExportFailure:
     """The description of whatever ended the export."""
     if isinstance(error, WorkerError):
         return error.failure
     if is_memory(error):
-        return Failure(
+        return ExportFailure(
             kind="memory",
             message=f"the export ran out of memory: {first_line(error) or 'MemoryError'}",
             remedy="Close other programs, export a smaller model, or use a larger machine.",
         )
     if isinstance(error, OSError):
-        return Failure(kind="write", message=f"the program cannot be written: {error}")
-    return Failure(kind="lowering", message=f"the export failed: {exception_text(error)}")
+        return ExportFailure(kind="write", message=f"the program cannot be written: {error}")
+    return ExportFailure(kind="lowering", message=f"the export failed: {exception_text(error)}")
 
 
 def exception_text(error: BaseException) -> str:

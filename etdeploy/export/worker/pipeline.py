@@ -15,7 +15,7 @@ import torch
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
-from etdeploy.export.protocol import Failure, Sources
+from etdeploy.export.protocol import ExportFailure, Sources
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError, of_method
@@ -35,7 +35,7 @@ from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
     Lowered,
-    Method,
+    LoweredMethod,
     provenance_of,
     write_methods,
     write_program,
@@ -93,7 +93,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Model:
+class EvaluatedModule:
     """A method's module, with its outputs.
 
     Attributes:
@@ -189,7 +189,7 @@ def _unusable(wrong: Refusal, lowered: Lowered) -> WorkerError:
     file, line, code = operator_place(wrong.operator, lowered.graphs)
     of = f", in the kernel of {wrong.operator}" if wrong.operator else ""
     return WorkerError(
-        Failure(
+        ExportFailure(
             kind="lowering",
             message=f"the program was lowered, but {how}{of}: {wrong.reason}",
             operator=wrong.operator,
@@ -303,7 +303,7 @@ def _activations(spec: ExportSpec, language: LanguageModel, steps: Steps) -> Act
 
 
 def _evaluated(
-    spec: ExportSpec, language: LanguageModel, models: Mapping[str, Model], steps: Steps
+    spec: ExportSpec, language: LanguageModel, models: Mapping[str, EvaluatedModule], steps: Steps
 ) -> LanguageModel:
     """With what the model gives that is exported."""
     modules = {name: model.module for name, model in models.items()}
@@ -315,13 +315,13 @@ def _evaluated(
 def _method(
     traced: Traced,
     inputs: Values,
-    model: Model,
+    model: EvaluatedModule,
     sized: Sized | None,
     counts: dict[str, Any],
     lowered: torch.export.ExportedProgram,
-) -> Method:
+) -> LoweredMethod:
     sets, set_outputs = sized or ((), ())
-    return Method(
+    return LoweredMethod(
         traced=traced,
         inputs=inputs,
         outputs=model.outputs,
@@ -392,7 +392,7 @@ def _quantized(
     run: Container[str],
     log: Log,
     activations: Activations | None,
-) -> dict[str, Model]:
+) -> dict[str, EvaluatedModule]:
     """The modules to lower, and what those of the methods in `run` give.
 
     Expected outputs are those of the quantised ones. Only then can a device's outputs be held to a
@@ -402,7 +402,9 @@ def _quantized(
     before = _for_each(sources, lambda name: _outputs(sources[name]) if name in run else None)
     quantized = quantize(spec, sources, log, activations)
     if not quantized:
-        return {name: Model(source.module, before[name]) for name, source in sources.items()}
+        return {
+            name: EvaluatedModule(source.module, before[name]) for name, source in sources.items()
+        }
     return _for_each(
         sources, lambda name: _compared(spec, quantized[name], sources[name], before[name])
     )
@@ -414,7 +416,7 @@ def _outputs(source: Source) -> Values:
 
 def _compared(
     spec: ExportSpec, quantized: Quantized, source: Source, before: Values | None
-) -> Model:
+) -> EvaluatedModule:
     after, found, notes = None, tuple[OutputLoss, ...](), quantized.notes
     if before is not None:
         after = run_eagerly(quantized.module, source.inputs, "the quantised model")
@@ -423,7 +425,7 @@ def _compared(
         notes = (*notes, *loss_notes(spec, found, quantized.ranges))
     samples = quantized.samples
     details = {} if samples is None else {"calibration_samples": samples}
-    return Model(quantized.module, after, found, details, notes)
+    return EvaluatedModule(quantized.module, after, found, details, notes)
 
 
 def _by_pixel(source: Source, log: Log) -> Source:
@@ -432,7 +434,7 @@ def _by_pixel(source: Source, log: Log) -> Source:
     return replace(source, inputs=inputs_by_pixel(source.inputs, log.of(CHANNELS_LAST)))
 
 
-def _traced(spec: ExportSpec, source: Source, model: Model, log: Log) -> Traced:
+def _traced(spec: ExportSpec, source: Source, model: EvaluatedModule, log: Log) -> Traced:
     if source.exported and model.module is source.module:
         program = source.exported
     else:

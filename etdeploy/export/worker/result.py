@@ -49,7 +49,7 @@ _VERSIONS = ("torch", "torchao", "executorch")
 
 
 @dataclass(frozen=True)
-class Method:
+class LoweredMethod:
     """A method that was lowered, with its values.
 
     Attributes:
@@ -91,7 +91,7 @@ class Lowered:
         rewrites: What `rewrites/gain.py` tells of those of the graphs; empty where none were tried.
     """
 
-    methods: dict[str, Method]
+    methods: dict[str, LoweredMethod]
     program: Any
     shared_bytes: int
     language: LanguageModel | None = None
@@ -135,7 +135,7 @@ def write_methods(folder: Path, lowered: Lowered) -> dict[str, MethodValues]:
     }
 
 
-def _written(folder: Path, method: Method, below: str) -> MethodValues:
+def _written(folder: Path, method: LoweredMethod, below: str) -> MethodValues:
     module, outputs = method.traced.source.module, method.outputs
     steps = () if outputs is None else output_quantization(method.traced.program)
     taken = flat_inputs(module, method.traced.source.inputs)
@@ -225,7 +225,7 @@ def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
 
 
 def _of_each(
-    methods: Mapping[str, Method], notes: Callable[[Method], Iterable[str]]
+    methods: Mapping[str, LoweredMethod], notes: Callable[[LoweredMethod], Iterable[str]]
 ) -> Iterator[str]:
     """The notes of every method; what holds for all is said once, the rest with the method."""
     found = {name: list(notes(method)) for name, method in methods.items()}
@@ -235,7 +235,7 @@ def _of_each(
         yield note if all_of_them else f"In {' and '.join(those)}: {note[0].lower()}{note[1:]}"
 
 
-def _model_notes(method: Method) -> Iterator[str]:
+def _model_notes(method: LoweredMethod) -> Iterator[str]:
     yield from method.traced.source.notes
     yield from method.notes
     yield from fixed_notes(method.traced.source, method.traced.program)
@@ -243,7 +243,7 @@ def _model_notes(method: Method) -> Iterator[str]:
     yield from recurrence_notes(method.traced.original or method.traced.program)
 
 
-def _state_notes(method: Method) -> Iterator[str]:
+def _state_notes(method: LoweredMethod) -> Iterator[str]:
     if method.state:
         yield (
             f"The model keeps state between calls ({', '.join(method.state)}); the expected "

@@ -18,7 +18,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import StoreError
 from etdeploy.farm.model import AttemptResult, Fate, Standing, Visit, VisitState
 from etdeploy.farm.night import memory, rules
-from etdeploy.farm.night.memory import Memory
+from etdeploy.farm.night.memory import NightCache
 from etdeploy.farm.night.post import Post
 from etdeploy.farm.night.rules import AttemptEnded, Began, Closed, Event, GivenUp, Opened, Planned
 from etdeploy.farm.night.writing import Fence, abandon_others
@@ -77,7 +77,7 @@ class Ledger:
         self._folder = folder or data_folder()
         self._tell, self._now, self._resumes = tell, now, resumes
         self._resumed_within, self._opening_s = timedelta(seconds=resumed_within_s), opening_s
-        self._memory = Memory()
+        self._memory = NightCache()
         self._night: KeptNight | None = None
         self._fence: Fence | None = None
         self._stack = ExitStack()
@@ -263,7 +263,7 @@ class Ledger:
                     return self._begin_without(known, wanted)
                 time.sleep(_AGAIN_S)
             else:
-                self._memory = Memory()
+                self._memory = NightCache()
                 self._memory.take(opened)
                 self._post.begin(None)
                 return opened.night

@@ -33,7 +33,7 @@ from etdeploy.history.place import Place
 from etdeploy.shelf.reservations import myself
 
 
-class Memory:
+class NightCache:
     """Nights and visits, as events leave them."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from etdeploy.farm.model import Failure, Offer, Parcel, VisitState
+from etdeploy.farm.model import AttemptFailure, Offer, Parcel, VisitState
 from etdeploy.farm.night.background import Background
 from etdeploy.farm.night.parts import Prepare, PreparedLike
 
@@ -36,7 +36,7 @@ class Parcels:
     def __init__(self, prepare: Prepare, background: Background) -> None:
         self._prepare, self._background = prepare, background
         self.of: dict[Pair, Parcel] = {}
-        self.failures: dict[Pair, Failure] = {}
+        self.failures: dict[Pair, AttemptFailure] = {}
         self.pending: set[Pair] = set()
 
     def make_now(self, wanted: Mapping[str, Sequence[Offer]]) -> None:
@@ -77,11 +77,11 @@ class Parcels:
         self.failures.update(made.failures)
         for pair in made.pairs:
             if not self._is_known(pair):
-                self.failures[pair] = Failure(
+                self.failures[pair] = AttemptFailure(
                     kind="bug", exit_code=9, message="nothing was made for it, and nothing failed"
                 )
 
-    def why_not(self, state: VisitState) -> tuple[str, Failure] | None:
+    def why_not(self, state: VisitState) -> tuple[str, AttemptFailure] | None:
         """A device that a visit may go to and why not there; None while one is possible."""
         visit = state.visit
         devices = visit.among if visit.device is None else (visit.device,)
@@ -103,12 +103,12 @@ def _made(pairs: Sequence[Pair], prepare: Prepare, wanted: Mapping[str, Sequence
         kind, code, message = error.kind, error.exit_code, error.message
     except Exception as error:
         kind, code, message = "bug", EtdeployError.exit_code, f"{type(error).__name__}: {error}"
-    failure = Failure(kind=kind, exit_code=code, message=message)
+    failure = AttemptFailure(kind=kind, exit_code=code, message=message)
     return Made(pairs, _Failed(dict.fromkeys(pairs, failure)))
 
 
 class _Failed:
-    def __init__(self, failures: Mapping[Pair, Failure]) -> None:
+    def __init__(self, failures: Mapping[Pair, AttemptFailure]) -> None:
         self.parcels: Mapping[Pair, Parcel] = {}
         self.failures = failures
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from etdeploy.farm.model import AttemptResult, Failure, Offer, Parcel, Visit, VisitState
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Offer, Parcel, Visit, VisitState
 from etdeploy.farm.night.background import Background
 from etdeploy.farm.night.planning import Times
 from etdeploy.farm.spec.model import Farm
@@ -112,7 +112,7 @@ class PreparedLike(Protocol):
     @property
     def parcels(self) -> Mapping[tuple[str, str], Parcel]: ...
     @property
-    def failures(self) -> Mapping[tuple[str, str], Failure]: ...
+    def failures(self) -> Mapping[tuple[str, str], AttemptFailure]: ...
 
 
 Prepare = Callable[[Mapping[str, Sequence[Offer]]], PreparedLike]

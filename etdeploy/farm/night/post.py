@@ -18,7 +18,7 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.files.disk import no_room_in
 from etdeploy.farm.night.rules import Began, Event, Opened, Planned, event_of
-from etdeploy.farm.night.writing import Fence, Link, TakenError, write
+from etdeploy.farm.night.writing import DatabaseConnection, Fence, TakenError, write
 from etdeploy.history.nights import KeptVisit
 from etdeploy.history.place import Place
 
@@ -50,7 +50,7 @@ class Post:
         self, place: Place, tell: Callable[[str], None], snapshot: Callable[[], Opened | None]
     ) -> None:
         self._tell, self._snapshot = tell, snapshot
-        self._link = Link(place)
+        self._link = DatabaseConnection(place)
         self._spool: Spool | None = None
         self._fence: Fence | None = None
         self._began = self._closed = False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ANOTHER = "another night of this farm began"
 
 
-class Link:
+class DatabaseConnection:
     """The open database; after an error it is opened anew, for its server may have been started."""
 
     def __init__(self, place: Place) -> None:

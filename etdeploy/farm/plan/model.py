@@ -84,7 +84,7 @@ class Refused(Value):
     remedy: str | None
 
 
-class Opening(Value):
+class MeasurementWindow(Value):
     """When measurements may begin, as ISO 8601 with the offset of the window's time zone."""
 
     opens: str
@@ -118,7 +118,7 @@ class Outlook(Value):
     visits: int
     expected_s: float | None
     guessed: bool
-    window: Opening | None
+    window: MeasurementWindow | None
     notes: tuple[str, ...]
 
 

@@ -14,7 +14,15 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.console import count
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.model import Offer, Visit
-from etdeploy.farm.plan.model import Lasts, MatrixCell, Opening, Outlook, Piece, Refused, Seen
+from etdeploy.farm.plan.model import (
+    Lasts,
+    MatrixCell,
+    MeasurementWindow,
+    Outlook,
+    Piece,
+    Refused,
+    Seen,
+)
 from etdeploy.farm.spec.conditions import opens
 from etdeploy.farm.spec.matrix import missing, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
@@ -140,11 +148,11 @@ def _seen(farm: Farm, offer: Offer) -> Seen:
     )
 
 
-def _opening(farm: Farm, now: datetime) -> Opening | None:
+def _opening(farm: Farm, now: datetime) -> MeasurementWindow | None:
     if farm.window is None:
         return None
     start, end = opens(farm.window, now)
-    return Opening(
+    return MeasurementWindow(
         opens=start.isoformat(timespec="minutes"),
         closes=end.isoformat(timespec="minutes"),
         # What is left of a window that is open now.
@@ -152,7 +160,7 @@ def _opening(farm: Farm, now: datetime) -> Opening | None:
     )
 
 
-def _notes(farm: Farm, window: Opening | None, expected_s: float | None) -> Iterator[str]:
+def _notes(farm: Farm, window: MeasurementWindow | None, expected_s: float | None) -> Iterator[str]:
     if farm.hosts is not None:
         yield _OTHER_HOSTS
     if window and expected_s is not None and expected_s > window.seconds:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from etdeploy.farm.model import STOPPED, AttemptResult, Failure, Fate, Standing, VisitState
+from etdeploy.farm.model import STOPPED, AttemptFailure, AttemptResult, Fate, Standing, VisitState
 from etdeploy.farm.report.model import (
     DeviceNight,
     FailureGroup,
@@ -105,7 +105,7 @@ def _totals(states: Sequence[VisitState], verdicts: Sequence[Verdict]) -> Totals
 
 
 def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[FailureGroup, ...]:
-    groups: dict[tuple[str, str], list[tuple[Failure, VisitState]]] = {}
+    groups: dict[tuple[str, str], list[tuple[AttemptFailure, VisitState]]] = {}
     of_recipe = {s.visit.recipe: e.failure for s in states for e in s.attempts if e.failure}
     for state in states:
         failure = _failure(state, of_recipe.get(state.visit.recipe))
@@ -124,7 +124,7 @@ def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[Fai
     return tuple(sorted(causes, key=lambda cause: (-len(cause.places), cause.message)))
 
 
-def _failure(state: VisitState, of_recipe: Failure | None) -> Failure:
+def _failure(state: VisitState, of_recipe: AttemptFailure | None) -> AttemptFailure:
     """Why a visit was not measured, or not well.
 
     Args:
@@ -132,7 +132,7 @@ def _failure(state: VisitState, of_recipe: Failure | None) -> Failure:
         of_recipe: Of another visit of its recipe, for one that was given up with that.
     """
     if state.standing is Standing.MISSED:
-        return Failure(kind=MISSED, exit_code=0, message=state.reason or "nobody said why")
+        return AttemptFailure(kind=MISSED, exit_code=0, message=state.reason or "nobody said why")
     told = [ending.failure for ending in state.attempts if ending.failure]
     if state.result and state.result.failure:
         return state.result.failure
@@ -142,7 +142,7 @@ def _failure(state: VisitState, of_recipe: Failure | None) -> Failure:
         return last.model_copy(update={"message": f"{state.reason}{log}{path}"})
     if told:
         return told[-1]
-    return Failure(kind="error", exit_code=9, message=state.reason or _UNKNOWN)
+    return AttemptFailure(kind="error", exit_code=9, message=state.reason or _UNKNOWN)
 
 
 def _alike(message: str) -> str:

@@ -12,7 +12,7 @@ from etdeploy.core.values import Value
 from etdeploy.farm.model import Offer, Visit, is_network_name
 from etdeploy.farm.spec.conditions import holds, is_pattern, matches, shown, told
 from etdeploy.farm.spec.model import Condition, DeviceGroup, Farm
-from etdeploy.farm.spec.written import Entry, Matrix
+from etdeploy.farm.spec.written import Matrix, MatrixEntry
 
 Pair = tuple[str, str]
 _MOST_SHOWN = 8
@@ -45,7 +45,7 @@ def pairs_of(matrix: Matrix, labels: Sequence[str], groups: Sequence[str]) -> tu
     )
 
 
-def names(entry: Entry, pair: Pair) -> bool:
+def names(entry: MatrixEntry, pair: Pair) -> bool:
     """Whether an entry of the matrix is about a pair."""
     return matches(pair[0], entry.recipe or "*") and matches(pair[1], entry.device or "*")
 

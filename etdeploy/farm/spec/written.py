@@ -104,7 +104,7 @@ class Group(Section):
     of them."""
 
 
-class Entry(Section):
+class MatrixEntry(Section):
     """Pairs of recipes and groups; a key that is left out stands for all."""
 
     recipe: str | None = Field(default=None, min_length=1)
@@ -114,7 +114,7 @@ class Entry(Section):
     """The name of an entry of `devices`, likewise."""
 
 
-Entries = Annotated[tuple[Entry, ...], Field(strict=False)]
+Entries = Annotated[tuple[MatrixEntry, ...], Field(strict=False)]
 
 
 class Matrix(Section):

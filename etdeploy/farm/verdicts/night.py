@@ -30,7 +30,7 @@ from etdeploy.farm.verdicts.pair import (
     worst,
 )
 from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, baseline
-from etdeploy.history.entry import Entry, Judgement
+from etdeploy.history.entry import HistoryEntry, Judgement
 from etdeploy.history.metrics import HEADLINES, title
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> Pair:
     )
 
 
-def _before(store: Store, farm: Farm, night: Night, *, fit: bool) -> list[Entry]:
+def _before(store: Store, farm: Farm, night: Night, *, fit: bool) -> list[HistoryEntry]:
     """The runs of the series before a night; with `fit` those whose numbers count."""
     from etdeploy.history.store.store import Filter
 

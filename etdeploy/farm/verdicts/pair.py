@@ -20,7 +20,7 @@ from etdeploy.farm.verdicts.rule import (
 )
 from etdeploy.history.changes import steps
 from etdeploy.history.check import OUTPUTS
-from etdeploy.history.entry import Entry
+from etdeploy.history.entry import HistoryEntry
 from etdeploy.history.metrics import shown
 from etdeploy.history.model import differing
 
@@ -33,14 +33,14 @@ _LONGEST_S = 18 * 3600.0
 class Night:
     """Runs of one series that share a night; at least one, the earliest first."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[HistoryEntry, ...]
 
     def values(self, metric: str) -> tuple[float, ...]:
         """Of its runs that have the metric; only positive ones, which have a logarithm."""
         return tuple(e.metrics[metric] for e in self.entries if e.metrics.get(metric, 0) > 0)
 
 
-def by_night(entries: Sequence[Entry]) -> list[Night]:
+def by_night(entries: Sequence[HistoryEntry]) -> list[Night]:
     """Runs grouped into nights, the earliest first.
 
     A night ends before a pause of six hours, or 18 hours after it began: a device that is measured
@@ -49,7 +49,7 @@ def by_night(entries: Sequence[Entry]) -> list[Night]:
     Args:
         entries: Of one series, the earliest first.
     """
-    nights: list[list[Entry]] = []
+    nights: list[list[HistoryEntry]] = []
     for entry in entries:
         if nights and _together(nights[-1], entry):
             nights[-1].append(entry)
@@ -58,7 +58,7 @@ def by_night(entries: Sequence[Entry]) -> list[Night]:
     return [Night(tuple(night)) for night in nights]
 
 
-def _together(night: Sequence[Entry], entry: Entry) -> bool:
+def _together(night: Sequence[HistoryEntry], entry: HistoryEntry) -> bool:
     first, last, this = (_seconds(e.started_at) for e in (night[0], night[-1], entry))
     if first is None or last is None or this is None:
         return night[-1].started_at == entry.started_at
@@ -332,11 +332,11 @@ def _began(levels: Sequence[float]) -> int:
     return at
 
 
-def _first_with(night: Night, metric: str) -> Entry:
+def _first_with(night: Night, metric: str) -> HistoryEntry:
     return next(entry for entry in night.entries if entry.metrics.get(metric, 0) > 0)
 
 
-def _last_with(night: Night, metric: str) -> Entry:
+def _last_with(night: Night, metric: str) -> HistoryEntry:
     return next(entry for entry in reversed(night.entries) if entry.metrics.get(metric, 0) > 0)
 
 

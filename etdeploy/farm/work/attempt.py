@@ -23,7 +23,7 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Device, DeviceState, lock_name
 from etdeploy.devices.registry import open_device
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Gates, Health, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Gates, Health, Order
 from etdeploy.farm.work.failures import GATE, IN_USE, failure_of, host_failure
 from etdeploy.farm.work.offers import require_same
 from etdeploy.farm.work.parcel import open_parcel
@@ -31,18 +31,18 @@ from etdeploy.farm.work.parcel import open_parcel
 
 @dataclass(frozen=True)
 class _Result:
-    """How it ended, before it is told as an Ending."""
+    """How it ended, before it is told as an AttemptResult."""
 
     fate: Fate
     run: StoredRun | None = None
-    failure: Failure | None = None
+    failure: AttemptFailure | None = None
     health: Health | None = None
 
 
 class _EndedError(Exception):
     """It ended without an error of etdeploy's: the device cannot be measured now, for one."""
 
-    def __init__(self, fate: Fate, failure: Failure) -> None:
+    def __init__(self, fate: Fate, failure: AttemptFailure) -> None:
         super().__init__(failure.message)
         self.result = _Result(fate, failure=failure)
 
@@ -161,7 +161,7 @@ def _held(
     try:
         held.__enter__()
     except TimeoutError as error:
-        failure = Failure(
+        failure = AttemptFailure(
             kind=IN_USE, exit_code=DeviceError.exit_code, message=str(error), place=device.name
         )
         raise _EndedError(Fate.PUT_OFF, failure) from error
@@ -176,7 +176,7 @@ def _pass_gates(
     try:
         wait_until_open(gates, device.state, left_s, progress, idle)
     except GateError as error:
-        failure = Failure(
+        failure = AttemptFailure(
             kind=GATE,
             exit_code=DeviceError.exit_code,
             message=f"not ready after {gates.wait_s:g} s: {error}",
@@ -185,7 +185,7 @@ def _pass_gates(
         raise _EndedError(Fate.PUT_OFF, failure) from error
 
 
-def _mismatch(run: StoredRun, device: Device, workspace: Workspace) -> Failure | None:
+def _mismatch(run: StoredRun, device: Device, workspace: Workspace) -> AttemptFailure | None:
     """What is told of outputs that differ; the measurement counts nevertheless."""
     try:
         require_match(run, device.capabilities)

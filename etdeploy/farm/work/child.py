@@ -1,4 +1,4 @@
-"""An attempt in a process of its own: a crash, a hang or a kill of it is an Ending, nothing else.
+"""An attempt in a separate process: a crash, a hang or a kill of it only ends the attempt.
 
 The child reads one line from stdin, a `Task`, and writes lines to stdout, each a `Said`; the last
 has the ending. So a full disk keeps nothing from being told. It leads a session of its own, and is
@@ -21,7 +21,7 @@ from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.values import Progress, Value, silent
 from etdeploy.devices.local.facts import oom_kills
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Order
 from etdeploy.farm.work.failures import failure_of, host_failure, late
 
 _START = Path(__file__).with_name("start.py")
@@ -73,7 +73,7 @@ def run_attempt(
     task = Task(order=order, parcel_folder=str(parcel_folder), output=str(output.absolute()))
     heard = _Heard(progress, idle)
 
-    def ended(fate: Fate, failure: Failure) -> AttemptResult:
+    def ended(fate: Fate, failure: AttemptFailure) -> AttemptResult:
         return AttemptResult(
             visit=order.visit,
             attempt=order.attempt,
@@ -157,7 +157,7 @@ def _exit_code(child: InteractiveProcess) -> int | None:
         return None
 
 
-def _lost(heard: _Heard, host: str) -> tuple[Fate, Failure]:
+def _lost(heard: _Heard, host: str) -> tuple[Fate, AttemptFailure]:
     """A child that ended without a word: nothing is known of the attempt."""
     code = heard.exit_code
     how = "does not end"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from etdeploy.core.errors import BuildError, DeviceError, EtdeployError, Interrupted
 from etdeploy.core.files.disk import full_disk, no_room_in
-from etdeploy.farm.model import Failure
+from etdeploy.farm.model import AttemptFailure
 
 BUG = "bug"
 DISK_FULL = "disk full"
@@ -19,7 +19,7 @@ HOST = "host"
 TIME_LIMIT = "time limit"
 
 
-def failure_of(error: BaseException, cache: Path) -> Failure:
+def failure_of(error: BaseException, cache: Path) -> AttemptFailure:
     """An error as a value.
 
     Args:
@@ -28,7 +28,7 @@ def failure_of(error: BaseException, cache: Path) -> Failure:
     """
     if isinstance(error, EtdeployError):
         message = f"{error.message}\nlog: {error.log}" if error.log else error.message
-        return Failure(
+        return AttemptFailure(
             kind=error.kind,
             exit_code=error.exit_code,
             message=message or str(error),
@@ -38,7 +38,7 @@ def failure_of(error: BaseException, cache: Path) -> Failure:
     full = no_room_in(error)
     if full:
         told = full_disk(full, cache)
-        return Failure(
+        return AttemptFailure(
             kind=DISK_FULL,
             exit_code=told.exit_code,
             message=told.message,
@@ -47,21 +47,23 @@ def failure_of(error: BaseException, cache: Path) -> Failure:
         )
     if isinstance(error, KeyboardInterrupt):
         return failure_of(Interrupted(), cache)
-    return Failure(
+    return AttemptFailure(
         kind=BUG, exit_code=EtdeployError.exit_code, message=f"{type(error).__name__}: {error}"
     )
 
 
-def host_failure(message: str, place: str | None = None, remedy: str | None = None) -> Failure:
+def host_failure(
+    message: str, place: str | None = None, remedy: str | None = None
+) -> AttemptFailure:
     """What went wrong on the device's host, with neither the device nor the recipe to blame."""
-    return Failure(
+    return AttemptFailure(
         kind=HOST, exit_code=BuildError.exit_code, message=message, place=place, remedy=remedy
     )
 
 
-def late(limit_s: float, name: str, doing: str) -> Failure:
+def late(limit_s: float, name: str, doing: str) -> AttemptFailure:
     """An attempt that had to be ended from outside."""
-    return Failure(
+    return AttemptFailure(
         kind=TIME_LIMIT,
         exit_code=DeviceError.exit_code,
         message=f"the attempt did not end within {limit_s:g} s{f': {doing}' if doing else ''}",

@@ -22,7 +22,7 @@ from etdeploy.devices.base import (
     PushReport,
     RunFolder,
 )
-from etdeploy.farm.model import Failure, Offer, Parcel
+from etdeploy.farm.model import AttemptFailure, Offer, Parcel
 from etdeploy.farm.work.failures import failure_of
 from etdeploy.graph.job import AppWish, Job, Reached, StepName, make_job
 from etdeploy.graph.many.members import Member, Pair
@@ -48,7 +48,7 @@ class Prepared:
     """
 
     parcels: Mapping[Key, Parcel]
-    failures: Mapping[Key, Failure]
+    failures: Mapping[Key, AttemptFailure]
     workspace: Workspace = field(repr=False)
 
     def release(self) -> None:
@@ -119,7 +119,7 @@ def prepare(
         for offer in classes[keys[end.member.pair]]:
             key = (end.member.pair.recipe, offer.identity)
             made = _failed(end, workspace) or packed[end.member.pair]
-            if isinstance(made, Failure):
+            if isinstance(made, AttemptFailure):
                 failures[key] = made
             else:
                 parcels[key] = made
@@ -137,10 +137,10 @@ def _alone(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[None]:
         yield
 
 
-def _unknown(offers_by_recipe: Mapping[str, Sequence[Offer]]) -> dict[Key, Failure]:
+def _unknown(offers_by_recipe: Mapping[str, Sequence[Offer]]) -> dict[Key, AttemptFailure]:
     """The pairs of devices that never said what they are."""
     return {
-        (label, offer.identity): Failure(
+        (label, offer.identity): AttemptFailure(
             kind=DeviceError.kind,
             exit_code=DeviceError.exit_code,
             message=offer.problem or "the device does not say what it is",
@@ -197,7 +197,7 @@ def _run(
     return [each for each in ready if each.member.pair in well], [*refused, *ends]
 
 
-def _packed(ready: Ready, workspace: Workspace) -> Parcel | Failure:
+def _packed(ready: Ready, workspace: Workspace) -> Parcel | AttemptFailure:
     from etdeploy.bench.conditions import revision_of
     from etdeploy.farm.work.parcel import pack
 
@@ -218,7 +218,7 @@ def _packed(ready: Ready, workspace: Workspace) -> Parcel | Failure:
         return failure_of(error, workspace.root)
 
 
-def _failed(end: JobEnd, workspace: Workspace) -> Failure | None:
+def _failed(end: JobEnd, workspace: Workspace) -> AttemptFailure | None:
     if end.error is None:
         return None
     if isinstance(end.error, Interrupted):

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from etdeploy.core.errors import StoreError
 from etdeploy.core.files.basic import not_regular
-from etdeploy.history.entry import Entry, Judgement, entry_of
+from etdeploy.history.entry import HistoryEntry, Judgement, entry_of
 from etdeploy.history.place import Place
 from etdeploy.history.series import Series
 from etdeploy.history.store.errors import WRITES, engine_of, explained
@@ -26,7 +26,7 @@ from etdeploy.history.store.tables import REVISION, metrics, records, runs, seri
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord
 
-_COLUMNS = tuple(field.name for field in fields(Entry) if field.name != "metrics")
+_COLUMNS = tuple(field.name for field in fields(HistoryEntry) if field.name != "metrics")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Store:
                 for row in connection.execute(query)
             ]
 
-    def entries(self, wanted: Filter, limit: int) -> list[Entry]:
+    def entries(self, wanted: Filter, limit: int) -> list[HistoryEntry]:
         """The latest runs, the earliest of them first.
 
         Their order is that of their start; of those of the same second, that in which they were
@@ -110,7 +110,7 @@ class Store:
             found = list(connection.execute(query).mappings())
             return _entries(connection, found[::-1])
 
-    def entry(self, run_id: str) -> Entry | None:
+    def entry(self, run_id: str) -> HistoryEntry | None:
         """What is known of one run."""
         query = select(*(runs.c[name] for name in ("id", *_COLUMNS))).where(runs.c.run_id == run_id)
         with self.transaction() as connection:
@@ -241,7 +241,7 @@ def _bring_up(place: Place) -> None:
         engine.dispose()
 
 
-def _insert(connection: Connection, entry: Entry, of: Series, record: RunRecord) -> None:
+def _insert(connection: Connection, entry: HistoryEntry, of: Series, record: RunRecord) -> None:
     if not connection.scalar(select(series.c.key).where(series.c.key == entry.series)):
         _add_series(connection, of)
     values = {name: getattr(entry, name) for name in _COLUMNS}
@@ -271,7 +271,7 @@ def _add_series(connection: Connection, of: Series) -> None:
         return  # another process was faster
 
 
-def _entries(connection: Connection, found: Iterable[RowMapping]) -> list[Entry]:
+def _entries(connection: Connection, found: Iterable[RowMapping]) -> list[HistoryEntry]:
     rows = list(found)
     numbers: dict[int, dict[str, float]] = {row["id"]: {} for row in rows}
     keys = list(numbers)
@@ -281,7 +281,7 @@ def _entries(connection: Connection, found: Iterable[RowMapping]) -> list[Entry]
         for run, name, value in connection.execute(query):
             numbers[run][name] = value
     return [
-        Entry(
+        HistoryEntry(
             **{name: row[name] for name in _COLUMNS if name != "judgement"},
             metrics=numbers[row["id"]],
             judgement=Judgement(row["judgement"]) if row["judgement"] else None,

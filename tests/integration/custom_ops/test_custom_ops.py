@@ -18,7 +18,7 @@ from etdeploy.core.processes.process import Request, run
 from etdeploy.core.values import silent
 from etdeploy.custom_ops.kernels import read_custom_ops
 from etdeploy.export.failure import failure_error
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.program.folder import PROGRAM_INFO
@@ -306,7 +306,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EtdeployErro
     outcome = run(Request(argv, cwd=ROOT))
     assert outcome.ok, outcome.stderr[-3000:]
     log = root / "log.txt"
-    return {n: failure_error(Failure.load(root / n / "failure.json"), log) for n in specs}
+    return {n: failure_error(ExportFailure.load(root / n / "failure.json"), log) for n in specs}
 
 
 def test_an_operator_that_nothing_registers(failures: dict[str, EtdeployError]) -> None:

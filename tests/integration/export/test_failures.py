@@ -16,7 +16,7 @@ from etdeploy.core.errors import ExportError
 from etdeploy.core.processes import process
 from etdeploy.core.values import silent
 from etdeploy.export.failure import failure_error
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.run import export_program
 from tests.support.export import Exporter, export_workspace, exported, spec_of  # noqa: F401
 
@@ -391,7 +391,7 @@ with zipfile.ZipFile(files / "version.pt2", "w") as new:
 
 
 @pytest.fixture(scope="module")
-def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Failure]:
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportFailure]:
     root = tmp_path_factory.mktemp("failures")
     _write_files(root)
     jobs = []
@@ -404,11 +404,11 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Failure]:
     argv = (sys.executable, "-m", "tests.support.export_batch", str(root / "jobs.json"))
     outcome = process.run(process.Request(argv, cwd=ROOT))
     assert outcome.ok, outcome.stderr[-3000:]
-    return {name: Failure.load(root / name / "failure.json") for name in recipes}
+    return {name: ExportFailure.load(root / name / "failure.json") for name in recipes}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_message_line_and_remedy(failures: dict[str, Failure], name: str) -> None:
+def test_message_line_and_remedy(failures: dict[str, ExportFailure], name: str) -> None:
     message, code, remedy = EXPECTED[name]
     failure = failures[name]
     error = failure_error(failure, Path("log"))
@@ -421,7 +421,9 @@ def test_message_line_and_remedy(failures: dict[str, Failure], name: str) -> Non
         assert lines[(failure.line or 0) - 1].strip() == code
 
 
-def test_a_missing_function_is_told_with_those_that_are_there(failures: dict[str, Failure]) -> None:
+def test_a_missing_function_is_told_with_those_that_are_there(
+    failures: dict[str, ExportFailure],
+) -> None:
     error = failure_error(failures["missing_function"], Path("log"))
     assert error.message.startswith(
         "model.python names failing.py:nothing, but there is no 'nothing' there; it has branches, "
@@ -430,7 +432,7 @@ def test_a_missing_function_is_told_with_those_that_are_there(failures: dict[str
     assert failures["missing_function"].file == str(FAILING)
 
 
-def test_a_syntax_error_is_shown_at_its_line(failures: dict[str, Failure]) -> None:
+def test_a_syntax_error_is_shown_at_its_line(failures: dict[str, ExportFailure]) -> None:
     failure = failures["broken_file"]
     assert failure.message.startswith("importing broken.py raised SyntaxError: ")
     assert (Path(failure.file or "").name, failure.line, failure.code) == (
@@ -440,14 +442,14 @@ def test_a_syntax_error_is_shown_at_its_line(failures: dict[str, Failure]) -> No
     )
 
 
-def test_a_wrong_calibration_input_is_numbered(failures: dict[str, Failure]) -> None:
+def test_a_wrong_calibration_input_is_numbered(failures: dict[str, ExportFailure]) -> None:
     message = failures["wrong_samples"].message
     assert message.startswith("calibration input 0 of failing.py:wrong_samples")
     assert "[4, 7] for x, not torch.float32 [4, 8]" in message
 
 
 def test_pickled_objects_are_refused_without_advice_to_load_them(
-    failures: dict[str, Failure],
+    failures: dict[str, ExportFailure],
 ) -> None:
     failure = failures["pickled"]
     assert "could run any code" in failure.message
@@ -456,7 +458,7 @@ def test_pickled_objects_are_refused_without_advice_to_load_them(
 
 
 def test_the_tensors_of_a_checkpoint_are_saved_by_the_remedys_command(
-    failures: dict[str, Failure], tmp_path: Path
+    failures: dict[str, ExportFailure], tmp_path: Path
 ) -> None:
     failure = failures["checkpoint"]
     assert "epoch, model" in failure.message
@@ -469,21 +471,21 @@ def test_the_tensors_of_a_checkpoint_are_saved_by_the_remedys_command(
 
 
 @pytest.mark.parametrize("name", ["damaged", "cut_short"])
-def test_damaged_weights_are_told_as_such(failures: dict[str, Failure], name: str) -> None:
+def test_damaged_weights_are_told_as_such(failures: dict[str, ExportFailure], name: str) -> None:
     failure = failures[name]
     assert failure.message.startswith("the weights cannot be read (")
     assert failure.message.endswith("; the file may be damaged or of another format")
     assert failure.remedy == "Give a .pt file of torch.save or a .safetensors file."
 
 
-def test_a_program_of_another_pytorch_is_told_as_such(failures: dict[str, Failure]) -> None:
+def test_a_program_of_another_pytorch_is_told_as_such(failures: dict[str, ExportFailure]) -> None:
     message = failures["another_version"].message
     assert message.startswith("the exported program cannot be read (")
     assert f"another version of PyTorch than {TORCH} wrote it" in message
 
 
 def test_a_program_that_does_not_run_names_the_kernel_and_the_line(
-    failures: dict[str, Failure],
+    failures: dict[str, ExportFailure],
 ) -> None:
     failure = failures["convolves_volumes"]
     assert failure.operator == "aten::convolution"
@@ -492,7 +494,7 @@ def test_a_program_that_does_not_run_names_the_kernel_and_the_line(
     assert failure.file == str(FAILING)
 
 
-def test_memory_that_runs_out_is_named(failures: dict[str, Failure]) -> None:
+def test_memory_that_runs_out_is_named(failures: dict[str, ExportFailure]) -> None:
     assert failures["allocates"].kind == "memory"
     assert failures["allocates"].message.startswith("the export ran out of memory: ")
 

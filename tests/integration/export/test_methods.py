@@ -12,7 +12,7 @@ import pytest
 
 from etdeploy.core.processes import process
 from etdeploy.export.failure import failure_error
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.run import write_finished
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, TensorFile, load_provenance
@@ -250,5 +250,5 @@ def test_a_program_with_methods_can_be_run_as_a_finished_one(
 
 @pytest.mark.parametrize("name", _EXPECTED)
 def test_what_cannot_be_a_program_is_told(exports: Exports, name: str) -> None:
-    failure = Failure.load(exports.root / f"work-{name}" / "failure.json")
+    failure = ExportFailure.load(exports.root / f"work-{name}" / "failure.json")
     assert failure_error(failure, Path("log")).message == _EXPECTED[name]

@@ -10,7 +10,7 @@ from etdeploy.bench.records.conditions import CooldownWait, Disturbance, Disturb
 from etdeploy.bench.timing.series import Series
 from etdeploy.bench.watch import Observed
 from etdeploy.devices.base import CpuCluster, DeviceState
-from etdeploy.recipe.model import Cooldown as Wanted
+from etdeploy.recipe.model import Cooldown
 from etdeploy.runner.protocol import Processors
 from tests.support.bench_values import make_device, make_pass, make_results
 
@@ -66,7 +66,7 @@ def cooled(to_celsius: float, *, reached: bool) -> Observed:
 
 
 def test_a_device_that_stayed_warm_is_told_with_what_to_do() -> None:
-    wanted = Wanted(max_celsius=35, timeout_s=300)
+    wanted = Cooldown(max_celsius=35, timeout_s=300)
     starts = results_of(
         started(1, cooled(36.0, reached=False)), started(2, cooled(34.0, reached=True))
     )
@@ -77,6 +77,6 @@ def test_a_device_that_stayed_warm_is_told_with_what_to_do() -> None:
 
 
 def test_a_wish_for_a_cool_device_without_a_sensor_is_told() -> None:
-    [note] = cooldown_notes(results_of(started(1, Observed())), Wanted())
+    [note] = cooldown_notes(results_of(started(1, Observed())), Cooldown())
     assert "reports no temperature: no start has waited" in note
     assert not list(cooldown_notes(results_of(started(1, Observed())), None))

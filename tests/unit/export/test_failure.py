@@ -9,14 +9,14 @@ import pytest
 from etdeploy.backends.causes import Cause
 from etdeploy.core.processes.process import Outcome
 from etdeploy.export.failure import crash_error, failure_error
-from etdeploy.export.protocol import Failure, parse_progress, progress_line
+from etdeploy.export.protocol import ExportFailure, parse_progress, progress_line
 
 LOG = Path("/logs/export.log")
 
 
 def test_a_failure_at_a_line_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    failure = Failure(
+    failure = ExportFailure(
         kind="data-dependent",
         message="torch.export cannot trace the model",
         operator="Tensor.__bool__",
@@ -40,19 +40,23 @@ def test_a_file_elsewhere_keeps_its_whole_path(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    failure = Failure(kind="weights", message="no", file=str(tmp_path / "w.pt"))
+    failure = ExportFailure(kind="weights", message="no", file=str(tmp_path / "w.pt"))
     assert failure_error(failure, LOG).place == str(tmp_path / "w.pt")
 
 
 def test_what_the_backend_makes_of_the_output_comes_first() -> None:
-    failure = Failure(kind="lowering", message="AssertionError: no binary", file="/m.py", line=3)
+    failure = ExportFailure(
+        kind="lowering", message="AssertionError: no binary", file="/m.py", line=3
+    )
     error = failure_error(failure, LOG, Cause("the model is too large", "Quantise it."))
     assert (error.message, error.remedy) == ("the model is too large", "Quantise it.")
     assert str(error).startswith("/m.py:3: ")
 
 
 def test_what_is_asked_of_the_model_and_does_not_fit_it_is_no_failed_export() -> None:
-    failure = Failure(kind="speech", message="the model has no chat template", file="r.yaml:1:8")
+    failure = ExportFailure(
+        kind="speech", message="the model has no chat template", file="r.yaml:1:8"
+    )
     error = failure_error(failure, LOG)
     assert (error.exit_code, error.place) == (2, "r.yaml:1:8")
 
@@ -64,7 +68,9 @@ def test_a_crash_that_the_backend_explains() -> None:
 
 
 def test_an_operator_is_named_once() -> None:
-    failure = Failure(kind="operator", message="aten::foo has no kernel", operator="aten::foo")
+    failure = ExportFailure(
+        kind="operator", message="aten::foo has no kernel", operator="aten::foo"
+    )
     assert failure_error(failure, LOG).message == "aten::foo has no kernel"
 
 

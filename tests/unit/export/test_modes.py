@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.tracing.modes import cured_by_other_mode, in_either_mode
@@ -55,7 +55,7 @@ def test_only_what_the_other_mode_cures_is_tried_again(
 
 
 def _described(error: Exception) -> WorkerError:
-    failure = WorkerError(Failure(kind="lowering", message="it failed"))
+    failure = WorkerError(ExportFailure(kind="lowering", message="it failed"))
     failure.__cause__ = error
     return failure
 
@@ -71,7 +71,7 @@ class _Work:
     def __call__(self, spec: ExportSpec) -> str:
         self.tried.append(spec.strict)
         if error := self.failing.get(spec.strict):
-            raise WorkerError(Failure(kind="trace", message=str(error))) from error
+            raise WorkerError(ExportFailure(kind="trace", message=str(error))) from error
         return f"made with {spec.strict}"
 
     def run(self, *, strict: bool = False) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.worker.failures import WorkerError, blaming
 from etdeploy.export.worker.loading import paths
 from etdeploy.export.worker.loading.user_code import run_file
@@ -151,7 +151,7 @@ def test_a_missing_name_of_the_users_own_module_is_no_hidden_one(tmp_path: Path)
     assert _failure(_write(tmp_path / "user", mine) / "model_file.py").remedy is None
 
 
-def _failure(path: Path) -> Failure:
+def _failure(path: Path) -> ExportFailure:
     with pytest.raises(WorkerError) as caught, blaming("factory-raised", "importing raised"):
         run_file(path)
     return caught.value.failure

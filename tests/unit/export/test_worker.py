@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.export.protocol import FAILURE_FILE, Failure
+from etdeploy.export.protocol import FAILURE_FILE, ExportFailure
 from etdeploy.export.spec import CodeReference, ExportSpec, HfModel
 from etdeploy.export.worker.__main__ import main
 from etdeploy.export.worker.loading import paths
@@ -54,7 +54,7 @@ def test_a_mistake_in_the_users_file_does_not_wait_for_torch(
     ExportSpec(python=python, backend="portable").save(tmp_path / "spec.json")
     assert "torch" not in sys.modules
     assert main([str(tmp_path / "spec.json"), str(tmp_path)]) == 1
-    failure = Failure.load(tmp_path / FAILURE_FILE)
+    failure = ExportFailure.load(tmp_path / FAILURE_FILE)
     assert (failure.message, failure.line) == (message, line)
     assert "torch" not in sys.modules
     assert "::progress 0.02 loading my_model.py:make\n" in capfd.readouterr().out
@@ -70,7 +70,7 @@ def test_a_hub_that_cannot_be_reached_is_told_before_torch_is_imported(
     spec = ExportSpec(hf=HfModel(id="org/model"), generation=ExportGeneration(), backend="portable")
     spec.save(tmp_path / "spec.json")
     assert main([str(tmp_path / "spec.json"), str(tmp_path)]) == 1
-    failure = Failure.load(tmp_path / FAILURE_FILE)
+    failure = ExportFailure.load(tmp_path / FAILURE_FILE)
     assert (failure.kind, failure.file) == ("hub", "model.hf")
     assert failure.message.startswith("org/model is not on this machine, and http://127.0.0.1:9 ")
     assert "torch" not in sys.modules

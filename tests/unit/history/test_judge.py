@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from etdeploy.history.check import findings, level, outputs_finding, sentence
-from etdeploy.history.entry import Entry
-from etdeploy.history.model import Finding, FindingKind
+from etdeploy.history.entry import HistoryEntry
+from etdeploy.history.model import FindingKind, MetricFinding
 
 
-def entry(latency_ms: float = 1.0, **changes: Any) -> Entry:
-    plain = Entry(
+def entry(latency_ms: float = 1.0, **changes: Any) -> HistoryEntry:
+    plain = HistoryEntry(
         run_id="x", series="s", started_at="", program="", versions={}, git_revision=None,
         git_dirty=None, disturbed="", simulated=False, outputs_ok=True, spread_percent=None,
         starts=3, metrics={"latency_ms": latency_ms},
@@ -22,12 +22,14 @@ def entry(latency_ms: float = 1.0, **changes: Any) -> Entry:
     return replace(plain, **changes)
 
 
-def earlier(count: int = 20, spread: float = 0.02, seed: int = 1) -> list[Entry]:
+def earlier(count: int = 20, spread: float = 0.02, seed: int = 1) -> list[HistoryEntry]:
     draw = random.Random(seed)
     return [entry(draw.gauss(1.0, spread)) for _ in range(count)]
 
 
-def latency(run: Entry, before: list[Entry], allowed: float = 5.0, **more: Any) -> Finding:
+def latency(
+    run: HistoryEntry, before: list[HistoryEntry], allowed: float = 5.0, **more: Any
+) -> MetricFinding:
     return next(f for f in findings(run, before, allowed, **more) if f.metric == "latency_ms")
 
 
@@ -85,7 +87,7 @@ def test_the_level_since_the_last_change_counts() -> None:
 
 
 def test_other_numbers_have_to_be_surer() -> None:
-    def run(value: float) -> Entry:
+    def run(value: float) -> HistoryEntry:
         return entry(metrics={"latency_ms": value, "load_ms": value})
 
     draw = random.Random(5)
@@ -131,7 +133,7 @@ def test_numbers_that_are_zero_are_passed_over() -> None:
 def test_unchanged_runs_are_rarely_called_regressed() -> None:
     draw = random.Random(7)
 
-    def run() -> Entry:
+    def run() -> HistoryEntry:
         return entry(
             metrics={n: draw.gauss(1, 0.05) for n in ("latency_ms", "load_ms", "peak_rss_bytes")}
         )

@@ -27,7 +27,7 @@ _INSTALL_S = 600.0
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledApk:
     """What is installed under an app's id.
 
     Attributes:
@@ -105,12 +105,12 @@ def installed_command(app_id: str) -> str:
     )
 
 
-def parse_installed(output: str) -> Installed:
+def parse_installed(output: str) -> InstalledApk:
     """Reads what `installed_command` printed."""
     parts = sections(output)
     user = parts.get("user", "").strip()
     digest = re.match(r"([0-9a-f]{64})\b", parts.get("digest", ""))
-    return Installed(
+    return InstalledApk(
         user=int(user) if user.isdigit() else 0,
         paths=tuple(re.findall(r"^package:(\S+)\s*$", parts.get("paths", ""), re.MULTILINE)),
         sha256=digest[1] if digest else None,

@@ -14,7 +14,7 @@ from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.generation import Attention, GenerationMethod
 
 
-class Method(torch.nn.Module):  # type: ignore[misc]
+class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
     """A method that looks at the first positions of the cache."""
 
     def __init__(self, model: Any, cache: Buffers, prefix: int, *, batched: bool) -> None:
@@ -80,7 +80,7 @@ def _methods(bounds: Sequence[int], tokens: int, fixed: bool) -> Iterator[Genera
 
 def source_of(method: GenerationMethod, model: Any, cache: Buffers, *, batched: bool) -> Source:
     """What the method is traced from."""
-    module = Method(model, cache, method.capacity, batched=batched)
+    module = CachePrefixMethod(model, cache, method.capacity, batched=batched)
     length = method.max_tokens
     # All kinds of tokens: of one alone, attention gives the same at every position.
     tokens = torch.arange(length).unsqueeze(0) % model.config.vocab_size

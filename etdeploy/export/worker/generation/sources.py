@@ -12,7 +12,7 @@ from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.export.worker.generation import experts
 from etdeploy.export.worker.generation.attention import GROUPED, KERNEL, WHOLE, register
 from etdeploy.export.worker.generation.cache import Buffers, MisfitError, bounds_of, probed
-from etdeploy.export.worker.generation.methods import Method, methods_for, source_of
+from etdeploy.export.worker.generation.methods import CachePrefixMethod, methods_for, source_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import Attention, GenerationMethod
@@ -179,7 +179,7 @@ def _tokens(model: Any) -> torch.Tensor:
 
 def _in_parts(model: Any, cache: Buffers, tokens: torch.Tensor, *, batched: bool) -> torch.Tensor:
     """The logits after a part of the tokens at once, and the rest one by one."""
-    method = Method(model, cache, cache.capacity, batched=batched)
+    method = CachePrefixMethod(model, cache, cache.capacity, batched=batched)
     with buffers_restored(cache.buffers()):
         logits = method(tokens[:, :_PROMPT], torch.tensor([0]))
         for position in range(_PROMPT, _PROMPT + _SINGLE):

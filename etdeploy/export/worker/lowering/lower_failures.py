@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import (
@@ -77,7 +77,7 @@ def explaining(
         raise WorkerError(failure) from error
 
 
-def _known_failure(error: Exception, graphs: Graphs, meanings: Meanings) -> Failure | None:
+def _known_failure(error: Exception, graphs: Graphs, meanings: Meanings) -> ExportFailure | None:
     meaning = lowering_meaning(str(error), meanings)
     if meaning is None:
         return None
@@ -87,7 +87,7 @@ def _known_failure(error: Exception, graphs: Graphs, meanings: Meanings) -> Fail
     elif meaning.operator:
         place = _in_one(graphs, lambda traced: node_place(traced, str(meaning.operator)))
     file, line, code = place if place[0] else stack_line(str(error))
-    return Failure(
+    return ExportFailure(
         kind=meaning.kind,
         message=meaning.message,
         operator=meaning.operator,
@@ -122,10 +122,10 @@ def _writing_place(tensor: str, traced: torch.export.ExportedProgram) -> Place:
     return None, None, None
 
 
-def _unknown_failure(error: Exception, doing: str) -> Failure:
+def _unknown_failure(error: Exception, doing: str) -> ExportFailure:
     place = user_line(error)
     file, line, code = place if place[0] else stack_line(str(error))
-    return Failure(
+    return ExportFailure(
         kind="lowering",
         message=f"{doing} {_told(error)}",
         operator=named_operator(str(error)),
@@ -144,7 +144,7 @@ def _told(error: Exception) -> str:
     return f"ExecuTorch's pass {name} raised {exception_text(error.__cause__)}"
 
 
-def _operator_failure(error: Exception, graphs: Graphs) -> Failure | None:
+def _operator_failure(error: Exception, graphs: Graphs) -> ExportFailure | None:
     """The failure that names the operator that a program cannot contain."""
     text = str(error)
     if found := _NOT_CORE.search(text):
@@ -159,7 +159,7 @@ def _operator_failure(error: Exception, graphs: Graphs) -> Failure | None:
     else:
         return None
     file, line, code = _in_one(graphs, lambda traced: _place(operator, traced))
-    return Failure(
+    return ExportFailure(
         kind="operator",
         message=f"the operator {operator} {why}",
         operator=operator,
@@ -180,10 +180,10 @@ def _place(operator: str, traced: torch.export.ExportedProgram) -> Place:
     return place
 
 
-def _shape_failure(error: Exception) -> Failure | None:
+def _shape_failure(error: Exception) -> ExportFailure | None:
     if _UNBOUNDED not in str(error):
         return None
-    return Failure(
+    return ExportFailure(
         kind="dynamic-shapes",
         message="a dynamic size has no upper bound, and a program's memory is planned for the "
         f"largest one: {exception_text(error)}",

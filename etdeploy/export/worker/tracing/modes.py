@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError, first_line
 
@@ -91,7 +91,7 @@ def _not_followed(error: BaseException) -> str | None:
     return f"TorchDynamo cannot follow the model ({first_line(error)})"
 
 
-def _neither(first: Failure, second: Failure, spec: ExportSpec) -> Failure:
+def _neither(first: ExportFailure, second: ExportFailure, spec: ExportSpec) -> ExportFailure:
     """The failure to report when both modes failed: the second says what the model needs there."""
     message = (
         f"{second.message} (with {_option(not spec.strict)}; with {_option(spec.strict)}: "

@@ -36,14 +36,14 @@ _OUTPUT_REMEDY = (
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedValue:
     """An input or output by its name: a tensor, or a plain value that a program can hold."""
 
     name: str
     value: torch.Tensor | bool | int | float | None
 
 
-Values = list[Named]
+Values = list[NamedValue]
 
 
 def flat_inputs(module: torch.nn.Module, call: ExampleInputs) -> Values:
@@ -83,7 +83,7 @@ def run_eagerly(
         outputs = copy.on(module)
     _check_unwritten(module, copy)
     # Copies, since an output may share memory with a buffer that is now restored.
-    return [Named(v.name, _detached(v.value)) for v in _flat(outputs, "output")]
+    return [NamedValue(v.name, _detached(v.value)) for v in _flat(outputs, "output")]
 
 
 def _detached(value: Any) -> Any:
@@ -191,7 +191,7 @@ def write_values(folder: Path, name: str, values: Values) -> tuple[Stored, ...]:
     return tuple(_written(folder, name, i, value) for i, value in enumerate(values))
 
 
-def _written(folder: Path, name: str, index: int, value: Named) -> Stored:
+def _written(folder: Path, name: str, index: int, value: NamedValue) -> Stored:
     tensor = value.value
     if not isinstance(tensor, torch.Tensor):
         return plain(value)
@@ -209,7 +209,7 @@ def _suffix(name: str) -> str:
     return "." + re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:_LONGEST_NAME]
 
 
-def plain(value: Named) -> Plain:
+def plain(value: NamedValue) -> Plain:
     """A value that is no tensor, as it is stored."""
     number = value.value
     if number is None:
@@ -306,7 +306,7 @@ def _flat(tree: object, what: str) -> Values:
             _check_dense(kind, f"{what} {name}", leaf)
         elif not (leaf is None or isinstance(leaf, bool | float) or _is_int64(leaf)):
             raise _refused(kind, what, name, leaf)
-        values.append(Named(name, leaf))
+        values.append(NamedValue(name, leaf))
     return values
 
 

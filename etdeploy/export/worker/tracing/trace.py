@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.worker.failures import (
     WorkerError,
     first_line,
@@ -95,13 +95,13 @@ def _has_dynamic_size(value: torch.Tensor) -> bool:
     return any(isinstance(size, torch.SymInt) for size in value.shape)
 
 
-def trace_failure(error: BaseException, *, strict: bool) -> Failure:
+def trace_failure(error: BaseException, *, strict: bool) -> ExportFailure:
     """What torch.export's exception means for the user."""
     file, line, code = _place(error)
     place = {"file": file, "line": line, "code": code}
     operator = failing_operator(error)
     if _is_about_values(error):
-        return Failure(
+        return ExportFailure(
             kind="data-dependent",
             message="torch.export cannot trace the model: what it does, or a shape in it, depends "
             "on the values of a tensor, which are not known at export",
@@ -110,13 +110,13 @@ def trace_failure(error: BaseException, *, strict: bool) -> Failure:
             **place,
         )
     if _is_about_shapes(error):
-        return Failure(
+        return ExportFailure(
             kind="dynamic-shapes",
             message=f"the dynamic shapes do not fit the model: {_brief(error)}",
             remedy=_SHAPES_REMEDY,
             **place,
         )
-    return Failure(
+    return ExportFailure(
         kind="trace",
         message=f"torch.export cannot trace the model: {_brief(error)}",
         operator=operator,

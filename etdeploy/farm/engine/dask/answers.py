@@ -26,7 +26,7 @@ from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.certificates import revoked_serials
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.orders import Hosts, Orders
+from etdeploy.farm.engine.dask.orders import HostRegistry, Orders
 from etdeploy.farm.engine.dask.settings import FarmSecurity, own_address, parse_address
 from etdeploy.farm.engine.dask.wire import (
     ABOUT,
@@ -58,7 +58,7 @@ class Coordinator:
         self, results: Path, grace_s: float, ended: Callable[[AttemptResult], None]
     ) -> None:
         self._grace_s = grace_s
-        self._hosts = Hosts()
+        self._hosts = HostRegistry()
         self._parcels = Parcels()
         self._records = Records(results)
         self._orders = Orders(self._hosts, grace_s, ended)

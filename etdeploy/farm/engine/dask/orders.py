@@ -22,7 +22,7 @@ from etdeploy.farm.engine.dask.wire import (
     perform,
     resource,
 )
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work.failures import BUG, host_failure
 
 _POLL_S = 0.1
@@ -52,10 +52,10 @@ class Underway:
 
     def failed(self, reason: str) -> AttemptResult:
         """The ending of an attempt that Dask or the coordinator could not bring to its end."""
-        failure = Failure(kind=BUG, exit_code=9, message=reason, place=self.order.offer.host)
+        failure = AttemptFailure(kind=BUG, exit_code=9, message=reason, place=self.order.offer.host)
         return self._end(Fate.FAILED, failure)
 
-    def _end(self, fate: Fate, failure: Failure) -> AttemptResult:
+    def _end(self, fate: Fate, failure: AttemptFailure) -> AttemptResult:
         order = self.order
         return AttemptResult(
             visit=order.visit,
@@ -79,7 +79,7 @@ class Orders:
     """
 
     def __init__(
-        self, hosts: Hosts, grace_s: float, ended: Callable[[AttemptResult], None]
+        self, hosts: HostRegistry, grace_s: float, ended: Callable[[AttemptResult], None]
     ) -> None:
         self._hosts, self._grace_s, self._ended = hosts, grace_s, ended
         self._underway: dict[Key, Underway] = {}
@@ -240,7 +240,7 @@ class Host:
     offers: tuple[Offer, ...] = ()
 
 
-class Hosts:
+class HostRegistry:
     """All hosts by name. Only the scheduler's thread uses it."""
 
     def __init__(self) -> None:

@@ -304,7 +304,7 @@ def most_steps(candidates: Sequence[Candidate]) -> int:
 _LENGTH = 12
 
 
-class Kept(Value):
+class BisectState(Value):
     """What was asked, and the steps that are done."""
 
     good: Candidate
@@ -328,11 +328,13 @@ def file_of(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) 
 
 def steps_in(file: Path) -> tuple[Step, ...]:
     """The steps that are done; none where there is no such file."""
-    kept = Kept.load_or_none(file)
+    kept = BisectState.load_or_none(file)
     return kept.steps if kept else ()
 
 
 def add(file: Path, asked: Asked, step: Step) -> None:
     """Adds a step."""
-    kept = Kept(good=asked.candidates[0], bad=asked.candidates[-1], steps=(*steps_in(file), step))
+    kept = BisectState(
+        good=asked.candidates[0], bad=asked.candidates[-1], steps=(*steps_in(file), step)
+    )
     kept.save(file)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.openvino.backend import (
-    Installed,
+    OpenVinoInstallation,
     find_openvino,
     installed_in,
     named_library,
@@ -25,7 +25,9 @@ class _Package:
         return self.root / path
 
 
-def _find(monkeypatch: pytest.MonkeyPatch, root: Path, version: str) -> Installed | Blocker:
+def _find(
+    monkeypatch: pytest.MonkeyPatch, root: Path, version: str
+) -> OpenVinoInstallation | Blocker:
     monkeypatch.setattr(metadata, "distribution", lambda _: _Package(root, version))
     return find_openvino()
 
@@ -36,7 +38,7 @@ def test_the_package_is_found(
 ) -> None:
     folder = lay_out_openvino(tmp_path)
     found = _find(monkeypatch, tmp_path, version)
-    assert isinstance(found, Installed)
+    assert isinstance(found, OpenVinoInstallation)
     assert (found.version, found.library) == (version, folder / "libopenvino_c.so.2541")
 
 

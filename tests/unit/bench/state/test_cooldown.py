@@ -12,7 +12,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.values import silent
 from etdeploy.devices.base import DeviceState
-from etdeploy.recipe.model import Cooldown as Wanted
+from etdeploy.recipe.model import Cooldown
 
 
 class Clock:
@@ -37,7 +37,7 @@ def cooled(
     last = celsius[-1]
     found = wait_until_cool(
         lambda: DeviceState(battery_celsius=next(readings, last)),
-        Wanted(**wanted),
+        Cooldown(**wanted),
         lambda text, fraction=None: told.append((text, fraction is None)),
         clock,
         clock.sleep,
@@ -87,7 +87,7 @@ def test_a_device_that_goes_away_ends_the_wait() -> None:
         raise DeviceError("the device is gone", place="android")
 
     with pytest.raises(DeviceError):
-        wait_until_cool(gone, Wanted(), silent)
+        wait_until_cool(gone, Cooldown(), silent)
 
 
 def test_a_request_to_stop_ends_the_wait() -> None:
@@ -99,7 +99,11 @@ def test_a_request_to_stop_ends_the_wait() -> None:
 
     with cancel.trapped_signals(), pytest.raises(Interrupted):
         wait_until_cool(
-            lambda: DeviceState(battery_celsius=50.0), Wanted(timeout_s=9000), silent, clock, sleep
+            lambda: DeviceState(battery_celsius=50.0),
+            Cooldown(timeout_s=9000),
+            silent,
+            clock,
+            sleep,
         )
     assert clock.now < 101
 

@@ -8,7 +8,15 @@ import pytest
 
 from etdeploy.cli.night import error_of, totals_of
 from etdeploy.core.errors import DeviceError
-from etdeploy.farm.model import STOPPED, AttemptResult, Failure, Fate, Standing, Visit, VisitState
+from etdeploy.farm.model import (
+    STOPPED,
+    AttemptFailure,
+    AttemptResult,
+    Fate,
+    Standing,
+    Visit,
+    VisitState,
+)
 from etdeploy.farm.night.model import NightEnd
 
 
@@ -25,7 +33,7 @@ def state_of(number: int, standing: Standing, *endings: dict[str, Any]) -> Visit
 
 
 def failed(code: int, kind: str = "run") -> dict[str, Any]:
-    failure = Failure(kind=kind, exit_code=code, message=f"{kind} failed")
+    failure = AttemptFailure(kind=kind, exit_code=code, message=f"{kind} failed")
     return {"fate": Fate.FAILED, "failure": failure}
 
 

@@ -10,7 +10,7 @@ import pytest
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, DeviceState, ProcessLaunch
-from etdeploy.devices.ios.apps import Kept, Marker
+from etdeploy.devices.ios.apps import Marker, PhoneFile
 from etdeploy.devices.ios.device import IosDevice
 from tests.support.ios_command import IosCommand, logged
 from tests.support.ios_phone import UDID
@@ -38,7 +38,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 def marker(bundle: Bundle, **changes: object) -> dict[str, str]:
     """The file that pulling the marker of a bundle gives, as it is after a push."""
-    files = {f.path: Kept(sha256=f.sha256, size_bytes=f.size_bytes) for f in bundle.files[1:]}
+    files = {f.path: PhoneFile(sha256=f.sha256, size_bytes=f.size_bytes) for f in bundle.files[1:]}
     there = Marker(archive_sha256=bundle.files[0].sha256, installed_path=PATH, files=files)
     return {"bundle.json": there.model_copy(update=changes).model_dump_json()}
 
@@ -121,8 +121,8 @@ def test_a_push_that_changes_files_says_so_before(
     phone: IosDevice, tool: IosCommand, info: None, bundle: Bundle
 ) -> None:
     there = {
-        "program.pte": Kept(sha256="e" * 64, size_bytes=1),
-        "old.bin": Kept(sha256="f" * 64, size_bytes=1),
+        "program.pte": PhoneFile(sha256="e" * 64, size_bytes=1),
+        "old.bin": PhoneFile(sha256="f" * 64, size_bytes=1),
     }
     tool.answers("apps query", stdout=apps())
     tool.answers("apps pull", files=marker(bundle, files=there))

@@ -6,8 +6,8 @@ import pytest
 
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.ios.apps import (
-    Kept,
     Marker,
+    PhoneFile,
     archive_of,
     bundle_folder,
     parse_marker,
@@ -27,7 +27,7 @@ BUNDLE = Bundle(files=(IPA, PROGRAM, INPUT), launch=APP)
 
 
 def marker(*files: BundleFile, path: str | None = PATH, archive: BundleFile = IPA) -> Marker:
-    kept = {f.path: Kept(sha256=f.sha256, size_bytes=f.size_bytes) for f in files}
+    kept = {f.path: PhoneFile(sha256=f.sha256, size_bytes=f.size_bytes) for f in files}
     return Marker(archive_sha256=archive.sha256, installed_path=path, files=kept)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.remote.run import Heard
+from etdeploy.devices.remote.run import OutputReader
 from etdeploy.devices.remote.shell import SilentError
 
 
@@ -19,7 +19,7 @@ from etdeploy.devices.remote.shell import SilentError
 )
 def test_what_the_shell_says_is_no_line_of_the_program(said: str, lines: list[str]) -> None:
     told: list[str] = []
-    heard = Heard(told.append, "end", 10)
+    heard = OutputReader(told.append, "end", 10)
     for line in said.splitlines():
         heard.take(line)
     assert told == lines
@@ -28,7 +28,10 @@ def test_what_the_shell_says_is_no_line_of_the_program(said: str, lines: list[st
 
 
 def test_what_a_shell_says_that_started_nothing_is_kept() -> None:
-    assert Heard(lambda _: None, "end", 10).after("cd: no such folder\n") == "cd: no such folder\n"
+    assert (
+        OutputReader(lambda _: None, "end", 10).after("cd: no such folder\n")
+        == "cd: no such folder\n"
+    )
 
 
 def test_a_program_that_never_stops_printing_has_a_time_limit(
@@ -36,7 +39,7 @@ def test_a_program_that_never_stops_printing_has_a_time_limit(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("etdeploy.devices.remote.run.time.monotonic", lambda: now[0])
-    heard = Heard(lambda _: None, "end", 5)
+    heard = OutputReader(lambda _: None, "end", 5)
     heard.take("1")
     now[0] += 5.1
     with pytest.raises(SilentError):

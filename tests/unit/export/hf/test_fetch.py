@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.loading.hf import fetch as fetching
@@ -67,7 +67,7 @@ def spec_of(model: str = "org/model", context: int = 64, **more: Any) -> ExportS
     )
 
 
-def failure(spec: ExportSpec) -> Failure:
+def failure(spec: ExportSpec) -> ExportFailure:
     with pytest.raises(WorkerError) as caught:
         fetch(spec, lambda *_: None)
     return caught.value.failure

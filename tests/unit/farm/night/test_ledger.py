@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.farm.model import Failure, Fate, Standing
+from etdeploy.farm.model import AttemptFailure, Fate, Standing
 from etdeploy.farm.night import ledger as module
 from etdeploy.farm.night import post, writing
 from etdeploy.farm.night.ledger import Ledger
@@ -412,7 +412,7 @@ def test_a_night_begins_without_a_database(
 
 
 def test_what_a_crash_printed_goes_into_every_database(place: Place, said: Said) -> None:
-    failure = Failure(kind="run", exit_code=7, message="\0 and \udcff")
+    failure = AttemptFailure(kind="run", exit_code=7, message="\0 and \udcff")
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, 1)])
         ending = make_ending(f"{night}-1", fate=Fate.FAILED, failure=failure, seconds=float("nan"))

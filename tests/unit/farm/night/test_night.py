@@ -12,8 +12,8 @@ import pytest
 
 from etdeploy.core import cancel
 from etdeploy.farm.model import (
+    AttemptFailure,
     AttemptResult,
-    Failure,
     Fate,
     Gates,
     Health,
@@ -47,7 +47,7 @@ def standings(states: Sequence[VisitState]) -> Counter[Standing]:
     return Counter(state.standing for state in states)
 
 
-def failing_on(identity: str, failure: Failure = OFFLINE, **health: object) -> SimNight:
+def failing_on(identity: str, failure: AttemptFailure = OFFLINE, **health: object) -> SimNight:
     told = Health.model_validate(health) if health else None
 
     def behave(order: Order, _: int) -> Script:
@@ -122,7 +122,7 @@ def test_a_phone_without_room_is_set_aside_and_not_rebooted() -> None:
 
 def test_a_full_disk_of_a_host_blames_neither_recipe_nor_phone() -> None:
     remedy = "Make room on this host.\nThen it goes on."
-    full = Failure(kind="disk full", exit_code=4, message="the disk is full", remedy=remedy)
+    full = AttemptFailure(kind="disk full", exit_code=4, message="the disk is full", remedy=remedy)
 
     def behave(order: Order, _: int) -> Script:
         is_full = order.offer.host == "host-1" and night.clock.at_s < 3600
@@ -258,7 +258,7 @@ def test_a_host_that_goes_and_comes_back_is_a_sentence_each_time() -> None:
 
 
 def test_an_attempt_that_was_put_off_too_often_is_missed() -> None:
-    empty = Failure(kind="gate", exit_code=6, message="battery at 4 % (at least 30 %)")
+    empty = AttemptFailure(kind="gate", exit_code=6, message="battery at 4 % (at least 30 %)")
     night = SimNight(
         make_farm("a", repeats=1), PHONES[:1], lambda *_: Script(600.0, Fate.PUT_OFF, empty)
     )
@@ -269,7 +269,7 @@ def test_an_attempt_that_was_put_off_too_often_is_missed() -> None:
 
 
 def test_what_cannot_be_exported_fails_at_once_and_the_rest_is_measured() -> None:
-    failure = Failure(kind="export", exit_code=3, message="no such model\nlog: x")
+    failure = AttemptFailure(kind="export", exit_code=3, message="no such model\nlog: x")
 
     def partly(wanted: Mapping[str, Sequence[Offer]]) -> SimPrepared:
         made = prepare(wanted)

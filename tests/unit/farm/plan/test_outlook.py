@@ -11,7 +11,7 @@ from etdeploy.devices.base import Capabilities
 from etdeploy.farm.plan.model import (
     Lasts,
     MatrixCell,
-    Opening,
+    MeasurementWindow,
     Outlook,
     Piece,
     Refused,
@@ -41,7 +41,7 @@ def test_what_no_device_is_there_for(tmp_path: Path) -> None:
     assert [u.reason for u in found.unsatisfied] == [
         "android:A1 cannot be used: its state is offline"
     ]
-    assert found.window == Opening(
+    assert found.window == MeasurementWindow(
         opens="2026-11-23T22:00+00:00", closes="2026-11-24T06:00+00:00", seconds=8 * 3600
     )
     assert found.devices[0].groups == ("phones",)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import StoreError, UsageError
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Standing, VisitState
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Standing, VisitState
 from etdeploy.farm.report import serve
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import Dashboard, addresses, night_file, page_of, write_dashboard
@@ -37,7 +37,7 @@ def going(report: NightReport) -> Status:
 
 
 def put_off() -> AttemptResult:
-    why = Failure(kind=GATE, exit_code=6, message="it is at 45 °C, and 38 are allowed")
+    why = AttemptFailure(kind=GATE, exit_code=6, message="it is at 45 °C, and 38 are allowed")
     return AttemptResult(
         visit=visit(10, 4).id, attempt=1, identity=OTHER, host="shelf-2", fate=Fate.PUT_OFF,
         failure=why,
@@ -78,8 +78,8 @@ def test_why_a_device_does_nothing(
 def test_a_night_that_nobody_goes_on_with(report: NightReport) -> None:
     """Its last attempts were put off by the end of its process, and wait for no gate."""
     night = report.night.model_copy(update={"finished_at": None})
-    stopped = put_off().model_copy(update={"failure": Failure(kind="interrupted", exit_code=130,
-                                                              message="stopped")})  # fmt: skip
+    failure = AttemptFailure(kind="interrupted", exit_code=130, message="stopped")
+    stopped = put_off().model_copy(update={"failure": failure})
     states = [
         done(10, 1, run_of(10, 1, 1.0)),
         VisitState(visit=visit(10, 2), standing=Standing.RUNNING),

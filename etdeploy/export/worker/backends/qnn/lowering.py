@@ -11,7 +11,7 @@ import torch
 
 from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.precision import precision_notes
-from etdeploy.export.protocol import Failure
+from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.backends.qnn.placement import (
@@ -324,7 +324,7 @@ def _is_dim(leaf: Any) -> bool:
 def _control_flow(node: torch.fx.Node, name: str) -> WorkerError:
     file, line, code = stack_line(node.meta.get("stack_trace"))
     return WorkerError(
-        Failure(
+        ExportFailure(
             kind="lowering",
             message=f"the model decides as it runs what it computes ({name}), which a QNN program "
             "cannot",

@@ -32,7 +32,7 @@ class LinkLostError(DeviceError):
     """The coordinator was away for longer than it waits for a host."""
 
 
-class Link:
+class CoordinatorConnection:
     """The connection of a host, while there is one.
 
     Attributes:

@@ -23,7 +23,7 @@ from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.files.leftovers import sweep, working_folder
 from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.host.link import Link, sweep_parts
+from etdeploy.farm.engine.dask.host.link import CoordinatorConnection, sweep_parts
 from etdeploy.farm.engine.dask.host.work import HostWork, Parts
 from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
 from etdeploy.farm.engine.dask.wire import FarmWorker, Key, key_of
@@ -117,7 +117,7 @@ class Agent:
     site: Site
     parts: Parts
     _session: str = field(default_factory=lambda: uuid4().hex)
-    _link: Link = field(default_factory=Link)
+    _link: CoordinatorConnection = field(default_factory=CoordinatorConnection)
     _phones: dict[str, FarmWorker] = field(default_factory=dict)
     _told: str = ""
 

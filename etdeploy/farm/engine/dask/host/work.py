@@ -17,9 +17,9 @@ from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted
 from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.host.link import Link, LinkLostError, obtain_parcel
+from etdeploy.farm.engine.dask.host.link import CoordinatorConnection, LinkLostError, obtain_parcel
 from etdeploy.farm.engine.dask.wire import pack
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work.failures import failure_of
 
 
@@ -48,7 +48,7 @@ class HostWork:
         link: To the coordinator.
     """
 
-    def __init__(self, folder: Path, parts: Parts, link: Link) -> None:
+    def __init__(self, folder: Path, parts: Parts, link: CoordinatorConnection) -> None:
         self._folder, self._parts, self._link = folder, parts, link
 
     def do(self, order: Order, flag: cancel.Flag, session: str) -> None:
@@ -153,7 +153,7 @@ def _chunk(stream: BinaryIO, offset: int) -> bytes:
     return stream.read(wire.CHUNK_BYTES)
 
 
-def _ending_of(order: Order, fate: Fate, failure: Failure) -> AttemptResult:
+def _ending_of(order: Order, fate: Fate, failure: AttemptFailure) -> AttemptResult:
     return AttemptResult(
         visit=order.visit,
         attempt=order.attempt,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.devices.android.apps.install import Installed, install_commands, parse_installed
+from etdeploy.devices.android.apps.install import InstalledApk, install_commands, parse_installed
 from etdeploy.devices.base import BundleFile
 from etdeploy.devices.remote.shell import Place
 
@@ -13,7 +13,7 @@ def test_the_installed_app_is_read() -> None:
     digest = "ab" * 32
     output = f"#user\n10\n#paths\npackage:{_PATH}\n#digest\n{digest}  {_PATH}\n"
     there = parse_installed(output)
-    assert there == Installed(10, (_PATH,), digest)
+    assert there == InstalledApk(10, (_PATH,), digest)
     assert there.is_content(digest)
     assert not there.is_content("cd" * 32)
 
@@ -27,7 +27,7 @@ def test_an_app_in_parts_is_another_one() -> None:
 
 def test_nothing_installed_is_nothing() -> None:
     for output in ("#user\n0\n#paths\n\n#digest\n", "#user\n\n#paths\n\n#digest\n", ""):
-        assert parse_installed(output) == Installed(0)
+        assert parse_installed(output) == InstalledApk(0)
 
 
 def test_the_second_way_is_a_pipe() -> None:

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("distributed", reason="Dask distributed is not installed (the extra farm)")
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.engine.dask.orders import Hosts
+from etdeploy.farm.engine.dask.orders import HostRegistry
 from etdeploy.farm.engine.dask.settings import parse_address, require_safe, security_of
 from etdeploy.farm.engine.dask.wire import (
     About,
@@ -99,7 +99,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
         security_of(Tls(ca=tmp_path / "none", cert=wrong, key=wrong))
 
 
-def _connected(hosts: Hosts, host: str, session: str, *phones: str) -> None:
+def _connected(hosts: HostRegistry, host: str, session: str, *phones: str) -> None:
     assert not hosts.welcome(Hello(host=host, session=session, versions=HERE)).refused
     hosts.came(About(session=session, host=host), f"tcp://{session}")
     offers = tuple(offer_of(phone, host) for phone in phones)
@@ -110,14 +110,14 @@ def _connected(hosts: Hosts, host: str, session: str, *phones: str) -> None:
 
 
 def test_a_phone_on_two_hosts_is_offered_twice() -> None:
-    hosts = Hosts()
+    hosts = HostRegistry()
     _connected(hosts, "a", "1", "p")
     _connected(hosts, "b", "2", "p")
     assert [(o.identity, o.host) for o in hosts.offers()] == [("p", "a"), ("p", "b")]
 
 
 def test_a_name_belongs_to_one_process_as_long_as_it_is_connected() -> None:
-    hosts = Hosts()
+    hosts = HostRegistry()
     _connected(hosts, "a", "1", "p")
     other = Hello(host="a", session="2", versions=HERE)
     refused = hosts.welcome(other)
@@ -131,7 +131,7 @@ def test_a_name_belongs_to_one_process_as_long_as_it_is_connected() -> None:
 
 
 def test_an_old_worker_that_goes_takes_nothing_of_a_new_one_along() -> None:
-    hosts = Hosts()
+    hosts = HostRegistry()
     _connected(hosts, "a", "1", "p")
     about = About(session="1", host="a", identity="p")
     hosts.came(about, "tcp://new")
@@ -142,7 +142,7 @@ def test_an_old_worker_that_goes_takes_nothing_of_a_new_one_along() -> None:
 
 
 def test_a_phone_with_a_problem_is_offered_without_a_worker() -> None:
-    hosts = Hosts()
+    hosts = HostRegistry()
     _connected(hosts, "a", "1")
     broken = offer_of("p", "a").model_copy(update={"problem": "unauthorized"})
     hosts.announced(Announcement(session="1", offers=(broken, offer_of("q", "a"))))

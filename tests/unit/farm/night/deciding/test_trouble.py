@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.farm.model import AttemptResult, Failure, Fate, Gates, Health
+from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Gates, Health
 from etdeploy.farm.night.model import Rules
 from etdeploy.farm.night.trouble import (
     Seen,
@@ -25,9 +25,10 @@ RULES = Rules()
 def ending(
     kind: str = "run", fate: Fate = Fate.FAILED, message: str = "it failed", **health: object
 ) -> AttemptResult:
+    failure = AttemptFailure(kind=kind, exit_code=7, message=message)
     return AttemptResult(
         visit="n-1", attempt=1, identity="p", host="h", fate=fate,
-        failure=None if fate is Fate.LOST else Failure(kind=kind, exit_code=7, message=message),
+        failure=None if fate is Fate.LOST else failure,
         health=Health.model_validate(health) if health else None,
     )  # fmt: skip
 
