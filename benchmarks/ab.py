@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from etdeploy.bench.measure import Prepared
+from etdeploy.bench.measure import PreparedMeasurement
 from etdeploy.bench.turns import measure_in_turns
 from etdeploy.compare.model import Comparison, Ratio, Verdict, judge
 from etdeploy.compare.runs import compare_runs
@@ -230,7 +230,7 @@ def made(folder: Path, pairs_: int) -> Iterator[Job]:
         yield ready[0].resolved.job
 
 
-def spinning(ready: Prepared, share: float) -> Prepared:
+def spinning(ready: PreparedMeasurement, share: float) -> PreparedMeasurement:
     launch = ready.bundle.launch
     environment = {**launch.environment, SPIN: str(share)}
     launch = launch.model_copy(update={"environment": environment})

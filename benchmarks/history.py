@@ -32,7 +32,7 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.check import findings
 from etdeploy.history.entry import HistoryEntry, entry_of
 from etdeploy.history.model import FindingKind
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store.errors import WRITES, engine_of
 from etdeploy.history.store.store import open_store
 from etdeploy.history.store.tables import metrics, records, runs, series
@@ -59,7 +59,7 @@ def template(recipe: int, device: int) -> RunRecord:
     )
 
 
-def fill(place: Place, count: int) -> None:
+def fill(place: HistoryLocation, count: int) -> None:
     """Puts records in with few statements; that is no measure of `Store.add`."""
     with open_store(place):
         pass
@@ -99,7 +99,7 @@ def _rows(batch: list[int], templates: list[Any]) -> Iterator[tuple[Any, Any, An
         yield row | {"id": number}, found, {"run": number, "record": content | changed}
 
 
-def insert_ms(place: Place, count: int = 200) -> float:
+def insert_ms(place: HistoryLocation, count: int = 200) -> float:
     """Median of single inserts into the full history, each a transaction."""
     times = []
     with open_store(place) as store:
@@ -112,7 +112,7 @@ def insert_ms(place: Place, count: int = 200) -> float:
     return statistics.median(times)
 
 
-def open_and_insert_ms(place: Place) -> float:
+def open_and_insert_ms(place: HistoryLocation) -> float:
     """Median of what a measurement pays: opening, one insert, closing."""
     times = []
     for number in range(20):
@@ -124,7 +124,7 @@ def open_and_insert_ms(place: Place) -> float:
     return statistics.median(times)
 
 
-def verbs_s(place: Place, folder: Path) -> dict[str, float]:
+def verbs_s(place: HistoryLocation, folder: Path) -> dict[str, float]:
     """Median of three whole command lines for each verb."""
     record = template(3, 3).model_copy(update={"run_id": "run-to-check"})
     record = record.model_copy(update={"started_at": "2099-01-01T00:00:00+00:00"})

@@ -51,11 +51,11 @@ from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Cooldown, Recipe
 from etdeploy.runner.model import BuiltRunner
 
-__all__ = ["Measurement", "Prepared", "begin", "measure", "require_match"]
+__all__ = ["Measurement", "PreparedMeasurement", "begin", "measure", "require_match"]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedMeasurement:
     """What is measured, ready to run.
 
     Attributes:
@@ -79,7 +79,7 @@ class Prepared:
 
 @contextmanager
 def begin(
-    device: Device, prepared: Prepared, output: Path, progress: Progress = silent
+    device: Device, prepared: PreparedMeasurement, output: Path, progress: Progress = silent
 ) -> Iterator[Measurement]:
     """Opens a measurement: a folder here, and one on the device.
 
@@ -123,7 +123,7 @@ def begin(
 
 
 def measure(
-    device: Device, prepared: Prepared, output: Path, progress: Progress = silent
+    device: Device, prepared: PreparedMeasurement, output: Path, progress: Progress = silent
 ) -> StoredRun:
     """Runs every pass on the device and writes a folder with the record and all results.
 

@@ -19,7 +19,7 @@ from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
 from etdeploy.program.distance import TensorDistance, measure_distance
 from etdeploy.program.folder import InputSet, Provenance, Stored, TensorFile
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runner.protocol import RunnerOutput
 
@@ -179,7 +179,7 @@ def compare_outputs(
 
 def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectation) -> OutputCheck:
     expected = expectation.tensors[index]
-    if isinstance(expected, Plain):
+    if isinstance(expected, PlainValue):
         return check_plain(_name(index, expected), output, expected, expectation.tolerance)
     if output.kind != "Tensor" or output.path is None:
         raise UnreadableError(f"a value of kind {output.kind} was received instead of a tensor")
@@ -296,7 +296,7 @@ def _surplus(index: int, output: RunnerOutput) -> OutputCheck:
 
 
 def check_plain(
-    name: str, output: RunnerOutput, expected: Plain, tolerance: Tolerance
+    name: str, output: RunnerOutput, expected: PlainValue, tolerance: Tolerance
 ) -> OutputCheck:
     """The verdict on a number, a boolean or None.
 
@@ -322,7 +322,7 @@ def check_plain(
     return _verdict(name, expected, distance.max_abs_error, limits, None)
 
 
-def _dtype(expected: Plain) -> str:
+def _dtype(expected: PlainValue) -> str:
     return "float64" if expected.kind == "Double" else "int64"
 
 
@@ -331,7 +331,7 @@ def _shown(value: float | None) -> str:
 
 
 def _verdict(
-    name: str, expected: Plain, error: float | None, limits: Limits | None, problem: str | None
+    name: str, expected: PlainValue, error: float | None, limits: Limits | None, problem: str | None
 ) -> OutputCheck:
     return OutputCheck(
         name=name,

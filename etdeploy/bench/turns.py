@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etdeploy.bench.measure import Measurement, Prepared, begin
+from etdeploy.bench.measure import Measurement, PreparedMeasurement, begin
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import RunError
 from etdeploy.core.values import Progress, silent
@@ -14,7 +14,11 @@ from etdeploy.devices.base import Device
 
 
 def measure_in_turns(
-    device: Device, a: Prepared, b: Prepared, output: Path, progress: Progress = silent
+    device: Device,
+    a: PreparedMeasurement,
+    b: PreparedMeasurement,
+    output: Path,
+    progress: Progress = silent,
 ) -> tuple[StoredRun, StoredRun]:
     """Runs A B B A A B ...: so neither is always first, when the device is cooler.
 

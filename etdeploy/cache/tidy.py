@@ -27,7 +27,7 @@ _PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Removal:
+class CacheRemoval:
     """What was removed, and what was kept because a run is using it."""
 
     removed: tuple[Unit, ...] = ()
@@ -44,7 +44,7 @@ class Removal:
 
 def remove_units(
     workspace: Workspace, units: Iterable[Unit], until_s: float | None = None
-) -> Removal:
+) -> CacheRemoval:
     """Removes those parts that no run is using.
 
     Args:
@@ -70,10 +70,10 @@ def remove_units(
         _empty(workspace.root / _GONE)
     if any(unit.kind == CacheKind.BUNDLES for unit in removed):
         _drop_contents(workspace)
-    return Removal(tuple(removed), tuple(kept))
+    return CacheRemoval(tuple(removed), tuple(kept))
 
 
-def remove_kind(workspace: Workspace, kind: CacheKind) -> Removal:
+def remove_kind(workspace: Workspace, kind: CacheKind) -> CacheRemoval:
     """Removes all of one kind; while other runs are active, only what they do not use.
 
     Raises:
@@ -86,7 +86,7 @@ def remove_kind(workspace: Workspace, kind: CacheKind) -> Removal:
     require_ours(workspace.root)
     folder = workspace.root / kind
     if not folder.is_symlink() and not folder.is_dir():
-        return Removal()
+        return CacheRemoval()
     whole = Unit(kind, "", folder, 0.0, tree_size(folder))
     with alone(workspace) as free:
         if free:
@@ -94,11 +94,11 @@ def remove_kind(workspace: Workspace, kind: CacheKind) -> Removal:
             _drop_locks(workspace.locks, kind)
     _empty(workspace.root / _GONE)
     if free:
-        return Removal((whole,))
+        return CacheRemoval((whole,))
     return remove_units(workspace, [unit for unit in find_units(workspace) if unit.kind == kind])
 
 
-def keep_below(workspace: Workspace, limit_bytes: int) -> Removal:
+def keep_below(workspace: Workspace, limit_bytes: int) -> CacheRemoval:
     """Removes the least recently used parts until the cache has at most `limit_bytes`.
 
     Keeps what this run has used, and the state of recipes, which is small. What cannot be removed
@@ -117,7 +117,7 @@ def keep_below(workspace: Workspace, limit_bytes: int) -> Removal:
             chosen.append(unit)
             excess_bytes -= unit.size_bytes
     if not chosen:
-        return Removal()
+        return CacheRemoval()
     return remove_units(workspace, chosen, time.monotonic() + _PATIENCE_S)
 
 

@@ -38,7 +38,7 @@ from etdeploy.farm.model import (
 )
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, listed
-from etdeploy.farm.night.parts import Parts, Prepare
+from etdeploy.farm.night.parts import NightDependencies, Prepare
 from etdeploy.farm.night.real import (
     StoreShelf,
     SystemClock,
@@ -53,7 +53,7 @@ from etdeploy.farm.spec.matrix import NightPlan, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
 from etdeploy.farm.spec.written import prepare_results
 from etdeploy.graph.tasks.slots import Slots, heavy_at_once
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 
 if TYPE_CHECKING:
     from etdeploy.farm.report.model import NightReport
@@ -161,7 +161,7 @@ class _Whole:
         self,
         wish: Wish,
         loaded: LoadedFarm,
-        place: Place,
+        place: HistoryLocation,
         display: console.TaskDisplay,
         watch: Watch,
     ) -> None:
@@ -189,7 +189,7 @@ class _Whole:
             engine = stack.enter_context(opening)
             named = self._name_unsatisfied(engine)
             self._wait()
-            parts = Parts(
+            parts = NightDependencies(
                 prepare=self._preparer(slots, workspace),
                 shelf=StoreShelf(self._place, f"farm {farm.name}"),
                 plan=self._plan,
@@ -257,9 +257,9 @@ class _Whole:
             self._clock.sleep(min(60.0, left_s))
 
     def _preparer(self, slots: Slots, workspace: Workspace) -> Prepare:
-        from etdeploy.farm.work.prepare import Prepared, prepare
+        from etdeploy.farm.work.prepare import PreparedParcels, prepare
 
-        def made(wanted: Mapping[str, Sequence[Offer]]) -> Prepared:
+        def made(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
             return prepare(
                 self._loaded.recipes, wanted, self._output, self._display,
                 slots=slots, workspace=workspace, apps=self._loaded.farm.apps,
@@ -272,7 +272,7 @@ class _Whole:
 
 
 def _concluded(
-    loaded: LoadedFarm, place: Place, end: NightEnd, reports: list[str]
+    loaded: LoadedFarm, place: HistoryLocation, end: NightEnd, reports: list[str]
 ) -> tuple[NightReport | None, EtdeployError | None]:
     """Judges the night, writes its reports and tells who wants to know.
 
@@ -313,7 +313,7 @@ def _concluded(
 class Judged:
     """Verdicts on recipes and devices, as soon as all repeats have ended."""
 
-    def __init__(self, loaded: LoadedFarm, place: Place) -> None:
+    def __init__(self, loaded: LoadedFarm, place: HistoryLocation) -> None:
         self._loaded, self._place = loaded, place
         self._states: dict[str, VisitState] = {}
 

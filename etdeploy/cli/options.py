@@ -16,7 +16,7 @@ from etdeploy.core.errors import UsageError
 if TYPE_CHECKING:
     from etdeploy.farm.report.source import Settings
     from etdeploy.graph.job import AppWish
-    from etdeploy.history.place import Place
+    from etdeploy.history.place import HistoryLocation
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -344,7 +344,7 @@ class NamedFarm:
     """A farm's settings, its history, and its name; without a farm.yaml any farm's."""
 
     settings: Settings
-    place: Place
+    place: HistoryLocation
     name: str | None
 
 

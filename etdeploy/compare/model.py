@@ -59,7 +59,7 @@ class Ratio(Value):
     high: float | None
 
 
-class Pair(Value):
+class StartPair(Value):
     """Two starts that followed each other.
 
     Attributes:
@@ -127,7 +127,7 @@ class Comparison(Value):
     a: Side
     b: Side
     ratio: Ratio | None
-    pairs: tuple[Pair, ...]
+    pairs: tuple[StartPair, ...]
     verdict: Verdict
     reason: str
     statistic: Statistic = Statistic.MEDIAN

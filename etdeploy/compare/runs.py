@@ -25,9 +25,9 @@ from etdeploy.compare.model import (
     Comparison,
     OperatorChange,
     OutputDifference,
-    Pair,
     Ratio,
     Side,
+    StartPair,
     Verdict,
     judge,
     why,
@@ -111,9 +111,10 @@ def _ratio(usable: Usable, paired: bool) -> Ratio:
     return unpaired_ratio(usable.a_ms, usable.b_ms)
 
 
-def _pairs(usable: Usable) -> tuple[Pair, ...]:
+def _pairs(usable: Usable) -> tuple[StartPair, ...]:
     return tuple(
-        Pair(a_ms=a, b_ms=b, ratio=b / a) for a, b in zip(usable.a_ms, usable.b_ms, strict=True)
+        StartPair(a_ms=a, b_ms=b, ratio=b / a)
+        for a, b in zip(usable.a_ms, usable.b_ms, strict=True)
     )
 
 

@@ -18,7 +18,7 @@ from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
-from etdeploy.export.hf.config import Refusal
+from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import has_tokenizer
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.spec import ExportSpec
@@ -162,11 +162,11 @@ def check_language_model(spec: ExportSpec) -> str | None:
 def _check_text(spec: ExportSpec, text: NamedText) -> None:
     found = read_excerpt(text)
     folder = spec.hf.folder if spec.hf else None
-    if not isinstance(found, Refusal) and folder and not has_tokenizer(Path(folder)):
+    if not isinstance(found, ConfigProblem) and folder and not has_tokenizer(Path(folder)):
         if text.is_bundled:
             return
         found = no_tokenizer(text, "the model comes without a tokenizer")
-    if isinstance(found, Refusal):
+    if isinstance(found, ConfigProblem):
         raise ExportError(found.message, place=spec.place(*found.key), remedy=found.remedy)
 
 

@@ -47,7 +47,7 @@ from etdeploy.program.folder import (
     Stored,
     TensorFile,
 )
-from etdeploy.program.model import Method, Plain, Program, TensorInfo
+from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -309,7 +309,7 @@ def _write_inputs(
     (folder / name).mkdir(exist_ok=True)
     files: list[Stored] = []
     for index, info in enumerate(method.inputs):
-        if isinstance(info, Plain):
+        if isinstance(info, PlainValue):
             files.append(info)
             continue
         if info is None:

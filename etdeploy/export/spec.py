@@ -23,7 +23,7 @@ from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
 from etdeploy.program.folder import FORWARD, Provenance
 from etdeploy.program.model import Program
 from etdeploy.program.text.template import Speech
-from etdeploy.recipe.document import KeyPath, Place
+from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.paths import NO_TEXT
 
@@ -204,7 +204,7 @@ class ExportSpec(Value):
 
 def export_spec(
     recipe: Recipe,
-    places: Mapping[KeyPath, Place] = MappingProxyType({}),
+    places: Mapping[KeyPath, SourceLocation] = MappingProxyType({}),
     arch: str | None = None,
 ) -> ExportSpec:
     """Takes from a recipe what determines the program.
@@ -309,7 +309,7 @@ def _hf_model(model: Model) -> HfModel | None:
     return HfModel(id=model.hf, revision=model.revision or "main", remote_code=code)
 
 
-def _refuse_inputs(recipe: Recipe, places: Mapping[KeyPath, Place]) -> None:
+def _refuse_inputs(recipe: Recipe, places: Mapping[KeyPath, SourceLocation]) -> None:
     if recipe.benchmark.inputs:
         place = str(places.get(("benchmark", "inputs"), "benchmark.inputs"))
         message = "the inputs of a finished program are random; no function can make them"

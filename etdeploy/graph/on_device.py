@@ -37,7 +37,7 @@ from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.runner.model import BuiltRunner
 
 if TYPE_CHECKING:
-    from etdeploy.bench.measure import Prepared
+    from etdeploy.bench.measure import PreparedMeasurement
 
 
 def bundle_step(resolved: Resolved) -> Step:
@@ -160,12 +160,12 @@ def pushed_line(report: PushReport) -> str:
     )
 
 
-def prepared(job: Job) -> Prepared:
+def prepared(job: Job) -> PreparedMeasurement:
     """What the steps before the measurement made."""
-    from etdeploy.bench.measure import Prepared
+    from etdeploy.bench.measure import PreparedMeasurement
 
     exported, program = load_program(job)
-    return Prepared(
+    return PreparedMeasurement(
         Bundle.load(stage_path(job, StepName.BUNDLE)),
         job.loaded,
         Path(exported.folder),

@@ -14,7 +14,7 @@ from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, StoreError, UsageError
 from etdeploy.core.values import Kind
 from etdeploy.history.metrics import metrics_of
-from etdeploy.history.place import Place, place_of
+from etdeploy.history.place import HistoryLocation, place_of
 from etdeploy.history.series import Series, series_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _outputs_ok(record: RunRecord) -> bool | None:
 _SHORTEST = 4
 
 
-def find_kept(text: str, output: Path, place: Place | None) -> StoredRun:
+def find_kept(text: str, output: Path, place: HistoryLocation | None) -> StoredRun:
     """The run that `text` names, in the output folder or else in the history.
 
     Args:
@@ -174,7 +174,7 @@ def find_anywhere(text: str, output: Path) -> StoredRun:
         return find_kept(text, output, place)
 
 
-def _in_history(text: str, output: Path, place: Place) -> StoredRun | None:
+def _in_history(text: str, output: Path, place: HistoryLocation) -> StoredRun | None:
     if place.file and not place.file.is_file():
         return None
     from etdeploy.history.store.store import open_store

@@ -15,7 +15,7 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.files.basic import read_text, write_atomic
 from etdeploy.core.files.locks import briefly
-from etdeploy.history.place import Place, data_folder, place_of
+from etdeploy.history.place import HistoryLocation, data_folder, place_of
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -57,7 +57,7 @@ def keep(run: StoredRun) -> None:
             _refused(run, place, error)
 
 
-def bring_in(place: Place, at_most: int | None = None) -> int:
+def bring_in(place: HistoryLocation, at_most: int | None = None) -> int:
     """Imports the records that wait for a history, and returns how many were new.
 
     Records that are gone, or cannot be read, are taken off the list with a warning.
@@ -88,7 +88,7 @@ def bring_in(place: Place, at_most: int | None = None) -> int:
     return new
 
 
-def _keep(run: StoredRun, place: Place) -> None:
+def _keep(run: StoredRun, place: HistoryLocation) -> None:
     from etdeploy.history.store.store import open_store
 
     with open_store(place) as store:
@@ -96,7 +96,7 @@ def _keep(run: StoredRun, place: Place) -> None:
     bring_in(place, _AT_ONCE)
 
 
-def _refused(run: StoredRun, place: Place | None, error: Exception) -> None:
+def _refused(run: StoredRun, place: HistoryLocation | None, error: Exception) -> None:
     """Says why, and notes the record for later."""
     bug = not isinstance(error, EtdeployError)
     why = f"{type(error).__name__}: {error}" if bug else str(error)
@@ -108,7 +108,7 @@ def _refused(run: StoredRun, place: Place | None, error: Exception) -> None:
         _say(by_hand(run.record_path))
 
 
-def _wait(run: StoredRun, place: Place) -> None:
+def _wait(run: StoredRun, place: HistoryLocation) -> None:
     try:
         note(run.record_path, place)
     except OSError as error:
@@ -149,7 +149,7 @@ class Pending:
     store: str
 
 
-def note(record: Path, place: Place) -> None:
+def note(record: Path, place: HistoryLocation) -> None:
     """Adds a record to the list.
 
     Raises:
@@ -159,7 +159,7 @@ def note(record: Path, place: Place) -> None:
         stream.write(_line(Pending(record.absolute(), place.shown)))
 
 
-def waiting(place: Place) -> list[Pending]:
+def waiting(place: HistoryLocation) -> list[Pending]:
     """The records that wait for this history."""
     return [entry for entry in _entries() if entry.store == place.shown]
 

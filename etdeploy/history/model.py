@@ -70,9 +70,9 @@ def _revision(entry: HistoryEntry) -> str:
     return (entry.git_revision or "outside a repository")[:_SHORT] + changed
 
 
-def _point(entry: HistoryEntry, metric: str) -> Point:
+def _point(entry: HistoryEntry, metric: str) -> TrendPoint:
     remark = entry.disturbed or ("" if entry.outputs_ok is not False else "wrong outputs")
-    return Point(
+    return TrendPoint(
         run_id=entry.run_id,
         started_at=entry.started_at,
         value=entry.metrics.get(metric),
@@ -100,7 +100,7 @@ def _change(used: Sequence[HistoryEntry], step: LevelShift) -> LevelChange:
     )
 
 
-class Point(Value):
+class TrendPoint(Value):
     """A run in a trend.
 
     Attributes:
@@ -164,7 +164,7 @@ class Trend(Value):
     series: Series
     metric: str
     runs: int
-    points: tuple[Point, ...]
+    points: tuple[TrendPoint, ...]
     changes: tuple[LevelChange, ...]
     median: float | None
     spread_percent: float | None

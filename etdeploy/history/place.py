@@ -24,7 +24,7 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class Place:
+class HistoryLocation:
     """Where a history is.
 
     Attributes:
@@ -50,7 +50,7 @@ def default_file() -> Path:
     return data_folder() / _FILE
 
 
-def place_of(named: str | None = None) -> Place | None:
+def place_of(named: str | None = None) -> HistoryLocation | None:
     """The history that a command line or the environment names; by default the user's own.
 
     Args:
@@ -80,7 +80,7 @@ def place_of(named: str | None = None) -> Place | None:
     return _postgres(chosen, rest, origin)
 
 
-def required_place(named: str | None) -> Place:
+def required_place(named: str | None) -> HistoryLocation:
     """The same for a verb that needs a history.
 
     Raises:
@@ -96,7 +96,7 @@ def required_place(named: str | None) -> Place:
     return place
 
 
-def option_for(place: Place) -> str:
+def option_for(place: HistoryLocation) -> str:
     """` --store PLACE` for a command that is to use this history; empty if it does by default."""
     try:
         is_default = place == place_of()
@@ -105,15 +105,15 @@ def option_for(place: Place) -> str:
     return "" if is_default else f" --store {quoted(place.shown)}"
 
 
-def _sqlite(path: Path) -> Place:
+def _sqlite(path: Path) -> HistoryLocation:
     try:
         file = path.expanduser().absolute()
     except RuntimeError as error:  # ~nobody
         raise StoreError(f"this is not a path: {error}", place=str(path)) from error
-    return Place(shown=str(file), file=file)
+    return HistoryLocation(shown=str(file), file=file)
 
 
-def _postgres(url: str, rest: str, origin: str) -> Place:
+def _postgres(url: str, rest: str, origin: str) -> HistoryLocation:
     try:
         parts = urlsplit(f"postgresql://{rest}")
         port = f":{parts.port}" if parts.port else ""
@@ -121,7 +121,9 @@ def _postgres(url: str, rest: str, origin: str) -> Place:
         raise _refused("this is not a URL of PostgreSQL", origin) from error
     user = f"{parts.username}@" if parts.username else ""
     # What follows a question mark may be a password, too.
-    return Place(shown=f"postgresql://{user}{parts.hostname or ''}{port}{parts.path}", url=url)
+    return HistoryLocation(
+        shown=f"postgresql://{user}{parts.hostname or ''}{port}{parts.path}", url=url
+    )
 
 
 def _refused(message: str, origin: str) -> StoreError:

@@ -19,7 +19,14 @@ from etdeploy.core.files.results import ResultFile
 from etdeploy.core.layout import sparkline
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.metrics import shown, title
-from etdeploy.history.model import Check, CheckVerdict, FindingKind, MetricFinding, Point, Trend
+from etdeploy.history.model import (
+    Check,
+    CheckVerdict,
+    FindingKind,
+    MetricFinding,
+    Trend,
+    TrendPoint,
+)
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
@@ -132,7 +139,7 @@ def _latest(trend: Trend) -> Iterator[str]:
     yield from (f"  {line}" for line in text.splitlines())
 
 
-def _point_row(metric: str, point: Point) -> tuple[object, ...]:
+def _point_row(metric: str, point: TrendPoint) -> tuple[object, ...]:
     value = None if point.value is None else shown(metric, point.value)
     remark = point.remark if point.used else f"not used: {point.remark or 'no such number'}"
     spread = _percent(point.spread_percent)

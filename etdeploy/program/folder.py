@@ -16,7 +16,7 @@ from typing import Any
 
 from etdeploy.core.values import Value
 from etdeploy.program.generation import Generation
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 from etdeploy.program.quality import OutputLoss
 
 PROGRAM_FILE = "program.pte"
@@ -52,7 +52,7 @@ class TensorFile(Value):
 
 
 # An input or output; plain values are in `export.json` itself.
-Stored = TensorFile | Plain
+Stored = TensorFile | PlainValue
 
 
 class OutputQuantization(Value):

@@ -20,7 +20,7 @@ from etdeploy.program.model import (
     Delegate,
     Method,
     Operator,
-    Plain,
+    PlainValue,
     Program,
     TensorInfo,
     backend_shares,
@@ -112,19 +112,19 @@ def _value(plan: Table, index: int) -> TensorInfo | None:
     )
 
 
-def _plain(plan: Table, index: int) -> Plain | None:
+def _plain(plan: Table, index: int) -> PlainValue | None:
     """The value as a number, a boolean or None; None if it is of any other kind."""
     value = plan.table_at(_PLAN_VALUES, index)
     kind, content = value.uint8(_UNION_TYPE), value.table(_UNION_VALUE)
     if kind == _NULL:
-        return Plain(kind="None")
+        return PlainValue(kind="None")
     if kind == _INT:
-        return Plain(kind="Int", value=content.int64(0) if content else 0)
+        return PlainValue(kind="Int", value=content.int64(0) if content else 0)
     if kind == _BOOL:
-        return Plain(kind="Bool", value=bool(content and content.uint8(0)))
+        return PlainValue(kind="Bool", value=bool(content and content.uint8(0)))
     if kind == _DOUBLE:
         number = content.float64(0) if content else 0.0
-        return Plain(kind="Double", value=number if math.isfinite(number) else None)
+        return PlainValue(kind="Double", value=number if math.isfinite(number) else None)
     return None
 
 
@@ -269,11 +269,11 @@ def describe(program: Program, title: str) -> str:
     return "\n".join(lines)
 
 
-def describe_tensor(info: TensorInfo | Plain | None) -> str:
+def describe_tensor(info: TensorInfo | PlainValue | None) -> str:
     """`float32 [1, 3, 224, 224]`, with the largest size of a dynamic shape; `int 5` for a value."""
     if info is None:
         return "no tensor"
-    if isinstance(info, Plain):
+    if isinstance(info, PlainValue):
         return "None" if info.kind == "None" else f"{info.dtype} {info.value}"
     shape = f"[{', '.join(map(str, info.shape))}]"
     return f"{info.dtype} {'up to ' if info.dynamic else ''}{shape}"

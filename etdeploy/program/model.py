@@ -18,7 +18,7 @@ class TensorInfo(Value):
     dynamic: bool = False
 
 
-class Plain(Value):
+class PlainValue(Value):
     """An input or output that is not a tensor.
 
     Attributes:
@@ -84,7 +84,7 @@ class Method(Value):
     """
 
     name: str
-    inputs: tuple[TensorInfo | Plain | None, ...]
+    inputs: tuple[TensorInfo | PlainValue | None, ...]
     outputs: tuple[TensorInfo | None, ...]
     operators: tuple[Operator, ...]
     delegates: tuple[Delegate, ...]

@@ -22,7 +22,7 @@ KeyPath = tuple["str | int", ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """Where something is; line and column count from 1, `line` is None for an override.
 
     Paths here are relative to `folder`.
@@ -72,7 +72,7 @@ class Document:
     """Plain data, and the place of each key (or item) by its path in the data."""
 
     data: dict[str, Any]
-    places: dict[KeyPath, Place]
+    places: dict[KeyPath, SourceLocation]
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -96,7 +96,7 @@ def read_document(path: Path, kind: FileKind = RECIPE) -> Document:
             remedy="Save it as UTF-8.",
         ) from None
     node = compose(text, shown, kind.noun)
-    top = Place(shown, 1, 1, path.resolve().parent)
+    top = SourceLocation(shown, 1, 1, path.resolve().parent)
     if node is None:
         raise RecipeError([Problem(str(top), "the file is empty")], remedy=kind.smallest)
     if not isinstance(node, yaml.MappingNode):
@@ -134,7 +134,7 @@ class _Walk:
     def __init__(self, file: str, folder: Path) -> None:
         self.file = file
         self.folder = folder
-        self.places: dict[KeyPath, Place] = {}
+        self.places: dict[KeyPath, SourceLocation] = {}
         self.problems: list[Problem] = []
         self._scalars = LOADER("")
         self._count = 0
@@ -217,9 +217,9 @@ class _Walk:
     def _problem(self, node: yaml.Node, message: str) -> None:
         self.problems.append(Problem(str(self._place(node)), message))
 
-    def _place(self, node: yaml.Node) -> Place:
+    def _place(self, node: yaml.Node) -> SourceLocation:
         mark = node.start_mark
-        return Place(self.file, mark.line + 1, mark.column + 1, self.folder)
+        return SourceLocation(self.file, mark.line + 1, mark.column + 1, self.folder)
 
 
 def _shown(path: Path) -> str:
@@ -256,7 +256,7 @@ def compose(text: str, shown: str, noun: str = "a recipe") -> yaml.Node | None:
                 depth -= 1
             if depth > _MAX_DEPTH:
                 mark: Any = event.start_mark
-                place = Place(shown, mark.line + 1, mark.column + 1)
+                place = SourceLocation(shown, mark.line + 1, mark.column + 1)
                 raise RecipeError([Problem(str(place), f"more than {_MAX_DEPTH} levels deep")])
         node: yaml.Node | None = yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
@@ -269,9 +269,9 @@ def _syntax_problem(file: str, text: str, error: yaml.YAMLError, noun: str) -> P
     what = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is None:
         bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
-        place = _after(file, text[: bad.start()]) if bad else Place(file)
+        place = _after(file, text[: bad.start()]) if bad else SourceLocation(file)
         return Problem(str(place), f"this is not YAML: {what}")
-    place = Place(file, mark.line + 1, mark.column + 1)
+    place = SourceLocation(file, mark.line + 1, mark.column + 1)
     if text[_offset(text, mark) :].startswith("\t"):
         return Problem(str(place), "this is not YAML: a tab indents here", "use spaces")
     if "another document" in what:
@@ -287,6 +287,6 @@ def _offset(text: str, mark: Any) -> int:
     return sum(map(len, lines)) + int(mark.column)
 
 
-def _after(file: str, text: str) -> Place:
+def _after(file: str, text: str) -> SourceLocation:
     """The place right after `text`."""
-    return Place(file, text.count("\n") + 1, len(text) - text.rfind("\n"))
+    return SourceLocation(file, text.count("\n") + 1, len(text) - text.rfind("\n"))

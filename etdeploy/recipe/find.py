@@ -11,7 +11,7 @@ from etdeploy.core.errors import Problem, RecipeError, UsageError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import plugin_folder, plugin_names, plugin_owner
 from etdeploy.core.resources import resource_folder
-from etdeploy.recipe.document import Place
+from etdeploy.recipe.document import SourceLocation
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -21,7 +21,7 @@ def bundled_recipes() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in resource_folder("recipes").glob("*.yaml")))
 
 
-def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
+def find_recipe(name: str, folder: Path, place: SourceLocation | None = None) -> Path:
     """The file of a bundled name, of a path relative to `folder`, or of `package/recipe`.
 
     Args:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.resources import resource_folder
-from etdeploy.recipe.document import Document, KeyPath, Place, parse_value, read_document
+from etdeploy.recipe.document import Document, KeyPath, SourceLocation, parse_value, read_document
 from etdeploy.recipe.find import bundled_recipes, find_recipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import absolute_paths
@@ -52,7 +52,7 @@ class LoadedRecipe:
     path: Path
     recipe: Recipe
     files: tuple[tuple[Path, str], ...]
-    places: Mapping[KeyPath, Place] = field(default_factory=dict)
+    places: Mapping[KeyPath, SourceLocation] = field(default_factory=dict)
 
     def is_chosen(self, *keys: str) -> bool:
         """Whether the user gave the value of a key: no default, and none of a bundled recipe's."""
@@ -236,7 +236,7 @@ def _put(
     shown: str,
     folder: Path | None = None,
 ) -> None:
-    place = Place(shown, folder=folder or Path.cwd())
+    place = SourceLocation(shown, folder=folder or Path.cwd())
     nested = value
     for part in reversed(keys):
         nested = {part: nested}
@@ -255,8 +255,10 @@ def _is_section(data: Any, keys: tuple[str, ...]) -> bool:
     return isinstance(data, dict)
 
 
-def _places_below(path: KeyPath, value: Any, place: Place) -> dict[KeyPath, Place]:
-    found: dict[KeyPath, Place] = {}
+def _places_below(
+    path: KeyPath, value: Any, place: SourceLocation
+) -> dict[KeyPath, SourceLocation]:
+    found: dict[KeyPath, SourceLocation] = {}
     for key, child in value.items() if isinstance(value, dict) else ():
         below = (*path, key)
         found[below] = place

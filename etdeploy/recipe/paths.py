@@ -12,7 +12,7 @@ from typing import Any
 
 from etdeploy.core.errors import Problem
 from etdeploy.core.files.basic import not_regular
-from etdeploy.recipe.document import Document, Place
+from etdeploy.recipe.document import Document, SourceLocation
 from etdeploy.recipe.find import resolved
 
 EVALUATE = ("export", "generation", "evaluate")
@@ -105,7 +105,7 @@ def _is_path(name: str) -> bool:
     return name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
 
 
-def _no_model(place: Place, key: str, name: str) -> Problem:
+def _no_model(place: SourceLocation, key: str, name: str) -> Problem:
     return Problem(
         str(place),
         f"{key}: {name!r} is neither a folder nor an id on the Hugging Face hub",
@@ -113,7 +113,9 @@ def _no_model(place: Place, key: str, name: str) -> Problem:
     )
 
 
-def _existing(place: Place, key: str, name: str, *, folder: bool) -> tuple[str, Problem | None]:
+def _existing(
+    place: SourceLocation, key: str, name: str, *, folder: bool
+) -> tuple[str, Problem | None]:
     kind = "folder" if folder else "file"
     try:
         path = resolved(place.folder, name)

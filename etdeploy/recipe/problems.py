@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from etdeploy.core.errors import Problem
-from etdeploy.recipe.document import Document, KeyPath, Place
+from etdeploy.recipe.document import Document, KeyPath, SourceLocation
 from etdeploy.recipe.model import Recipe, section_of
 from etdeploy.recipe.rules import RULES, recipe_rules
 
@@ -32,7 +32,7 @@ _KINDS: Mapping[str, str] = {
 _Top = tuple[type[BaseModel], str]
 _RECIPE: _Top = (Recipe, "a recipe")
 # A place, what is wrong there, and what may be meant.
-Found = tuple[Place, str, str | None]
+Found = tuple[SourceLocation, str, str | None]
 
 
 def translate(error: ValidationError, document: Document) -> list[Problem]:
@@ -96,7 +96,7 @@ def _is_rule(details: ErrorDetails) -> bool:
     return details["type"] == "value_error" and details["loc"][:1] in places
 
 
-def place_of(document: Document, location: KeyPath) -> Place:
+def place_of(document: Document, location: KeyPath) -> SourceLocation:
     """The place of the key, or of the nearest section that contains it."""
     for length in range(len(location), 0, -1):
         if location[:length] in document.places:

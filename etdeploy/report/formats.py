@@ -26,8 +26,8 @@ from etdeploy.report.html.blocks import (
     Cell,
     Figure,
     Page,
+    PageSection,
     Record,
-    Section,
     Table,
     Text,
     code,
@@ -258,12 +258,12 @@ def several_page(report: Report) -> Page:
     timed = [run for run in runs if not run.record.simulated]
     records = tuple(Record(i, run.name, f"{run.record.run_id}.json") for i, run in enumerate(runs))
     sections = [
-        Section("verdicts", "Verdicts", tuple(_verdicts(report))),
-        Section("latency", "Latency", tuple(_latency(timed))),
-        Section("profile", "Where the time goes", tuple(_profile(runs))),
-        Section("outputs", "Outputs", tuple(_outputs(report))),
-        Section("differences", "What differs", tuple(_differences(runs))),
-        Section("records", "Records", records),
+        PageSection("verdicts", "Verdicts", tuple(_verdicts(report))),
+        PageSection("latency", "Latency", tuple(_latency(timed))),
+        PageSection("profile", "Where the time goes", tuple(_profile(runs))),
+        PageSection("outputs", "Outputs", tuple(_outputs(report))),
+        PageSection("differences", "What differs", tuple(_differences(runs))),
+        PageSection("records", "Records", records),
     ]
     verdicts = dict.fromkeys(c.verdict for c in report.comparisons)
     return Page(

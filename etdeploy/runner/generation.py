@@ -66,7 +66,7 @@ class Sampling(Value):
         return tuple(repr(getattr(self, name)) for name in type(self).model_fields)
 
 
-class Point(Value):
+class PromptRun(Value):
     """One prompt, with what is generated after it.
 
     Attributes:
@@ -174,7 +174,7 @@ def request_lines(
     methods: Sequence[GenerationMethod],
     sampling: Sampling,
     stop_ids: Sequence[int],
-    points: Sequence[Point],
+    points: Sequence[PromptRun],
     rewind: int | None = None,
     logit_ids: Sequence[int] = (),
 ) -> str:

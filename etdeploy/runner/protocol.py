@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from etdeploy.core.errors import RunError
 from etdeploy.core.values import Value
 from etdeploy.program.folder import Stored
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 
 
 class RunnerOutput(Value):
@@ -173,7 +173,7 @@ def inputs_list(inputs: Sequence[Stored]) -> str:
 
 
 def _line(value: Stored) -> str:
-    if isinstance(value, Plain):
+    if isinstance(value, PlainValue):
         # A Double as Python writes it is read back as the same number; True stands for 1.
         number = int(value.value) if isinstance(value.value, bool) else value.value
         return value.kind if value.kind == "None" else f"{value.kind} {number}"

@@ -12,13 +12,13 @@ from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress
 from etdeploy.history.nights import Shelved, host_of
-from etdeploy.history.place import Place, place_of
+from etdeploy.history.place import HistoryLocation, place_of
 from etdeploy.shelf.reservations import myself, this_host
 
 _MOST_NAMED = 12
 
 
-def find_device(text: str, place: Place) -> Shelved:
+def find_device(text: str, place: HistoryLocation) -> Shelved:
     """The device that somebody means, to be reserved or set aside.
 
     Args:
@@ -43,7 +43,7 @@ def find_device(text: str, place: Place) -> Shelved:
         raise
 
 
-def find_kept(text: str, place: Place) -> Shelved:
+def find_kept(text: str, place: HistoryLocation) -> Shelved:
     """The same for one that is to be given back, and that may be gone or off.
 
     Raises:
@@ -72,7 +72,7 @@ def chosen(known: Iterable[Shelved], text: str, here: str) -> Shelved | None:
     return next(iter(found.values()), None)
 
 
-def known_devices(place: Place) -> list[Shelved]:
+def known_devices(place: HistoryLocation) -> list[Shelved]:
     """Devices that were measured, reserved or set aside.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from etdeploy.history.nights import Quarantined as Quarantined
 from etdeploy.history.nights import Shelved as Shelved
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 
 
 def quarantined(
@@ -16,7 +16,7 @@ def quarantined(
     return next((each for each in kept if each.is_of(identity, host, device)), None)
 
 
-def set_aside(place: Place, device: Shelved, reason: str, by: str) -> Quarantined:
+def set_aside(place: HistoryLocation, device: Shelved, reason: str, by: str) -> Quarantined:
     """Sets a device aside; one that is already gets the new reason.
 
     Args:
@@ -36,7 +36,7 @@ def set_aside(place: Place, device: Shelved, reason: str, by: str) -> Quarantine
         return shelf.set_aside(connection, device, reason, by)
 
 
-def release(place: Place, device: Shelved) -> Quarantined | None:
+def release(place: HistoryLocation, device: Shelved) -> Quarantined | None:
     """Lets nights use a device again, and returns why it was set aside; None if it was not.
 
     Raises:
@@ -55,7 +55,7 @@ def release(place: Place, device: Shelved) -> Quarantined | None:
         return kept
 
 
-def all_of(place: Place) -> tuple[Quarantined, ...]:
+def all_of(place: HistoryLocation) -> tuple[Quarantined, ...]:
     """Every device that is set aside, the earliest first.
 
     Raises:

@@ -13,7 +13,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.history.nights import Reservation as Reservation
 from etdeploy.history.nights import Shelved as Shelved
-from etdeploy.history.place import Place, option_for
+from etdeploy.history.place import HistoryLocation, option_for
 
 
 def covering(
@@ -62,7 +62,7 @@ def duration(seconds: float) -> str:
 
 
 def reserve(
-    place: Place, device: Shelved, owner: str, for_s: float, note: str = ""
+    place: HistoryLocation, device: Shelved, owner: str, for_s: float, note: str = ""
 ) -> tuple[Reservation, str | None]:
     """Reserves a device; the owner's earlier reservation of it is replaced.
 
@@ -95,7 +95,9 @@ def reserve(
         return made, shelf.busy_in(connection, device)
 
 
-def release(place: Place, device: Shelved, me: str, *, force: bool = False) -> Reservation | None:
+def release(
+    place: HistoryLocation, device: Shelved, me: str, *, force: bool = False
+) -> Reservation | None:
     """Ends a reservation, and returns what it was; None if there was none.
 
     Args:
@@ -129,7 +131,7 @@ def release(place: Place, device: Shelved, me: str, *, force: bool = False) -> R
         return kept
 
 
-def active(place: Place) -> tuple[Reservation, ...]:
+def active(place: HistoryLocation) -> tuple[Reservation, ...]:
     """All reservations that have not ended, by the database's clock; the first to end comes first.
 
     Raises:

@@ -17,7 +17,7 @@ from executorch.runtime import Runtime
 
 from etdeploy.export.worker.tracing.tensors import NamedValue, losses, with_strides
 from etdeploy.program.folder import BY_PIXEL, Provenance, Stored, load_provenance
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 from etdeploy.program.quality import OutputLoss
 
 
@@ -58,7 +58,7 @@ def _told(loss: OutputLoss) -> dict[str, Any]:
 
 
 def _read(folder: Path, tensor: Stored) -> Any:
-    if isinstance(tensor, Plain):
+    if isinstance(tensor, PlainValue):
         return tensor.value
     data = bytearray((folder / tensor.path).read_bytes())
     return torch.frombuffer(data, dtype=getattr(torch, tensor.dtype)).reshape(tensor.shape)

@@ -18,7 +18,7 @@ from etdeploy.core.errors import EtdeployError
 from etdeploy.core.processes import process
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.engine.dask.host.serve import serve_host
-from etdeploy.farm.engine.dask.host.work import Parts
+from etdeploy.farm.engine.dask.host.work import HostDependencies
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.spec.model import Tls
 
@@ -28,7 +28,7 @@ def offer_of(identity: str, host: str) -> Offer:
     return Offer(identity=identity, name=facts.name, host=host, facts=facts)
 
 
-def parts(name: str, folder: Path, output: Path) -> Parts:
+def parts(name: str, folder: Path, output: Path) -> HostDependencies:
     def plugged() -> list[Offer]:
         phones = (folder / f"{name}.phones").read_text().split()
         return [offer_of(identity, name) for identity in phones]
@@ -55,7 +55,7 @@ def parts(name: str, folder: Path, output: Path) -> Parts:
         tell(f"{step} {offer.name}")
         return offer.model_copy(update={"problem": "" if step == "reconnect" else "broken"})
 
-    return Parts(plugged, attempt, recover)
+    return HostDependencies(plugged, attempt, recover)
 
 
 def ended(order: Order, fate: Fate, record: Path | None) -> AttemptResult:
@@ -81,7 +81,7 @@ def main(
     scheduler: str,
     folder: str,
     *tls: str,
-    made: Callable[[str, Path, Path], Parts] = parts,
+    made: Callable[[str, Path, Path], HostDependencies] = parts,
     list_every_s: float = 0.2,
 ) -> int:
     def tell(text: str) -> None:

@@ -15,7 +15,7 @@ from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Offer, Parcel, Visit
 from etdeploy.farm.night.background import AtOnce
 from etdeploy.farm.night.model import Event, NightEnd
-from etdeploy.farm.night.parts import Pace, Parts, Plan
+from etdeploy.farm.night.parts import NightDependencies, Pace, Plan
 from etdeploy.farm.night.planning import Times
 from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, LoadedFarm
@@ -126,7 +126,7 @@ class SimNight:
 
     def run(self) -> NightEnd:
         """Runs the night, or goes on with it."""
-        parts = Parts(
+        parts = NightDependencies(
             prepare=self.prepare,
             shelf=self.shelf,
             plan=self.plan,

@@ -19,7 +19,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.processes import process
 from etdeploy.farm.engine.dask.host.local import LocalParts
-from etdeploy.farm.engine.dask.host.work import Parts
+from etdeploy.farm.engine.dask.host.work import HostDependencies
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work import child
 from tests.support.farm_host import ended, main, offer_of
@@ -42,7 +42,7 @@ say end
 """
 
 
-def parts(name: str, folder: Path, output: Path) -> Parts:
+def parts(name: str, folder: Path, output: Path) -> HostDependencies:
     """All phones of the host, simulated and real."""
     real = RealPhones.of_host(folder, name)
     simulated = simulated_parts(name, folder, output)
@@ -63,10 +63,10 @@ def parts(name: str, folder: Path, output: Path) -> Parts:
     def recover(offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
         return (own if offer.name in identities else simulated).recover(offer, step, tell)
 
-    return Parts(plugged, attempt, recover)
+    return HostDependencies(plugged, attempt, recover)
 
 
-def _real_parts(name: str, real: RealPhones, output: Path) -> Parts:
+def _real_parts(name: str, real: RealPhones, output: Path) -> HostDependencies:
     os.environ |= real.environment
     vars(child)["_START"] = _CHILD
     return LocalParts(Workspace.opened(), output, name, tuple(real.names.values()), ()).parts()
@@ -76,7 +76,7 @@ def phones_on(folder: Path, host: str) -> list[str]:
     return (folder / f"{host}.phones").read_text().split()
 
 
-def simulated_parts(name: str, folder: Path, output: Path) -> Parts:
+def simulated_parts(name: str, folder: Path, output: Path) -> HostDependencies:
     """Phones that are processes."""
 
     def plugged() -> list[Offer]:
@@ -110,7 +110,7 @@ def simulated_parts(name: str, folder: Path, output: Path) -> Parts:
         tell(f"{step} {offer.name}")
         return offer.model_copy(update={"problem": ""})
 
-    return Parts(plugged, attempt, recover)
+    return HostDependencies(plugged, attempt, recover)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from etdeploy.farm.engine.dask.cluster import ClusterEngine
 from etdeploy.farm.model import Offer, Parcel, Standing
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.model import Event, NightEnd
-from etdeploy.farm.night.parts import Pace, Parts
+from etdeploy.farm.night.parts import NightDependencies, Pace
 from etdeploy.farm.night.real import StoreShelf, earlier_times, headline_of
 from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.matrix import plan_night
@@ -137,7 +137,7 @@ def run(folder: Path) -> None:
         with closing(engine), ledger:
             # A night without any device soon ends, in fast time at once.
             _await_phones(engine, settings.phones if settings.scale == 1 else 1)
-            parts = Parts(
+            parts = NightDependencies(
                 prepare=prepare,
                 shelf=StoreShelf(place, "farm soak"),
                 plan=plan_night,

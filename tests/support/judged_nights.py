@@ -19,7 +19,7 @@ from etdeploy.farm.model import (
     VisitState,
 )
 from etdeploy.farm.spec.model import Farm
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store.store import Store
 from tests.support.bench_values import make_device
 from tests.support.histories import recipe_named, run_at
@@ -125,5 +125,5 @@ def states_of(day: int, runs: Sequence[RunRecord], device: str = PHONE) -> list[
     return [done(day, i, run, device) for i, run in enumerate(runs, 1)]
 
 
-def place_in(folder: Path) -> Place:
-    return Place(shown=str(folder / "history.db"), file=folder / "history.db")
+def place_in(folder: Path) -> HistoryLocation:
+    return HistoryLocation(shown=str(folder / "history.db"), file=folder / "history.db")

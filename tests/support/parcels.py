@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.bench.conditions import Revision
-from etdeploy.bench.measure import Prepared
+from etdeploy.bench.measure import PreparedMeasurement
 from etdeploy.cache.workspace import Workspace
 from etdeploy.deploy.bundle import bundle_file
 from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts, ProcessLaunch
@@ -15,14 +15,14 @@ from etdeploy.farm.model import Offer, Order, Parcel
 from etdeploy.farm.work.parcel import pack
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
 from etdeploy.program.model import Method, Program
-from etdeploy.recipe.document import KeyPath, Place
+from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.load import LoadedRecipe
 from tests.support.bench_values import make_program_folder, make_recipe, make_runner
 
 REVISION = Revision("c0ffee", False)
 
 
-def make_prepared(folder: Path, **sections: Any) -> Prepared:
+def make_prepared(folder: Path, **sections: Any) -> PreparedMeasurement:
     """What the steps before a measurement would make, in a folder; nothing of it can run."""
     make_program_folder(folder / "program")
     method = Method(
@@ -36,13 +36,15 @@ def make_prepared(folder: Path, **sections: Any) -> Prepared:
     runner = make_runner(folder / "runner")
     executable = folder / "runner" / runner.executable
     path = folder / "mlp.yaml"
-    places: dict[KeyPath, Place] = {("benchmark", "runs"): Place("mlp.yaml", 3, 9, folder)}
+    places: dict[KeyPath, SourceLocation] = {
+        ("benchmark", "runs"): SourceLocation("mlp.yaml", 3, 9, folder)
+    }
     loaded = LoadedRecipe("mlp", path, make_recipe(**sections), ((path, "ef" * 32),), places)
     files = (
         bundle_file(executable, "runner/etdeploy-runner", executable=True),
         bundle_file(folder / "program" / PROGRAM_FILE, PROGRAM_FILE),
     )
-    return Prepared(
+    return PreparedMeasurement(
         Bundle(files=files, launch=ProcessLaunch(argv=("runner/etdeploy-runner",))),
         loaded,
         folder / "program",
@@ -56,7 +58,7 @@ def make_parcel(folder: Path, workspace: Workspace, **sections: Any) -> Parcel:
     return pack(make_prepared(folder, **sections), "mlp", None, REVISION, workspace)
 
 
-def with_runner(prepared: Prepared, script: Path) -> Prepared:
+def with_runner(prepared: PreparedMeasurement, script: Path) -> PreparedMeasurement:
     """The same with a script in the place of its runner."""
     [runner] = [file for file in prepared.bundle.files if file.path.endswith("etdeploy-runner")]
     other = bundle_file(script, runner.path, executable=True)

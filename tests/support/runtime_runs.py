@@ -17,7 +17,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.plan.derive import Available, derive_plan
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import TensorFile
-from etdeploy.program.model import Plain, Program
+from etdeploy.program.model import PlainValue, Program
 from etdeploy.provider.checkout import Libraries
 from etdeploy.provider.wheel import obtain_wheel
 from etdeploy.runner.builder import build_runner
@@ -39,7 +39,7 @@ def export_programs(folder: Path) -> Path:
     for program in folder.iterdir():
         described = json.loads((program / "tensors.json").read_text())
         tensors = [
-            Plain.model_validate(t) if "kind" in t else TensorFile.model_validate(t)
+            PlainValue.model_validate(t) if "kind" in t else TensorFile.model_validate(t)
             for t in described["inputs"]
         ]
         (program / "inputs.txt").write_text(inputs_list(tensors))

@@ -24,7 +24,7 @@ from etdeploy.program.expected import (
     QuantizationCost,
 )
 from etdeploy.program.generation import Generation, GenerationMethod
-from etdeploy.recipe.document import KeyPath, Place
+from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.generation import GenerationResults, Sampling
@@ -70,7 +70,9 @@ def make_loaded(
     recipe = Recipe.model_validate({"model": {"hf": "org/tiny"}} | sections)
     path = Path("/recipes/tiny.yaml")
     lines = (places or {}).items()
-    known: dict[KeyPath, Place] = {keys: Place("tiny.yaml", line, 5) for keys, line in lines}
+    known: dict[KeyPath, SourceLocation] = {
+        keys: SourceLocation("tiny.yaml", line, 5) for keys, line in lines
+    }
     return LoadedRecipe("tiny", path, recipe, (), known)
 
 

@@ -10,7 +10,7 @@ from etdeploy.bench.generation.work import Work, WorkPoint
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.program.expected import sampled_ids
 from etdeploy.program.generation import Generation
-from etdeploy.runner.generation import Point, Sampling, prompt_bytes, request_lines
+from etdeploy.runner.generation import PromptRun, Sampling, prompt_bytes, request_lines
 
 FOLDER = "generation"
 TIMING_REQUEST = f"{FOLDER}/timing.txt"
@@ -65,7 +65,7 @@ def _expected(work: Work) -> dict[str, bytes]:
         return {}
     ids = compared_ids(work.generation)
     points = [
-        Point(
+        PromptRun(
             name=point_name(i), new_tokens=len(text.expected.tokens),
             path=_expected_prompt_file(i), follows=bool(ids),
         )
@@ -96,19 +96,19 @@ def _expected_prompt_file(index: int) -> str:
     return f"text-prompt-{index}.bin"
 
 
-def _timed(points: Sequence[WorkPoint]) -> Iterator[Point]:
+def _timed(points: Sequence[WorkPoint]) -> Iterator[PromptRun]:
     """Each point, after its own warm-up: points differ in the methods that they call."""
     for i, point in enumerate(points):
         names = ((warmup_name(i), point.warmup), (point_name(i), point.repetitions))
         yield from (_point(name, i, point, number) for name, number in names if number)
 
 
-def _short(points: Sequence[WorkPoint]) -> Iterator[Point]:
+def _short(points: Sequence[WorkPoint]) -> Iterator[PromptRun]:
     """The first point, once."""
     yield _point(point_name(0), 0, points[0], 1)
 
 
-def _traced(work: Work) -> Iterator[Point]:
+def _traced(work: Work) -> Iterator[PromptRun]:
     """Once each, the first point last: a trace is of the last generation that calls a method."""
     for i in reversed(work.traced):
         point = work.points[i]
@@ -117,8 +117,8 @@ def _traced(work: Work) -> Iterator[Point]:
         yield _point(point_name(i), i, point, 1)
 
 
-def _point(name: str, index: int, point: WorkPoint, repetitions: int) -> Point:
-    return Point(
+def _point(name: str, index: int, point: WorkPoint, repetitions: int) -> PromptRun:
+    return PromptRun(
         name=name,
         depth=point.depth,
         new_tokens=point.new_tokens,
@@ -131,7 +131,7 @@ def _prompt_file(index: int) -> str:
     return f"prompt-{index}.bin"
 
 
-def _requested(work: Work, points: Iterator[Point], logit_ids: Sequence[int] = ()) -> bytes:
+def _requested(work: Work, points: Iterator[PromptRun], logit_ids: Sequence[int] = ()) -> bytes:
     made = work.generation
     lines = request_lines(
         made.methods, work.sampling, work.stop_ids, list(points), made.rewind, logit_ids

@@ -22,7 +22,7 @@ from etdeploy.program.generation import Generation
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.generation import (
     GenerationResults,
-    Point,
+    PromptRun,
     Sampling,
     generation_arguments,
     prompt_bytes,
@@ -104,7 +104,7 @@ class Speaker:
         )
 
     def _send(self, prompt: Sequence[int], new_tokens: int, sampling: Sampling) -> None:
-        point = Point(name="prompt", new_tokens=new_tokens, path=_PROMPT)
+        point = PromptRun(name="prompt", new_tokens=new_tokens, path=_PROMPT)
         made = self.generation
         request = request_lines(made.methods, sampling, made.stop_ids, [point], rewind=made.rewind)
         self.put(_REQUEST, request)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
     from etdeploy.history.check import Question
     from etdeploy.history.model import Check
-    from etdeploy.history.place import Place
+    from etdeploy.history.place import HistoryLocation
 
 
 def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
@@ -92,7 +92,7 @@ def command(
     show(_checked(found, question, place, quiet=quiet), found, store, as_json)
 
 
-def _checked(found: StoredRun, question: Question, place: Place, *, quiet: bool) -> Check:
+def _checked(found: StoredRun, question: Question, place: HistoryLocation, *, quiet: bool) -> Check:
     """Judges the run, and notes in the history what was found."""
     from etdeploy.history.check import check, judgement_of
     from etdeploy.history.keep import bring_in

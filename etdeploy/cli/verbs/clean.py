@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from etdeploy.cache.folder import LIMIT_VARIABLE, CacheKind, limit_bytes, require_ours
-from etdeploy.cache.tidy import Removal, alone, remove_kind, remove_units
+from etdeploy.cache.tidy import CacheRemoval, alone, remove_kind, remove_units
 from etdeploy.cache.units import UNUSED_DAYS, Unit, find_units, unused_units
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.options import complete_device, json_option
@@ -90,7 +90,7 @@ def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: b
 
 def _remove(
     workspace: Workspace, parts: tuple[CacheKind, ...], units: list[Unit] | None
-) -> list[Removal]:
+) -> list[CacheRemoval]:
     """Removes the parts completely, or only those of the units that are in them."""
     try:
         if units is None:

@@ -19,7 +19,7 @@ from etdeploy.core.errors import EtdeployError, UsageError
 
 if TYPE_CHECKING:
     from etdeploy.history.model import Trend
-    from etdeploy.history.place import Place
+    from etdeploy.history.place import HistoryLocation
     from etdeploy.history.store.store import Filter, Store
 
 # A list of more series than these is for a filter.
@@ -132,7 +132,7 @@ def command(
 @command.command("export")
 @click.argument("file", default="-", type=click.Path(path_type=Path, dir_okay=False))
 @click.pass_obj
-def export(obj: tuple[Place, Filter], file: Path) -> None:
+def export(obj: tuple[HistoryLocation, Filter], file: Path) -> None:
     """Write whole records to FILE as JSON lines, the earliest first; without FILE to stdout.
 
     Options before `export` choose which.
@@ -154,7 +154,7 @@ def export(obj: tuple[Place, Filter], file: Path) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @json_option
 @click.pass_obj
-def import_(obj: tuple[Place, Filter], files: tuple[str, ...], as_json: bool) -> None:
+def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json: bool) -> None:
     """Add records to the history: files of JSON lines, runs' folders or records, - for stdin.
 
     Records that are there already are left as they are. Lines that are no record are named, and
@@ -182,7 +182,7 @@ def import_(obj: tuple[Place, Filter], files: tuple[str, ...], as_json: bool) ->
 
 
 @contextmanager
-def _opened(place: Place) -> Iterator[Store | None]:
+def _opened(place: HistoryLocation) -> Iterator[Store | None]:
     """The history for reading, with the records that waited for it; None if there is none yet."""
     from etdeploy.history.keep import bring_in
     from etdeploy.history.store.store import open_store

@@ -62,7 +62,7 @@ from etdeploy.devices.kinds import DeviceSpec, described, failed
 from etdeploy.devices.leftovers import seconds_since_start
 from etdeploy.devices.remote import leftovers
 from etdeploy.devices.remote.device import RemoteDevice
-from etdeploy.devices.remote.shell import Place, RemoteShell
+from etdeploy.devices.remote.shell import DevicePaths, RemoteShell
 from etdeploy.devices.shell import sections
 from etdeploy.targets.platforms import ANDROID_ABIS
 
@@ -390,7 +390,7 @@ def _find(shell: RemoteShell) -> tuple[RunningApp, ...]:
     return parse_apps(shell.shell(apps_command(shell.place), _DOING).output)
 
 
-def apps_command(place: Place) -> str:
+def apps_command(place: DevicePaths) -> str:
     """Prints the apps that runs noted, each with what /proc has of its process."""
     return "\n".join(
         (

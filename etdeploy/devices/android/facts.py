@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from etdeploy.backends.registry import known_socs
 from etdeploy.devices import clusters, sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
-from etdeploy.devices.remote.layout import Sampling, parse_df
+from etdeploy.devices.remote.layout import StateSampling, parse_df
 from etdeploy.devices.shell import parse_load, parse_meminfo, sections
 from etdeploy.devices.sysfs import milliamps, volts
 from etdeploy.targets.ndk import soc_name
@@ -173,7 +173,7 @@ def sampled_state(text: str) -> DeviceState:
     return files.model_copy(update=known)
 
 
-SAMPLING = Sampling(sampled_state, _RARELY)
+SAMPLING = StateSampling(sampled_state, _RARELY)
 
 
 def parse_screen(text: str) -> bool | None:

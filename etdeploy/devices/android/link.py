@@ -25,7 +25,7 @@ from etdeploy.devices.adb.stream import (
 )
 from etdeploy.devices.android.errors import explained
 from etdeploy.devices.android.facts import BASE
-from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
+from etdeploy.devices.remote.shell import Advice, DevicePaths, DeviceWriteError, SilentError
 from etdeploy.devices.shell import Lines, ShellResult, is_marked, marked, parse_marked, take_marked
 
 
@@ -82,7 +82,7 @@ def run_command(transport: Transport, command: str, patience: Patience) -> Shell
         return running.finish()
 
 
-PLACE = Place(BASE)
+PLACE = DevicePaths(BASE)
 _CLEANING = Patience(idle_s=5.0, heed_cancel=False, open_s=5.0)
 _LONGEST_LINE = 1024
 _READ = 1 << 16
@@ -157,7 +157,7 @@ class AndroidLink:
             try:
                 push_file(self.transport, source, target, self.patience, on_bytes, start, size)
             except AdbRefusedError as error:
-                raise RefusedError(str(error)) from error
+                raise DeviceWriteError(str(error)) from error
 
     def content(self, source: str, doing: str) -> Iterator[bytes]:
         with self.errors(doing):

@@ -18,14 +18,14 @@ from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport, RunFolder
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
 from etdeploy.devices.remote import errors, layout, leftovers, store
-from etdeploy.devices.remote.layout import Sampling
+from etdeploy.devices.remote.layout import StateSampling
 from etdeploy.devices.remote.run import opened_run
 from etdeploy.devices.remote.sending import Sending, Sent, is_large, send_large, send_whole
 from etdeploy.devices.remote.shell import (
     HASH_S,
     Begun,
-    Place,
-    RefusedError,
+    DevicePaths,
+    DeviceWriteError,
     RemoteShell,
     Session,
     loop_command,
@@ -43,8 +43,8 @@ class RemoteDevice:
         sampling: How its state is read while a program runs; None for files of /sys alone.
     """
 
-    def __init__(self, shell: RemoteShell, sampling: Sampling | None = None) -> None:
-        self._shell, self._sampling = shell, sampling or Sampling()
+    def __init__(self, shell: RemoteShell, sampling: StateSampling | None = None) -> None:
+        self._shell, self._sampling = shell, sampling or StateSampling()
 
     @property
     def name(self) -> str:
@@ -179,7 +179,7 @@ class _Push:
             if is_large(file):
                 return send_large(sending, was_begun, may_resume)
             return send_whole(sending)
-        except RefusedError as error:
+        except DeviceWriteError as error:
             raise errors.refused(self.shell, file, str(error)) from error
         except OSError as error:
             raise errors.unreadable(file, error) from error
@@ -222,7 +222,7 @@ def _fraction(before: int, total: int, there_bytes: int) -> float:
     return min(1.0, (before + there_bytes) / total)
 
 
-def sweep_command(place: Place) -> str:
+def sweep_command(place: DevicePaths) -> str:
     """Removes what finished pushes left, and anything that no push of this layout made.
 
     Spares `$own`, the folder of this push.
@@ -238,7 +238,7 @@ def sweep_command(place: Place) -> str:
     )
 
 
-def hold_command(place: Place, token: str) -> str:
+def hold_command(place: DevicePaths, token: str) -> str:
     """Makes a folder, prints its name, and runs scripts; releases it when nobody listens."""
     root = quote(place.root)
     return "\n".join(

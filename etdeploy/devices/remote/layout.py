@@ -27,7 +27,7 @@ from shlex import quote
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices import sysfs
 from etdeploy.devices.base import Bundle, BundleFile, DeviceState
-from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.shell import sections
 
 CHANGED = 41
@@ -73,7 +73,7 @@ class Survey:
         )
 
 
-def survey_command(place: Place, bundle: Bundle, digest: str) -> str:
+def survey_command(place: DevicePaths, bundle: Bundle, digest: str) -> str:
     """Prints what the device has of a bundle; removes what killed runs left."""
     paths = " ".join(quote(f.path) for f in bundle.files)
     root = quote(place.root)
@@ -128,7 +128,7 @@ def _stamps(text: str) -> dict[str, str]:
     return {name: stamp for name, _, stamp in lines if re.fullmatch(r"[0-9a-f]{64}", name)}
 
 
-def digest_command(place: Place, sha256s: Sequence[str]) -> str:
+def digest_command(place: DevicePaths, sha256s: Sequence[str]) -> str:
     """Reads contents again and prints their digests in sha256sum's format."""
     return f"cd {quote(place.root)}/store && sha256sum -- {' '.join(sha256s)}; true"
 
@@ -144,7 +144,7 @@ def mode_command(path: str, executable: bool) -> str:
     return f"chmod {'755' if executable else '644'} {path}"
 
 
-def stamp_command(place: Place, sha256: str, executable: bool) -> str:
+def stamp_command(place: DevicePaths, sha256: str, executable: bool) -> str:
     """Sets the mode of a content that was verified, and keeps its stamp."""
     mode = mode_command(sha256, executable)
     return f"cd {quote(place.root)}/store && {mode} && {_stamping(sha256)}"
@@ -164,13 +164,13 @@ def verify_command(part: str, sha256: str, executable: bool) -> str:
     )
 
 
-def keep_command(place: Place, part: str, sha256: str) -> str:
+def keep_command(place: DevicePaths, part: str, sha256: str) -> str:
     """Moves a verified file with the right mode into the store."""
     root = quote(place.root)
     return f"mv -f {quote(part)} {root}/store/{sha256} && cd {root}/store && {_stamping(sha256)}"
 
 
-def prepare_command(place: Place, bundle: Bundle, part: str) -> str:
+def prepare_command(place: DevicePaths, bundle: Bundle, part: str) -> str:
     """Makes the bundle's folder of links elsewhere; programs have to be in the store."""
     part = quote(part)
     folders = sorted({posixpath.dirname(f.path) for f in bundle.files} - {""})
@@ -185,7 +185,7 @@ def prepare_command(place: Place, bundle: Bundle, part: str) -> str:
     return "\n".join(lines)
 
 
-def place_command(place: Place, digest: str, part: str) -> str:
+def place_command(place: DevicePaths, digest: str, part: str) -> str:
     """Moves a bundle's folder into place."""
     final = quote(place.bundle(digest))
     return (
@@ -194,13 +194,13 @@ def place_command(place: Place, digest: str, part: str) -> str:
     )
 
 
-def _link_command(place: Place, file: BundleFile) -> str:
+def _link_command(place: DevicePaths, file: BundleFile) -> str:
     words = f"{quote(f'{place.root}/store/{file.sha256}')} {quote(file.path)}"
     hard = f"ln {words} 2>/dev/null || " if file.executable else ""
     return f"{hard}ln -s {words} || exit 1"
 
 
-def clean_command(place: Place) -> str:
+def clean_command(place: DevicePaths) -> str:
     """Prints the size of each folder in KiB, and removes everything."""
     root = quote(place.root)
     return f"[ -d {root} ] || exit 0\ncd {root} && du -sk -- * 2>/dev/null\ncd / && rm -rf {root}"
@@ -212,7 +212,7 @@ def parse_sizes(output: str) -> dict[str, int]:
     return {name: int(kib) * 1024 for kib, name in found}
 
 
-def run_command(place: Place, run_id: str, digest: str) -> str:
+def run_command(place: DevicePaths, run_id: str, digest: str) -> str:
     """Makes a run's folder, which names its bundle."""
     folder = quote(place.run(run_id))
     return (
@@ -226,7 +226,7 @@ def start_command(
     argv: Sequence[str],
     variables: Mapping[str, str],
     limit_s: int,
-    sampling: Sampling,
+    sampling: StateSampling,
     end: str = "",
     ending: str = ":",
 ) -> str:
@@ -370,7 +370,7 @@ _CHOSEN_ZONES = "0*|*[Cc][Pp][Uu]*|*[Ss][Oo][Cc]*|*[Ss]kin*|*[Bb]att*|*pkg*"
 
 
 @dataclass(frozen=True)
-class Sampling:
+class StateSampling:
     """What a kind of device is asked while a program runs.
 
     Attributes:
@@ -388,7 +388,7 @@ def _periods() -> str:
     return "; ".join(f"[ $n != {n} ] || every={s}" for n, s in sysfs.PERIODS.items() if n)
 
 
-def loop_lines(chosen: Sampling) -> tuple[str, ...]:
+def loop_lines(chosen: StateSampling) -> tuple[str, ...]:
     """Starts the loop; `$sampler` is its process id. The working folder is the run's."""
     policy, zones, supplies = (
         f"/sys/{pattern}" for pattern in (sysfs.POLICIES, sysfs.ZONES, sysfs.SUPPLIES)

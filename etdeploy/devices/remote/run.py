@@ -21,8 +21,8 @@ from etdeploy.devices.bundles import (
     environment,
 )
 from etdeploy.devices.remote import layout
-from etdeploy.devices.remote.layout import FILE, Sampling
-from etdeploy.devices.remote.shell import Held, RefusedError, RemoteShell, SilentError
+from etdeploy.devices.remote.layout import FILE, StateSampling
+from etdeploy.devices.remote.shell import DeviceWriteError, Held, RemoteShell, SilentError
 from etdeploy.devices.shell import signal_of
 from etdeploy.devices.sysfs import parse_samples
 
@@ -32,7 +32,7 @@ _LOST_S = 60
 
 @contextmanager
 def opened_run(
-    shell: RemoteShell, bundle: Bundle, run_id: str, sampling: Sampling
+    shell: RemoteShell, bundle: Bundle, run_id: str, sampling: StateSampling
 ) -> Iterator[RemoteRun]:
     """A new folder for one run of a bundle that was pushed; it is removed when the block ends.
 
@@ -63,7 +63,7 @@ class RemoteRun:
         bundle: Bundle,
         bundle_folder: str,
         folder: str,
-        sampling: Sampling,
+        sampling: StateSampling,
     ) -> None:
         self._sampling = sampling
         self._shell = shell
@@ -148,7 +148,7 @@ class RemoteRun:
         self._shell.require(f"mkdir -p {quote(posixpath.dirname(target))}", doing)
         try:
             self._shell.send(source, target, doing, lambda sent: None)  # noqa: ARG005
-        except RefusedError as error:
+        except DeviceWriteError as error:
             raise DeviceError(
                 f"{relative} cannot be written: {error}", place=self._shell.name
             ) from error

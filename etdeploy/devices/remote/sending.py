@@ -16,7 +16,7 @@ from etdeploy.core.hashing import sha256_parts
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import BundleFile
 from etdeploy.devices.remote import errors, layout, store
-from etdeploy.devices.remote.shell import HASH_S, Begun, RefusedError, RemoteShell, Session
+from etdeploy.devices.remote.shell import HASH_S, Begun, DeviceWriteError, RemoteShell, Session
 from etdeploy.devices.remote.store import Part
 from etdeploy.devices.shell import ShellResult
 
@@ -224,7 +224,7 @@ def send_large(sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
         if not sending.can_hash:
             return send_whole(sending)
         sent = _resumed(sending, there) if there else _sent(sending)
-    except RefusedError:
+    except DeviceWriteError:
         # A full device needs its room more than the next push needs the beginning of a file.
         sending.drop()
         raise
@@ -344,7 +344,7 @@ def _digest(sending: Sending, writer: Begun, part: Part) -> str:
     """The digest that the device prints next; it prints them in the order of its lines."""
     number, digest, said = [*sending.session.hear(writer).split(maxsplit=2), "", "", ""][:3]
     if digest == "failed":
-        raise RefusedError(said)
+        raise DeviceWriteError(said)
     if number != str(part.number):
         raise sending.unverified("")
     return digest

@@ -18,12 +18,12 @@ class SilentError(Exception):
     """A command printed nothing for as long as it was allowed to."""
 
 
-class RefusedError(Exception):
+class DeviceWriteError(Exception):
     """The device could not write a file; the message is what it said."""
 
 
 @dataclass(frozen=True)
-class Place:
+class DevicePaths:
     """Where etdeploy keeps things on a device.
 
     Attributes:
@@ -142,7 +142,7 @@ class RemoteShell(Protocol):
         ...
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DevicePaths:
         """Where etdeploy keeps things there."""
         ...
 

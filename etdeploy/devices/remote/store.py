@@ -20,7 +20,7 @@ from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.devices.bundles import by_content
 from etdeploy.devices.remote import layout
 from etdeploy.devices.remote.layout import Survey
-from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.shell import sections
 
 LIMIT_VARIABLE = "ETDEPLOY_DEVICE_STORE_MAX"
@@ -67,7 +67,7 @@ class Uses:
 
 
 @dataclass(frozen=True)
-class Removal:
+class StoreRemoval:
     """What is removed: bundles by digest, contents by SHA-256, and the bytes that this frees.
 
     `partial` are contents that interrupted pushes had begun.
@@ -85,14 +85,14 @@ def note_command(bundle: Bundle, folder: str) -> str:
     return f"printf '%s\\n' {words} >{quote(folder)}/uses"
 
 
-def used_command(place: Place, folder: str, digest: str) -> str:
+def used_command(place: DevicePaths, folder: str, digest: str) -> str:
     """Records at the end of a push that a bundle was used."""
     part, uses = quote(f"{folder}/uses"), quote(f"{place.root}/uses")
     # The empty line gives it the date of now, without a tool.
     return f"echo >>{part} && mv -f {part} {uses}/{digest}"
 
 
-def uses_command(place: Place) -> str:
+def uses_command(place: DevicePaths) -> str:
     """Prints who uses which contents."""
     root = quote(place.root)
     return "\n".join(
@@ -145,7 +145,9 @@ def _sizes(survey: Survey) -> dict[str, int]:
     return {sha256: int(stamp.split()[0]) for sha256, stamp in survey.stamps.items()}
 
 
-def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int | None) -> Removal:
+def removal(
+    survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int | None
+) -> StoreRemoval:
     """What to remove before a bundle is pushed, so that it fits and the store keeps to its limit.
 
     Nothing of the bundle itself or of another that is in use is removed, even if the store then
@@ -172,7 +174,7 @@ def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int 
         bundles += [name] if name else []
         contents += unused
         freed += sum(sizes[sha256] for sha256 in unused)
-    return Removal(tuple(bundles), tuple(contents), freed, tuple(partial))
+    return StoreRemoval(tuple(bundles), tuple(contents), freed, tuple(partial))
 
 
 def needed_bytes(missing: Iterable[BundleFile], survey: Survey) -> int:
@@ -200,7 +202,7 @@ def _in_turn(
             yield digest, unneeded()
 
 
-def removal_command(place: Place, gone: Removal) -> str:
+def removal_command(place: DevicePaths, gone: StoreRemoval) -> str:
     """Removes all of it except what a push that has begun meanwhile uses."""
     lines = [f"cd {quote(place.root)} || exit 1"]
     if gone.bundles:
@@ -289,7 +291,7 @@ def follow_command(folder: str, sha256: str, executable: bool) -> str:
     )
 
 
-def take_command(place: Place, folder: str, sha256: str) -> str:
+def take_command(place: DevicePaths, folder: str, sha256: str) -> str:
     """Takes what an interrupted push sent of a file, and prints its size in bytes."""
     there, part = quote(f"{place.partial}/{sha256}"), quote(part_name(folder, sha256))
     return (
@@ -334,7 +336,7 @@ def join_line(part: Part) -> str:
     return verify_line(part).replace("verify", "join", 1)
 
 
-def release_command(place: Place, folder: str) -> str:
+def release_command(place: DevicePaths, folder: str) -> str:
     """Removes the folder of a push, except what arrived of large files: that is kept.
 
     May run twice at once. `folder` is a word of the shell's, quoted where that is needed.

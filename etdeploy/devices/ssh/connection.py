@@ -20,7 +20,7 @@ from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.leftovers import claimed, is_abandoned
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import InteractiveProcess
-from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.shell import DevicePaths
 
 # The path of a socket holds 108 bytes with its end (unix(7)), and ssh first makes it with 17 more.
 _LONGEST_PATH = 107 - 17
@@ -298,7 +298,7 @@ def room_command(folder: str | None) -> str:
     return f'b={base}; until [ -d "$b" ]; do b=$(dirname "$b"); done; df -k "$b"'
 
 
-def place_of(output: str, address: Address) -> Place:
+def place_of(output: str, address: Address) -> DevicePaths:
     """The folder in the output of `place_command`.
 
     Raises:
@@ -306,7 +306,7 @@ def place_of(output: str, address: Address) -> Place:
     """
     state, base, *rest = [*output.splitlines(), "", ""]
     if state == "ok" and base.startswith("/") and ":" not in base:
-        return Place(base)
+        return DevicePaths(base)
     other = next((line for line in rest if line.startswith("/") and " " not in line), None)
     raise DeviceError(
         _problem(state, base, output), place=address.name, remedy=_remedy(address, base, other)

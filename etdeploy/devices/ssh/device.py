@@ -19,7 +19,7 @@ from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
 from etdeploy.devices.kinds import DeviceSpec
 from etdeploy.devices.remote.device import RemoteDevice
 from etdeploy.devices.remote.layout import parse_df
-from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
+from etdeploy.devices.remote.shell import Advice, DevicePaths, DeviceWriteError, SilentError
 from etdeploy.devices.shell import (
     Lines,
     ShellResult,
@@ -301,7 +301,7 @@ class SshShell:
         return self.address.name
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> DevicePaths:
         doing = "looking for a folder that etdeploy can use"
         return place_of(self.shell(place_command(self.address.folder), doing).output, self.address)
 
@@ -384,7 +384,7 @@ class SshShell:
                     raise channel.failure()
         if not result.ok:
             said = result.output.strip() or f"exit code {result.exit_code}"
-            raise RefusedError(said.splitlines()[-1])
+            raise DeviceWriteError(said.splitlines()[-1])
 
     def content(self, source: str, doing: str) -> Iterator[bytes]:
         yield from self._output(f"cat -- {quote(source)}", doing)

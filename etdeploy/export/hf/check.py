@@ -8,7 +8,7 @@ from typing import Any
 
 from etdeploy.core.console import size
 from etdeploy.export.hf.config import (
-    Refusal,
+    ConfigProblem,
     code_files,
     config_refusals,
     longest_context,
@@ -23,7 +23,7 @@ from etdeploy.export.hf.weights import (
     weights_refusal,
 )
 from etdeploy.export.spec import ExportSpec, HfModel
-from etdeploy.recipe.document import KeyPath, Place
+from etdeploy.recipe.document import KeyPath, SourceLocation
 
 
 def folder_here(model: HfModel) -> Path | None:
@@ -38,7 +38,7 @@ def folder_here(model: HfModel) -> Path | None:
 def is_whole(folder: Path, *, code: bool) -> bool:
     """Whether a snapshot has all that is loaded; a download may have been interrupted."""
     config = read_config(folder)
-    if isinstance(config, Refusal) or weights_refusal(folder):
+    if isinstance(config, ConfigProblem) or weights_refusal(folder):
         return False
     return not code or all((folder / name).is_file() for name in code_files(config))
 
@@ -51,7 +51,7 @@ def has_text_files(folder: Path) -> bool:
     return has_tokenizer(folder) and (folder / TOKENIZER_CONFIG).is_file()
 
 
-def fit_context(spec: ExportSpec, places: Mapping[KeyPath, Place]) -> ExportSpec:
+def fit_context(spec: ExportSpec, places: Mapping[KeyPath, SourceLocation]) -> ExportSpec:
     """Lower a context that was not chosen for this model to the positions that the model has.
 
     It was chosen for another if --model or a file other than the context's names the model. What
@@ -81,7 +81,7 @@ def context_note(spec: ExportSpec) -> str | None:
     )
 
 
-def checkpoint_refusals(folder: Path, context: int) -> Iterator[Refusal]:
+def checkpoint_refusals(folder: Path, context: int) -> Iterator[ConfigProblem]:
     """What keeps a checkpoint from being exported; each may hold only if those before do not.
 
     Args:
@@ -92,7 +92,7 @@ def checkpoint_refusals(folder: Path, context: int) -> Iterator[Refusal]:
         yield gguf_refusal(str(folder.parent), folder.name)
         return
     config = read_config(folder)
-    if isinstance(config, Refusal):
+    if isinstance(config, ConfigProblem):
         yield foreign_refusal(_names(folder), str(folder)) or config
         return
     yield from config_refusals(config, str(folder), context)
@@ -168,11 +168,11 @@ def _positions(config: Mapping[str, Any], layers: int, context: int) -> int:
     return whole * context + (layers - whole) * min(window, context)
 
 
-def memory_refusal(least_bytes: int, total_bytes: int, place: str) -> Refusal | None:
+def memory_refusal(least_bytes: int, total_bytes: int, place: str) -> ConfigProblem | None:
     """The refusal of a model whose weights and cache alone are more than the machine's memory."""
     if least_bytes <= total_bytes:
         return None
-    return Refusal(
+    return ConfigProblem(
         f"the export needs more than {size(least_bytes)} of memory, for the weights and the cache "
         f"as 32-bit floats, and this machine has {size(total_bytes)}",
         "Export it on a larger machine, or name a smaller model or context.",

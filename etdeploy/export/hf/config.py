@@ -25,7 +25,7 @@ _STATES = ("state_size", "ssm_state_size", "ssm_cfg", "mamba_d_state", "rescale_
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 
 
-def read_config(folder: Path) -> dict[str, Any] | Refusal:
+def read_config(folder: Path) -> dict[str, Any] | ConfigProblem:
     """The content of a folder's `config.json`, or why there is none."""
     path = folder / CONFIG
     try:
@@ -33,7 +33,7 @@ def read_config(folder: Path) -> dict[str, Any] | Refusal:
     except FileNotFoundError:
         if (folder / PIPELINE).is_file():
             return pipeline_refusal(str(folder))
-        return Refusal(
+        return ConfigProblem(
             f"there is no {CONFIG}, so this is no model as transformers saves it",
             "Name the folder that save_pretrained wrote, or the id of a model on the hub.",
             place=str(folder),
@@ -42,7 +42,7 @@ def read_config(folder: Path) -> dict[str, Any] | Refusal:
         return _unreadable(path, error)
 
 
-def stops_refusal(folder: Path) -> Refusal | None:
+def stops_refusal(folder: Path) -> ConfigProblem | None:
     """What is wrong with the tokens that end a text; transformers passes over a damaged file."""
     path = folder / GENERATION_CONFIG
     try:
@@ -54,25 +54,27 @@ def stops_refusal(folder: Path) -> Refusal | None:
     ids = found if isinstance(found, list) else [found]
     if found is None or all(type(each) is int for each in ids):
         return None
-    return Refusal(f"eos_token_id is {found!r}, and not the ids of tokens", AGAIN, place=str(path))
+    return ConfigProblem(
+        f"eos_token_id is {found!r}, and not the ids of tokens", AGAIN, place=str(path)
+    )
 
 
-def _unreadable(path: Path, error: OSError | ValueError) -> Refusal:
+def _unreadable(path: Path, error: OSError | ValueError) -> ConfigProblem:
     if isinstance(error, OSError):
-        return Refusal(f"the file cannot be read: {error.strerror}", place=str(path))
-    return Refusal(f"the file is damaged: {error}", AGAIN, place=str(path))
+        return ConfigProblem(f"the file cannot be read: {error.strerror}", place=str(path))
+    return ConfigProblem(f"the file is damaged: {error}", AGAIN, place=str(path))
 
 
-def pipeline_refusal(place: str) -> Refusal:
+def pipeline_refusal(place: str) -> ConfigProblem:
     """The refusal of what the library diffusers saved, at a folder or as an id."""
-    return Refusal(
+    return ConfigProblem(
         f"this is a pipeline of diffusers ({PIPELINE}), which generates no text; {_ONLY}",
         FACTORY,
         place=place,
     )
 
 
-def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iterator[Refusal]:
+def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iterator[ConfigProblem]:
     """What keeps a model from being exported, as far as its configuration tells.
 
     Args:
@@ -81,7 +83,7 @@ def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iter
         context: Positions that the recipe asks for.
     """
     if not config.get("model_type") and "auto_map" not in config:
-        yield Refusal(
+        yield ConfigProblem(
             f"{CONFIG} names no model_type, so the kind of model is unknown", AGAIN, place=place
         )
     yield from _of_architecture(config, place)
@@ -89,14 +91,14 @@ def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iter
     method = config.get("quantization_config")
     if isinstance(method, Mapping):
         name = method.get("quant_method", "an unknown scheme")
-        yield Refusal(
+        yield ConfigProblem(
             f"the checkpoint is quantised already ({name}), and its weights fit no other kernels",
             "Name the model that it was made from; export.quantization quantises it.",
             place=place,
         )
     longest = longest_context(config)
     if longest and context > longest:
-        yield Refusal(
+        yield ConfigProblem(
             f"the model has {longest} positions, so its context cannot be {context}",
             f"--set export.generation.context={longest}   (after --context: --context {longest})",
             ("export", "generation", "context"),
@@ -126,7 +128,7 @@ def _classes(config: Mapping[str, Any]) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[Refusal]:
+def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]:
     names, name = _architectures(config), _name(config)
     if config.get("is_encoder_decoder"):
         text = f"{name} is an encoder with a decoder; {_ONLY}"
@@ -136,10 +138,10 @@ def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[Refusal]
         text = f"{name} takes more than text; {_ONLY}"
     else:
         text = f"{name} generates no text; {_ONLY}"
-    yield Refusal(text, FACTORY, place=place)
+    yield ConfigProblem(text, FACTORY, place=place)
 
 
-def _of_layers(config: Mapping[str, Any], place: str) -> Iterator[Refusal]:
+def _of_layers(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]:
     listed = config.get("layer_types")
     kinds = [str(kind) for kind in listed] if isinstance(listed, list) else []
     other = next((kind for kind in kinds if kind in _OTHER_LAYERS), None)
@@ -149,7 +151,7 @@ def _of_layers(config: Mapping[str, Any], place: str) -> Iterator[Refusal]:
         what = "keeps one state of all tokens, which cannot be set back to a position"
     else:
         return
-    yield Refusal(
+    yield ConfigProblem(
         f"{_name(config)} {what}; model.hf takes models whose layers are full or sliding attention "
         "or short convolutions",
         FACTORY,
@@ -168,7 +170,7 @@ def _name(config: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ConfigProblem:
     """What is wrong with a model.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.export.hf.config import Refusal
+from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.texts import BUNDLED_TEXTS, CALIBRATION_TOKENS
 from etdeploy.recipe.paths import CALIBRATION, EVALUATE
@@ -69,7 +69,7 @@ class Excerpt:
     whole: bool
 
 
-def no_tokenizer(text: NamedText, why: str) -> Refusal:
+def no_tokenizer(text: NamedText, why: str) -> ConfigProblem:
     """The refusal of a text for which there is no tokenizer.
 
     Args:
@@ -77,14 +77,14 @@ def no_tokenizer(text: NamedText, why: str) -> Refusal:
         why: A clause about the model.
     """
     key = ".".join(text.key)
-    return Refusal(
+    return ConfigProblem(
         f"{text.path.name} cannot be split into tokens: {why}",
         f"Put the model's tokenizer into its folder, or leave {key} out.",
         key=text.key,
     )
 
 
-def read_excerpt(named: NamedText) -> Excerpt | Refusal:
+def read_excerpt(named: NamedText) -> Excerpt | ConfigProblem:
     """The beginning of a text, or why it cannot be read."""
     path, key = named.path, named.key
     limit = named.tokens * _BYTES_OF_TOKEN
@@ -92,17 +92,17 @@ def read_excerpt(named: NamedText) -> Excerpt | Refusal:
         with path.open("rb") as stream:
             content = stream.read(limit + 1)
     except OSError as error:
-        return Refusal(f"{path} cannot be read: {error.strerror}", key=key)
+        return ConfigProblem(f"{path} cannot be read: {error.strerror}", key=key)
     whole = len(content) <= limit
     try:
         # Where the text is cut, without a last character of which a part is missing.
         text = getincrementaldecoder("utf-8-sig")().decode(content[:limit], final=whole)
     except UnicodeDecodeError as error:
-        return Refusal(
+        return ConfigProblem(
             f"{path} is not text in UTF-8: byte {error.start:,} fits no character",
             "Save it as UTF-8, or name another file.",
             key=key,
         )
     if not text.strip():
-        return Refusal(f"{path} has no text", "Name a file with some hundred words.", key=key)
+        return ConfigProblem(f"{path} has no text", "Name a file with some hundred words.", key=key)
     return Excerpt(text, whole)

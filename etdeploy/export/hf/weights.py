@@ -14,7 +14,7 @@ from typing import Any
 
 from etdeploy.core.commands import pip_command, python_command
 from etdeploy.core.console import count
-from etdeploy.export.hf.config import AGAIN, Refusal, pipeline_refusal
+from etdeploy.export.hf.config import AGAIN, ConfigProblem, pipeline_refusal
 from etdeploy.export.hf.files import (
     CONFIG,
     PIPELINE,
@@ -34,21 +34,21 @@ _CONVERT = (
 )
 
 
-def weights_refusal(folder: Path) -> Refusal | None:
+def weights_refusal(folder: Path) -> ConfigProblem | None:
     """What is wrong with the weights of a checkpoint; None where nothing is, as headers tell."""
     if not (folder / WEIGHTS_INDEX).is_file() and not (folder / WEIGHTS).is_file():
         return no_weights([path.name for path in folder.iterdir()], str(folder))
     try:
         files = weight_files(folder)
     except (OSError, ValueError) as error:
-        return Refusal(
+        return ConfigProblem(
             f"the index of the weights cannot be read: {error}",
             AGAIN,
             place=str(folder / WEIGHTS_INDEX),
         )
     missing = [path.name for path in files if not path.is_file()]
     if missing:
-        return Refusal(
+        return ConfigProblem(
             f"{count(len(missing), 'file')} of the weights {_are(missing)} missing: "
             + _listed(missing),
             "Get the missing files from where the others came.",
@@ -57,7 +57,7 @@ def weights_refusal(folder: Path) -> Refusal | None:
     return next(filter(None, map(_damage, files)), None)
 
 
-def no_weights(names: list[str], place: str) -> Refusal:
+def no_weights(names: list[str], place: str) -> ConfigProblem:
     """The refusal of a folder or repository without safetensors that can be loaded.
 
     Args:
@@ -71,7 +71,7 @@ def no_weights(names: list[str], place: str) -> Refusal:
         return foreign
     others = other_weights(names)
     if are_pickles(others):
-        return Refusal(
+        return ConfigProblem(
             f"the weights are in pickles only ({_listed(others)}); to load one runs whatever code "
             "is in it, so only safetensors are read",
             f"If you trust them, convert them:\n{_conversion(names, place)}\n"
@@ -79,14 +79,14 @@ def no_weights(names: list[str], place: str) -> Refusal:
             place=place,
         )
     there = f"; {_listed(others)} cannot be read" if others else ""
-    return Refusal(
+    return ConfigProblem(
         f"there are no weights in safetensors, as transformers names them ({WEIGHTS}){there}",
         "Name a folder that save_pretrained wrote, or the id of a model that has them.",
         place=place,
     )
 
 
-def foreign_refusal(names: list[str], place: str) -> Refusal | None:
+def foreign_refusal(names: list[str], place: str) -> ConfigProblem | None:
     """The refusal of an adapter or of GGUF, which come without what transformers saves.
 
     Args:
@@ -94,7 +94,7 @@ def foreign_refusal(names: list[str], place: str) -> Refusal | None:
         place: The folder, or the repository's id.
     """
     if any(name.startswith("adapter_model.") or name == "adapter_config.json" for name in names):
-        return Refusal(
+        return ConfigProblem(
             "these are the weights of an adapter, without those of the model that it changes",
             f"Merge them, with the package peft:\n{pip_command('peft')}\n"
             f"{python_command(_MERGE, place=place)}\nThen: --model ./merged",
@@ -113,9 +113,9 @@ _MERGE = (
 )
 
 
-def gguf_refusal(folder: str, name: str) -> Refusal:
+def gguf_refusal(folder: str, name: str) -> ConfigProblem:
     """The refusal of weights in llama.cpp's format, with the command that converts them."""
-    return Refusal(
+    return ConfigProblem(
         f"{name} is in GGUF, llama.cpp's format, and only safetensors are read",
         "Name the model that it was made from. Without that, transformers can convert it, with\n"
         "the package gguf, though its weights have lost precision already:\n"
@@ -196,15 +196,15 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     return content, size - 8 - length
 
 
-def _damage(path: Path) -> Refusal | None:
+def _damage(path: Path) -> ConfigProblem | None:
     try:
         tensor_shapes(path)
     except OSError as error:
-        return Refusal(f"the weights cannot be read: {error.strerror}", place=str(path))
+        return ConfigProblem(f"the weights cannot be read: {error.strerror}", place=str(path))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         pointer = path.stat().st_size < _LONGEST_POINTER and b"git-lfs" in path.read_bytes()
         what = "it is git-lfs's pointer to the file" if pointer else str(error) or repr(error)
-        return Refusal(
+        return ConfigProblem(
             f"the file of weights is damaged: {what}",
             "In a clone: git lfs pull" if pointer else "Get the file again.",
             place=str(path),

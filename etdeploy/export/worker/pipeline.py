@@ -25,7 +25,7 @@ from etdeploy.export.worker.lowering.calibration import loss_notes
 from etdeploy.export.worker.lowering.delegation import delegation
 from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shortens
 from etdeploy.export.worker.lowering.lower_failures import (
-    Refusal,
+    ProgramProblem,
     convolved_outside,
     operator_place,
     refusal,
@@ -184,7 +184,7 @@ def _that_runs(
     return replace(lowered, rewrites=dropped(spec.rewrites, problem)), retraced
 
 
-def _unusable(wrong: Refusal, lowered: Lowered) -> WorkerError:
+def _unusable(wrong: ProgramProblem, lowered: Lowered) -> WorkerError:
     how = "fails when it runs with the example inputs" if wrong.loaded else "does not load"
     file, line, code = operator_place(wrong.operator, lowered.graphs)
     of = f", in the kernel of {wrong.operator}" if wrong.operator else ""

@@ -14,7 +14,7 @@ from etdeploy.farm.night.dispatch import Present, barred, present
 from etdeploy.farm.night.dispatch import clock as shown
 from etdeploy.farm.night.ladder import (
     RESTART,
-    Recovered,
+    RecoveryResult,
     climb,
     steps_after,
     steps_for_problem,
@@ -246,7 +246,7 @@ class Devices:
             self._restarting[offer.identity] = offer.host
         self._background.start(lambda: climb(self._engine, offer, steps))
 
-    def recovered(self, done: Recovered) -> None:
+    def recovered(self, done: RecoveryResult) -> None:
         """The ladder ended for a device."""
         self.recovering.discard(done.identity)
         self._restarting.pop(done.identity, None)

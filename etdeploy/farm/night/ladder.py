@@ -68,7 +68,7 @@ def _allowed(
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveryResult:
     """What the ladder did.
 
     Attributes:
@@ -84,7 +84,7 @@ class Recovered:
     problem: str = ""
 
 
-def climb(engine: Engine, offer: Offer, steps: tuple[str, ...]) -> Recovered:
+def climb(engine: Engine, offer: Offer, steps: tuple[str, ...]) -> RecoveryResult:
     """Takes the steps until one helps."""
     taken, problem = [], offer.problem
     for step in steps:
@@ -97,9 +97,9 @@ def climb(engine: Engine, offer: Offer, steps: tuple[str, ...]) -> Recovered:
             problem = str(error).splitlines()[0] if str(error) else type(error).__name__
             continue
         if not after.problem:
-            return Recovered(offer.identity, tuple(taken), after)
+            return RecoveryResult(offer.identity, tuple(taken), after)
         problem = after.problem
-    return Recovered(offer.identity, tuple(taken), None, problem)
+    return RecoveryResult(offer.identity, tuple(taken), None, problem)
 
 
 def _unheard(text: str) -> None:

@@ -23,7 +23,7 @@ from etdeploy.farm.night.post import Post
 from etdeploy.farm.night.rules import AttemptEnded, Began, Closed, Event, GivenUp, Opened, Planned
 from etdeploy.farm.night.writing import Fence, abandon_others
 from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit, storable
-from etdeploy.history.place import Place, data_folder
+from etdeploy.history.place import HistoryLocation, data_folder
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Connection, Store
@@ -64,7 +64,7 @@ class Ledger:
 
     def __init__(
         self,
-        place: Place,
+        place: HistoryLocation,
         *,
         folder: Path | None = None,
         tell: Callable[[str], None] = console.warn,

@@ -29,7 +29,7 @@ from etdeploy.farm.night.rules import (
 )
 from etdeploy.farm.night.writing import TakenError, taken
 from etdeploy.history.nights import CoordinatorProcess, KeptNight, KeptVisit
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.shelf.reservations import myself
 
 
@@ -102,7 +102,7 @@ class NightCache:
                 self._night_of[kept.id] = night
 
 
-def spool_path(folder: Path, farm: str, place: Place) -> Path:
+def spool_path(folder: Path, farm: str, place: HistoryLocation) -> Path:
     """The file of what a farm still has to tell that history."""
     key = sha256_bytes(json.dumps([farm, place.shown]).encode())[:8]
     return folder / "farm" / f"{slug(farm)}-{key}.spool.jsonl"

@@ -160,7 +160,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Parts:
+class NightDependencies:
     """What a night is done with beside its engine and ledger.
 
     Attributes:

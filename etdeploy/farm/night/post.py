@@ -20,7 +20,7 @@ from etdeploy.core.files.disk import no_room_in
 from etdeploy.farm.night.rules import Began, Event, Opened, Planned, event_of
 from etdeploy.farm.night.writing import DatabaseConnection, Fence, TakenError, write
 from etdeploy.history.nights import KeptVisit
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Connection, Store
@@ -47,7 +47,10 @@ class Post:
     """
 
     def __init__(
-        self, place: Place, tell: Callable[[str], None], snapshot: Callable[[], Opened | None]
+        self,
+        place: HistoryLocation,
+        tell: Callable[[str], None],
+        snapshot: Callable[[], Opened | None],
     ) -> None:
         self._tell, self._snapshot = tell, snapshot
         self._link = DatabaseConnection(place)

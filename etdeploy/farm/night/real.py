@@ -16,7 +16,7 @@ from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.planning import Times
 from etdeploy.farm.spec.model import Farm
 from etdeploy.graph.tasks.slots import Slots
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.shelf.quarantine import Quarantined, all_of, set_aside
 from etdeploy.shelf.reservations import Reservation, Shelved, active
 
@@ -34,7 +34,7 @@ class StoreShelf:
         by: Who sets devices aside.
     """
 
-    def __init__(self, place: Place, by: str) -> None:
+    def __init__(self, place: HistoryLocation, by: str) -> None:
         self._place, self._by = place, by
 
     def reservations(self) -> Sequence[Reservation]:

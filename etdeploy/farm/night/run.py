@@ -21,11 +21,11 @@ from etdeploy.farm.night.dispatch import (
     waiting,
 )
 from etdeploy.farm.night.ends import Ends, digest_of
-from etdeploy.farm.night.ladder import Recovered, awaited, waits_for
+from etdeploy.farm.night.ladder import RecoveryResult, awaited, waits_for
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, Rules, listed
 from etdeploy.farm.night.notes import Notes, Numbers, Telling
 from etdeploy.farm.night.parcels import Made, Parcels
-from etdeploy.farm.night.parts import Clock, LedgerLike, Parts, PlanLike
+from etdeploy.farm.night.parts import Clock, LedgerLike, NightDependencies, PlanLike
 from etdeploy.farm.night.planning import (
     gained,
     offers_by_recipe,
@@ -44,7 +44,7 @@ def run_night(
     ledger: LedgerLike,
     clock: Clock,
     on_event: Callable[[Event], None],
-    parts: Parts,
+    parts: NightDependencies,
 ) -> NightEnd:
     """Runs a night to its end, or goes on with one that was stopped.
 
@@ -72,7 +72,7 @@ class _Night:
         ledger: LedgerLike,
         clock: Clock,
         on_event: Callable[[Event], None],
-        parts: Parts,
+        parts: NightDependencies,
     ) -> None:
         self.farm, self.loaded, self.engine, self.ledger = loaded.farm, loaded, engine, ledger
         self.clock, self.parts, self.telling = clock, parts, Telling(on_event)
@@ -285,7 +285,7 @@ class _Night:
 
     def _take_background(self) -> None:
         for found in self.background.finished():
-            if isinstance(found, Recovered):
+            if isinstance(found, RecoveryResult):
                 self.devices.recovered(found)
             elif isinstance(found, Made):
                 self.parcels.take(found)

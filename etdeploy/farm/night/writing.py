@@ -21,7 +21,7 @@ from etdeploy.farm.night.rules import (
     Planned,
 )
 from etdeploy.history.nights import ABANDONED, CoordinatorProcess, KeptNight, KeptVisit
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord
@@ -33,7 +33,7 @@ _ANOTHER = "another night of this farm began"
 class DatabaseConnection:
     """The open database; after an error it is opened anew, for its server may have been started."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: HistoryLocation) -> None:
         self._place = place
         self._stack = ExitStack()
         self._store: Store | None = None

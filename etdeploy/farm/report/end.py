@@ -28,7 +28,7 @@ from etdeploy.farm.report.source import Settings, board_of, judged, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 from etdeploy.farm.verdicts.night import note
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 
 Tell = Callable[[str], None]
 
@@ -40,7 +40,7 @@ def settings_of(loaded: LoadedFarm) -> Settings:
 
 def conclude(
     loaded: LoadedFarm,
-    place: Place,
+    place: HistoryLocation,
     night: NightInfo,
     tell: Tell,
     wrote: Callable[[Path], None] = lambda _: None,

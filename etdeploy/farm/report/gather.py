@@ -13,8 +13,8 @@ from etdeploy.farm.report.model import (
     FailureGroup,
     NightInfo,
     NightReport,
-    Place,
     Totals,
+    VisitReference,
 )
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 from etdeploy.history.model import Trend
@@ -149,10 +149,10 @@ def _alike(message: str) -> str:
     return _VARIES.sub("#", message)
 
 
-def _place(state: VisitState, names: Mapping[str, str]) -> Place:
+def _place(state: VisitState, names: Mapping[str, str]) -> VisitReference:
     last = state.result or (state.attempts[-1] if state.attempts else None)
     identity = last.identity if last else state.visit.device
-    return Place(
+    return VisitReference(
         visit=state.visit.id,
         recipe=state.visit.recipe,
         device=names.get(identity, identity) if identity else f"any of {state.visit.group}",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as Xml
 
 from etdeploy.farm.report import words
-from etdeploy.farm.report.model import FailureGroup, NightReport, Place
+from etdeploy.farm.report.model import FailureGroup, NightReport, VisitReference
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 
 # Tells a later report of the same file from another tool's.
@@ -103,7 +103,7 @@ def _of_verdict(verdict: Verdict) -> Iterator[Xml.Element]:
     yield told
 
 
-def _failure(cause: FailureGroup, place: Place) -> Xml.Element:
+def _failure(cause: FailureGroup, place: VisitReference) -> Xml.Element:
     failure = Xml.Element("failure", type=_text(cause.kind), message=_text(cause.message))
     remedy = f"\nwhat to do: {cause.remedy}" if cause.remedy else ""
     failure.text = _text(f"{cause.message}{remedy}\nvisit {place.visit}")

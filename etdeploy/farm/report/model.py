@@ -25,7 +25,7 @@ class NightInfo(Value):
     finished_at: str | None = None
 
 
-class Place(Value):
+class VisitReference(Value):
     """One visit, as a person finds it again.
 
     Attributes:
@@ -62,7 +62,7 @@ class FailureGroup(Value):
     message: str
     remedy: str
     exit_code: int
-    places: tuple[Place, ...]
+    places: tuple[VisitReference, ...]
 
 
 class DeviceNight(Value):
@@ -127,7 +127,7 @@ class NightReport(Value):
     failures: tuple[FailureGroup, ...] = ()
     missed: tuple[FailureGroup, ...] = ()
     devices: tuple[DeviceNight, ...] = ()
-    done: tuple[Place, ...] = ()
+    done: tuple[VisitReference, ...] = ()
     trends: tuple[Trend, ...] = ()
 
     @property

@@ -19,7 +19,7 @@ from etdeploy.report.html.blocks import (
     Cell,
     Folded,
     Page,
-    Section,
+    PageSection,
     Table,
     Text,
     code,
@@ -46,11 +46,11 @@ def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Pa
         links: Other pages, as titles and relative addresses.
     """
     sections = (
-        Section("verdicts", "Verdicts", tuple(_verdicts(report))),
-        Section("failures", "Failures", tuple(map(_cause, report.failures))),
-        Section("missed", "Missed", tuple(map(_cause, report.missed))),
-        Section("devices", "Devices", (device_table(report),) if report.devices else ()),
-        Section("trends", "Trends", tuple(_trends(report))),
+        PageSection("verdicts", "Verdicts", tuple(_verdicts(report))),
+        PageSection("failures", "Failures", tuple(map(_cause, report.failures))),
+        PageSection("missed", "Missed", tuple(map(_cause, report.missed))),
+        PageSection("devices", "Devices", (device_table(report),) if report.devices else ()),
+        PageSection("trends", "Trends", tuple(_trends(report))),
     )
     return Page(
         title=f"{report.night.farm}: night {report.night.id}",

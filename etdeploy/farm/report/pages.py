@@ -29,7 +29,7 @@ from etdeploy.report.html.blocks import (
     Card,
     Cell,
     Page,
-    Section,
+    PageSection,
     Table,
     Text,
     table,
@@ -103,10 +103,10 @@ def _index(board: Dashboard) -> Page:
     status = board.status
     latest = board.reports[0] if board.reports else None
     sections = (
-        Section("devices", "Devices", tuple(_devices(status))),
-        Section("queue", "Queue", tuple(_queue(status))),
-        Section("regressions", "Regressions", tuple(_regressions(board))),
-        Section("nights", "Nights", tuple(_nights(board))),
+        PageSection("devices", "Devices", tuple(_devices(status))),
+        PageSection("queue", "Queue", tuple(_queue(status))),
+        PageSection("regressions", "Regressions", tuple(_regressions(board))),
+        PageSection("nights", "Nights", tuple(_nights(board))),
     )
     return Page(
         title=f"Farm {status.night.farm}" if status.night else "Farm",

@@ -20,7 +20,7 @@ from etdeploy.farm.report.status import Around, Status, devices_of, status_of
 from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history.nights import KeptNight, Shelved
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.shelf import quarantine, reservations
 
 LAST = "last"
@@ -68,7 +68,9 @@ def info_of(night: KeptNight) -> NightInfo:
     )
 
 
-def nights_of(place: Place, farm: str | None = None, limit: int = _MOST_NIGHTS) -> list[NightInfo]:
+def nights_of(
+    place: HistoryLocation, farm: str | None = None, limit: int = _MOST_NIGHTS
+) -> list[NightInfo]:
     """The latest nights, the latest first; none where there is no history yet.
 
     Args:
@@ -88,7 +90,7 @@ def nights_of(place: Place, farm: str | None = None, limit: int = _MOST_NIGHTS) 
         return [info_of(night) for night in nights.nights_of(connection, farm, limit)]
 
 
-def find_night(place: Place, text: str, farm: str | None = None) -> NightInfo:
+def find_night(place: HistoryLocation, text: str, farm: str | None = None) -> NightInfo:
     """The night that a person names: `last`, an id, or the end of one.
 
     Raises:
@@ -117,13 +119,13 @@ def find_night(place: Place, text: str, farm: str | None = None) -> NightInfo:
     )
 
 
-def _none_yet(place: Place) -> UsageError:
+def _none_yet(place: HistoryLocation) -> UsageError:
     return UsageError(
         "no night was run yet", place=place.shown, remedy="Run one: etdeploy farm run farm.yaml"
     )
 
 
-def seen(place: Place, night: NightInfo) -> Seen:
+def seen(place: HistoryLocation, night: NightInfo) -> Seen:
     """A night with its visits.
 
     Raises:
@@ -162,7 +164,9 @@ def _host_of(identity: str) -> str:
     return identity.rpartition("@")[2] if "@" in identity else ""
 
 
-def judged(place: Place, night: Seen, settings: Settings, trends: int | None = None) -> NightReport:
+def judged(
+    place: HistoryLocation, night: Seen, settings: Settings, trends: int | None = None
+) -> NightReport:
     """The report of a night.
 
     Args:
@@ -204,7 +208,7 @@ def _and_others(night: Seen, kept: Sequence[S]) -> dict[str, S]:
     return {**own, **{e.night_identity: e for e in kept if e not in own.values()}}
 
 
-def status_now(place: Place, farm: str | None = None) -> Status:
+def status_now(place: HistoryLocation, farm: str | None = None) -> Status:
     """How the latest night stands.
 
     Raises:
@@ -216,7 +220,7 @@ def status_now(place: Place, farm: str | None = None) -> Status:
     return _status(place, seen(place, latest[0]))
 
 
-def _status(place: Place, night: Seen) -> Status:
+def _status(place: HistoryLocation, night: Seen) -> Status:
     claims, aside = reservations.active(place), quarantine.all_of(place)
     # Devices that were not measured have no names in the night.
     names = {each.night_identity: each.device for each in (*claims, *aside)}
@@ -233,7 +237,7 @@ def _status(place: Place, night: Seen) -> Status:
     return status_of(night.night, night.states, _now(), around)
 
 
-def _is_run(place: Place, farm: str) -> bool:
+def _is_run(place: HistoryLocation, farm: str) -> bool:
     from etdeploy.history.store import nights
     from etdeploy.history.store.store import open_store
 
@@ -262,7 +266,7 @@ class Boards:
         farm: Only nights of this farm; None for all.
     """
 
-    def __init__(self, place: Place, settings: Settings, farm: str | None = None) -> None:
+    def __init__(self, place: HistoryLocation, settings: Settings, farm: str | None = None) -> None:
         self._place, self._settings, self._farm = place, settings, farm
         self._kept: dict[str, _Kept] = {}
 
@@ -304,7 +308,7 @@ class Boards:
         return known
 
 
-def board_of(place: Place, settings: Settings, farm: str | None = None) -> Dashboard:
+def board_of(place: HistoryLocation, settings: Settings, farm: str | None = None) -> Dashboard:
     """What the dashboard shows.
 
     Raises:

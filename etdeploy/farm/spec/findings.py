@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from etdeploy.core.errors import Problem
-from etdeploy.recipe.document import Document, KeyPath, Place
+from etdeploy.recipe.document import Document, KeyPath, SourceLocation
 from etdeploy.recipe.find import resolved
 from etdeploy.recipe.problems import Found, in_order, place_of
 
@@ -45,7 +45,7 @@ class Findings:
         if remedy:
             self._remedies[remedy] = None
 
-    def place(self, keys: KeyPath) -> Place:
+    def place(self, keys: KeyPath) -> SourceLocation:
         """Where a key is, or the nearest section around it."""
         return place_of(self.document, keys)
 

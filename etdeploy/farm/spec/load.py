@@ -60,7 +60,7 @@ from etdeploy.farm.spec.written import (
     Told,
     results_problem,
 )
-from etdeploy.recipe.document import FileKind, KeyPath, Place, read_document
+from etdeploy.recipe.document import FileKind, KeyPath, SourceLocation, read_document
 from etdeploy.recipe.find import find_recipe
 from etdeploy.recipe.load import LoadedRecipe, Override, load_recipe
 from etdeploy.recipe.problems import found_in
@@ -285,7 +285,7 @@ class Entries:
 def load_entries(entries: Sequence[RecipeEntry], findings: Findings) -> Entries:
     """Loads every recipe; what is wrong with one is noted, and keeps no other from being read."""
     loaded = Entries()
-    places: dict[str, Place] = {}
+    places: dict[str, SourceLocation] = {}
     for number, entry in enumerate(entries):
         found = _load(number, entry, findings)
         if found is None:

@@ -16,7 +16,7 @@ from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, Verdict, Ve
 from etdeploy.farm.verdicts.pair import (
     Look,
     Night,
-    Pair,
+    PairHistory,
     by_night,
     disturbed_of,
     families,
@@ -57,7 +57,7 @@ class _Known:
     device_name: str = ""
     recipe_file: str = ""
     series: str = ""
-    pair: Pair | None = None
+    pair: PairHistory | None = None
     trouble: str = ""
 
 
@@ -164,7 +164,7 @@ def _label(store: Store, series: str) -> str:
     return found[0].series.device.label if found else ""
 
 
-def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> Pair:
+def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> PairHistory:
     """The night with those before it that it is judged by.
 
     Raises:
@@ -176,7 +176,7 @@ def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> Pair:
         past = _before(store, farm, night, fit=False)
     nights, all_nights = by_night(baseline(every, against, repository)), by_night(every)
     is_wrong = any(entry.outputs_ok is False for entry in night.entries)
-    return Pair(
+    return PairHistory(
         night,
         tuple(nights[-NIGHTS:]),
         tuple(all_nights[-NIGHTS * _LOOK_BACK :]),
@@ -235,7 +235,7 @@ def _verdict(
     )  # fmt: skip
 
 
-def _left_out_by_baseline(pair: Pair, farm: Farm) -> str:
+def _left_out_by_baseline(pair: PairHistory, farm: Farm) -> str:
     """Why the baseline has too few nights; empty where it is not the reason."""
     if not pair.fit.entries or not is_blocked(pair):
         return ""

@@ -73,7 +73,7 @@ def _seconds(started_at: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairHistory:
     """What is known of a recipe on a device.
 
     Attributes:
@@ -126,7 +126,7 @@ class Look:
         return 1.0 if self.distance is None or self.distance.as_bad else self.distance.chance
 
 
-def looks(pair: Pair, max_slowdown_percent: float) -> list[Look]:
+def looks(pair: PairHistory, max_slowdown_percent: float) -> list[Look]:
     """Every number of the pair's repeats that count, those that records are compared by first."""
     fit = pair.fit
     metrics = sorted(
@@ -137,7 +137,7 @@ def looks(pair: Pair, max_slowdown_percent: float) -> list[Look]:
             if fit.values(metric)]  # fmt: skip
 
 
-def _look(pair: Pair, fit: Night, metric: str, max_slowdown_percent: float) -> Look:
+def _look(pair: PairHistory, fit: Night, metric: str, max_slowdown_percent: float) -> Look:
     values = fit.values(metric)
     having = [night.values(metric) for night in pair.earlier if night.values(metric)]
     found = distance(values, having)
@@ -147,7 +147,9 @@ def _look(pair: Pair, fit: Night, metric: str, max_slowdown_percent: float) -> L
     return Look(metric, values, found, len(having), twice)
 
 
-def _twice(pair: Pair, metric: str, values: Sequence[float], max_slowdown_percent: float) -> float:
+def _twice(
+    pair: PairHistory, metric: str, values: Sequence[float], max_slowdown_percent: float
+) -> float:
     """The chance that two unchanged nights are as bad; 1 where not both are worse."""
     if pair.last is None or not (last := pair.last.values(metric)):
         return 1.0
@@ -227,7 +229,7 @@ def _reason(look: Look, kind: VerdictKind, max_slowdown_percent: float) -> str:
     return f"{what}: nights in which nothing changed are as far apart"
 
 
-def outputs_of(pair: Pair) -> Iterator[NightFinding]:
+def outputs_of(pair: PairHistory) -> Iterator[NightFinding]:
     """What is found of the outputs; nothing where no run compared them.
 
     Outputs that were never right have not become worse: they are a failure, and no regression.
@@ -254,7 +256,7 @@ def worst(findings: Sequence[NightFinding]) -> VerdictKind:
     return next((kind for kind in ORDER if kind in kinds), VerdictKind.NOT_JUDGED)
 
 
-def why_not(pair: Pair) -> str:
+def why_not(pair: PairHistory) -> str:
     """Why a night's numbers cannot be judged; empty where they can."""
     entries = pair.night.entries
     simulated = [entry for entry in entries if entry.simulated]
@@ -269,14 +271,14 @@ def why_not(pair: Pair) -> str:
     return f"{which} disturbed: {disturbed[-1]}"
 
 
-def is_blocked(pair: Pair) -> bool:
+def is_blocked(pair: PairHistory) -> bool:
     """Whether more nights like this one will not make its numbers judged either."""
     if pair.fit.entries:
         return len(pair.earlier) < MIN_NIGHTS <= len(pair.every)  # by the baseline
     return pair.nights >= MIN_NIGHTS and not all(e.simulated for e in pair.night.entries)
 
 
-def disturbed_of(pair: Pair) -> Iterator[NightFinding]:
+def disturbed_of(pair: PairHistory) -> Iterator[NightFinding]:
     """The first number of a night whose runs were all disturbed, to be seen and not judged."""
     odd = Night(tuple(e for e in pair.night.entries if e.disturbed and e.outputs_ok is not False))
     if pair.fit.entries:
@@ -289,7 +291,7 @@ def disturbed_of(pair: Pair) -> Iterator[NightFinding]:
             )  # fmt: skip
 
 
-def left_out(pair: Pair) -> str:
+def left_out(pair: PairHistory) -> str:
     """How many of the night's runs do not count, as a clause; empty for none."""
     entries = pair.night.entries
     odd = [entry for entry in entries if not entry.fit]
@@ -299,7 +301,7 @@ def left_out(pair: Pair) -> str:
     return f"{len(odd)} of {count(len(entries), 'run')} left out: {why.rstrip('.')}"
 
 
-def since(pair: Pair, metric: str) -> Since | None:
+def since(pair: PairHistory, metric: str) -> Since | None:
     """When a number became worse, and between which commits."""
     nights = [night for night in pair.every if night.values(metric)]
     fit = pair.fit

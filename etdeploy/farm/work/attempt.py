@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from etdeploy.bench.measure import Prepared, measure, require_match
+from etdeploy.bench.measure import PreparedMeasurement, measure, require_match
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.units import long_time
 from etdeploy.bench.watch import cooling_sensor
@@ -109,7 +109,7 @@ def _result_of(error: Exception, cache: Path) -> _Result:
     return _Result(fate, failure=failure_of(error, cache))
 
 
-def _opened(folder: Path, order: Order) -> Prepared:
+def _opened(folder: Path, order: Order) -> PreparedMeasurement:
     try:
         return open_parcel(folder, order.parcel)
     except BuildError as error:
@@ -121,7 +121,7 @@ def _opened(folder: Path, order: Order) -> Prepared:
 def _on_device(
     order: Order,
     device: Device,
-    prepared: Prepared,
+    prepared: PreparedMeasurement,
     workspace: Workspace,
     output: Path,
     progress: Progress,

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from etdeploy.bench.conditions import Revision
-from etdeploy.bench.measure import Prepared
+from etdeploy.bench.measure import PreparedMeasurement
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import NOTES, Workspace
 from etdeploy.core.cancel import checkpoint
@@ -34,7 +34,7 @@ from etdeploy.farm.model import Parcel
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
-from etdeploy.recipe.document import Place
+from etdeploy.recipe.document import SourceLocation
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.model import BuiltRunner
@@ -56,7 +56,7 @@ class _Content:
 
 
 def pack(
-    prepared: Prepared,
+    prepared: PreparedMeasurement,
     label: str,
     soc: str | None,
     revision: Revision,
@@ -109,7 +109,7 @@ def pack(
     return parcel
 
 
-def open_parcel(folder: Path, parcel: Parcel | None = None) -> Prepared:
+def open_parcel(folder: Path, parcel: Parcel | None = None) -> PreparedMeasurement:
     """What a parcel's folder holds, ready to measure with.
 
     Args:
@@ -134,7 +134,7 @@ def open_parcel(folder: Path, parcel: Parcel | None = None) -> Prepared:
         what = error.strerror if isinstance(error, OSError) else "it is not what this release wrote"
         place = getattr(error, "filename", None) or folder
         raise _broken(f"the parcel cannot be read: {what}", Path(place)) from error
-    return Prepared(
+    return PreparedMeasurement(
         bundle,
         copy.loaded,
         folder / _PROGRAM_FOLDER,
@@ -313,7 +313,7 @@ class RecipeCopy(Value):
             self.recipe,
             tuple((Path(path), sha256) for path, sha256 in self.files),
             {
-                each.keys: Place(each.file, each.line, each.column, Path(each.folder))
+                each.keys: SourceLocation(each.file, each.line, each.column, Path(each.folder))
                 for each in self.places
             },
         )
@@ -324,7 +324,7 @@ class RecipeCopy(Value):
         return Revision(self.commit, self.dirty)
 
 
-def _copied(keys: tuple[str | int, ...], place: Place) -> PlaceCopy:
+def _copied(keys: tuple[str | int, ...], place: SourceLocation) -> PlaceCopy:
     return PlaceCopy(
         keys=keys,
         file=place.file,

@@ -25,7 +25,7 @@ from etdeploy.devices.base import (
 from etdeploy.farm.model import AttemptFailure, Offer, Parcel
 from etdeploy.farm.work.failures import failure_of
 from etdeploy.graph.job import AppWish, Job, Reached, StepName, make_job
-from etdeploy.graph.many.members import Member, Pair
+from etdeploy.graph.many.members import Member, RecipeDevicePair
 from etdeploy.graph.many.run import JobEnd, Ready, look_up, refused_of, run_jobs
 from etdeploy.graph.on_device import prepared
 from etdeploy.graph.tasks.slots import Slots, heavy_at_once
@@ -36,7 +36,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedParcels:
     """What a night can measure.
 
     While this exists, nobody removes its parcels from the cache; `release` lets go of them.
@@ -81,7 +81,7 @@ def prepare(
     slots: Slots | None = None,
     workspace: Workspace | None = None,
     apps: Mapping[str, Path] | None = None,
-) -> Prepared:
+) -> PreparedParcels:
     """Exports and builds for every device that is offered to a recipe.
 
     What is the same for several recipes or devices is done once, and what is in the cache already
@@ -123,7 +123,7 @@ def prepare(
                 failures[key] = made
             else:
                 parcels[key] = made
-    return Prepared(parcels, failures, workspace)
+    return PreparedParcels(parcels, failures, workspace)
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def member_of(
         archive: The app for devices that run apps only; None to build one.
     """
     device = StandIn(offer)
-    pair = Pair(label, device.name)
+    pair = RecipeDevicePair(label, device.name)
     app = AppWish(archive) if DeviceClass.of(offer).needs_app else None
     there = Reached(device, offer.facts, device.identity)
     try:

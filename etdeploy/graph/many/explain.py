@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from etdeploy.core.values import Value
 from etdeploy.graph.explain import Explanation, colours, explain, task_of
-from etdeploy.graph.many.members import Pair, served
+from etdeploy.graph.many.members import RecipeDevicePair, served
 from etdeploy.graph.many.run import Ready
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.tasks.steps import Task, TaskStatus, statuses, tasks_of
@@ -80,7 +80,7 @@ def _leaders(tasks: Sequence[Task]) -> dict[str, str]:
 def _shared(
     group: Sequence[TaskStatus],
     ready: Sequence[Ready],
-    everyone: Sequence[Pair],
+    everyone: Sequence[RecipeDevicePair],
     names: dict[str, str],
     leaders: dict[str, str],
 ) -> SharedTask:

@@ -18,7 +18,7 @@ from etdeploy.targets.platforms import find_target
 _MOST_NAMED = 3
 
 
-class Pair(NamedTuple):
+class RecipeDevicePair(NamedTuple):
     """A recipe and a device, as they are shown."""
 
     recipe: str
@@ -48,7 +48,7 @@ def _distinct(loaded: LoadedRecipe, recipes: Sequence[LoadedRecipe]) -> str:
     return str(loaded.path)
 
 
-def served(some: Sequence[Pair], everyone: Sequence[Pair]) -> str:
+def served(some: Sequence[RecipeDevicePair], everyone: Sequence[RecipeDevicePair]) -> str:
     """Whom a task serves, in few words.
 
     Args:
@@ -107,7 +107,7 @@ class Member:
         error: Why it cannot run, if that is known before anything starts.
     """
 
-    pair: Pair
+    pair: RecipeDevicePair
     loaded: LoadedRecipe
     job: Job | None = None
     error: EtdeployError | None = None
@@ -162,7 +162,7 @@ def open_members(wanted: Wanted) -> Iterator[Members]:
         found = []
         for loaded, label in zip(wanted.recipes, labels, strict=True):
             for device, there in devices.items():
-                pair = Pair(label, _device_label(device, there, wanted.target))
+                pair = RecipeDevicePair(label, _device_label(device, there, wanted.target))
                 if isinstance(there, EtdeployError):
                     found.append(Member(pair, loaded, error=there))
                     continue

@@ -11,7 +11,7 @@ from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.job import StepName
-from etdeploy.graph.many.members import Member, Pair, served
+from etdeploy.graph.many.members import Member, RecipeDevicePair, served
 from etdeploy.graph.pipeline import export_work, make_steps
 from etdeploy.graph.preflight import model_notes, refuse_early
 from etdeploy.graph.resolve import Lookups, Resolved, resolve
@@ -41,7 +41,7 @@ class JobEnd:
 
     member: Member
     error: Exception | None = None
-    same_as: Pair | None = None
+    same_as: RecipeDevicePair | None = None
 
     @property
     def stopped(self) -> bool:
@@ -103,7 +103,7 @@ def run_jobs(
     Raises:
         Interrupted: The run was asked to stop from outside.
     """
-    ends: dict[Pair, JobEnd] = {}
+    ends: dict[RecipeDevicePair, JobEnd] = {}
     left = list(ready)
     while left:
         # The flag is this run's own: a failure can stop it without stopping what comes after it.
@@ -132,14 +132,16 @@ def graph_of(ready: Sequence[Ready], exporter: Exporter = OWN_PROCESSES) -> tupl
     """The shared graph of the jobs, with names that say whom each task serves."""
     tasks = tasks_of([(make_steps(r.resolved, exporter), r.resolved.job.state) for r in ready])
     everyone = [r.member.pair for r in ready]
-    followers: dict[str, list[Pair]] = {}
+    followers: dict[str, list[RecipeDevicePair]] = {}
     for task in tasks:
         if task.leader:
             followers.setdefault(task.leader, []).append(everyone[task.job])
     return tuple(_named(task, followers.get(task.name, []), everyone) for task in tasks)
 
 
-def _named(task: Task, followers: Sequence[Pair], everyone: Sequence[Pair]) -> Task:
+def _named(
+    task: Task, followers: Sequence[RecipeDevicePair], everyone: Sequence[RecipeDevicePair]
+) -> Task:
     own = everyone[task.job]
     shown = f"{task.step.name} {served([own, *followers], everyone)}"
     return replace(task, shown=shown, whom=served([own], everyone))

@@ -11,7 +11,7 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.values import Progress
 from etdeploy.graph.job import Job, make_job, reached
-from etdeploy.graph.many.members import Member, Members, Pair
+from etdeploy.graph.many.members import Member, Members, RecipeDevicePair
 from etdeploy.graph.on_device import prepared, pushed_line
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import find_target
@@ -36,7 +36,9 @@ def open_two(
         if jobs[0].state == jobs[1].state:
             jobs[1] = replace(jobs[1], variant="B")
         found = [
-            Member(Pair(f"{job.loaded.name} ({letter})", job.device_label), job.loaded, job)
+            Member(
+                RecipeDevicePair(f"{job.loaded.name} ({letter})", job.device_label), job.loaded, job
+            )
             for letter, job in zip("AB", jobs, strict=True)
         ]
         yield Members(tuple(found), workspace)

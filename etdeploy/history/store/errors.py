@@ -15,7 +15,7 @@ from sqlalchemy.pool import QueuePool
 
 from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import BuildError, EtdeployError, StoreError
-from etdeploy.history.place import CONNECT_S, VARIABLE, Place, default_file
+from etdeploy.history.place import CONNECT_S, VARIABLE, HistoryLocation, default_file
 from etdeploy.history.store.sqlite import PATIENCE_S, reader, writer
 
 UPGRADE = "Use the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
@@ -64,7 +64,7 @@ def is_refused(error: EtdeployError) -> bool:
 
 
 @contextmanager
-def explained(place: Place) -> Iterator[None]:
+def explained(place: HistoryLocation) -> Iterator[None]:
     """Turns a database's errors in the block into one for the user.
 
     Raises:
@@ -92,11 +92,11 @@ def explained(place: Place) -> Iterator[None]:
         ) from error
 
 
-def _for_user(error: SQLAlchemyError, place: Place) -> EtdeployError:
+def _for_user(error: SQLAlchemyError, place: HistoryLocation) -> EtdeployError:
     return as_error(error.orig if isinstance(error, DBAPIError) and error.orig else error, place)
 
 
-def as_error(error: Exception, place: Place) -> EtdeployError:
+def as_error(error: Exception, place: HistoryLocation) -> EtdeployError:
     """What a driver says, as an error for the user."""
     text = _hidden(str(error).strip(), place) or type(error).__name__
     if "disk is full" in text or "No space left on device" in text:
@@ -108,7 +108,7 @@ def as_error(error: Exception, place: Place) -> EtdeployError:
     return _sqlite(text, place) if place.file else _postgres(text, place)
 
 
-def _sqlite(text: str, place: Place) -> StoreError:
+def _sqlite(text: str, place: HistoryLocation) -> StoreError:
     assert place.file is not None  # noqa: S101 - told by the caller
     words = {
         "file": quoted(place.file),
@@ -128,7 +128,7 @@ def _sqlite(text: str, place: Place) -> StoreError:
     return StoreError(f"the history cannot be used: {text}", place=place.shown, remedy=_OTHER)
 
 
-def _postgres(text: str, place: Place) -> StoreError:
+def _postgres(text: str, place: HistoryLocation) -> StoreError:
     first = next((line for line in text.splitlines() if line.strip()), text).strip()
     known = next(((said, told) for said, told in _POSTGRES if said in text), None)
     said, remedy = known or ("", _UNREACHED)
@@ -138,13 +138,13 @@ def _postgres(text: str, place: Place) -> StoreError:
     )
 
 
-def _hidden(text: str, place: Place) -> str:
+def _hidden(text: str, place: HistoryLocation) -> str:
     for secret in _secrets(place):
         text = text.replace(secret, _HIDDEN)
     return text
 
 
-def _secrets(place: Place) -> set[str]:
+def _secrets(place: HistoryLocation) -> set[str]:
     """The passwords of a URL, as written and as meant."""
     parts = urlsplit(place.url or "")
     found = {parts.password or "", unquote(parts.password or "")}
@@ -152,7 +152,7 @@ def _secrets(place: Place) -> set[str]:
     return {secret for secret in found if len(secret) > 2}
 
 
-def _without_password(error: SQLAlchemyError, place: Place) -> SQLAlchemyError | None:
+def _without_password(error: SQLAlchemyError, place: HistoryLocation) -> SQLAlchemyError | None:
     """The error as a cause, which a bug report would print; None if it names a password."""
     return None if any(secret in str(error) for secret in _secrets(place)) else error
 
@@ -161,7 +161,7 @@ _STATEMENT_S = 60
 WRITES = "etdeploy_writes"
 
 
-def engine_of(place: Place, *, read_only: bool = False) -> Engine:
+def engine_of(place: HistoryLocation, *, read_only: bool = False) -> Engine:
     """An engine that connects when it is first used.
 
     Args:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import StoreError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store import tables
 from etdeploy.history.store.errors import UPGRADE, WRITES
 
@@ -20,7 +20,7 @@ SCRIPTS = Path(__file__).parent / "migrations"
 _ADVISORY_LOCK = 0x6574_6465
 
 
-def revision_of(engine: Engine, place: Place) -> str | None:
+def revision_of(engine: Engine, place: HistoryLocation) -> str | None:
     """The revision of the tables; None for a database that has none of them.
 
     Raises:
@@ -30,7 +30,7 @@ def revision_of(engine: Engine, place: Place) -> str | None:
         return _revision(connection, place)
 
 
-def migrate(engine: Engine, place: Place, scripts: Path = SCRIPTS) -> None:
+def migrate(engine: Engine, place: HistoryLocation, scripts: Path = SCRIPTS) -> None:
     """Brings the tables to the newest revision; a SQLite file is copied before.
 
     Nothing is changed if it fails.
@@ -49,7 +49,7 @@ def migrate(engine: Engine, place: Place, scripts: Path = SCRIPTS) -> None:
         _upgrade(engine, place, scripts)
 
 
-def require_known(revision: str | None, place: Place, scripts: Path = SCRIPTS) -> None:
+def require_known(revision: str | None, place: HistoryLocation, scripts: Path = SCRIPTS) -> None:
     """Refuses tables that a newer release wrote.
 
     Raises:
@@ -64,7 +64,7 @@ def require_known(revision: str | None, place: Place, scripts: Path = SCRIPTS) -
         )
 
 
-def _upgrade(engine: Engine, place: Place, scripts: Path) -> None:
+def _upgrade(engine: Engine, place: HistoryLocation, scripts: Path) -> None:
     from alembic import command
     from alembic.config import Config
 
@@ -79,7 +79,7 @@ def _upgrade(engine: Engine, place: Place, scripts: Path) -> None:
         command.upgrade(config, "head")
 
 
-def _revision(connection: Connection, place: Place) -> str | None:
+def _revision(connection: Connection, place: HistoryLocation) -> str | None:
     names = set(inspect(connection).get_table_names())
     if tables.VERSION_TABLE in names:
         found = connection.execute(text(f"SELECT version_num FROM {tables.VERSION_TABLE}"))  # noqa: S608 - our own name

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
 from etdeploy.history.nights import Reservation
-from etdeploy.history.place import CONNECT_S, Place
+from etdeploy.history.place import CONNECT_S, HistoryLocation
 
 # How long a lock that another has is waited for, in seconds.
 PATIENCE_S = 5.0
@@ -103,7 +103,7 @@ _SERVER_NOW = (
 )
 
 
-def reservations_at(place: Place) -> list[Reservation]:
+def reservations_at(place: HistoryLocation) -> list[Reservation]:
     """Reservations that have not ended; none where there is no history yet, or an older one.
 
     Raises:
@@ -133,7 +133,7 @@ def _of_file(file: Path) -> list[Reservation]:
     return [Reservation.model_validate(dict(zip(_COLUMNS, row, strict=True))) for row in rows]
 
 
-def _of_server(place: Place) -> list[Reservation]:
+def _of_server(place: HistoryLocation) -> list[Reservation]:
     """The same by the driver alone, for the same reason; the time is the server's."""
     try:
         import psycopg

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from etdeploy.core.errors import StoreError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.history.entry import HistoryEntry, Judgement, entry_of
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.history.series import Series
 from etdeploy.history.store.errors import WRITES, engine_of, explained
 from etdeploy.history.store.migrate import migrate, require_known, revision_of
@@ -65,7 +65,7 @@ class Store:
     Every one of them may raise StoreError or, where a disk is full, BuildError.
     """
 
-    def __init__(self, engine: Engine, place: Place) -> None:
+    def __init__(self, engine: Engine, place: HistoryLocation) -> None:
         self._engine = engine
         self.place = place
 
@@ -199,7 +199,7 @@ def add_record(connection: Connection, record: RunRecord) -> bool:
 
 
 @contextmanager
-def open_store(place: Place, *, read_only: bool = False) -> Iterator[Store]:
+def open_store(place: HistoryLocation, *, read_only: bool = False) -> Iterator[Store]:
     """Opens a history, and makes it or brings it to this release's tables where necessary.
 
     Args:
@@ -233,7 +233,7 @@ def _require_file(file: Path) -> None:
         raise StoreError(f"a history needs a file, and this is {what}", place=str(file))
 
 
-def _bring_up(place: Place) -> None:
+def _bring_up(place: HistoryLocation) -> None:
     engine = engine_of(place)
     try:
         migrate(engine, place)

@@ -16,7 +16,7 @@ from etdeploy.profile.protocol import (
     TraceRequests,
     trace_file,
 )
-from etdeploy.profile.worker.record import Record, UnreadableError, read_record
+from etdeploy.profile.worker.record import MethodRecord, UnreadableError, read_record
 
 
 def main(arguments: list[str]) -> int:
@@ -41,11 +41,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _record(request: TraceRequest) -> Record | None:
+def _record(request: TraceRequest) -> MethodRecord | None:
     return read_record(Path(request.etrecord), request.method) if request.etrecord else None
 
 
-def _read(request: TraceRequest, record: Record | None) -> Trace:
+def _read(request: TraceRequest, record: MethodRecord | None) -> Trace:
     from etdeploy.profile.worker.inspect import read_trace
 
     return read_trace(Path(request.etdump), record)

@@ -11,7 +11,7 @@ from executorch.devtools import Inspector
 from executorch.devtools.etrecord import ETRecord
 
 from etdeploy.profile.protocol import Trace, TraceEvent
-from etdeploy.profile.worker.record import Record, UnreadableError
+from etdeploy.profile.worker.record import MethodRecord, UnreadableError
 
 # The method whose maps the Inspector reads, whichever method was traced.
 _FORWARD = "forward"
@@ -19,7 +19,7 @@ _FORWARD = "forward"
 _CALL = "OPERATOR_CALL"
 
 
-def read_trace(etdump: Path, record: Record | None) -> Trace:
+def read_trace(etdump: Path, record: MethodRecord | None) -> Trace:
     """All events of the inferences in a trace.
 
     Args:
@@ -44,7 +44,7 @@ def read_trace(etdump: Path, record: Record | None) -> Trace:
     )
 
 
-def _light(record: Record) -> ETRecord:
+def _light(record: MethodRecord) -> ETRecord:
     """An ETRecord of the traced method alone, with what the Inspector needs to find handles."""
     empty: Any = SimpleNamespace(graph_module=torch.fx.GraphModule({}, torch.fx.Graph()))
     return ETRecord(

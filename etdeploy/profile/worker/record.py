@@ -38,7 +38,7 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True)
-class Record:
+class MethodRecord:
     """An ETRecord's maps and graph for one method.
 
     Attributes:
@@ -56,7 +56,7 @@ class Record:
     loops: bool = False
 
 
-def read_record(path: Path, method: str) -> Record:
+def read_record(path: Path, method: str) -> MethodRecord:
     """Reads the part of an ETRecord that is about one method.
 
     Raises:
@@ -74,7 +74,7 @@ def read_record(path: Path, method: str) -> Record:
             nodes = json.loads(record.read(graph))["graph_module"]["graph"]["nodes"]
             handles, delegates, outputs = (each.get(method) or {} for each in maps)
             loops = any(_LOOP.search(node["target"]) for node in nodes)
-            return Record(handles, delegates, outputs, _graph(nodes), loops)
+            return MethodRecord(handles, delegates, outputs, _graph(nodes), loops)
     except (BadZipFile, EOFError, OSError, NotImplementedError) as error:
         raise UnreadableError(path, f"the ETRecord is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

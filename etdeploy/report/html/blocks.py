@@ -156,7 +156,7 @@ Block = Figure | Table | Facts | Text | Operators | Source | Record | Folded
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of the page with a heading and a link to it."""
 
     key: str
@@ -184,12 +184,12 @@ class Page:
     badges: tuple[Cell, ...]
     cards: tuple[Card, ...]
     notices: tuple[Text | Folded, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]
     records: tuple[Mapping[str, Any], ...] = field(default=())
     links: tuple[tuple[str, str], ...] = ()
 
 
-def all_blocks(sections: Iterable[Section]) -> list[Block]:
+def all_blocks(sections: Iterable[PageSection]) -> list[Block]:
     """Every block, those that are folded too."""
     found: list[Block] = []
     waiting = [block for section in sections for block in section.blocks]

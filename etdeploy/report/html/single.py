@@ -8,7 +8,7 @@ from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.performance import Memory, Sustained, ThreadsRecord
 from etdeploy.profile.model import Profile
 from etdeploy.report import shown
-from etdeploy.report.html.blocks import Block, Figure, Page, Record, Section, Text
+from etdeploy.report.html.blocks import Block, Figure, Page, PageSection, Record, Text
 from etdeploy.report.html.cards import badges, cards, notices
 from etdeploy.report.html.figures.base import Values, axis, panels, rounded
 from etdeploy.report.html.figures.device import device_over_time
@@ -43,13 +43,15 @@ def single_page(run: Material) -> Page:
     record = run.record
     sections = [
         *([] if record.simulated else _latency(run)),
-        Section("profile", "Where the time goes", tuple(_profile(run))),
-        Section("outputs", "Outputs", tuple(_outputs(run))),
+        PageSection("profile", "Where the time goes", tuple(_profile(run))),
+        PageSection("outputs", "Outputs", tuple(_outputs(run))),
         *_measured_further(run),
-        Section("device", "Device", tuple(_device(run))),
-        Section("options", "How the runner was built", tuple(_options(run))),
-        Section("provenance", "Provenance", (provenance(run), recipe_source(record))),
-        Section("record", "Record", (Record(0, "All figures as JSON", f"{record.run_id}.json"),)),
+        PageSection("device", "Device", tuple(_device(run))),
+        PageSection("options", "How the runner was built", tuple(_options(run))),
+        PageSection("provenance", "Provenance", (provenance(run), recipe_source(record))),
+        PageSection(
+            "record", "Record", (Record(0, "All figures as JSON", f"{record.run_id}.json"),)
+        ),
     ]
     where = f"{shown.device(record)} ({record.device.facts.name})"
     return Page(
@@ -63,18 +65,18 @@ def single_page(run: Material) -> Page:
     )
 
 
-def _latency(run: Material) -> Iterator[Section]:
+def _latency(run: Material) -> Iterator[PageSection]:
     record = run.record
     workload, starts, of = record.workload, starts_of(record), shown.sample(record.workload)
     if isinstance(workload, TextGeneration):
-        yield Section("tokens", "Tokens", tuple(_tokens(workload)))
+        yield PageSection("tokens", "Tokens", tuple(_tokens(workload)))
     histogram = distribution("plot-latency", workload.timed, of)
     heading = of.time[0].upper() + of.time[1:]
-    yield Section("latency", heading, (histogram, latencies(record)))
+    yield PageSection("latency", heading, (histogram, latencies(record)))
     blocks: list[Block] = [run_to_run("plot-starts", starts, workload.timed, of)]
     if len(starts) > 1:
         blocks.append(starts_table(record))
-    yield Section("starts", "From start to start", tuple(blocks))
+    yield PageSection("starts", "From start to start", tuple(blocks))
 
 
 def _tokens(workload: TextGeneration) -> Iterator[Block]:
@@ -139,7 +141,7 @@ def _texts(workload: TextGeneration) -> Iterator[Block]:
     yield from map(Text, original_lines(workload.texts))
 
 
-def _measured_further(run: Material) -> Iterator[Section]:
+def _measured_further(run: Material) -> Iterator[PageSection]:
     """Passes that only some runs have."""
     record = run.record
     if record.simulated:
@@ -151,12 +153,12 @@ def _measured_further(run: Material) -> Iterator[Section]:
             threads_curve("plot-threads", inference.threads),
             threads_table(inference.threads),
         )
-        yield Section("threads", "Threads", blocks)
+        yield PageSection("threads", "Threads", blocks)
     if inference and inference.sustained:
         figure = sustained_curve("plot-sustained", inference.sustained)
-        yield Section("sustained", "Sustained work", (Text(_kept(run)), figure))
+        yield PageSection("sustained", "Sustained work", (Text(_kept(run)), figure))
     if memory and len(memory.points) >= _LEAST_POINTS:
-        yield Section("memory", "Memory", (*_weights(run), memory_curve("plot-memory", memory)))
+        yield PageSection("memory", "Memory", (*_weights(run), memory_curve("plot-memory", memory)))
 
 
 def _kept(run: Material) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from etdeploy.core.console import count
 from etdeploy.history.metrics import shown as value_text
 from etdeploy.history.metrics import title
-from etdeploy.history.model import LevelChange, Point, Trend
+from etdeploy.history.model import LevelChange, Trend, TrendPoint
 from etdeploy.report import shown
 from etdeploy.report.html.blocks import (
     BAD,
@@ -18,7 +18,7 @@ from etdeploy.report.html.blocks import (
     Cell,
     Folded,
     Page,
-    Section,
+    PageSection,
     Table,
     Text,
     code,
@@ -81,11 +81,11 @@ def _card(trend: Trend) -> Card:
     return Card(label, number, unit, tuple(lines), lead=False)
 
 
-def _section(index: int, trend: Trend) -> Section:
+def _section(index: int, trend: Trend) -> PageSection:
     series = trend.series
     what = f", {series.label}" if series.label else ""
     heading = f"{series.recipe} on {series.device.label}{what}"
-    return Section(f"series-{index}", heading, tuple(_blocks(index, trend)))
+    return PageSection(f"series-{index}", heading, tuple(_blocks(index, trend)))
 
 
 def _blocks(index: int, trend: Trend) -> Iterator[Block]:
@@ -117,7 +117,7 @@ def _runs(trend: Trend) -> Table:
     return table("Runs, the latest first", columns, rows, right=columns[1:3])
 
 
-def _row(metric: str, point: Point) -> list[object]:
+def _row(metric: str, point: TrendPoint) -> list[object]:
     value = shown.NOTHING if point.value is None else value_text(metric, point.value)
     remark = point.remark if point.used else f"not used: {point.remark or 'no such number'}"
     return [

@@ -36,10 +36,10 @@ def one_that_does_not_run() -> tuple[nn.Module, Any]:
 
 def _refused(*, loaded: bool) -> tuple[nn.Module, Any]:
     from etdeploy.export.worker import pipeline
-    from etdeploy.export.worker.lowering.lower_failures import Refusal
+    from etdeploy.export.worker.lowering.lower_failures import ProgramProblem
 
     patched: Any = pipeline
     if not hasattr(patched, "answers"):  # this file is run again for the second program
-        patched.answers = [Refusal("invalid argument (error 0x12)", loaded)]
+        patched.answers = [ProgramProblem("invalid argument (error 0x12)", loaded)]
         patched.refusal = lambda *_: patched.answers.pop() if patched.answers else None
     return _model()

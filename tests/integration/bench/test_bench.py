@@ -17,7 +17,7 @@ import pytest
 
 from etdeploy.bench.conditions import Revision, revision_of
 from etdeploy.bench.diagnosis import require_whole
-from etdeploy.bench.measure import Prepared, measure, require_match
+from etdeploy.bench.measure import PreparedMeasurement, measure, require_match
 from etdeploy.bench.records.conditions import DisturbanceKind
 from etdeploy.bench.records.performance import WeightsKind
 from etdeploy.bench.records.stored import StoredRun, load_run
@@ -73,7 +73,7 @@ class Chain:
         device.push(bundle)
         recipe = self.loaded.recipe.model_copy(update=sections)
         loaded = LoadedRecipe(self.loaded.name, self.loaded.path, recipe, self.loaded.files)
-        prepared = Prepared(
+        prepared = PreparedMeasurement(
             bundle, loaded, self.program_folder, self.program, self.runner, self.plan
         )
         return measure(device, prepared, self.folder / "out")

@@ -15,7 +15,7 @@ import pytest
 
 from etdeploy.bench.generation.request import write_request
 from etdeploy.bench.generation.work import work_of
-from etdeploy.bench.measure import Prepared, measure
+from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
@@ -63,7 +63,7 @@ class Chain:
             self.runner, program_folder, made, self.folder / "inputs.txt", request=request
         )
         device.push(bundle)
-        prepared = Prepared(bundle, loaded, program_folder, self.program, self.runner)
+        prepared = PreparedMeasurement(bundle, loaded, program_folder, self.program, self.runner)
         return measure(device, prepared, self.folder / "out")
 
     def knowing(self, *texts: ExpectedText) -> Chain:

@@ -15,7 +15,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.processes import process
 from etdeploy.program.generation import GenerationMethod
 from etdeploy.program.inspect import inspect_file
-from etdeploy.runner.generation import Point, Sampling, request_lines
+from etdeploy.runner.generation import PromptRun, Sampling, request_lines
 from etdeploy.targets.platforms import host_target
 from tests.support.export import export_workspace  # noqa: F401 - fixture
 from tests.support.language_families import FAMILIES, NEW, prompt
@@ -89,7 +89,7 @@ def test_llama_on_arm64(
     path = folder / "llama3.pte"
     built = build(plan_here(inspect_file(path), "linux-aarch64"), export_workspace)
     (tmp_path / "prompt.bin").write_bytes(np.array(prompt(), "<i8").tobytes())
-    points = [Point(name="p", new_tokens=NEW, path="prompt.bin")]
+    points = [PromptRun(name="p", new_tokens=NEW, path="prompt.bin")]
     methods = [GenerationMethod.model_validate(m) for m in found["llama3"]["methods"]]
     (tmp_path / "request.txt").write_text(request_lines(methods, Sampling(), (), points))
     arm64 = Start(built, prefix=(str(_QEMU), "-L", "/usr/aarch64-linux-gnu"))

@@ -17,7 +17,7 @@ import pytest
 from etdeploy.farm.model import Fate, Standing, VisitState
 from etdeploy.farm.night import post
 from etdeploy.farm.night.ledger import Ledger
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store import errors
 from etdeploy.history.store.errors import UnreachableError
 from etdeploy.history.store.store import Filter, open_store
@@ -62,20 +62,20 @@ with Ledger(required_place(where), folder=Path(data)) as ledger:
 
 
 @pytest.fixture
-def database(postgres: Postgres) -> Place:
+def database(postgres: Postgres) -> HistoryLocation:
     return required_place(postgres.new_database(f"farm_{secrets.token_hex(4)}"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> HistoryLocation:
     if request.param == "sqlite":
         return required_place(str(tmp_path / "history.db"))
-    found: Place = request.getfixturevalue("database")
+    found: HistoryLocation = request.getfixturevalue("database")
     return found
 
 
 def start(
-    place: Place, folder: Path, mode: str, farm: str = "nightly", data: str = "data"
+    place: HistoryLocation, folder: Path, mode: str, farm: str = "nightly", data: str = "data"
 ) -> subprocess.Popen[str]:
     where = place.url or str(place.file)
     arguments = [where, str(folder / data), str(folder / "out"), farm, mode]
@@ -91,7 +91,7 @@ def output(child: subprocess.Popen[str]) -> list[str]:
     return out.splitlines()
 
 
-def require_once_each(place: Place, night: str) -> tuple[VisitState, ...]:
+def require_once_each(place: HistoryLocation, night: str) -> tuple[VisitState, ...]:
     """Every visit is done, one attempt of each counts, and its record alone is in the history."""
     with Ledger(place) as ledger:
         states = ledger.states(night)
@@ -106,7 +106,7 @@ def require_once_each(place: Place, night: str) -> tuple[VisitState, ...]:
     return states
 
 
-def test_two_coordinators_at_once(place: Place, tmp_path: Path) -> None:
+def test_two_coordinators_at_once(place: HistoryLocation, tmp_path: Path) -> None:
     # Each with a data folder of its own, as two hosts have.
     both = [start(place, tmp_path, "slow", data=name) for name in ("one", "two")]
     ends = [(child.communicate(), child.returncode) for child in both]
@@ -117,7 +117,9 @@ def test_two_coordinators_at_once(place: Place, tmp_path: Path) -> None:
     require_once_each(place, night)
 
 
-def test_one_attempt_of_each_visit_counts_whoever_tells_it(place: Place, tmp_path: Path) -> None:
+def test_one_attempt_of_each_visit_counts_whoever_tells_it(
+    place: HistoryLocation, tmp_path: Path
+) -> None:
     with Ledger(place, folder=tmp_path) as ledger:
         night = ledger.open_night("nightly", "digest", NOW).night
         ledger.plan([make_visit(night, number) for number in range(VISITS)])
@@ -131,7 +133,7 @@ def test_one_attempt_of_each_visit_counts_whoever_tells_it(place: Place, tmp_pat
     require_once_each(place, night)
 
 
-def test_a_coordinator_is_killed_and_followed(place: Place, tmp_path: Path) -> None:
+def test_a_coordinator_is_killed_and_followed(place: HistoryLocation, tmp_path: Path) -> None:
     first = start(place, tmp_path, "slow")
     assert first.stdout
     night, *_ = [first.stdout.readline().strip() for _ in range(4)]
@@ -245,7 +247,7 @@ def backends(server: Restartable) -> list[int]:
 PHONE = Shelved(identity="android-A1", device="android:A1")
 
 
-def test_two_people_reserve_one_phone(place: Place) -> None:
+def test_two_people_reserve_one_phone(place: HistoryLocation) -> None:
     code = (
         "import sys\nfrom etdeploy.history.place import required_place\n"
         "from etdeploy.core.errors import DeviceError\n"
@@ -274,7 +276,7 @@ class _NoClock:
 
 
 def test_a_reservation_ends_by_the_servers_clock(
-    database: Place, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+    database: HistoryLocation, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errors, "datetime", _NoClock)
     made, _ = reserve(database, PHONE, "anna@wolf", 600.0)
@@ -285,7 +287,7 @@ def test_a_reservation_ends_by_the_servers_clock(
 
 
 def test_a_run_asks_the_server(
-    database: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    database: HistoryLocation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from etdeploy.core.errors import DeviceError
 
@@ -303,7 +305,7 @@ def test_a_run_asks_the_server(
     assert "s3cret" not in said
 
 
-def test_what_passes_by_itself_is_told_apart(database: Place, postgres: Postgres) -> None:
+def test_what_passes_by_itself_is_told_apart(database: HistoryLocation, postgres: Postgres) -> None:
     from etdeploy.core.errors import StoreError
 
     gone = required_place("postgresql://me@127.0.0.1:1/bench")

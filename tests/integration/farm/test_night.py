@@ -15,7 +15,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
 from etdeploy.farm.engine.local import LocalEngine
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
-from etdeploy.farm.work.prepare import Prepared, prepare
+from etdeploy.farm.work.prepare import PreparedParcels, prepare
 from etdeploy.recipe.load import load_recipe
 from tests.support.adbd import (  # noqa: F401 - fixtures
     AdbServer,
@@ -73,7 +73,9 @@ def running(output: Path, workspace: Workspace) -> Iterator[LocalEngine]:
         engine.close()
 
 
-def prepared(tmp_path: Path, workspace: Workspace, offers: list[Offer], *names: str) -> Prepared:
+def prepared(
+    tmp_path: Path, workspace: Workspace, offers: list[Offer], *names: str
+) -> PreparedParcels:
     (tmp_path / "broken.py").write_text("def make():\n    raise ValueError('no such model')\n")
     recipes = {}
     for name in names:
@@ -85,7 +87,7 @@ def prepared(tmp_path: Path, workspace: Workspace, offers: list[Offer], *names: 
         return prepare(recipes, wanted, tmp_path / "out", display, workspace=workspace)
 
 
-def orders_of(found: Prepared, offers: list[Offer]) -> dict[str, Order]:
+def orders_of(found: PreparedParcels, offers: list[Offer]) -> dict[str, Order]:
     by_identity = {offer.identity: offer for offer in offers}
     return {
         f"{label} {identity}": Order(

@@ -14,7 +14,7 @@ from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Boards, Settings, find_night, judged, seen
 from etdeploy.farm.verdicts.model import VerdictKind
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_device
 from tests.support.browser import chromium, opened
@@ -26,14 +26,14 @@ _SETTINGS = Settings(farm())
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> HistoryLocation:
     if request.param == "sqlite":
         return place_in(tmp_path)
     server: Postgres = request.getfixturevalue("postgres")
     return required_place(server.new_database(tmp_path.name))
 
 
-def _kept(place: Place, folder: Path, day: int, runs: Sequence[RunRecord]) -> str:
+def _kept(place: HistoryLocation, folder: Path, day: int, runs: Sequence[RunRecord]) -> str:
     """A night that measured these runs."""
     with Ledger(place, folder=folder, tell=lambda _: None) as ledger:
         night = ledger.open_night("shelf", "d", FIRST + timedelta(days=day)).night
@@ -48,11 +48,11 @@ def _kept(place: Place, folder: Path, day: int, runs: Sequence[RunRecord]) -> st
     return night
 
 
-def _report(place: Place, night: str) -> NightReport:
+def _report(place: HistoryLocation, night: str) -> NightReport:
     return judged(place, seen(place, find_night(place, night)), _SETTINGS)
 
 
-def test_a_history_of_all_kinds_of_nights(place: Place, tmp_path: Path) -> None:
+def test_a_history_of_all_kinds_of_nights(place: HistoryLocation, tmp_path: Path) -> None:
     first = quiet(1)
     with open_store(place) as store:
         [runs] = keep_nights(store, first)

@@ -22,7 +22,7 @@ from etdeploy.history import keep as module
 from etdeploy.history import keep as pending
 from etdeploy.history.entry import Judgement
 from etdeploy.history.keep import bring_in, keep
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store import errors as connect
 from etdeploy.history.store.errors import engine_of
 from etdeploy.history.store.migrate import migrate
@@ -45,25 +45,27 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def database(postgres: Postgres) -> Place:
+def database(postgres: Postgres) -> HistoryLocation:
     """A new database of PostgreSQL."""
     return required_place(postgres.new_database(f"history_{secrets.token_hex(4)}"))
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Place:
+def file(tmp_path: Path) -> HistoryLocation:
     """A new SQLite file."""
     return required_place(str(tmp_path / "a folder" / "history.db"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest) -> Place:
-    found: Place = request.getfixturevalue("file" if request.param == "sqlite" else "database")
+def place(request: pytest.FixtureRequest) -> HistoryLocation:
+    found: HistoryLocation = request.getfixturevalue(
+        "file" if request.param == "sqlite" else "database"
+    )
     return found
 
 
 @contextmanager
-def engine(place: Place) -> Iterator[Engine]:
+def engine(place: HistoryLocation) -> Iterator[Engine]:
     """A way in beside the history's own."""
     made = engine_of(place)
     try:
@@ -72,7 +74,7 @@ def engine(place: Place) -> Iterator[Engine]:
         made.dispose()
 
 
-def test_everything_that_is_asked_of_a_history(place: Place) -> None:
+def test_everything_that_is_asked_of_a_history(place: HistoryLocation) -> None:
     phone = make_device("android", name="android:A1", serial="A1", model="Pixel_9 100%")
     record = run_at(3, device=phone, recipe=recipe_named("other"), notes=("naïve 'quote'",))
     with open_store(place) as store:
@@ -110,7 +112,7 @@ with open_store(required_place(sys.argv[1])) as store:
 """
 
 
-def test_two_processes_make_it_and_write_at_once(place: Place) -> None:
+def test_two_processes_make_it_and_write_at_once(place: HistoryLocation) -> None:
     where = place.url or str(place.file)
     writers = [
         subprocess.Popen(
@@ -124,7 +126,9 @@ def test_two_processes_make_it_and_write_at_once(place: Place) -> None:
         assert store.count() == 75
 
 
-def test_an_older_history_is_brought_up_by_one_of_two(place: Place, tmp_path: Path) -> None:
+def test_an_older_history_is_brought_up_by_one_of_two(
+    place: HistoryLocation, tmp_path: Path
+) -> None:
     with open_store(place) as store:
         fill(store, [1.0])
     later = scripts(tmp_path)
@@ -152,7 +156,7 @@ def test_an_older_history_is_brought_up_by_one_of_two(place: Place, tmp_path: Pa
         pass
 
 
-def test_other_tables_of_a_database_stay(database: Place, postgres: Postgres) -> None:
+def test_other_tables_of_a_database_stay(database: HistoryLocation, postgres: Postgres) -> None:
     name = database.shown.rpartition("/")[2]
     songs = "CREATE TABLE alembic_version (version_num text); INSERT INTO alembic_version VALUES "
     postgres.sql(f"{songs} ('theirs')", database=name)
@@ -162,14 +166,14 @@ def test_other_tables_of_a_database_stay(database: Place, postgres: Postgres) ->
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "theirs"
 
 
-def refused(place: Place, *, read_only: bool = False) -> str:
+def refused(place: HistoryLocation, *, read_only: bool = False) -> str:
     with pytest.raises(StoreError) as caught, open_store(place, read_only=read_only) as store:
         store.add(run_at(77))
     assert caught.value.exit_code == 2
     return str(caught.value)
 
 
-def test_a_server_that_is_down(database: Place) -> None:
+def test_a_server_that_is_down(database: HistoryLocation) -> None:
     told = refused(required_place("postgresql://me:s3cret@127.0.0.1:1/bench"))
     assert "Connection refused" in told
     assert "Look whether the server runs" in told
@@ -192,7 +196,7 @@ def test_a_wrong_password_and_a_database_that_is_missing(postgres: Postgres) -> 
     assert "createdb" in told
 
 
-def test_a_user_who_may_only_read(database: Place, postgres: Postgres) -> None:
+def test_a_user_who_may_only_read(database: HistoryLocation, postgres: Postgres) -> None:
     with open_store(database) as store:
         fill(store, [1.0])
     name = database.shown.rpartition("/")[2]
@@ -208,7 +212,7 @@ def test_a_user_who_may_only_read(database: Place, postgres: Postgres) -> None:
 
 
 def test_tables_that_another_program_locked(
-    database: Place, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+    database: HistoryLocation, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(database) as store:
         fill(store, [1.0])
@@ -284,7 +288,7 @@ def test_a_migration_without_room_for_the_copy(tmp_path: Path) -> None:
             assert store.count() == 20
 
 
-def test_a_reader_does_not_wait_for_a_writer(file: Place) -> None:
+def test_a_reader_does_not_wait_for_a_writer(file: HistoryLocation) -> None:
     with open_store(file) as store:
         fill(store, [1.0])
     assert file.file

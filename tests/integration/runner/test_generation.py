@@ -25,7 +25,7 @@ from etdeploy.devices.registry import open_device
 from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.etdump import read_executed
-from etdeploy.runner.generation import Point, Sampling, request_lines
+from etdeploy.runner.generation import PromptRun, Sampling, request_lines
 from etdeploy.runner.listening import listening_arguments
 from etdeploy.runner.missing import check_program
 from etdeploy.targets.platforms import host_target
@@ -95,7 +95,7 @@ def _write(
     listed = []
     for i, (prompt, asked) in enumerate(points):
         (folder / f"{i}.bin").write_bytes(np.array(prompt, "<i8").tobytes())
-        listed.append(Point(name=f"p{i}", path=f"{i}.bin", **asked))
+        listed.append(PromptRun(name=f"p{i}", path=f"{i}.bin", **asked))
     text = request_lines(METHODS[name], sampling or Sampling(), stop, listed, rewind)
     (folder / "request.txt").write_text(text)
 

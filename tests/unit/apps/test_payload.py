@@ -12,7 +12,7 @@ from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.payload import MOST_BUNDLED_BYTES, payload_of
 from etdeploy.core.errors import UsageError
 from etdeploy.program.folder import InputSet, OutputQuantization, TensorFile
-from etdeploy.program.model import Method, Plain, Program
+from etdeploy.program.model import Method, PlainValue, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 from tests.support.bench_values import make_program_folder
@@ -87,8 +87,8 @@ def test_outputs_on_a_grid_may_be_two_steps_off(tmp_path: Path) -> None:
 def test_every_size_and_plain_values_are_there(tmp_path: Path) -> None:
     tensor = TensorFile(path="inputs/0.bin", dtype="float32", shape=(2, 4), name="x")
     sets = (
-        InputSet(name="short", inputs=(tensor, Plain(kind="Int", value=3))),
-        InputSet(name="long", inputs=(tensor, Plain(kind="None"))),
+        InputSet(name="short", inputs=(tensor, PlainValue(kind="Int", value=3))),
+        InputSet(name="long", inputs=(tensor, PlainValue(kind="None"))),
     )
     model, files, _ = payload(tmp_path, inputs=(), expected=(), sets=sets)
     assert [size.name for size in model.sizes] == ["short", "long"]

@@ -17,7 +17,7 @@ from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import Revision
 from etdeploy.bench.diagnosis import require_whole
 from etdeploy.bench.kept import DESCRIPTIONS
-from etdeploy.bench.measure import Prepared, begin, measure, require_match
+from etdeploy.bench.measure import PreparedMeasurement, begin, measure, require_match
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.core.errors import (
@@ -75,13 +75,15 @@ class Setting:
         methods: tuple[str, ...] = ("forward",),
         simulated: Simulated | None = None,
         **sections: Any,
-    ) -> Prepared:
+    ) -> PreparedMeasurement:
         recipe = make_recipe(**sections)
         path = self.folder / "my recipe.yaml"
         loaded = LoadedRecipe("my recipe", path, recipe, ((path, "ef" * 32),))
         runner = make_runner(self.folder / "runner", "ld.so")
         bundle = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)), simulated=simulated)
-        return Prepared(bundle, loaded, self.folder / "program", _program(methods), runner, _plan())
+        return PreparedMeasurement(
+            bundle, loaded, self.folder / "program", _program(methods), runner, _plan()
+        )
 
     def left(self) -> list[str]:
         out = self.folder / "out"

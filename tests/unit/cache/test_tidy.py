@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.folder import CacheKind, prepare_cache
-from etdeploy.cache.tidy import Removal, alone, keep_below, remove_kind, remove_units
+from etdeploy.cache.tidy import CacheRemoval, alone, keep_below, remove_kind, remove_units
 from etdeploy.cache.units import Unit, find_units, unused_units
 from etdeploy.cache.workspace import Workspace, use_lock
 from etdeploy.core.errors import UsageError
@@ -55,8 +55,8 @@ def lay(folder: Path, days: float = 0, size: int = KB, name: str = "f") -> Path:
     return folder
 
 
-def names(units: Removal | list[Unit] | tuple[Unit, ...]) -> list[str]:
-    found = units.removed if isinstance(units, Removal) else units
+def names(units: CacheRemoval | list[Unit] | tuple[Unit, ...]) -> list[str]:
+    found = units.removed if isinstance(units, CacheRemoval) else units
     return [f"{unit.kind}/{unit.name}" for unit in found]
 
 
@@ -157,7 +157,7 @@ def test_what_was_used_longest_ago_goes_first_and_no_more_than_is_needed(
     assert removal.freed_bytes[CacheKind.BUILDS] == 100 * KB
     assert sorted(p.name for p in (workspace.root / "programs").iterdir()) == ["p1", "p2", "p3"]
     assert list((workspace.root / ".gone").iterdir()) == []
-    assert keep_below(Workspace(workspace.root), 310 * KB) == Removal()
+    assert keep_below(Workspace(workspace.root), 310 * KB) == CacheRemoval()
 
 
 def test_what_this_run_has_used_stays_even_when_it_is_too_much(workspace: Workspace) -> None:
@@ -172,13 +172,13 @@ def test_what_this_run_has_used_stays_even_when_it_is_too_much(workspace: Worksp
 
 def test_the_state_of_recipes_is_no_burden(workspace: Workspace) -> None:
     lay(workspace.root / "state" / "mlp-1" / "host", days=9)
-    assert keep_below(Workspace(workspace.root), 0) == Removal()
+    assert keep_below(Workspace(workspace.root), 0) == CacheRemoval()
 
 
 def test_the_time_for_it_is_bounded(workspace: Workspace) -> None:
     store(workspace, "programs", "p", days=9)
     units = find_units(workspace)
-    assert remove_units(workspace, units, until_s=time.monotonic() - 1) == Removal()
+    assert remove_units(workspace, units, until_s=time.monotonic() - 1) == CacheRemoval()
 
 
 @pytest.mark.usefixtures("real_processes")
@@ -291,7 +291,7 @@ def test_a_whole_kind_goes_with_what_killed_runs_left_and_its_locks(workspace: W
     assert removal.freed_bytes[CacheKind.PROGRAMS] > 4 * KB
     assert not (workspace.root / "programs").exists()
     assert sorted(p.name for p in workspace.locks.iterdir()) == ["live.lock"]
-    assert remove_kind(workspace, CacheKind.PROGRAMS) == Removal()
+    assert remove_kind(workspace, CacheKind.PROGRAMS) == CacheRemoval()
     store(workspace, "programs", "p")
 
 

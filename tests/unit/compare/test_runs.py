@@ -15,7 +15,7 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import OperatorChange, Statistic, Verdict
 from etdeploy.compare.runs import compare_runs
 from etdeploy.program.folder import EXPORT_INFO, Provenance, TensorFile
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 from tests.support.bench_values import (
     SIMULATED,
     make_check,
@@ -271,7 +271,7 @@ def test_records_of_the_mode_that_saves_power_are_compared_with_each_other() -> 
     assert "It was power_saving." in found.remarks
 
 
-def _with_inputs(folder: Path, run_id: str, *inputs: TensorFile | Plain) -> StoredRun:
+def _with_inputs(folder: Path, run_id: str, *inputs: TensorFile | PlainValue) -> StoredRun:
     folder.mkdir()
     Provenance(source="x", inputs=inputs).save(folder / EXPORT_INFO)
     return StoredRun(folder, started(A_MS, run_id=run_id, files={"export": EXPORT_INFO}))
@@ -283,15 +283,15 @@ def _with_inputs(folder: Path, run_id: str, *inputs: TensorFile | Plain) -> Stor
         ([TensorFile(path="p", dtype="float32", shape=(1, 9))], "is a tensor [1, 8] in A and a"),
         ([], None),
         ([TensorFile(path="q", dtype="float16", shape=(1, 8))], None),
-        ([Plain(kind="Int", value=3)], "and the value 3 in B"),
+        ([PlainValue(kind="Int", value=3)], "and the value 3 in B"),
         (
-            [TensorFile(path="p", dtype="float32", shape=(1, 8)), Plain(kind="Int", value=3)],
+            [TensorFile(path="p", dtype="float32", shape=(1, 8)), PlainValue(kind="Int", value=3)],
             "other inputs: input 1 is not there in A and the value 3 in B",
         ),
     ],
 )
 def test_other_inputs_are_another_workload(
-    tmp_path: Path, inputs: list[TensorFile | Plain], reason: str | None
+    tmp_path: Path, inputs: list[TensorFile | PlainValue], reason: str | None
 ) -> None:
     tensor = TensorFile(path="p", dtype="float32", shape=(1, 8))
     a = _with_inputs(tmp_path / "a", "a", tensor)

@@ -11,7 +11,7 @@ from etdeploy.core.hashing import sha256_bytes
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle
 from etdeploy.program.folder import InputSet, TensorFile
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 from tests.support.bench_values import make_program_folder, make_runner
 
 _LOADER = "ld-linux-x86-64.so.2"
@@ -40,7 +40,9 @@ def test_files_have_the_digests_of_their_content(tmp_path: Path) -> None:
 
 def test_inputs_that_are_no_tensors_are_no_files(tmp_path: Path) -> None:
     runner = make_runner(tmp_path / "runner")
-    provenance = make_program_folder(tmp_path / "program", inputs=(Plain(kind="Int", value=3),))
+    provenance = make_program_folder(
+        tmp_path / "program", inputs=(PlainValue(kind="Int", value=3),)
+    )
     bundle = make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")
     assert not [file.path for file in bundle.files if file.path.startswith("inputs/")]
     assert (tmp_path / "inputs.txt").read_text() == "Int 3\n"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.conditions import Revision
-from etdeploy.bench.measure import Prepared, measure
+from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.records.stored import load_run
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.main import cli
@@ -95,7 +95,7 @@ def test_a_device_of_another_package_goes_all_the_way_to_a_record(
     assert (device.push(bundle).pushed_files, device.push(bundle).kept_files) == (3, 3)
     make_program_folder(tmp_path / "program")
     path = tmp_path / "recipe.yaml"
-    prepared = Prepared(
+    prepared = PreparedMeasurement(
         bundle,
         LoadedRecipe("mlp", path, make_recipe(), ((path, "ef" * 32),)),
         tmp_path / "program",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etdeploy.devices.android.facts import sampled_state as sampled_on_android
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
-from etdeploy.devices.remote.layout import Sampling, loop_lines
+from etdeploy.devices.remote.layout import StateSampling, loop_lines
 from etdeploy.devices.sysfs import parse_samples, period_s
 
 _CPU = "/sys/devices/system/cpu/cpufreq/policy0"
@@ -58,5 +58,5 @@ def test_a_day_is_read_ever_more_seldom() -> None:
 
 
 def test_a_service_is_asked_only_where_there_is_one() -> None:
-    assert "dumpsys" in "\n".join(loop_lines(Sampling(rarely="dumpsys battery")))
-    assert "dumpsys" not in "\n".join(loop_lines(Sampling()))
+    assert "dumpsys" in "\n".join(loop_lines(StateSampling(rarely="dumpsys battery")))
+    assert "dumpsys" not in "\n".join(loop_lines(StateSampling()))

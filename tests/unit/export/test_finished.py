@@ -11,10 +11,10 @@ from etdeploy.core.errors import ExportError, UsageError
 from etdeploy.export.run import write_finished
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, load_provenance
-from etdeploy.program.model import Method, Plain, Program, TensorInfo
+from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
 
 
-def program_of(*inputs: TensorInfo | Plain | None) -> Program:
+def program_of(*inputs: TensorInfo | PlainValue | None) -> Program:
     method = Method(
         name="forward",
         inputs=inputs,
@@ -135,7 +135,7 @@ def test_sizes_that_a_finished_program_does_not_take(
 
 
 def test_a_plain_input_is_given_as_the_program_has_it(tmp_path: Path) -> None:
-    plain = (Plain(kind="Int", value=5), Plain(kind="None"))
+    plain = (PlainValue(kind="Int", value=5), PlainValue(kind="None"))
     folder = write(tmp_path, program_of(TensorInfo(dtype="float32", shape=(1,)), *plain))
     assert load_provenance(folder).inputs[1:] == plain
 

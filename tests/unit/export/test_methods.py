@@ -13,14 +13,18 @@ from etdeploy.export.spec import (
     values_of_method,
 )
 from etdeploy.program.folder import MethodValues, Provenance
-from etdeploy.program.model import Method, Operator, Plain, Program
+from etdeploy.program.model import Method, Operator, PlainValue, Program
 
 TWO = Provenance(
     source="model.py:make",
     method="prefill",
     methods={
-        "prefill": MethodValues(inputs=(Plain(kind="Int", value=1),), details={"delegation": 1}),
-        "decode": MethodValues(inputs=(Plain(kind="Int", value=2),), details={"delegation": 2}),
+        "prefill": MethodValues(
+            inputs=(PlainValue(kind="Int", value=1),), details={"delegation": 1}
+        ),
+        "decode": MethodValues(
+            inputs=(PlainValue(kind="Int", value=2),), details={"delegation": 2}
+        ),
     },
     details={"bytes": 3},
 )
@@ -95,14 +99,14 @@ def test_of_several_methods_of_a_finished_program_none_is_the_first() -> None:
 
 def test_the_values_of_a_method_are_those_that_the_recipe_names() -> None:
     decode = values_of_method(TWO, "decode", "recipe.yaml")
-    assert (decode.method, decode.inputs[0]) == ("decode", Plain(kind="Int", value=2))
+    assert (decode.method, decode.inputs[0]) == ("decode", PlainValue(kind="Int", value=2))
     assert (decode.methods, decode.details) == ({}, {"bytes": 3, "delegation": 2})
     default = values_of_method(TWO, None, "recipe.yaml")
-    assert (default.method, default.inputs[0]) == ("prefill", Plain(kind="Int", value=1))
+    assert (default.method, default.inputs[0]) == ("prefill", PlainValue(kind="Int", value=1))
 
 
 def test_a_program_with_one_method_has_its_values_already() -> None:
-    made = Provenance(source="net.pte", method="encode", inputs=(Plain(kind="None"),))
+    made = Provenance(source="net.pte", method="encode", inputs=(PlainValue(kind="None"),))
     assert values_of_method(made, None, "recipe.yaml") is made
     assert values_of_method(made, "encode", "recipe.yaml") is made
 

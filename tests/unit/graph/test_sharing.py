@@ -10,7 +10,7 @@ import pytest
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import open_job
 from etdeploy.graph.many.explain import explain_graph, mermaid
-from etdeploy.graph.many.members import Pair
+from etdeploy.graph.many.members import RecipeDevicePair
 from etdeploy.graph.many.run import Ready
 from etdeploy.graph.pipeline import expected_runner, export_work, libraries_work, runner_work
 from etdeploy.graph.resolve import Resolved, resolve
@@ -90,7 +90,7 @@ def test_programs_with_the_same_needs_share_a_runner(resolved: Any) -> None:
 def explained(*jobs: Resolved) -> Any:
     ready = []
     for number, each in enumerate(jobs):
-        member: Any = type("Member", (), {"pair": Pair(f"r{number}", "host")})()
+        member: Any = type("Member", (), {"pair": RecipeDevicePair(f"r{number}", "host")})()
         ready.append(Ready(member, each))
     return explain_graph(ready)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from etdeploy.history import keep
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 
 
 @pytest.fixture
-def place(data_folder: Path) -> Place:
+def place(data_folder: Path) -> HistoryLocation:
     """The user's own history, a SQLite file that is made when something is kept."""
     return required_place(None)
 

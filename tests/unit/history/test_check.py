@@ -16,7 +16,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.history.check import Question, check, judgement_of
 from etdeploy.history.entry import Judgement
 from etdeploy.history.model import Check, CheckVerdict
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import SIMULATED, make_check, make_device, make_loss, make_program
 from tests.support.histories import fill, recipe_named, run_at
@@ -25,7 +25,7 @@ HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="the cores slowed down")
 
 
 @pytest.fixture
-def store(place: Place) -> Iterator[Store]:
+def store(place: HistoryLocation) -> Iterator[Store]:
     with open_store(place) as opened:
         yield opened
 

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.history.entry import find_anywhere, find_kept
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store.store import open_store
 from tests.support.histories import fill, run_at
 
@@ -20,7 +20,7 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_the_folder_comes_first(place: Place, output: Path) -> None:
+def test_the_folder_comes_first(place: HistoryLocation, output: Path) -> None:
     record = run_at(0)
     record.save(output / record.run_id / "record.json")
     found = find_kept(record.run_id, output, place)
@@ -28,7 +28,9 @@ def test_the_folder_comes_first(place: Place, output: Path) -> None:
     assert find_kept("last", output, None).record == record
 
 
-def test_a_moved_run_is_read_from_the_history(place: Place, output: Path, capsys: Capture) -> None:
+def test_a_moved_run_is_read_from_the_history(
+    place: HistoryLocation, output: Path, capsys: Capture
+) -> None:
     with open_store(place) as store:
         [record, *_] = fill(store, [1.0, 2.0])
     for name in (record.run_id, record.run_id[-8:]):
@@ -39,14 +41,14 @@ def test_a_moved_run_is_read_from_the_history(place: Place, output: Path, capsys
 
 
 @pytest.mark.parametrize("name", ["last", "", "00", "nowhere", "20261121"])
-def test_what_is_nowhere(name: str, place: Place, output: Path) -> None:
+def test_what_is_nowhere(name: str, place: HistoryLocation, output: Path) -> None:
     with open_store(place) as store:
         fill(store, [1.0])
     with pytest.raises(UsageError):
         find_kept(name, output, place)
 
 
-def test_no_history_yet(place: Place, output: Path) -> None:
+def test_no_history_yet(place: HistoryLocation, output: Path) -> None:
     with pytest.raises(UsageError, match="there is no run 'ab12'"):
         find_kept("ab12", output, place)
     with pytest.raises(UsageError, match="there is no run 'ab12'"):
@@ -55,7 +57,7 @@ def test_no_history_yet(place: Place, output: Path) -> None:
     assert not place.file.exists()
 
 
-def test_several_with_that_end(place: Place, output: Path) -> None:
+def test_several_with_that_end(place: HistoryLocation, output: Path) -> None:
     with open_store(place) as store:
         for beginning in ("a", "b"):
             store.add(run_at(0, run_id=f"{beginning}-1234"))
@@ -66,7 +68,9 @@ def test_several_with_that_end(place: Place, output: Path) -> None:
     assert "b-1234\n" in f"{caught.value}\n"
 
 
-def test_a_history_that_cannot_be_read(place: Place, output: Path, capsys: Capture) -> None:
+def test_a_history_that_cannot_be_read(
+    place: HistoryLocation, output: Path, capsys: Capture
+) -> None:
     assert place.file
     place.file.parent.mkdir(parents=True)
     place.file.write_text("something else, longer than a header" * 9)
@@ -76,7 +80,7 @@ def test_a_history_that_cannot_be_read(place: Place, output: Path, capsys: Captu
 
 
 def test_the_users_history_is_asked_only_where_the_folder_is_gone(
-    place: Place, output: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    place: HistoryLocation, output: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(place) as store:
         [gone] = fill(store, [1.0])

@@ -16,7 +16,7 @@ from etdeploy.core.errors import Interrupted, StoreError
 from etdeploy.history import keep as module
 from etdeploy.history import keep as pending
 from etdeploy.history.keep import bring_in, keep
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store import errors
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.histories import run_at
@@ -28,19 +28,19 @@ def stored(folder: Path, record: RunRecord) -> StoredRun:
     return run
 
 
-def kept(place: Place) -> list[str]:
+def kept(place: HistoryLocation) -> list[str]:
     with open_store(place, read_only=True) as store:
         return [entry.run_id for entry in store.entries(Filter(), 99)]
 
 
-def break_it(place: Place) -> None:
+def break_it(place: HistoryLocation) -> None:
     """Puts something else in the history's place."""
     assert place.file
     place.file.parent.mkdir(parents=True, exist_ok=True)
     place.file.write_text("not a database at all, but long enough to be read as one" * 9)
 
 
-def test_a_run_is_kept(place: Place, tmp_path: Path) -> None:
+def test_a_run_is_kept(place: HistoryLocation, tmp_path: Path) -> None:
     run = stored(tmp_path, run_at(0))
     keep(run)
     keep(run)
@@ -48,7 +48,7 @@ def test_a_run_is_kept(place: Place, tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_kept_is_brought_in_later(
-    place: Place,
+    place: HistoryLocation,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -74,7 +74,7 @@ def test_what_could_not_be_kept_is_brought_in_later(
 
 
 def test_what_waits_for_one_history_goes_into_no_other(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_it(place)
     keep(stored(tmp_path, run_at(0)))
@@ -85,7 +85,7 @@ def test_what_waits_for_one_history_goes_into_no_other(
 
 
 def test_a_folder_that_was_moved_is_told_and_given_up(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone, there = stored(tmp_path, run_at(0)), stored(tmp_path, run_at(1))
     pending.note(gone.record_path, place)
@@ -98,7 +98,7 @@ def test_a_folder_that_was_moved_is_told_and_given_up(
 
 
 def test_a_history_that_fails_half_way_keeps_the_rest_waiting(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: HistoryLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [stored(tmp_path, run_at(i)) for i in range(3)]
     for run in runs:
@@ -121,7 +121,7 @@ def test_a_history_that_fails_half_way_keeps_the_rest_waiting(
 
 
 def test_a_locked_history(
-    place: Place,
+    place: HistoryLocation,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -171,7 +171,7 @@ def test_no_history_is_wanted(
 
 
 def test_a_bug_is_no_failure_of_the_run(
-    place: Place,
+    place: HistoryLocation,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -186,7 +186,7 @@ def test_a_bug_is_no_failure_of_the_run(
 
 
 def test_a_stop_leaves_the_record_waiting(
-    place: Place,
+    place: HistoryLocation,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -201,7 +201,7 @@ def test_a_stop_leaves_the_record_waiting(
     assert [entry.record.name for entry in pending.waiting(place)] == [RECORD_FILE]
 
 
-def test_a_line_that_was_cut_off_is_passed_over(place: Place, data_folder: Path) -> None:
+def test_a_line_that_was_cut_off_is_passed_over(place: HistoryLocation, data_folder: Path) -> None:
     pending.note(Path("/a/record.json"), place)
     with (data_folder / "pending.jsonl").open("a") as stream:
         stream.write('{"record": "/b/rec')

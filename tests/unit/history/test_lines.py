@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store.store import Filter, open_store
 from etdeploy.history.text import Imported, import_all, lines_of, write_lines
 from tests.support.bench_values import make_record
@@ -21,7 +21,7 @@ from tests.support.histories import fill, run_at
 NOTHING = io.BytesIO()
 
 
-def imported(place: Place, *names: str, standard_input: bytes = b"") -> Imported:
+def imported(place: HistoryLocation, *names: str, standard_input: bytes = b"") -> Imported:
     with open_store(place) as store:
         return import_all(store, names, io.BytesIO(standard_input))
 
@@ -30,7 +30,7 @@ def line(**changes: Any) -> str:
     return make_record(**changes).model_dump_json()
 
 
-def test_out_and_in_again(place: Place, tmp_path: Path) -> None:
+def test_out_and_in_again(place: HistoryLocation, tmp_path: Path) -> None:
     file = tmp_path / "all.jsonl"
     with open_store(place) as store:
         made = fill(store, [1.0, 2.0, 3.0])
@@ -38,14 +38,14 @@ def test_out_and_in_again(place: Place, tmp_path: Path) -> None:
     assert [json.loads(text)["run_id"] for text in file.read_text().splitlines()] == [
         record.run_id for record in made
     ]
-    other = Place(shown="other", file=tmp_path / "other.db")
+    other = HistoryLocation(shown="other", file=tmp_path / "other.db")
     assert imported(other, str(file)) == Imported(new=3)
     assert imported(other, str(file)) == Imported(known=3)
     with open_store(other) as store, open_store(place) as first:
         assert list(store.contents(Filter())) == list(first.contents(Filter()))
 
 
-def test_bad_lines_are_named_and_lose_nothing(place: Place, tmp_path: Path) -> None:
+def test_bad_lines_are_named_and_lose_nothing(place: HistoryLocation, tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
     newer = json.dumps({**json.loads(line()), "schema_version": 99})
     cut = line(run_id="cut")[:50]
@@ -59,14 +59,14 @@ def test_bad_lines_are_named_and_lose_nothing(place: Place, tmp_path: Path) -> N
     assert "reads versions 1 to" in done.bad[2]
 
 
-def test_a_record_of_an_older_version(place: Place, tmp_path: Path) -> None:
+def test_a_record_of_an_older_version(place: HistoryLocation, tmp_path: Path) -> None:
     old = {**json.loads(line(run_id="old")), "schema_version": 2}
     del old["simulated"]
     (tmp_path / "old.jsonl").write_text(json.dumps(old))
     assert imported(place, str(tmp_path / "old.jsonl")).new == 1
 
 
-def test_folders_records_and_standard_input(place: Place, tmp_path: Path) -> None:
+def test_folders_records_and_standard_input(place: HistoryLocation, tmp_path: Path) -> None:
     for number in range(2):
         run_at(number).save(tmp_path / f"run{number}" / "record.json")
     names = (str(tmp_path / "run0"), str(tmp_path / "run1" / "record.json"), "-")
@@ -74,7 +74,7 @@ def test_folders_records_and_standard_input(place: Place, tmp_path: Path) -> Non
     assert done == Imported(new=3)
 
 
-def test_a_file_that_cannot_be_read_loses_no_other(place: Place, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_loses_no_other(place: HistoryLocation, tmp_path: Path) -> None:
     run_at(0).save(tmp_path / "run" / "record.json")
     (tmp_path / "empty").mkdir()
     done = imported(

@@ -9,7 +9,7 @@ from etdeploy.program.model import (
     Delegate,
     Method,
     Operator,
-    Plain,
+    PlainValue,
     Program,
     TensorInfo,
     backend_shares,
@@ -25,7 +25,7 @@ _ADD = Operator(name="aten::add.out", calls=2)
 def _program(delegates: tuple[Delegate, ...], operators: tuple[Operator, ...]) -> Program:
     method = Method(
         name="forward",
-        inputs=(TensorInfo(dtype="float32", shape=(1, 3)), Plain(kind="Int", value=5)),
+        inputs=(TensorInfo(dtype="float32", shape=(1, 3)), PlainValue(kind="Int", value=5)),
         outputs=(TensorInfo(dtype="int64", shape=(7,), dynamic=True),),
         operators=operators,
         delegates=delegates,

@@ -12,8 +12,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.program.inspect import inspect_file
-from etdeploy.program.model import Delegate, Operator, TensorInfo
-from etdeploy.program.model import Plain as PlainValue
+from etdeploy.program.model import Delegate, Operator, PlainValue, TensorInfo
 from tests.support.program_files import INT64, Plan, Tensor, pte, xnnpack_payload
 
 _MIXED = Plan(

@@ -13,7 +13,7 @@ from etdeploy.core.errors import RunError
 from etdeploy.program.generation import GenerationMethod
 from etdeploy.runner.generation import (
     GenerationResults,
-    Point,
+    PromptRun,
     Sampling,
     generation_arguments,
     request_lines,
@@ -48,9 +48,9 @@ _RESULTS: dict[str, Any] = {
 
 def test_a_request_has_a_line_for_each_method_and_point() -> None:
     points = (
-        Point(name="warmup", new_tokens=1, path="short.bin"),
-        Point(name="p128", depth=512, new_tokens=64, repetitions=3, path="ids of it.bin"),
-        Point(name="text", new_tokens=8, path="text.bin", follows=True),
+        PromptRun(name="warmup", new_tokens=1, path="short.bin"),
+        PromptRun(name="p128", depth=512, new_tokens=64, repetitions=3, path="ids of it.bin"),
+        PromptRun(name="text", new_tokens=8, path="text.bin", follows=True),
     )
     sampling = Sampling(
         temperature=0.1 + 0.2, top_k=40, top_p=0.95, min_p=0.05, repetition_penalty=1.1,
@@ -85,16 +85,16 @@ def test_a_request_has_a_line_for_each_method_and_point() -> None:
         (Sampling, {"top_p": 0.0}),
         (Sampling, {"top_p": 1.5}),
         (Sampling, {"seed": 2**63}),
-        (Point, {"name": "two words", "new_tokens": 1, "path": "p.bin"}),
-        (Point, {"name": "p", "new_tokens": 0, "path": "p.bin"}),
-        (Point, {"name": "p", "new_tokens": 1, "path": "p.bin\nstop 1"}),
-        (Point, {"name": "p", "new_tokens": 1, "path": "p.bin\n"}),
-        (Point, {"name": "p", "new_tokens": 1, "depth": -1, "path": "p.bin"}),
-        (Point, {"name": "p", "new_tokens": 1, "repetitions": 0, "path": "p.bin"}),
+        (PromptRun, {"name": "two words", "new_tokens": 1, "path": "p.bin"}),
+        (PromptRun, {"name": "p", "new_tokens": 0, "path": "p.bin"}),
+        (PromptRun, {"name": "p", "new_tokens": 1, "path": "p.bin\nstop 1"}),
+        (PromptRun, {"name": "p", "new_tokens": 1, "path": "p.bin\n"}),
+        (PromptRun, {"name": "p", "new_tokens": 1, "depth": -1, "path": "p.bin"}),
+        (PromptRun, {"name": "p", "new_tokens": 1, "repetitions": 0, "path": "p.bin"}),
     ],
 )
 def test_what_the_runner_would_refuse_is_no_request(
-    kind: type[Sampling] | type[Point], values: dict[str, Any]
+    kind: type[Sampling] | type[PromptRun], values: dict[str, Any]
 ) -> None:
     with pytest.raises(ValidationError):
         kind(**values)

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.core.errors import RunError
 from etdeploy.program.folder import TensorFile
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 from etdeploy.runner.protocol import inputs_list, load_results
 
 _RESULTS: dict[str, Any] = {
@@ -37,10 +37,10 @@ _RESULTS: dict[str, Any] = {
 
 def test_plain_inputs_stand_in_the_list_with_their_values() -> None:
     values = (
-        Plain(kind="Int", value=2**62 + 1),
-        Plain(kind="Double", value=1e-20),
-        Plain(kind="Bool", value=True),
-        Plain(kind="None", name="mask"),
+        PlainValue(kind="Int", value=2**62 + 1),
+        PlainValue(kind="Double", value=1e-20),
+        PlainValue(kind="Bool", value=True),
+        PlainValue(kind="None", name="mask"),
     )
     assert inputs_list(values) == "Int 4611686018427387905\nDouble 1e-20\nBool 1\nNone\n"
 

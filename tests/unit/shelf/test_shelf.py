@@ -17,7 +17,7 @@ from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store.errors import engine_of
 from etdeploy.history.store.migrate import SCRIPTS, migrate
 from etdeploy.history.store.store import open_store
@@ -50,7 +50,7 @@ ANNA = "anna@wolf"
 
 
 @pytest.fixture
-def place(data_folder: Path) -> Place:
+def place(data_folder: Path) -> HistoryLocation:
     return required_place(None)
 
 
@@ -63,7 +63,7 @@ def reservation(**changes: str) -> Reservation:
     return Reservation(**PHONE.model_dump(), owner=ANNA, until=NOW).model_copy(update=changes)
 
 
-def test_a_reservation_from_its_beginning_to_its_end(place: Place) -> None:
+def test_a_reservation_from_its_beginning_to_its_end(place: HistoryLocation) -> None:
     assert active(place) == ()
     assert place.file
     assert not place.file.exists()
@@ -84,7 +84,7 @@ def test_a_reservation_from_its_beginning_to_its_end(place: Place) -> None:
     assert active(place) == ()
 
 
-def test_it_ends_by_itself(place: Place) -> None:
+def test_it_ends_by_itself(place: HistoryLocation) -> None:
     reserve(place, PHONE, ANNA, 3600.0)
     assert place.file
     with closing(sqlite3.connect(place.file)) as connection:
@@ -95,7 +95,7 @@ def test_it_ends_by_itself(place: Place) -> None:
     assert active(place) == (made,)
 
 
-def test_a_host_is_reserved_for_itself_only(place: Place) -> None:
+def test_a_host_is_reserved_for_itself_only(place: HistoryLocation) -> None:
     here = Shelved(identity="host", device="host", host="wolf")
     there = Shelved(identity="host", device="host", host="owl")
     made, _ = reserve(place, here, ANNA, 60.0)
@@ -105,7 +105,7 @@ def test_a_host_is_reserved_for_itself_only(place: Place) -> None:
     assert (host_of("host", "wolf"), host_of("android-A1", "wolf")) == ("wolf", "")
 
 
-def test_a_board_is_the_same_after_it_was_started_again(place: Place) -> None:
+def test_a_board_is_the_same_after_it_was_started_again(place: HistoryLocation) -> None:
     before = Shelved(identity="ssh-boot1", device="ssh:me@board")
     kept, _ = reserve(place, before, ANNA, 60.0)
     assert covering(active(place), "ssh-boot2", "wolf", "ssh:me@board") == kept
@@ -145,7 +145,7 @@ def test_durations_in_words(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_quarantine(place: Place) -> None:
+def test_quarantine(place: HistoryLocation) -> None:
     assert quarantine.all_of(place) == ()
     assert place.file
     assert not place.file.exists()
@@ -160,7 +160,7 @@ def test_quarantine(place: Place) -> None:
     assert quarantine.release(place, PHONE) is None
 
 
-def test_a_night_that_measures_on_it_is_named(place: Place) -> None:
+def test_a_night_that_measures_on_it_is_named(place: HistoryLocation) -> None:
     with Ledger(place) as ledger:
         night = ledger.open_night("nightly", "d", NOW).night
         ledger.plan([make_visit(night, 1)])
@@ -172,7 +172,9 @@ def test_a_night_that_measures_on_it_is_named(place: Place) -> None:
         assert reserve(place, PHONE, ANNA, 60.0)[1] is None
 
 
-def test_the_host_that_a_night_measures_on_is_the_same(place: Place, tmp_path: Path) -> None:
+def test_the_host_that_a_night_measures_on_is_the_same(
+    place: HistoryLocation, tmp_path: Path
+) -> None:
     here = Shelved(identity="host", device="host", host=this_host())
     with Ledger(place, folder=tmp_path) as ledger:
         night = ledger.open_night("nightly", "d", NOW).night
@@ -187,7 +189,7 @@ def test_the_host_that_a_night_measures_on_is_the_same(place: Place, tmp_path: P
     assert not active(place)
 
 
-def test_devices_that_the_history_knows(place: Place) -> None:
+def test_devices_that_the_history_knows(place: HistoryLocation) -> None:
     assert known_devices(place) == []
     with open_store(place) as store:
         fill(store, [1.0], device=make_device("android", name="android:R5", serial="R5"))
@@ -214,12 +216,12 @@ def test_names_that_several_devices_have() -> None:
     assert chosen(hosts, "owl", "wolf") is None
 
 
-def test_this_host_by_its_name(place: Place) -> None:
+def test_this_host_by_its_name(place: HistoryLocation) -> None:
     here = Shelved(identity="host", device="host", host=this_host())
     assert find_device("host", place) == here
 
 
-def test_a_run_is_refused_and_the_owner_is_not(place: Place) -> None:
+def test_a_run_is_refused_and_the_owner_is_not(place: HistoryLocation) -> None:
     require_free("android-A1", "android:A1")
     reserve(place, PHONE, ANNA, 60.0)
     with pytest.raises(DeviceError, match=ANNA):
@@ -231,7 +233,7 @@ def test_a_run_is_refused_and_the_owner_is_not(place: Place) -> None:
 
 
 def test_without_a_history_there_are_no_reservations(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: HistoryLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserve(place, PHONE, ANNA, 60.0)
     monkeypatch.setenv("ETDEPLOY_STORE", "none")
@@ -240,7 +242,7 @@ def test_without_a_history_there_are_no_reservations(
 
 @pytest.mark.parametrize("content", [b"my notes, not a database" * 99, None])
 def test_a_history_that_cannot_be_read_stops_no_run(
-    content: bytes | None, place: Place, monkeypatch: pytest.MonkeyPatch,
+    content: bytes | None, place: HistoryLocation, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     assert place.file
@@ -255,7 +257,9 @@ def test_a_history_that_cannot_be_read_stops_no_run(
     assert said.count("warning: whether android:A1 is reserved is not known") == 1
 
 
-def test_a_history_of_an_older_release_is_left_alone(place: Place, tmp_path: Path) -> None:
+def test_a_history_of_an_older_release_is_left_alone(
+    place: HistoryLocation, tmp_path: Path
+) -> None:
     older = tmp_path / "migrations"
     shutil.copytree(SCRIPTS, older, ignore=shutil.ignore_patterns("__pycache__", "0002*"))
     assert place.file
@@ -274,7 +278,7 @@ def test_a_history_of_an_older_release_is_left_alone(place: Place, tmp_path: Pat
         require_free("android-A1", "android:A1")
 
 
-def test_who_waited_for_a_device_is_asked_again(place: Place, tmp_path: Path) -> None:
+def test_who_waited_for_a_device_is_asked_again(place: HistoryLocation, tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     told: list[str] = []
 
@@ -311,7 +315,7 @@ print(sorted({"sqlalchemy", "alembic"} & set(sys.modules)))
 
 @pytest.mark.parametrize("kept", ["nothing", "a history", "a reservation"])
 def test_a_glance_at_a_file_needs_no_sqlalchemy(
-    kept: str, place: Place, real_processes: None
+    kept: str, place: HistoryLocation, real_processes: None
 ) -> None:
     if kept == "a history":
         with open_store(place) as store:

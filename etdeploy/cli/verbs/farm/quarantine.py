@@ -14,7 +14,7 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.history.place import Place
+    from etdeploy.history.place import HistoryLocation
     from etdeploy.shelf.quarantine import Quarantined
 
 _BY_HAND = "set aside by hand"
@@ -65,7 +65,7 @@ def command(
         _list(all_of(place), as_json)
 
 
-def _set_aside(device: str, reason: str, place: Place, as_json: bool) -> None:
+def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
     from etdeploy.history.place import option_for
     from etdeploy.shelf.named import find_device
     from etdeploy.shelf.quarantine import set_aside
@@ -80,7 +80,7 @@ def _set_aside(device: str, reason: str, place: Place, as_json: bool) -> None:
     console.message(f"Let nights use it again with:  {again}")
 
 
-def _release(device: str, place: Place, as_json: bool) -> None:
+def _release(device: str, place: HistoryLocation, as_json: bool) -> None:
     from etdeploy.shelf.named import find_kept
     from etdeploy.shelf.quarantine import release
     from etdeploy.shelf.reservations import local

@@ -17,7 +17,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import Progress
 from etdeploy.devices.android.apps.logs import check_app_id
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
-from etdeploy.devices.remote.shell import Place, RemoteShell
+from etdeploy.devices.remote.shell import DevicePaths, RemoteShell
 from etdeploy.devices.shell import sections
 
 _LOOKING = "looking which app is installed"
@@ -81,7 +81,7 @@ def archive_of(bundle: Bundle, app: AppLaunch) -> BundleFile:
     raise ValueError(f"the bundle does not have {app.archive}")
 
 
-def open_command(place: Place) -> str:
+def open_command(place: DevicePaths) -> str:
     """Lets other users, which apps are, read what is pushed; nobody else may write.
 
     adb's user makes folders that only it may read where the device says so.
@@ -117,7 +117,7 @@ def parse_installed(output: str) -> InstalledApk:
     )
 
 
-def install_commands(place: Place, file: BundleFile, user: int) -> tuple[str, str]:
+def install_commands(place: DevicePaths, file: BundleFile, user: int) -> tuple[str, str]:
     """The ways to install a file of the store: by its path, and by a pipe."""
     path = quote(f"{place.root}/store/{file.sha256}")
     # Replaces an installed one, keeps its data, and takes one that is marked as for tests.
@@ -138,7 +138,7 @@ _UNREADABLE = re.compile(
 
 
 @dataclass(frozen=True)
-class Refusal:
+class InstallFailure:
     """What a code means, and what to do.
 
     `{id}` stands for the app's, `{adb}` for `adb -s SERIAL`, `{apk}` for its file here.
@@ -149,49 +149,49 @@ class Refusal:
 
 
 _UNINSTALL = "or remove the installed app, and its data with it:\n{adb} uninstall {id}"
-_OTHER_KEY = Refusal(
+_OTHER_KEY = InstallFailure(
     "{id} is installed there, signed with another key, and Android takes updates only from the "
     "key that\nthe app was installed with",
     "Sign with that key (another computer's debug key is another key), give the app another id "
     f"in the recipe,\n{_UNINSTALL}",
 )
-_NO_ROOM = Refusal(
+_NO_ROOM = InstallFailure(
     "the device has no room for {id}",
     "Free some space on it: an app takes about twice the size of its file while it is installed. "
     "etdeploy's own\nfiles go with: etdeploy clean --device {device}",
 )
-_DECLINED = Refusal(
+_DECLINED = InstallFailure(
     "the installation of {id} was declined or cancelled on the device",
     "Unlock the phone, run the same command again, and confirm the prompt on its screen within its "
     "time.\nHuawei and Honor: Developer options > turn off `Monitor ADB installs`.",
 )
-_BLOCKED = Refusal(
+_BLOCKED = InstallFailure(
     "the device's settings do not let adb install {id}",
     "Xiaomi, Redmi, POCO: Settings > Additional settings > Developer options > turn on `Install "
     "via USB`\n(it wants a Mi account and mobile data for that), and confirm the prompt within ten "
     "seconds.\nOppo, realme, vivo: turn off the permission monitoring there. A phone that a company"
     "\nmanages: its administrator forbids it.",
 )
-_WRONG_ABI = Refusal(
+_WRONG_ABI = InstallFailure(
     "{id} has native libraries, and none for this device's processor",
     "Build the app for one of its ABIs:\n{adb} shell getprop ro.product.cpu.abilist",
 )
-_BROKEN = Refusal(
+_BROKEN = InstallFailure(
     "the device cannot read the app's file",
     "Build the app again. What is wrong with the file:\n"
     "apksigner verify --verbose {apk}; aapt2 dump badging {apk}",
 )
-_UNSIGNED = Refusal(
+_UNSIGNED = InstallFailure(
     "the app's file is not signed, or its signature is damaged",
     "Build the app again; to look at the signature:\napksigner verify --verbose {apk}",
 )
-_VERIFIER = Refusal(
+_VERIFIER = InstallFailure(
     "a check of apps on the device, Play Protect or the maker's own, refused {id}",
     "Look at the phone's screen and choose `Install anyway`; or turn the check off for adb: "
     "Developer\noptions > `Verify apps over USB`.",
 )
-_REFUSALS: Mapping[str, Refusal] = {
-    "INSTALL_FAILED_VERSION_DOWNGRADE": Refusal(
+_REFUSALS: Mapping[str, InstallFailure] = {
+    "INSTALL_FAILED_VERSION_DOWNGRADE": InstallFailure(
         "a newer version of {id} is installed",
         f"Give the app a higher version code in the recipe,\n{_UNINSTALL}",
     ),
@@ -205,16 +205,16 @@ _REFUSALS: Mapping[str, Refusal] = {
     "INSTALL_CANCELED_BY_USER": _DECLINED,
     "INSTALL_FAILED_NO_MATCHING_ABIS": _WRONG_ABI,
     "INSTALL_FAILED_CPU_ABI_INCOMPATIBLE": _WRONG_ABI,
-    "INSTALL_FAILED_OLDER_SDK": Refusal(
+    "INSTALL_FAILED_OLDER_SDK": InstallFailure(
         "the device's Android is older than the oldest that {id} is built for",
         "Use a newer device, or lower the app's minimum in the recipe. The device's API level:\n"
         "{adb} shell getprop ro.build.version.sdk",
     ),
-    "INSTALL_FAILED_DEPRECATED_SDK_VERSION": Refusal(
+    "INSTALL_FAILED_DEPRECATED_SDK_VERSION": InstallFailure(
         "the Android version that {id} is built for is too old for this device",
         "Raise the app's target version in the recipe.",
     ),
-    "INSTALL_FAILED_TEST_ONLY": Refusal(
+    "INSTALL_FAILED_TEST_ONLY": InstallFailure(
         "the device takes no app that is marked as being for tests only, as {id} is",
         "Leave android:testOnly out of its manifest, and build it again.",
     ),
@@ -224,16 +224,16 @@ _REFUSALS: Mapping[str, Refusal] = {
     "INSTALL_FAILED_VERIFICATION_FAILURE": _VERIFIER,
     "INSTALL_FAILED_VERIFICATION_TIMEOUT": _VERIFIER,
     "INSTALL_FAILED_REJECTED_BY_BUILDTYPE": _VERIFIER,
-    "INSTALL_FAILED_MISSING_SHARED_LIBRARY": Refusal(
+    "INSTALL_FAILED_MISSING_SHARED_LIBRARY": InstallFailure(
         "{id} needs a library of the system that this device does not have",
         'Mark it with android:required="false" in the manifest, or use another device.',
     ),
-    "INSTALL_FAILED_MISSING_FEATURE": Refusal(
+    "INSTALL_FAILED_MISSING_FEATURE": InstallFailure(
         "{id} needs a feature that this device does not have",
         'Mark it with android:required="false" in the manifest, or use another device.',
     ),
 }
-_OTHER = Refusal(
+_OTHER = InstallFailure(
     "the device did not install {id}",
     "Look at its screen, and run the same command again; by hand:\n{adb} install -r -t {apk}",
 )

@@ -23,14 +23,14 @@ from etdeploy.devices.android.apps.logs import (
     parse_log,
     stop_command,
 )
-from etdeploy.devices.android.apps.watch import AppExit, Report
+from etdeploy.devices.android.apps.watch import AppExit, LaunchReport
 from etdeploy.devices.android.facts import parse_screen
 from etdeploy.devices.app_results import AppResults, parse_options
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, RunOutcome
 from etdeploy.devices.bundles import check_relative
-from etdeploy.devices.remote.layout import Sampling
+from etdeploy.devices.remote.layout import StateSampling
 from etdeploy.devices.remote.run import RemoteRun, opened_run
-from etdeploy.devices.remote.shell import Place, RemoteShell
+from etdeploy.devices.remote.shell import DevicePaths, RemoteShell
 from etdeploy.devices.shell import sections
 
 _BUNDLE = "{bundle}"
@@ -47,7 +47,7 @@ _LOG_S = 60.0
 
 @contextmanager
 def opened_app_run(
-    shell: RemoteShell, bundle: Bundle, app: AppLaunch, run_id: str, sampling: Sampling
+    shell: RemoteShell, bundle: Bundle, app: AppLaunch, run_id: str, sampling: StateSampling
 ) -> Iterator[AppRun]:
     """A new folder for one run of an app that was pushed; it is removed when the block ends.
 
@@ -76,7 +76,7 @@ def small_files(bundle: Bundle, app: AppLaunch) -> list[BundleFile]:
     ]
 
 
-def files_command(place: Place, folder: str, files: Sequence[BundleFile]) -> str:
+def files_command(place: DevicePaths, folder: str, files: Sequence[BundleFile]) -> str:
     """Copies files of the store to a run's folder, where every user may read them.
 
     A bundle's folder has symbolic links, and SELinux lets apps follow none of adb's user's.
@@ -92,7 +92,7 @@ def files_command(place: Place, folder: str, files: Sequence[BundleFile]) -> str
     return "\n".join([*lines, f"chmod -R a+rX,go-w {quote(folder)}"])
 
 
-def filled(word: str, place: Place, folder: str, bundle: Bundle, copied: set[str]) -> str:
+def filled(word: str, place: DevicePaths, folder: str, bundle: Bundle, copied: set[str]) -> str:
     """An option with the paths of the bundle's files in place of `{bundle}`.
 
     Raises:
@@ -138,7 +138,7 @@ class AppRun:
             # An open app keeps its memory, and the next program would be timed beside it.
             shell.tidy(stop)
 
-    def _judged(self, outcome: RunOutcome, report: Report, start_id: str) -> RunOutcome:
+    def _judged(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
         outcome = replace(outcome, stdout="", out_of_memory=None)
         if outcome.timed_out:
             return replace(outcome, stderr="\n".join(self._log(report)))
@@ -148,7 +148,7 @@ class AppRun:
             return self._gone(outcome, report)
         raise self._not_run(report, outcome.stderr)
 
-    def _taken(self, outcome: RunOutcome, report: Report, start_id: str) -> RunOutcome:
+    def _taken(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
         text = self._shell.read(
             f"{self._inner.folder}/{watch.RESULTS}", "reading the app's results"
         )
@@ -163,7 +163,7 @@ class AppRun:
             outcome, exit_code=1, signal_name=None, stderr="\n".join([*self._log(report), said])
         )
 
-    def _gone(self, outcome: RunOutcome, report: Report) -> RunOutcome:
+    def _gone(self, outcome: RunOutcome, report: LaunchReport) -> RunOutcome:
         ending = self._ending(report)
         if ending.outside:
             raise DeviceError(
@@ -179,7 +179,7 @@ class AppRun:
             out_of_memory=ending.out_of_memory,
         )
 
-    def _ending(self, report: Report) -> AppExit:
+    def _ending(self, report: LaunchReport) -> AppExit:
         command = watch.ending_command(self._app.id)
         output = ""
         for attempt in range(_ATTEMPTS):
@@ -190,13 +190,13 @@ class AppRun:
                 return found
         return watch.unknown(output, report.pid, report.since)
 
-    def _log(self, report: Report) -> list[str]:
+    def _log(self, report: LaunchReport) -> list[str]:
         """What the app warned of."""
         command = watch.ending_command(self._app.id)
         output = self._shell.shell(command, "reading the app's log", _LOG_S).output
         return of_app(parse_log(sections(output).get("log", ""), report.since), report.pid)
 
-    def _not_run(self, report: Report, stderr: str) -> DeviceError:
+    def _not_run(self, report: LaunchReport, stderr: str) -> DeviceError:
         """The error for an app that was not measured, by no fault of its own."""
         name = self._shell.name
         if report.ended == "behind":

@@ -38,7 +38,7 @@ _LONGEST_LINES = 20
 
 
 @dataclass(frozen=True)
-class Report:
+class LaunchReport:
     """What the script said.
 
     Attributes:
@@ -156,13 +156,13 @@ def _front_lines(app_id: str) -> tuple[str, ...]:
     )
 
 
-def parse_report(output: str) -> Report:
+def parse_report(output: str) -> LaunchReport:
     """Reads what the script printed."""
     parts = sections(output)
     since = re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", parts.get("since", ""))
     pid = parts.get("pid", "").strip()
     ended = parts.get("ended", "").split()
-    return Report(
+    return LaunchReport(
         since=since[0] if since else None,
         said="\n".join(parts.get("start", "").strip().splitlines()[:_LONGEST_LINES]),
         pid=int(pid) if pid.isdigit() else None,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from etdeploy.core.console import count
-from etdeploy.export.hf.config import Refusal
+from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.named_texts import (
     NamedText,
     calibration_text,
@@ -112,7 +112,7 @@ def _tokenized(
         if loaded.tokenizer.loaded is None
         else read_excerpt(named)
     )
-    if isinstance(excerpt, Refusal):
+    if isinstance(excerpt, ConfigProblem):
         raise fail(kind, excerpt.message, remedy=excerpt.remedy, file=place)
     ids = _tokens(loaded, excerpt.text, name, place, kind)
     kept = ids[: named.tokens]

@@ -114,7 +114,7 @@ def kernel_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Seen,
+    attention_mask: AttentionWindow,
     scaling: float | None = None,
     softcap: float | None = None,
     **others: Any,
@@ -214,14 +214,14 @@ def seen(
     local_size: int | None = None,
     use_vmap: bool = False,
     **_: Any,
-) -> Seen:
+) -> AttentionWindow:
     """What `kernel_attention` takes as a mask; see `additive_mask`.
 
     Raises:
         MisfitError: The model has another rule.
     """
     _require_causal(mask_function, attention_mask, local_size, use_vmap)
-    return Seen(q_offset, local_size or 0)
+    return AttentionWindow(q_offset, local_size or 0)
 
 
 def _require_causal(
@@ -239,7 +239,7 @@ def _groups(config: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Seen:
+class AttentionWindow:
     """What tokens see, in place of a mask.
 
     Attributes:
@@ -255,7 +255,7 @@ def attention(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    seen: Seen,
+    seen: AttentionWindow,
     scale: float,
     softcap: float,
 ) -> torch.Tensor:

@@ -199,7 +199,7 @@ _LARGEST_WEIGHT = 4
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ProgramProblem:
     """What is wrong with a program.
 
     Attributes:
@@ -215,7 +215,7 @@ class Refusal:
 
 def refusal(
     spec: ExportSpec, program: Path, methods: Mapping[str, Traced], convolved: Mapping[str, float]
-) -> Refusal | None:
+) -> ProgramProblem | None:
     """Loads every method with ExecuTorch's Python package and runs it, as a runner would.
 
     Language models are loaded only: their methods share a cache, and take long.
@@ -248,7 +248,7 @@ def refusal(
         except RuntimeError as error:
             if reason := runtime_refusal(str(error), said()):
                 where = f"the method {name}: " if len(methods) > 1 else ""
-                return Refusal(f"{where}{reason}", loaded is not None, failed_kernel(said()))
+                return ProgramProblem(f"{where}{reason}", loaded is not None, failed_kernel(said()))
     return None
 
 

@@ -20,7 +20,7 @@ from etdeploy.export.worker.failures import WorkerError, blaming, described, fai
 from etdeploy.export.worker.tracing.structure import ExampleInputs, by_parameter, dotted, leaves
 from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import Stored, TensorFile
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 from etdeploy.program.quality import OutputLoss
 
 _LONGEST_NAME = 48
@@ -209,19 +209,19 @@ def _suffix(name: str) -> str:
     return "." + re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:_LONGEST_NAME]
 
 
-def plain(value: NamedValue) -> Plain:
+def plain(value: NamedValue) -> PlainValue:
     """A value that is no tensor, as it is stored."""
     number = value.value
     if number is None:
-        return Plain(kind="None", name=value.name)
+        return PlainValue(kind="None", name=value.name)
     if isinstance(number, bool):
-        return Plain(kind="Bool", value=number, name=value.name)
+        return PlainValue(kind="Bool", value=number, name=value.name)
     if isinstance(number, int):
-        return Plain(kind="Int", value=number, name=value.name)
+        return PlainValue(kind="Int", value=number, name=value.name)
     if not isinstance(number, float):
         raise TypeError(f"{value.name} is a tensor")
     finite = number if math.isfinite(number) else None
-    return Plain(kind="Double", value=finite, name=value.name)
+    return PlainValue(kind="Double", value=finite, name=value.name)
 
 
 def misfit(name: str, have: Any, want: Any, sizes: Sequence[range]) -> str | None:

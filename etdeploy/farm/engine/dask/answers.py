@@ -59,7 +59,7 @@ class Coordinator:
     ) -> None:
         self._grace_s = grace_s
         self._hosts = HostRegistry()
-        self._parcels = Parcels()
+        self._parcels = ServedFiles()
         self._records = Records(results)
         self._orders = Orders(self._hosts, grace_s, ended)
         self._recoveries: dict[int, tuple[asyncio.Future[Offer], Callable[[str], None]]] = {}
@@ -217,7 +217,7 @@ class Coordinator:
             self._recoveries[number][1](text)
 
     async def _recovered(self, recovered: str) -> None:
-        said = wire.Recovered.model_validate_json(recovered)
+        said = wire.RecoveryReply.model_validate_json(recovered)
         if said.number in self._recoveries and not self._recoveries[said.number][0].done():
             self._recoveries[said.number][0].set_result(said.offer)
 
@@ -245,7 +245,7 @@ _INCOMING = ".incoming"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 
 
-class Parcels:
+class ServedFiles:
     """The files of parcels by digest: the only ones that a host may read."""
 
     def __init__(self) -> None:

@@ -167,7 +167,7 @@ class RecoveryStep(Value):
     step: str
 
 
-class Recovered(Value):
+class RecoveryReply(Value):
     """How that went: the device as it is afterwards, with `problem` where it did not help."""
 
     number: int

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from etdeploy.bench.units import unit_for
 from etdeploy.history.metrics import NOISE, PERPLEXITY, base_of, title
-from etdeploy.history.model import Point, Trend
+from etdeploy.history.model import Trend, TrendPoint
 from etdeploy.report.html.blocks import Figure
 from etdeploy.report.html.figures.base import (
     Values,
@@ -79,7 +79,12 @@ def _unit(trend: Trend) -> tuple[str, float]:
 
 
 def _points(
-    name: str, points: list[tuple[int, Point]], factor: float, unit: str, tone: str, symbol: str
+    name: str,
+    points: list[tuple[int, TrendPoint]],
+    factor: float,
+    unit: str,
+    tone: str,
+    symbol: str,
 ) -> Values:
     worse = ["@red" if point.judgement == "regressed" else tone for _, point in points]
     return {
@@ -92,7 +97,7 @@ def _points(
     }  # fmt: skip
 
 
-def _rings(points: list[tuple[int, Point]], factor: float) -> Values:
+def _rings(points: list[tuple[int, TrendPoint]], factor: float) -> Values:
     return {
         "type": "scatter", "mode": "markers", "name": "this night",
         "x": [i for i, _ in points],
@@ -102,7 +107,7 @@ def _rings(points: list[tuple[int, Point]], factor: float) -> Values:
     }  # fmt: skip
 
 
-def _words(point: Point) -> str:
+def _words(point: TrendPoint) -> str:
     lines = [moment(point.started_at), point.run_id]
     if point.git_revision:
         lines.append(f"recipe {point.git_revision[:10]}")

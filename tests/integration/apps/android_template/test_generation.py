@@ -14,7 +14,7 @@ from etdeploy.program.generation import GenerationMethod
 from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.generation import (
     GenerationResults,
-    Point,
+    PromptRun,
     Sampling,
     prompt_bytes,
     request_lines,
@@ -30,14 +30,14 @@ _WORDS = "the a blue sky is light of sun and air scatters short waves more than 
 _NIGHT, _SMALL = "w411dp-h891dp-night-xhdpi", "w360dp-h640dp-xhdpi"
 
 
-def _points(folder: Path) -> list[Point]:
+def _points(folder: Path) -> list[PromptRun]:
     """A point for each prompt that leaves room, and one that begins in a filled cache."""
     points = []
     for i, prompt in enumerate(PROMPTS[:-1]):
         (folder / f"{i}.bin").write_bytes(prompt_bytes(prompt))
         new = CAPACITY - len(prompt) + 1
-        points.append(Point(name=f"p{i}", new_tokens=new, path=f"{i}.bin"))
-    deep = Point(name="deep", depth=9, new_tokens=6, repetitions=2, path="1.bin")
+        points.append(PromptRun(name=f"p{i}", new_tokens=new, path=f"{i}.bin"))
+    deep = PromptRun(name="deep", depth=9, new_tokens=6, repetitions=2, path="1.bin")
     return [*points, deep]
 
 

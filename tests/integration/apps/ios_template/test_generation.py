@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from etdeploy.runner.fingerprint import runner_sources
-from etdeploy.runner.generation import GenerationResults, Point, Sampling, request_lines
+from etdeploy.runner.generation import GenerationResults, PromptRun, Sampling, request_lines
 from tests.support.generation_values import CAPACITY, CHUNK, METHODS, PROMPTS, UNDEFINED
 from tests.support.ios_template import Compiled, write_payload
 
@@ -72,7 +72,7 @@ class Text:
         listed = []
         for i, (prompt, asked) in enumerate(points):
             (self.documents / f"{i} .bin").write_bytes(np.array(prompt, "<i8").tobytes())
-            listed.append(Point(name=f"p{i}", path=f"{i} .bin", **asked))
+            listed.append(PromptRun(name=f"p{i}", path=f"{i} .bin", **asked))
         text = request_lines(METHODS[name], sampling or Sampling(), stop, listed, rewind)
         (self.documents / "request.txt").write_text(text)
         return self.start("request=/documents/request.txt", *words, manner=manner)

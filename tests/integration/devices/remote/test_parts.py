@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.devices.remote import device, store
-from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.remote.store import BLOCK_BYTES, Part
 
 pytestmark = pytest.mark.integration
@@ -30,7 +30,7 @@ class Board:
 
     words: tuple[str, ...]
     path: str
-    place: Place
+    place: DevicePaths
 
     @property
     def folder(self) -> str:
@@ -75,7 +75,7 @@ def board(request: pytest.FixtureRequest, tmp_path: Path) -> Board:
         folder.mkdir()
         subprocess.run([busybox, "--install", "-s", str(folder)], check=True)
         words, tools = (busybox, "sh"), str(folder)
-    board = Board(words, tools, Place(str(tmp_path / "it's here")))
+    board = Board(words, tools, DevicePaths(str(tmp_path / "it's here")))
     Path(board.folder).mkdir(parents=True)
     board.kept.parent.mkdir()
     return board

@@ -16,7 +16,7 @@ import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.conditions import Revision
 from etdeploy.bench.generation.request import write_request
 from etdeploy.bench.generation.work import work_of
-from etdeploy.bench.measure import Prepared, measure
+from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.core.errors import UsageError
@@ -95,7 +95,7 @@ def _method(name: str) -> Method:
     )  # fmt: skip
 
 
-def _prepared(folder: Path, **sections: Any) -> Prepared:
+def _prepared(folder: Path, **sections: Any) -> PreparedMeasurement:
     generation = sections.pop("program", make_generation())
     loaded = make_loaded(**sections)
     program = folder / "program"
@@ -107,7 +107,7 @@ def _prepared(folder: Path, **sections: Any) -> Prepared:
     info = Program(
         schema_version=1, sha256="ab" * 32, size_bytes=100, methods=methods, constant_bytes=0
     )  # fmt: skip
-    return Prepared(bundle, loaded, program, info, runner)
+    return PreparedMeasurement(bundle, loaded, program, info, runner)
 
 
 def _measured(folder: Path, **benchmark: Any) -> tuple[StoredRun, GeneratingDevice]:

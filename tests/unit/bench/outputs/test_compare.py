@@ -13,7 +13,7 @@ from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.sizes import Expectation, compare_outputs
 from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import TensorFile
-from etdeploy.program.model import Plain
+from etdeploy.program.model import PlainValue
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runner.protocol import RunnerOutput
 
@@ -211,18 +211,20 @@ def _output(path: str = "0.bin", dtype: str = "float32") -> RunnerOutput:
 @pytest.mark.parametrize(
     ("expected", "output", "right"),
     [
-        (Plain(kind="Int", value=3), RunnerOutput(kind="Int", value=3), True),
-        (Plain(kind="Int", value=3), RunnerOutput(kind="Int", value=4), False),
-        (Plain(kind="Bool", value=True), RunnerOutput(kind="Bool", value=False), False),
-        (Plain(kind="Double", value=0.1), RunnerOutput(kind="Double", value=0.1000001), True),
-        (Plain(kind="Double", value=0.1), RunnerOutput(kind="Double", value=0.2), False),
-        (Plain(kind="Double"), RunnerOutput(kind="Double"), True),
-        (Plain(kind="Double", value=0.1), RunnerOutput(kind="Double"), False),
-        (Plain(kind="None"), RunnerOutput(kind="None"), True),
-        (Plain(kind="None"), RunnerOutput(kind="Int", value=0), False),
+        (PlainValue(kind="Int", value=3), RunnerOutput(kind="Int", value=3), True),
+        (PlainValue(kind="Int", value=3), RunnerOutput(kind="Int", value=4), False),
+        (PlainValue(kind="Bool", value=True), RunnerOutput(kind="Bool", value=False), False),
+        (PlainValue(kind="Double", value=0.1), RunnerOutput(kind="Double", value=0.1000001), True),
+        (PlainValue(kind="Double", value=0.1), RunnerOutput(kind="Double", value=0.2), False),
+        (PlainValue(kind="Double"), RunnerOutput(kind="Double"), True),
+        (PlainValue(kind="Double", value=0.1), RunnerOutput(kind="Double"), False),
+        (PlainValue(kind="None"), RunnerOutput(kind="None"), True),
+        (PlainValue(kind="None"), RunnerOutput(kind="Int", value=0), False),
     ],
 )
-def test_plain_values(tmp_path: Path, expected: Plain, output: RunnerOutput, right: bool) -> None:
+def test_plain_values(
+    tmp_path: Path, expected: PlainValue, output: RunnerOutput, right: bool
+) -> None:
     expectation = Expectation((expected,), tmp_path, None, Tolerance())
     (check,) = compare_outputs((output,), tmp_path, expectation)
     assert (check.within_tolerance, check.shape) == (right, ())
@@ -230,7 +232,9 @@ def test_plain_values(tmp_path: Path, expected: Plain, output: RunnerOutput, rig
 
 def test_outputs_have_the_names_that_the_model_gives_them(tmp_path: Path) -> None:
     named = _expectation(tmp_path, (2,)).tensors[0].model_copy(update={"name": "hidden.0"})
-    expectation = Expectation((named, Plain(kind="None", name="mask")), tmp_path, None, Tolerance())
+    expectation = Expectation(
+        (named, PlainValue(kind="None", name="mask")), tmp_path, None, Tolerance()
+    )
     checks = compare_outputs((_output(),), tmp_path / "expected", expectation)
     assert [(c.name, c.problem) for c in checks] == [
         ("hidden.0", None),

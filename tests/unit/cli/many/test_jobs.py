@@ -25,7 +25,7 @@ from etdeploy.core.errors import (
     PluginError,
     RunError,
 )
-from etdeploy.graph.many.members import Pair
+from etdeploy.graph.many.members import RecipeDevicePair
 from etdeploy.graph.many.run import JobEnd
 from etdeploy.graph.tasks.running import StepError
 from tests.support.bench_values import make_check, make_device, make_run
@@ -34,11 +34,14 @@ Capture = pytest.CaptureFixture[str]
 
 
 def end(
-    recipe: str, error: Exception | None = None, device: str = "host", same_as: Pair | None = None
+    recipe: str,
+    error: Exception | None = None,
+    device: str = "host",
+    same_as: RecipeDevicePair | None = None,
 ) -> JobEnd:
     job = SimpleNamespace(facts=make_device(device).facts)
     loaded = SimpleNamespace(name=recipe, path=Path(f"/r/{recipe}.yaml"))
-    member: Any = SimpleNamespace(pair=Pair(recipe, device), job=job, loaded=loaded)
+    member: Any = SimpleNamespace(pair=RecipeDevicePair(recipe, device), job=job, loaded=loaded)
     return JobEnd(member, error, same_as)
 
 
@@ -50,7 +53,7 @@ def test_what_failed_is_listed_with_reasons_remedies_and_logs() -> None:
     ends = [
         end("a"),
         end("b", ExportError("no model", remedy="fix it", log=Path("/s/b/export.log"))),
-        end("c", ExportError("no model"), same_as=Pair("b", "host")),
+        end("c", ExportError("no model"), same_as=RecipeDevicePair("b", "host")),
         end("d", RunError("it crashed")),
     ]
     with pytest.raises(JobsError) as caught:

@@ -31,7 +31,7 @@ from etdeploy.devices.android.choice import (
 from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import list_devices, open_device
-from etdeploy.devices.remote.layout import Sampling
+from etdeploy.devices.remote.layout import StateSampling
 from etdeploy.devices.remote.run import RemoteRun
 from tests.support.adb_fakes import fail, fake_adbd, fake_server
 
@@ -317,7 +317,7 @@ def test_a_program_that_never_started_did_not_take_too_long(
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
         link = AndroidLink("android:A1", ServerTransport("A1"), Patience(open_s=0.3))
         with pytest.raises(DeviceError, match=f"{told}.* starting the program"):
-            RemoteRun(link, bundle, "/b", "/r", Sampling()).run([], timeout_s=0.1)
+            RemoteRun(link, bundle, "/b", "/r", StateSampling()).run([], timeout_s=0.1)
 
 
 def test_a_device_that_is_gone_has_no_empty_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.remote import layout, store
 from etdeploy.devices.remote.layout import (
-    Sampling,
+    StateSampling,
     parse_df,
     parse_digests,
     parse_exit_code,
@@ -17,10 +17,10 @@ from etdeploy.devices.remote.layout import (
     parse_sizes,
     parse_survey,
 )
-from etdeploy.devices.remote.shell import Place
-from etdeploy.devices.remote.store import Removal
+from etdeploy.devices.remote.shell import DevicePaths
+from etdeploy.devices.remote.store import StoreRemoval
 
-PLACE = Place("/data/local/tmp")
+PLACE = DevicePaths("/data/local/tmp")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def linked(*paths: str) -> Bundle:
 
 def test_every_word_from_outside_is_quoted_for_the_shell() -> None:
     nasty = "it's; $(reboot) `x`"
-    command = layout.start_command("/r", [nasty], {"A": nasty}, 90, Sampling())
+    command = layout.start_command("/r", [nasty], {"A": nasty}, 90, StateSampling())
     assert f"export A={shlex.quote(nasty)}" in command
     assert f"exec {shlex.quote(nasty)} <" in command
     command = layout.talk_command("/r'", [nasty], {"A": nasty}, 90, "end", "marker")
@@ -147,8 +147,8 @@ def test_every_word_from_outside_is_quoted_for_the_shell() -> None:
 
 
 def test_the_place_is_quoted_for_the_shell() -> None:
-    place = Place("/home/it's mine")
-    removed = Removal(("d",), ("s",))
+    place = DevicePaths("/home/it's mine")
+    removed = StoreRemoval(("d",), ("s",))
     for script in (
         layout.survey_command(place, linked("a"), "d"),
         layout.prepare_command(place, linked("a"), f"{place.incoming}/x/bundle"),
@@ -191,7 +191,7 @@ def test_a_program_is_linked_so_that_it_finds_its_libraries_beside_itself() -> N
 
 
 def test_what_is_not_in_the_group_ends_with_it() -> None:
-    lines = layout.start_command("/r", ["x"], {}, 90, Sampling(), ending="am force-stop a.b")
+    lines = layout.start_command("/r", ["x"], {}, 90, StateSampling(), ending="am force-stop a.b")
     ends = [line for line in lines.splitlines() if "kill -9 -$$" in line]
     assert len(ends) == 2
     assert all("am force-stop a.b; kill -9 -$$" in line for line in ends)

@@ -7,11 +7,11 @@ import shlex
 import pytest
 
 from etdeploy.devices.remote import device, store
-from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.remote.store import Part, arrived, parse_size, parts_of
 
 MIB = 1 << 20
-PLACE = Place("/home/it's mine")
+PLACE = DevicePaths("/home/it's mine")
 FOLDER = f"{PLACE.incoming}/0123456789abcdef.77"
 SHA256 = "a" * 64
 

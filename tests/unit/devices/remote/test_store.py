@@ -9,9 +9,9 @@ import pytest
 from etdeploy.core.errors import UsageError
 from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.remote.layout import Survey
-from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.remote.store import (
-    Removal,
+    StoreRemoval,
     Uses,
     limit_bytes,
     needed_bytes,
@@ -49,14 +49,14 @@ def uses(live: str = "", **bundles: str) -> Uses:
     )
 
 
-def gone(found: Removal) -> tuple[tuple[str, ...], str]:
+def gone(found: StoreRemoval) -> tuple[tuple[str, ...], str]:
     return found.bundles, "".join(sorted(sha256[0] for sha256 in found.contents))
 
 
 def test_below_the_bound_nothing_goes() -> None:
     known = uses(one="a", two="b")
-    assert removal(survey("abc"), known, bundle("d"), "new", 40) == Removal()
-    assert removal(survey("abc"), known, bundle("d"), "new", None) == Removal()
+    assert removal(survey("abc"), known, bundle("d"), "new", 40) == StoreRemoval()
+    assert removal(survey("abc"), known, bundle("d"), "new", None) == StoreRemoval()
 
 
 def test_what_no_bundle_uses_goes_first_and_then_what_was_used_longest_ago() -> None:
@@ -78,7 +78,7 @@ def test_what_is_pushed_or_in_use_never_goes() -> None:
     found = removal(survey("abcd"), known, bundle("de"), "own", 1)
     assert gone(found) == (("one", "three"), "a")
     young = Uses(now_s=1500, last_s=known.last_s, contents=known.contents)
-    assert removal(survey("abcd"), young, bundle("de"), "own", 1) == Removal()
+    assert removal(survey("abcd"), young, bundle("de"), "own", 1) == StoreRemoval()
 
 
 @pytest.mark.parametrize("now_s", [None, 0, 900])
@@ -106,7 +106,7 @@ def test_uses_are_read_and_removal_spares_pushes_that_began_meanwhile() -> None:
         live=frozenset({sha("2"), sha("c")}),
     )
     assert parse_uses("") == Uses()
-    command = removal_command(Place("/base"), Removal((sha("1"),), (sha("a"),), 10))
+    command = removal_command(DevicePaths("/base"), StoreRemoval((sha("1"),), (sha("a"),), 10))
     assert f"rm -rf bundles/{sha('1')} uses/{sha('1')}" in command
     assert "grep -qs $s incoming/*/uses || rm -f store/$s stamps/$s" in command
 
@@ -129,16 +129,16 @@ def test_what_interrupted_pushes_sent_of_other_files_goes_first() -> None:
     known = uses(one="a")
     begun = replace(survey("a"), partial={sha("x"): 7, sha("d"): 4})
     # 10 + 7 + 4 are there, and 6 are missing of d.
-    assert removal(begun, known, bundle("d"), "new", 27) == Removal()
+    assert removal(begun, known, bundle("d"), "new", 27) == StoreRemoval()
     found = removal(begun, known, bundle("d"), "new", 26)
-    assert found == Removal(size_bytes=7, partial=(sha("x"),))
+    assert found == StoreRemoval(size_bytes=7, partial=(sha("x"),))
     found = removal(begun, known, bundle("d"), "new", 15)
     assert (gone(found), found.size_bytes, found.partial) == ((("one",), "a"), 17, (sha("x"),))
-    assert f"rm -f partial/{sha('x')}" in removal_command(Place("/d"), found)
+    assert f"rm -f partial/{sha('x')}" in removal_command(DevicePaths("/d"), found)
 
 
 def test_what_is_there_of_a_file_needs_no_room() -> None:
     begun = replace(survey("", free_bytes=6), partial={sha("d"): 4})
     assert needed_bytes(bundle("d").files, begun) == 6
-    assert removal(begun, uses(), bundle("d"), "new", None) == Removal()
+    assert removal(begun, uses(), bundle("d"), "new", None) == StoreRemoval()
     assert needed_bytes(bundle("e").files, begun) == 10

@@ -20,7 +20,7 @@ from etdeploy.export.hf.check import (
     fit_context,
     memory_notes,
 )
-from etdeploy.export.hf.config import Refusal, code_files, foreign_code
+from etdeploy.export.hf.config import ConfigProblem, code_files, foreign_code
 from etdeploy.export.hf.files import has_tokenizer, loaded_files
 from etdeploy.export.hf.weights import no_weights, parameter_count
 from etdeploy.export.spec import ExportSpec, export_spec
@@ -28,7 +28,7 @@ from etdeploy.recipe.load import load_recipe
 from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
 
 
-def refusal(folder: Path, context: int = 64) -> Refusal:
+def refusal(folder: Path, context: int = 64) -> ConfigProblem:
     return next(checkpoint_refusals(folder, context))
 
 
@@ -86,7 +86,7 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     assert "AutoTokenizer" in str(refusal(folder).remedy)
 
 
-def _literals(found: Refusal) -> list[str]:
+def _literals(found: ConfigProblem) -> list[str]:
     """The texts in the code of a remedy's command that runs with this Python."""
     commands = [shlex.split(line) for line in str(found.remedy).splitlines() if " -c " in line]
     [[python, _, code]] = commands
@@ -184,7 +184,7 @@ def test_a_configuration_without_architectures_may_be_of_any_model(tmp_path: Pat
 
 def test_a_context_beyond_the_models_positions(tmp_path: Path) -> None:
     found = refusal(write_checkpoint(tmp_path / "m"), 257)
-    assert found == Refusal(
+    assert found == ConfigProblem(
         "the model has 256 positions, so its context cannot be 257",
         "--set export.generation.context=256   (after --context: --context 256)",
         ("export", "generation", "context"),

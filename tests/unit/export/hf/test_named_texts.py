@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from etdeploy.export.hf.config import Refusal
+from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.named_texts import Excerpt, NamedText, named_texts, read_excerpt
 from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
 from etdeploy.recipe.paths import CALIBRATION, EVALUATE
 from tests.support.export import spec_of
 
 
-def _read(folder: Path, content: bytes, tokens: int = 11) -> Excerpt | Refusal:
+def _read(folder: Path, content: bytes, tokens: int = 11) -> Excerpt | ConfigProblem:
     path = folder / "text.txt"
     path.write_bytes(content)
     return read_excerpt(NamedText(path, tokens, EVALUATE))
@@ -43,7 +43,7 @@ def test_of_a_long_text_only_the_beginning_is_read(tmp_path: Path) -> None:
 )
 def test_what_is_no_text(tmp_path: Path, content: bytes, message: str) -> None:
     found = _read(tmp_path, content)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ConfigProblem)
     assert found.message == message.format(tmp_path / "text.txt")
     assert found.key == EVALUATE
     assert found.remedy
@@ -51,7 +51,7 @@ def test_what_is_no_text(tmp_path: Path, content: bytes, message: str) -> None:
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     found = read_excerpt(NamedText(tmp_path / "gone.txt", 10, CALIBRATION))
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ConfigProblem)
     assert found.message == f"{tmp_path / 'gone.txt'} cannot be read: No such file or directory"
     assert found.key == CALIBRATION
 

@@ -19,7 +19,7 @@ from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.planning import UNKNOWN_S
 from etdeploy.farm.night.real import earlier_times
 from etdeploy.farm.night.writing import Fence, TakenError
-from etdeploy.history.place import Place, required_place
+from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.judged_nights import farm
 from tests.support.nights import NOW, make_ending, make_visit, measured
@@ -27,7 +27,7 @@ from tests.support.processes import eventually
 
 
 @pytest.fixture
-def place(data_folder: Path) -> Place:
+def place(data_folder: Path) -> HistoryLocation:
     return required_place(None)
 
 
@@ -45,14 +45,14 @@ def said() -> Said:
 
 
 @contextmanager
-def opened(place: Place, said: Said, digest: str = "d", **options: Any) -> Iterator[Any]:
+def opened(place: HistoryLocation, said: Said, digest: str = "d", **options: Any) -> Iterator[Any]:
     """A ledger with an open night, and its id."""
     with Ledger(place, tell=said.append, now=lambda: NOW, **options) as ledger:
         night = ledger.open_night("nightly", digest, NOW).night
         yield ledger, night
 
 
-def kept_runs(place: Place) -> list[str]:
+def kept_runs(place: HistoryLocation) -> list[str]:
     with open_store(place, read_only=True) as store:
         return [entry.run_id for entry in store.entries(Filter(), 99)]
 
@@ -84,7 +84,9 @@ def down(monkeypatch: pytest.MonkeyPatch) -> Down:
     return Down(monkeypatch)
 
 
-def test_a_night_from_its_beginning_to_its_end(place: Place, said: Said, tmp_path: Path) -> None:
+def test_a_night_from_its_beginning_to_its_end(
+    place: HistoryLocation, said: Said, tmp_path: Path
+) -> None:
     with opened(place, said) as (ledger, night):
         visits = [make_visit(night, number) for number in range(4)]
         ledger.plan(visits)
@@ -117,7 +119,7 @@ def test_a_night_from_its_beginning_to_its_end(place: Place, said: Said, tmp_pat
 
 
 def test_the_end_waits_for_a_database_that_has_much_to_take_in(
-    place: Place, said: Said, tmp_path: Path, down: Down, monkeypatch: pytest.MonkeyPatch
+    place: HistoryLocation, said: Said, tmp_path: Path, down: Down, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(post, "_WAIT_S", 0.05)
     monkeypatch.setattr(post, "_FIRST_S", 60.0)  # not by itself meanwhile
@@ -142,14 +144,14 @@ def test_the_end_waits_for_a_database_that_has_much_to_take_in(
     assert "not in the history yet" not in said.text
 
 
-def test_nothing_is_made_by_reading(place: Place, said: Said) -> None:
+def test_nothing_is_made_by_reading(place: HistoryLocation, said: Said) -> None:
     with Ledger(place, tell=said.append) as ledger:
         assert ledger.nights() == ()
     assert place.file
     assert not place.file.exists()
 
 
-def test_an_unfinished_night_is_gone_on_with(place: Place, said: Said) -> None:
+def test_an_unfinished_night_is_gone_on_with(place: HistoryLocation, said: Said) -> None:
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, 1), make_visit(night, 2)])
         ledger.running(f"{night}-1", 1, "android-A", "wolf")
@@ -169,7 +171,7 @@ def test_an_unfinished_night_is_gone_on_with(place: Place, said: Said) -> None:
     [("e", 1, "its farm.yaml had another content"), ("d", 21, "it began too long ago")],
 )
 def test_another_night_abandons_it(
-    digest: str, hours: int, why: str, place: Place, said: Said
+    digest: str, hours: int, why: str, place: HistoryLocation, said: Said
 ) -> None:
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, 1)])
@@ -184,7 +186,9 @@ def test_another_night_abandons_it(
     assert f"the unfinished night {night} is abandoned: {why}" in said.text
 
 
-def test_one_process_at_a_time_runs_a_farm(place: Place, said: Said, tmp_path: Path) -> None:
+def test_one_process_at_a_time_runs_a_farm(
+    place: HistoryLocation, said: Said, tmp_path: Path
+) -> None:
     with opened(place, said), Ledger(place, tell=said.append) as second:
         with pytest.raises(TakenError, match=r"is running the farm nightly: process \d+ on"):
             second.open_night("nightly", "d", NOW)
@@ -199,7 +203,9 @@ def test_one_process_at_a_time_runs_a_farm(place: Place, said: Said, tmp_path: P
         pass
 
 
-def test_a_farm_is_held_before_its_night_begins(place: Place, said: Said, tmp_path: Path) -> None:
+def test_a_farm_is_held_before_its_night_begins(
+    place: HistoryLocation, said: Said, tmp_path: Path
+) -> None:
     with Ledger(place, tell=said.append) as first, Ledger(place) as second:
         first.claim("nightly")
         assert place.file
@@ -223,7 +229,7 @@ def test_a_farm_is_held_before_its_night_begins(place: Place, said: Said, tmp_pa
 
 
 def test_a_coordinator_that_waits_for_its_window_says_that_it_lives(
-    place: Place, said: Said, monkeypatch: pytest.MonkeyPatch
+    place: HistoryLocation, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(place, said):
         pass
@@ -238,7 +244,9 @@ def test_a_coordinator_that_waits_for_its_window_says_that_it_lives(
     assert not any(beats[1:]), "one that was paused does not take its farm back"
 
 
-def test_a_farm_is_held_while_the_database_is_down(place: Place, said: Said, down: Down) -> None:
+def test_a_farm_is_held_while_the_database_is_down(
+    place: HistoryLocation, said: Said, down: Down
+) -> None:
     with opened(place, said):
         pass
     down.now = True
@@ -249,7 +257,7 @@ def test_a_farm_is_held_while_the_database_is_down(place: Place, said: Said, dow
 
 
 def test_a_database_that_is_down_at_the_beginning_is_told_of_once(
-    place: Place, said: Said, down: Down
+    place: HistoryLocation, said: Said, down: Down
 ) -> None:
     with opened(place, said):
         pass
@@ -264,7 +272,7 @@ def test_a_database_that_is_down_at_the_beginning_is_told_of_once(
 
 
 def test_a_process_that_is_gone_is_followed_at_once_here_and_later_elsewhere(
-    place: Place, said: Said, tmp_path: Path
+    place: HistoryLocation, said: Said, tmp_path: Path
 ) -> None:
     with opened(place, said) as (ledger, _):
         ledger._post._closed = True  # as one that was killed: it gives nothing back
@@ -280,7 +288,9 @@ def test_a_process_that_is_gone_is_followed_at_once_here_and_later_elsewhere(
         elsewhere.open_night("nightly", "d", NOW)
 
 
-def test_a_process_whose_farm_was_taken_begins_nothing_more(place: Place, said: Said) -> None:
+def test_a_process_whose_farm_was_taken_begins_nothing_more(
+    place: HistoryLocation, said: Said
+) -> None:
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, 1), make_visit(night, 2)])
         ledger.running(f"{night}-1", 1, "android-A", "wolf")
@@ -311,7 +321,7 @@ def wait_until_empty(data_folder: Path) -> None:
 
 
 def test_a_database_that_is_down_for_a_while(
-    place: Place, said: Said, down: Down, tmp_path: Path, data_folder: Path
+    place: HistoryLocation, said: Said, down: Down, tmp_path: Path, data_folder: Path
 ) -> None:
     with opened(place, said) as (ledger, night):
         visits = [make_visit(night, number) for number in range(3)]
@@ -335,7 +345,11 @@ def test_a_database_that_is_down_for_a_while(
 
 
 def test_a_database_that_goes_away_again_is_told_each_thing_once(
-    place: Place, said: Said, down: Down, monkeypatch: pytest.MonkeyPatch, data_folder: Path
+    place: HistoryLocation,
+    said: Said,
+    down: Down,
+    monkeypatch: pytest.MonkeyPatch,
+    data_folder: Path,
 ) -> None:
     written: list[str] = []
     real = writing.write
@@ -361,7 +375,7 @@ def test_a_database_that_goes_away_again_is_told_each_thing_once(
 
 
 def test_a_crash_while_it_is_down(
-    place: Place, said: Said, down: Down, tmp_path: Path, data_folder: Path
+    place: HistoryLocation, said: Said, down: Down, tmp_path: Path, data_folder: Path
 ) -> None:
     with opened(place, said) as (ledger, night):
         visits = [make_visit(night, number) for number in range(2)]
@@ -390,7 +404,7 @@ def test_a_crash_while_it_is_down(
 
 
 def test_a_night_begins_without_a_database(
-    place: Place, said: Said, down: Down, data_folder: Path
+    place: HistoryLocation, said: Said, down: Down, data_folder: Path
 ) -> None:
     with opened(place, said) as (_, left):
         pass
@@ -411,7 +425,7 @@ def test_a_night_begins_without_a_database(
     assert state.standing is Standing.DONE
 
 
-def test_what_a_crash_printed_goes_into_every_database(place: Place, said: Said) -> None:
+def test_what_a_crash_printed_goes_into_every_database(place: HistoryLocation, said: Said) -> None:
     failure = AttemptFailure(kind="run", exit_code=7, message="\0 and \udcff")
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, 1)])
@@ -425,7 +439,7 @@ def test_what_a_crash_printed_goes_into_every_database(place: Place, said: Said)
 
 
 def test_a_record_that_is_gone_is_said_and_nothing_else(
-    place: Place, said: Said, tmp_path: Path
+    place: HistoryLocation, said: Said, tmp_path: Path
 ) -> None:
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, 1)])
@@ -436,7 +450,7 @@ def test_a_record_that_is_gone_is_said_and_nothing_else(
     assert kept_runs(place) == []
 
 
-def test_a_visit_that_nobody_planned_is_said(place: Place, said: Said) -> None:
+def test_a_visit_that_nobody_planned_is_said(place: HistoryLocation, said: Said) -> None:
     with opened(place, said) as (ledger, night):
         ledger.missed("nothing", "why")
         assert ledger.states(night) == ()

@@ -22,7 +22,7 @@ from etdeploy.farm.report.source import Boards, Settings, find_night, judged, ni
 from etdeploy.farm.spec.model import LoadedFarm, Notify, Reports
 from etdeploy.history.entry import Judgement
 from etdeploy.history.nights import Shelved
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store.store import open_store
 from etdeploy.shelf import quarantine
 from tests.support.judged_nights import (
@@ -38,11 +38,11 @@ from tests.support.judged_nights import (
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> HistoryLocation:
     return place_in(tmp_path)
 
 
-def kept_night(place: Place, folder: Path, *, over: bool = True) -> str:
+def kept_night(place: HistoryLocation, folder: Path, *, over: bool = True) -> str:
     """A night after ten others, in which mlp became slower; a last visit is not measured."""
     with open_store(place) as store:
         made = keep_nights(store, [*quiet(10), 1.2])
@@ -70,7 +70,7 @@ def _in(night: str, state: VisitState) -> VisitState:
     return state.model_copy(update={"visit": of, "attempts": attempts})
 
 
-def test_nights_are_found_by_name(place: Place, tmp_path: Path) -> None:
+def test_nights_are_found_by_name(place: HistoryLocation, tmp_path: Path) -> None:
     assert nights_of(place) == []
     with pytest.raises(UsageError, match="no night was run yet"):
         find_night(place, "last")
@@ -84,7 +84,7 @@ def test_nights_are_found_by_name(place: Place, tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_night(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     night = kept_night(place, tmp_path)
     foreign = tmp_path / "mine.md"
@@ -110,7 +110,7 @@ def test_the_end_of_a_night(
 
 
 def test_a_night_that_was_stopped_is_written_and_nobody_is_told(
-    place: Place, tmp_path: Path
+    place: HistoryLocation, tmp_path: Path
 ) -> None:
     night = find_night(place, kept_night(place, tmp_path))
     markdown = tmp_path / "night.md"
@@ -129,7 +129,7 @@ def test_a_night_that_was_stopped_is_written_and_nobody_is_told(
     assert entry.judgement is None
 
 
-def test_what_is_under_way_is_seen(place: Place, tmp_path: Path) -> None:
+def test_what_is_under_way_is_seen(place: HistoryLocation, tmp_path: Path) -> None:
     night = kept_night(place, tmp_path, over=False)
     found = seen(place, find_night(place, night))
     assert dict(found.running) == {f"{night}-0004": (PHONE, "shelf-1")}
@@ -137,7 +137,7 @@ def test_what_is_under_way_is_seen(place: Place, tmp_path: Path) -> None:
 
 
 def test_the_commands(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -168,7 +168,7 @@ def test_the_commands(
     capsys.readouterr()
 
 
-def test_a_slip_in_a_night_s_name_is_told(place: Place, tmp_path: Path) -> None:
+def test_a_slip_in_a_night_s_name_is_told(place: HistoryLocation, tmp_path: Path) -> None:
     with open_store(place):
         pass
     with pytest.raises(UsageError, match="no night was run yet"):
@@ -179,11 +179,13 @@ def test_a_slip_in_a_night_s_name_is_told(place: Place, tmp_path: Path) -> None:
 
 
 def test_a_night_is_judged_again_only_if_it_changed(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: HistoryLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
-    def counted(place: Place, night: source.Seen, settings: Settings, trends: int) -> NightReport:
+    def counted(
+        place: HistoryLocation, night: source.Seen, settings: Settings, trends: int
+    ) -> NightReport:
         asked.append(night.night.id)
         return judged(place, night, settings, trends)
 
@@ -211,7 +213,7 @@ def test_a_night_is_judged_again_only_if_it_changed(
 
 
 def test_a_watch_outlives_a_history_that_is_away(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    place: HistoryLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     kept_night(place, tmp_path, over=False)

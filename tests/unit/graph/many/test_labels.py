@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.graph.many.members import Pair, recipe_labels, served
+from etdeploy.graph.many.members import RecipeDevicePair, recipe_labels, served
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 
 _TEXT = "model: {example: mlp}\nexport: {backend: portable}\n"
-EVERYONE = [Pair(r, d) for r in ("a", "b") for d in ("host", "qemu")]
+EVERYONE = [RecipeDevicePair(r, d) for r in ("a", "b") for d in ("host", "qemu")]
 
 
 def recipe(path: Path, name: str = "") -> LoadedRecipe:
@@ -46,13 +46,13 @@ def test_recipes_with_the_same_name_are_told_apart_by_their_files(tmp_path: Path
         (EVERYONE[:3], "a, b on host"),
     ],
 )
-def test_a_task_says_whom_it_serves(some: list[Pair], text: str) -> None:
+def test_a_task_says_whom_it_serves(some: list[RecipeDevicePair], text: str) -> None:
     assert served(some, EVERYONE) == text
 
 
 def test_what_all_jobs_have_in_common_is_left_out() -> None:
-    devices = [Pair("a", d) for d in ("host", "qemu", "phone")]
+    devices = [RecipeDevicePair("a", d) for d in ("host", "qemu", "phone")]
     assert served(devices[:2], devices) == "host, qemu"
-    recipes = [Pair(r, "host") for r in "abcde"]
+    recipes = [RecipeDevicePair(r, "host") for r in "abcde"]
     assert served(recipes[:2], recipes) == "a, b"
     assert served(recipes[:4], recipes) == "a, b, c and 1 more"

@@ -15,7 +15,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import BuildError, ExportError, Interrupted
 from etdeploy.graph.job import StepName
 from etdeploy.graph.many import run as many
-from etdeploy.graph.many.members import Pair
+from etdeploy.graph.many.members import RecipeDevicePair
 from etdeploy.graph.many.run import JobEnd, Ready, graph_of, run_jobs
 from etdeploy.graph.tasks.running import Run
 from etdeploy.graph.tasks.steps import Task
@@ -32,7 +32,7 @@ class Jobs:
 
     def add(self, name: str, *arguments: Any, **keys: Any) -> None:
         steps, state = self.stage.job(name, *arguments, **keys)
-        member: Any = SimpleNamespace(pair=Pair(name, "host"))
+        member: Any = SimpleNamespace(pair=RecipeDevicePair(name, "host"))
         resolved: Any = SimpleNamespace(
             steps=steps,
             job=SimpleNamespace(state=state, workspace=Workspace(state)),
@@ -65,7 +65,7 @@ def test_the_failure_of_shared_work_is_told_once_and_referred_to(jobs: Jobs) -> 
     jobs.stage.failing["export a"] = error = ExportError("no model")
     ends = jobs.run()
     assert (ends["a"].error, ends["a"].same_as) == (error, None)
-    assert (ends["b"].error, ends["b"].same_as) == (error, Pair("a", "host"))
+    assert (ends["b"].error, ends["b"].same_as) == (error, RecipeDevicePair("a", "host"))
     assert ends["c"].error is None
     assert error.log is not None
     assert error.log.read_text() == "tried\n"

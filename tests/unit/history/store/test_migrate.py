@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from etdeploy.core.errors import StoreError
-from etdeploy.history.place import Place
+from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store import tables
 from etdeploy.history.store.errors import engine_of
 from etdeploy.history.store.migrate import SCRIPTS, migrate, revision_of
@@ -51,7 +51,7 @@ def asked(file: Path | None, query: str) -> list[tuple[object, ...]]:
         return connection.execute(query).fetchall()
 
 
-def test_the_migrations_give_the_tables(place: Place) -> None:
+def test_the_migrations_give_the_tables(place: HistoryLocation) -> None:
     with open_store(place):
         pass
     engine = engine_of(place)
@@ -62,7 +62,7 @@ def test_the_migrations_give_the_tables(place: Place) -> None:
     assert revision_of(engine, place) == tables.REVISION
 
 
-def test_an_older_history_is_copied_and_brought_up(place: Place, later: Path) -> None:
+def test_an_older_history_is_copied_and_brought_up(place: HistoryLocation, later: Path) -> None:
     with open_store(place) as store:
         fill(store, [1.0, 2.0])
     migrate(engine_of(place), place, later)
@@ -73,7 +73,7 @@ def test_an_older_history_is_copied_and_brought_up(place: Place, later: Path) ->
     assert asked(copy, VERSION) == [(tables.REVISION,)]
 
 
-def test_a_migration_that_fails_changes_nothing(place: Place, tmp_path: Path) -> None:
+def test_a_migration_that_fails_changes_nothing(place: HistoryLocation, tmp_path: Path) -> None:
     with open_store(place) as store:
         fill(store, [1.0])
     broken = scripts(tmp_path, then="raise RuntimeError('no')")
@@ -84,7 +84,7 @@ def test_a_migration_that_fails_changes_nothing(place: Place, tmp_path: Path) ->
         assert len(store.entries(Filter(), 9)) == 2
 
 
-def test_a_newer_history_is_left_alone(place: Place, later: Path) -> None:
+def test_a_newer_history_is_left_alone(place: HistoryLocation, later: Path) -> None:
     engine = engine_of(place)
     migrate(engine, place, later)
     engine.dispose()  # a connection that ends later would write its journal into the file then
@@ -101,7 +101,7 @@ def test_a_newer_history_is_left_alone(place: Place, later: Path) -> None:
 
 
 def test_a_copy_that_cannot_be_made_stops_the_migration(
-    place: Place, later: Path, monkeypatch: pytest.MonkeyPatch
+    place: HistoryLocation, later: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(place) as store:
         fill(store, [1.0])

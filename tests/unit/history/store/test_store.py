@@ -13,7 +13,7 @@ from etdeploy.bench.records.stored import parse_record
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
 from etdeploy.history.entry import Judgement
-from etdeploy.history.place import Place, place_of
+from etdeploy.history.place import HistoryLocation, place_of
 from etdeploy.history.series import series_of
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.bench_values import SIMULATED, make_device, make_record
@@ -22,7 +22,7 @@ from tests.support.histories import DAY, recipe_named, run_at
 ALL = Filter()
 
 
-def test_a_record_comes_back_whole(place: Place) -> None:
+def test_a_record_comes_back_whole(place: HistoryLocation) -> None:
     record = make_record(notes=("naïve 'quotes' and \N{SNOWMAN}",))
     with open_store(place) as store:
         assert store.add(record)
@@ -31,7 +31,7 @@ def test_a_record_comes_back_whole(place: Place) -> None:
     assert parse_record(json.dumps(content), "the history") == record
 
 
-def test_nothing_is_kept_twice(place: Place) -> None:
+def test_nothing_is_kept_twice(place: HistoryLocation) -> None:
     with open_store(place) as store:
         assert store.add(run_at(0))
         assert not store.add(run_at(0, latency_ms=9.0))
@@ -39,7 +39,9 @@ def test_nothing_is_kept_twice(place: Place) -> None:
     assert entry.metrics["latency_ms"] == 1.0
 
 
-def test_runs_come_in_the_order_of_their_start_then_of_their_arrival(place: Place) -> None:
+def test_runs_come_in_the_order_of_their_start_then_of_their_arrival(
+    place: HistoryLocation,
+) -> None:
     with open_store(place) as store:
         for run_id, second in (("late", 9), ("first", 1), ("b", 5), ("a", 5)):
             store.add(run_at(second, run_id=run_id))
@@ -47,7 +49,7 @@ def test_runs_come_in_the_order_of_their_start_then_of_their_arrival(place: Plac
         assert [entry.run_id for entry in store.entries(ALL, 2)] == ["a", "late"]
 
 
-def test_series_are_told_apart_and_filtered(place: Place) -> None:
+def test_series_are_told_apart_and_filtered(place: HistoryLocation) -> None:
     phone = make_device("android", name="android:A1", serial="A1", model="Pixel_9 100%")
     with open_store(place) as store:
         for number in range(3):
@@ -67,7 +69,7 @@ def test_series_are_told_apart_and_filtered(place: Place) -> None:
         assert len(list(store.contents(Filter(recipe="mlp")))) == 3
 
 
-def test_a_simulated_run_is_kept_without_numbers(place: Place) -> None:
+def test_a_simulated_run_is_kept_without_numbers(place: HistoryLocation) -> None:
     with open_store(place) as store:
         store.add(make_record(simulated=SIMULATED))
         [entry] = store.entries(ALL, 1)
@@ -75,7 +77,7 @@ def test_a_simulated_run_is_kept_without_numbers(place: Place) -> None:
     assert entry.metrics == {}
 
 
-def test_what_a_check_found_is_noted(place: Place) -> None:
+def test_what_a_check_found_is_noted(place: HistoryLocation) -> None:
     with open_store(place) as store:
         store.add(run_at(0, run_id="x"))
         store.judge("x", Judgement.REGRESSED)
@@ -85,7 +87,7 @@ def test_what_a_check_found_is_noted(place: Place) -> None:
         assert store.entry("y") is None
 
 
-def test_ids_by_their_beginning_or_end(place: Place) -> None:
+def test_ids_by_their_beginning_or_end(place: HistoryLocation) -> None:
     with open_store(place) as store:
         for name in ("2026-mlp-ab12", "2026-mlp-cd34", "100%"):
             store.add(make_record(run_id=name))
@@ -94,7 +96,7 @@ def test_ids_by_their_beginning_or_end(place: Place) -> None:
         assert store.ids("%") == ["100%"]
 
 
-def test_more_runs_than_a_statement_may_name(place: Place) -> None:
+def test_more_runs_than_a_statement_may_name(place: HistoryLocation) -> None:
     with open_store(place) as store:
         for number in range(510):
             store.add(run_at(number % 60, run_id=f"r{number}"))
@@ -103,7 +105,7 @@ def test_more_runs_than_a_statement_may_name(place: Place) -> None:
     assert all(entry.metrics for entry in entries)
 
 
-def test_a_removed_run_leaves_nothing(place: Place) -> None:
+def test_a_removed_run_leaves_nothing(place: HistoryLocation) -> None:
     with open_store(place) as store:
         store.add(run_at(0, run_id="x"))
         assert store.remove(["x", "y"]) == 1
@@ -113,7 +115,7 @@ def test_a_removed_run_leaves_nothing(place: Place) -> None:
         assert connection.execute("SELECT count(*) FROM etdeploy_metrics").fetchone() == (0,)
 
 
-def test_another_programs_database_is_left_alone(place: Place) -> None:
+def test_another_programs_database_is_left_alone(place: HistoryLocation) -> None:
     assert place.file
     place.file.parent.mkdir(parents=True)
     with closing(sqlite3.connect(place.file)) as connection:
@@ -127,14 +129,14 @@ def test_another_programs_database_is_left_alone(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["history.db", "passwd"])
-def test_a_file_that_is_no_database_is_left_alone(place: Place, name: str) -> None:
+def test_a_file_that_is_no_database_is_left_alone(place: HistoryLocation, name: str) -> None:
     assert place.file
     place.file.parent.mkdir(parents=True)
     file = place.file.with_name(name)
     file.write_text("my notes, which are longer than the header of a database" * 20)
     with (
         pytest.raises(StoreError, match="this is not a SQLite database") as caught,
-        open_store(Place(shown=str(file), file=file)),
+        open_store(HistoryLocation(shown=str(file), file=file)),
     ):
         pass
     told = str(caught.value)
@@ -145,7 +147,7 @@ def test_a_file_that_is_no_database_is_left_alone(place: Place, name: str) -> No
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_damaged_file_is_said_to_be_one(place: Place) -> None:
+def test_a_damaged_file_is_said_to_be_one(place: HistoryLocation) -> None:
     with open_store(place) as store:
         for number in range(40):
             store.add(run_at(number))
@@ -175,7 +177,7 @@ def test_a_folder_or_a_device_is_no_history(read_only: bool, tmp_path: Path) -> 
     for path, what in ((tmp_path / "folder", "a folder"), (Path("/dev/null"), "a device")):
         with (
             pytest.raises(StoreError, match=f"a history needs a file, and this is {what}"),
-            open_store(Place(str(path), path), read_only=read_only),
+            open_store(HistoryLocation(str(path), path), read_only=read_only),
         ):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]

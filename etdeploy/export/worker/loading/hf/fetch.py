@@ -15,7 +15,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.files.disk import require_room
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.hf.check import folder_here, has_text_files, is_whole
-from etdeploy.export.hf.config import Refusal, config_refusals, read_config
+from etdeploy.export.hf.config import ConfigProblem, config_refusals, read_config
 from etdeploy.export.hf.files import (
     CONFIG,
     WEIGHTS,
@@ -90,7 +90,7 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
         raise
 
 
-def refused(refusal: Refusal, spec: ExportSpec) -> WorkerError:
+def refused(refusal: ConfigProblem, spec: ExportSpec) -> WorkerError:
     """The failure of an export whose model is refused."""
     place = refusal.place or spec.place(*refusal.key)
     return fail("checkpoint", refusal.message, remedy=refusal.remedy, file=place)
@@ -153,7 +153,7 @@ def _require_weights(names: Mapping[str, int], spec: ExportSpec, model: str) -> 
 
 def _require_config(folder: Path, spec: ExportSpec, model: str) -> None:
     config, asked = read_config(folder), spec.generation
-    if isinstance(config, Refusal):
+    if isinstance(config, ConfigProblem):
         raise refused(config, spec)
     for refusal in config_refusals(config, model, asked.context if asked else 0):
         raise refused(refusal, spec)

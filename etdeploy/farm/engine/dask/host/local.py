@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
-from etdeploy.farm.engine.dask.host.work import Parts
+from etdeploy.farm.engine.dask.host.work import HostDependencies
 from etdeploy.farm.engine.local import LocalEngine
 from etdeploy.farm.model import AttemptResult, Offer, Order
 
@@ -44,9 +44,9 @@ class LocalParts:
         self._lock = threading.Lock()
         self._ended: dict[tuple[str, int], AttemptResult] = {}
 
-    def parts(self) -> Parts:
+    def parts(self) -> HostDependencies:
         """What the host does."""
-        return Parts(self.plugged, self.attempt, self.recover)
+        return HostDependencies(self.plugged, self.attempt, self.recover)
 
     def plugged(self) -> tuple[Offer, ...]:
         """What is offered now."""

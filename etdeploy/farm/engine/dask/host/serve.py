@@ -24,7 +24,7 @@ from etdeploy.core.files.leftovers import sweep, working_folder
 from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.host.link import CoordinatorConnection, sweep_parts
-from etdeploy.farm.engine.dask.host.work import HostWork, Parts
+from etdeploy.farm.engine.dask.host.work import HostDependencies, HostWork
 from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
 from etdeploy.farm.engine.dask.wire import FarmWorker, Key, key_of
 from etdeploy.farm.model import Offer, Order
@@ -35,7 +35,7 @@ def serve_host(
     name: str,
     scheduler: str,
     tls: Tls | None,
-    parts: Callable[[Workspace, Path], Parts],
+    parts: Callable[[Workspace, Path], HostDependencies],
     tell: Callable[[str], None],
     *,
     list_every_s: float = 3.0,
@@ -80,7 +80,7 @@ _ANSWER_S = 20.0
 _STOPPING_S = 15.0
 
 
-class RefusedError(DeviceError):
+class HostRejectedError(DeviceError):
     """The coordinator does not take this host now."""
 
 
@@ -115,7 +115,7 @@ class Agent:
     """
 
     site: Site
-    parts: Parts
+    parts: HostDependencies
     _session: str = field(default_factory=lambda: uuid4().hex)
     _link: CoordinatorConnection = field(default_factory=CoordinatorConnection)
     _phones: dict[str, FarmWorker] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Agent:
                     place=self.site.scheduler,
                     remedy="All hosts need certificates of one certificate authority.",
                 ) from error
-            except (OSError, asyncio.TimeoutError, ValueError, RefusedError) as error:
+            except (OSError, asyncio.TimeoutError, ValueError, HostRejectedError) as error:
                 self._say(f"waiting for the coordinator at {self.site.scheduler}: {_short(error)}")
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -176,7 +176,7 @@ class Agent:
         ).model_dump_json()
         answer = await asyncio.wait_for(coordinator.farm_hello(hello=hello), _ANSWER_S)
         if not isinstance(answer, str):
-            raise RefusedError("what listens there is no coordinator of etdeploy")
+            raise HostRejectedError("what listens there is no coordinator of etdeploy")
         welcome = wire.Welcome.model_validate_json(answer)
         if welcome.refused and welcome.final:
             raise UsageError(
@@ -185,7 +185,7 @@ class Agent:
                 remedy=welcome.remedy,
             )
         if welcome.refused:
-            raise RefusedError(f"{welcome.refused}. {welcome.remedy}")
+            raise HostRejectedError(f"{welcome.refused}. {welcome.remedy}")
         return welcome
 
     async def _serve(self, coordinator: rpc, host: FarmWorker) -> None:

@@ -24,7 +24,7 @@ from etdeploy.farm.work.failures import failure_of
 
 
 @dataclass(frozen=True)
-class Parts:
+class HostDependencies:
     """What a host does; tests put in their own. Each is called in threads.
 
     Attributes:
@@ -48,7 +48,7 @@ class HostWork:
         link: To the coordinator.
     """
 
-    def __init__(self, folder: Path, parts: Parts, link: CoordinatorConnection) -> None:
+    def __init__(self, folder: Path, parts: HostDependencies, link: CoordinatorConnection) -> None:
         self._folder, self._parts, self._link = folder, parts, link
 
     def do(self, order: Order, flag: cancel.Flag, session: str) -> None:
@@ -82,7 +82,7 @@ class HostWork:
         except EtdeployError as error:
             changes = {"problem": error.message, "remedy": error.remedy or ""}
             offer = step.offer.model_copy(update=changes)
-        answer = wire.Recovered(number=step.number, offer=offer)
+        answer = wire.RecoveryReply(number=step.number, offer=offer)
         self._link.ask(wire.RECOVERED, recovered=answer.model_dump_json())
 
     def _ending(self, order: Order, flag: cancel.Flag, session: str) -> AttemptResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etdeploy.devices.android.apps.install import InstalledApk, install_commands, parse_installed
 from etdeploy.devices.base import BundleFile
-from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.shell import DevicePaths
 
 _PATH = "/data/app/~~xQ_8aw==/org.example.a-1Zt_A==/base.apk"
 
@@ -32,7 +32,7 @@ def test_nothing_installed_is_nothing() -> None:
 
 def test_the_second_way_is_a_pipe() -> None:
     file = BundleFile(source="app.apk", path="app.apk", sha256="ab" * 32, size_bytes=7)
-    path, pipe = install_commands(Place("/data/local/tmp"), file, 10)
+    path, pipe = install_commands(DevicePaths("/data/local/tmp"), file, 10)
     store = f"/data/local/tmp/etdeploy/store/{'ab' * 32}"
     assert path == f"pm install -r -t --user 10 {store}"
     assert pipe == f"cat {store} | pm install -r -t --user 10 -S 7"

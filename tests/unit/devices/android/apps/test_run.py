@@ -6,7 +6,7 @@ import pytest
 
 from etdeploy.devices.android.apps.run import filled, outputs_command, small_files
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
-from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.shell import DevicePaths
 
 _APP = AppLaunch(id="org.example.a", archive="app.apk")
 _SIZES = {"app.apk": 10, "program.pte": 200 << 20, "request.txt": 5}
@@ -17,7 +17,7 @@ _BUNDLE = Bundle(
     ),
     launch=_APP,
 )
-_PLACE = Place("/data/local/tmp")
+_PLACE = DevicePaths("/data/local/tmp")
 
 
 def test_small_files_are_copied_and_large_ones_read_in_the_store() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from etdeploy.devices.android.apps.logs import check_app_id
 from etdeploy.devices.android.apps.watch import (
-    Report,
+    LaunchReport,
     extras,
     parse_front,
     parse_marker,
@@ -44,12 +44,12 @@ def test_options_become_typed_extras_in_quotes() -> None:
 def test_a_report_is_read() -> None:
     said = "Starting: Intent { cmp=org.example.a/.MainActivity (has extras) }\nStatus: ok"
     front = "com.android.dialer"
-    assert parse_report(_REPORT) == Report("2026-10-01 19:21:57", said, 3421, front, "behind")
+    assert parse_report(_REPORT) == LaunchReport("2026-10-01 19:21:57", said, 3421, front, "behind")
 
 
 def test_a_report_that_was_cut_off_is_read() -> None:
-    assert parse_report("#since\ndate: bad\n#start\n") == Report(None, "", None, None, None)
-    assert parse_report("") == Report(None, "", None, None, None)
+    assert parse_report("#since\ndate: bad\n#start\n") == LaunchReport(None, "", None, None, None)
+    assert parse_report("") == LaunchReport(None, "", None, None, None)
     assert parse_report("#start\nx\n#pid\n\n#ended\ngone\n").pid is None
 
 

@@ -15,7 +15,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.engine.dask.answers import Parcels, Records
+from etdeploy.farm.engine.dask.answers import Records, ServedFiles
 from etdeploy.farm.engine.dask.host.link import obtain_parcel, sweep_parts
 from etdeploy.farm.engine.dask.wire import CHUNK_BYTES, pack
 from etdeploy.farm.model import Parcel
@@ -43,7 +43,7 @@ class Reader:
     """The coordinator, which may break off."""
 
     def __init__(self, made: Parcel) -> None:
-        self.parcels = Parcels()
+        self.parcels = ServedFiles()
         self.parcels.add(made)
         self.asked: list[tuple[str, int]] = []
         self.left = 1000
@@ -103,7 +103,7 @@ def test_a_file_that_arrives_changed_is_not_kept(tmp_path: Path) -> None:
 def test_a_path_of_a_parcel_stays_in_its_folder(tmp_path: Path) -> None:
     made = parcel(tmp_path / "p", {"x": b"x"}).model_copy(update={"files": {"../x": "0" * 64}})
     with pytest.raises(UsageError):
-        Parcels().add(made)
+        ServedFiles().add(made)
     with pytest.raises(UsageError):
         obtain_parcel(made, Workspace(tmp_path / "cache"), lambda *_: b"")
     assert not (tmp_path / "cache" / "parcels" / "x").exists()
