@@ -23,7 +23,7 @@ from etdeploy.apps.model import (
 )
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.bench.outputs.tensors import UnreadableError, estimate_step, read_tensor
+from etdeploy.bench.outputs.tensors import UnreadableTensorError, estimate_step, read_tensor
 from etdeploy.bench.outputs.tolerance import limits_for
 from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError
@@ -167,7 +167,7 @@ def _expected(
         return value
     try:
         tensor = read_tensor(inside(folder, stored.path), stored.dtype, stored.shape)
-    except UnreadableError:
+    except UnreadableTensorError:
         return value
     known = provenance.output_quantization[index : index + 1]
     step = known[0].scale if known and known[0] else None

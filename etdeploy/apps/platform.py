@@ -56,11 +56,11 @@ class AppSubject:
     target: Target
     abis: tuple[str, ...]
     extras: Extras
-    sources: Sources | None = None
+    sources: RuntimeSources | None = None
 
 
 @dataclass(frozen=True)
-class Sources:
+class RuntimeSources:
     """What an app's own ExecuTorch is built from.
 
     Attributes:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from etdeploy.core.errors import Blocker
     from etdeploy.core.finding import Finding
-    from etdeploy.core.flatbuffer import Table
+    from etdeploy.core.flatbuffer import FlatbufferTable
     from etdeploy.core.values import Explained
     from etdeploy.targets.platforms import Target
 
@@ -198,7 +198,7 @@ class Backend:
 
     # --- the program
 
-    def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
+    def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
         """What the payload of one of its delegates says.
 
         Args:

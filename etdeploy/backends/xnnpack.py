@@ -16,7 +16,7 @@ from etdeploy.core.values import Explained
 
 if TYPE_CHECKING:
     from etdeploy.backends.values import Build, Payload
-    from etdeploy.core.flatbuffer import Table
+    from etdeploy.core.flatbuffer import FlatbufferTable
 
 
 # A pointwise convolution is run as a fully connected layer, so both are one family.
@@ -100,7 +100,7 @@ class Xnnpack(Backend):
                 "runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
             )
 
-    def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
+    def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
         """Counts the nodes."""
         from etdeploy.backends.values import Payload
 

@@ -12,7 +12,7 @@ from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import Revision, cooldown_notes, disturbances_of, samples_of
 from etdeploy.bench.generation.request import compared_ids
 from etdeploy.bench.generation.results import points_of, runs_of
-from etdeploy.bench.generation.work import Work, text_of, work_of
+from etdeploy.bench.generation.work import GenerationWorkload, text_of, work_of
 from etdeploy.bench.notes import (
     app_notes,
     measurement_notes,
@@ -37,8 +37,8 @@ from etdeploy.bench.records.record import (
 )
 from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.sustained.result import sustained_notes, sustained_of
-from etdeploy.bench.timing.series import Series, series_of
-from etdeploy.bench.timing.sweep import Threads, thread_records
+from etdeploy.bench.timing.series import StartSeries, series_of
+from etdeploy.bench.timing.sweep import ThreadCounts, thread_records
 from etdeploy.core.commands import pip_command
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.spec import require_method, values_of_method
@@ -66,7 +66,7 @@ class Subject:
     provenance: Provenance
     runner: BuiltRunner
     simulated: Simulated | None = None
-    work: Work | None = None
+    work: GenerationWorkload | None = None
     app_files: tuple[str, ...] | None = None
 
     @classmethod
@@ -106,7 +106,7 @@ def assemble(
     subject: Subject,
     device: DeviceRecord,
     results: Results,
-    threads: Threads,
+    threads: ThreadCounts,
     checks: Checks,
     revision: Revision,
     started: datetime,
@@ -179,11 +179,11 @@ def _notes_on_workload(subject: Subject, workload: Inference | TextGeneration) -
 
 def _notes_on_times(
     subject: Subject,
-    series: Series,
+    series: StartSeries,
     device: DeviceRecord,
     results: Results,
     checks: Checks,
-    threads: Threads,
+    threads: ThreadCounts,
 ) -> Iterator[str]:
     """What a reader of the times has to know; of a simulator's, that they are that."""
     if subject.simulated:
@@ -200,7 +200,9 @@ def _notes_on_times(
     yield from cooldown_notes(results, subject.loaded.recipe.benchmark.cooldown)
 
 
-def _generation(subject: Subject, work: Work, series: Series, results: Results) -> TextGeneration:
+def _generation(
+    subject: Subject, work: GenerationWorkload, series: StartSeries, results: Results
+) -> TextGeneration:
     starts = [each.generated for each in series.passes if each.generated]
     return TextGeneration(
         points=points_of(work, starts, subject.program_folder),
@@ -225,7 +227,7 @@ def _generation(subject: Subject, work: Work, series: Series, results: Results) 
 
 def _inference(
     subject: Subject,
-    series: Series,
+    series: StartSeries,
     results: Results,
     checks: Checks,
     sustained: Sustained | None,
@@ -290,7 +292,7 @@ def _pass(result: PassResult) -> PassRecord:
     )
 
 
-def _runner(runner: BuiltRunner, timing: RunnerResults, threads: Threads) -> RunnerRecord:
+def _runner(runner: BuiltRunner, timing: RunnerResults, threads: ThreadCounts) -> RunnerRecord:
     return RunnerRecord(
         sha256=runner.sha256,
         target=runner.target,

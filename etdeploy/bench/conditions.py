@@ -9,7 +9,7 @@ from pathlib import Path
 from etdeploy.bench.passes import TIMING, Results
 from etdeploy.bench.records.conditions import DeviceSample, Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.timing.series import Series
+from etdeploy.bench.timing.series import StartSeries
 from etdeploy.bench.units import long_time
 from etdeploy.bench.watch import Observed
 from etdeploy.core import git
@@ -41,7 +41,7 @@ def samples_of(results: Results) -> tuple[DeviceSample, ...]:
     return tuple(s for key, result in results.items() for s in result.observed.samples(key))
 
 
-def disturbances_of(series: Series, device: DeviceRecord) -> tuple[Disturbance, ...]:
+def disturbances_of(series: StartSeries, device: DeviceRecord) -> tuple[Disturbance, ...]:
     """What disturbed the run as a whole.
 
     Args:

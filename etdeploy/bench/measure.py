@@ -18,7 +18,7 @@ from etdeploy.bench.generation.request import (
     TEXT_REQUEST,
     TIMING_REQUEST,
 )
-from etdeploy.bench.generation.work import Work
+from etdeploy.bench.generation.work import GenerationWorkload
 from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.passes import MEMORY, PROFILE, TEXT, TIMING, Pass, PassResult, run_pass
@@ -29,7 +29,7 @@ from etdeploy.bench.sizes import compare_sizes, compare_threads
 from etdeploy.bench.timing.series import emulated_defaults, limit_s, probe_of
 from etdeploy.bench.timing.sweep import (
     Plan,
-    Threads,
+    ThreadCounts,
     choose_threads,
     chosen_threads,
     compared_with_cores,
@@ -39,7 +39,7 @@ from etdeploy.bench.timing.sweep import (
     settled,
 )
 from etdeploy.bench.units import long_time
-from etdeploy.bench.watch import PassObservation, Watch
+from etdeploy.bench.watch import DeviceWatch, PassObservation
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import Progress, silent
@@ -205,7 +205,7 @@ class Measurement:
         self._probes: dict[tuple[str, int], PassResult] = {}
         self._rested: DeviceState | None = None
         wanted = None if simulated else subject.loaded.recipe.benchmark.cooldown
-        self._watch = Watch(there.device, there.before.before, wanted, progress)
+        self._watch = DeviceWatch(there.device, there.before.before, wanted, progress)
         self.starts = len(self._passes.starts)
         self.run_id = here.name
 
@@ -405,7 +405,7 @@ def telling_time(progress: Progress, what: str, length_s: float) -> Iterator[Non
 
 
 def plan_generation(
-    recipe: Recipe, work: Work, threads: Threads, *, simulated: bool = False
+    recipe: Recipe, work: GenerationWorkload, threads: ThreadCounts, *, simulated: bool = False
 ) -> Plan:
     """The passes: the whole grid in each start, then the texts that are known of the model, the
     first point once for the memory, and traces.
@@ -435,7 +435,7 @@ def plan_generation(
     return Plan(starts, (*texts, *_rest(recipe, work, replace(timing, warmup=0))))
 
 
-def _rest(recipe: Recipe, work: Work, once: Pass) -> Iterator[Pass]:
+def _rest(recipe: Recipe, work: GenerationWorkload, once: Pass) -> Iterator[Pass]:
     if recipe.benchmark.memory:
         yield replace(once, name=MEMORY, iterations=1, watched=True, request=MEMORY_REQUEST)
     if recipe.benchmark.profile:

@@ -9,7 +9,7 @@ from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck, TextCheck
 from etdeploy.bench.records.record import DeviceRecord, Workload
 from etdeploy.bench.statistics import percentile
-from etdeploy.bench.timing.series import Series
+from etdeploy.bench.timing.series import StartSeries
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.model import Benchmark
@@ -111,7 +111,7 @@ def simulation_note(simulated: Simulated) -> str:
 
 
 def measurement_notes(
-    series: Series, device: DeviceRecord, portable_runner: bool, *, of_tokens: bool = False
+    series: StartSeries, device: DeviceRecord, portable_runner: bool, *, of_tokens: bool = False
 ) -> tuple[str, ...]:
     """Sentences about the device, the runner and the samples, in this order.
 
@@ -156,7 +156,7 @@ def _device_notes(device: DeviceRecord) -> Iterator[str]:
         )
 
 
-def start_notes(series: Series) -> Iterator[str]:
+def start_notes(series: StartSeries) -> Iterator[str]:
     """Sentences about the samples of the starts, and about how far these are apart."""
     spread = series.spread
     if len(series.first.samples_ms) >= SPREAD_SAMPLES and spread.within_percent > SPREAD_LIMIT:
@@ -169,7 +169,7 @@ def start_notes(series: Series) -> Iterator[str]:
     yield from between_notes(series)
 
 
-def between_notes(series: Series) -> Iterator[str]:
+def between_notes(series: StartSeries) -> Iterator[str]:
     """A sentence about starts that are far apart."""
     spread = series.spread
     between = spread.between_percent
@@ -182,7 +182,7 @@ def between_notes(series: Series) -> Iterator[str]:
         )
 
 
-def _drift_notes(series: Series) -> Iterator[str]:
+def _drift_notes(series: StartSeries) -> Iterator[str]:
     drifts = [_drift(each.results.samples_ms) for each in series.passes]
     known = [drift for drift in drifts if drift is not None]
     drift = percentile(known, 50) if known else 0.0
@@ -208,7 +208,7 @@ def _drift_notes(series: Series) -> Iterator[str]:
         )
 
 
-def _changing_outputs(series: Series) -> Iterator[str]:
+def _changing_outputs(series: StartSeries) -> Iterator[str]:
     first, *others = (each.results.outputs_digest for each in series.passes)
     different = [digest for digest in others if digest != first]
     if different and first:

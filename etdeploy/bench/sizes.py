@@ -9,7 +9,7 @@ from pathlib import Path
 from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.bench.notes import start_notes
-from etdeploy.bench.outputs.tensors import UnreadableError, estimate_step, read_tensor
+from etdeploy.bench.outputs.tensors import UnreadableTensorError, estimate_step, read_tensor
 from etdeploy.bench.outputs.tolerance import Limits, limits_for
 from etdeploy.bench.passes import PassResult, Results
 from etdeploy.bench.records.outputs import OutputCheck
@@ -169,9 +169,9 @@ def compare_outputs(
         checkpoint()
         try:
             if index >= len(outputs):
-                raise UnreadableError("the device gave no such output")
+                raise UnreadableTensorError("the device gave no such output")
             checks.append(_check(index, outputs[index], folder, expectation))
-        except UnreadableError as error:
+        except UnreadableTensorError as error:
             checks.append(_failed(index, tensor, str(error)))
     checks += [_surplus(i, outputs[i]) for i in range(len(expected), len(outputs))]
     return tuple(checks)
@@ -182,11 +182,13 @@ def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectat
     if isinstance(expected, PlainValue):
         return check_plain(_name(index, expected), output, expected, expectation.tolerance)
     if output.kind != "Tensor" or output.path is None:
-        raise UnreadableError(f"a value of kind {output.kind} was received instead of a tensor")
+        raise UnreadableTensorError(
+            f"a value of kind {output.kind} was received instead of a tensor"
+        )
     have = f"{output.dtype} {list(output.shape or ())}"
     want = f"{expected.dtype} {list(expected.shape)}"
     if have != want:
-        raise UnreadableError(f"{have} was received instead of {want}")
+        raise UnreadableTensorError(f"{have} was received instead of {want}")
     actual = read_tensor(_inside(folder, output.path), expected.dtype, expected.shape)
     wanted = read_tensor(_inside(expectation.folder, expected.path), expected.dtype, expected.shape)
     distance = measure_distance(actual, wanted)
@@ -269,7 +271,7 @@ def _inside(folder: Path, relative: str) -> Path:
     try:
         return inside(folder, relative)
     except ValueError as error:
-        raise UnreadableError(str(error)) from error
+        raise UnreadableTensorError(str(error)) from error
 
 
 def _name(index: int, expected: Stored) -> str:
@@ -307,7 +309,7 @@ def check_plain(
         UnreadableError: A value of another kind came.
     """
     if output.kind != expected.kind:
-        raise UnreadableError(
+        raise UnreadableTensorError(
             f"a value of kind {output.kind} was received instead of {expected.kind}"
         )
     have, want = output.value, expected.value

@@ -71,7 +71,7 @@ _FRESH_S = 1.0
 class PassObservation:
     """A pass that has begun; `ended` gives what was observed of it."""
 
-    watch: Watch
+    watch: DeviceWatch
     observed: Observed
     clock_offset_s: float
     timed: bool
@@ -91,7 +91,7 @@ class PassObservation:
         return found
 
 
-class Watch:
+class DeviceWatch:
     """Observes a device.
 
     Args:

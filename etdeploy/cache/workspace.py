@@ -40,7 +40,7 @@ def use_lock(locks: Path, kind: str, key: str) -> Path:
     return locks / f"use-{kind}-{key}.lock"
 
 
-class Uses:
+class UseMarks:
     """The marks of one run.
 
     Attributes:
@@ -131,7 +131,7 @@ class CacheEntry:
     kind: CacheKind
     key: str
     path: Path
-    uses: Uses = field(compare=False, repr=False)
+    uses: UseMarks = field(compare=False, repr=False)
 
     def is_sound(self) -> bool:
         """Whether the entry exists and every file is what was stored.
@@ -169,10 +169,10 @@ class Workspace:
     """The cache folder of this user."""
 
     root: Path
-    uses: Uses = field(init=False, compare=False, repr=False)
+    uses: UseMarks = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uses", Uses(self.locks))
+        object.__setattr__(self, "uses", UseMarks(self.locks))
 
     @property
     def locks(self) -> Path:

@@ -86,7 +86,7 @@ _SETTLED_S = 4.0
 
 
 @dataclass(frozen=True)
-class Wish:
+class RunOptions:
     """What the command line asks for.
 
     Attributes:
@@ -106,7 +106,7 @@ class Wish:
     quiet: bool = False
 
 
-def run_whole(wish: Wish) -> None:
+def run_whole(wish: RunOptions) -> None:
     """Runs a night and shows it.
 
     Raises:
@@ -123,7 +123,7 @@ def run_whole(wish: Wish) -> None:
     judged = Judged(loaded, place)
     # In a journal, the steps of thousands of attempts would hide how they ended.
     with console.TaskDisplay(quiet=wish.quiet, steps=False) as display:
-        watch = Watch(display, wish.as_json, wish.quiet, judged)
+        watch = NightDisplay(display, wish.as_json, wish.quiet, judged)
         end = _Whole(wish, loaded, place, display, watch).run()
     reports: list[str] = []
     report, blocked = _concluded(loaded, place, end, reports)
@@ -159,11 +159,11 @@ class _Whole:
 
     def __init__(
         self,
-        wish: Wish,
+        wish: RunOptions,
         loaded: LoadedFarm,
         place: HistoryLocation,
         display: console.TaskDisplay,
-        watch: Watch,
+        watch: NightDisplay,
     ) -> None:
         self._wish, self._loaded, self._place = wish, loaded, place
         self._display, self._watch = display, watch
@@ -461,7 +461,7 @@ class Judge(Protocol):
 _FARM = "farm"
 
 
-class Watch:
+class NightDisplay:
     """Shows events of a night.
 
     Args:

@@ -55,7 +55,7 @@ def text_options(function: F) -> F:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TextOptions:
     """What a command line of `generate` or `chat` says.
 
     Attributes:
@@ -146,7 +146,7 @@ class Voice:
 
 
 @contextmanager
-def opened_voice(wanted: Wanted) -> Iterator[Voice]:
+def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
     """Exports, builds and pushes as far as is needed, and opens the program on the device.
 
     Raises:

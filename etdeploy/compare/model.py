@@ -25,7 +25,7 @@ class Statistic(Kind):
     """Its fastest inference: other work delays it least."""
 
 
-class Side(Value):
+class ComparedRun(Value):
     """One of the two.
 
     Attributes:
@@ -124,8 +124,8 @@ class Comparison(Value):
     """
 
     metric: str
-    a: Side
-    b: Side
+    a: ComparedRun
+    b: ComparedRun
     ratio: Ratio | None
     pairs: tuple[StartPair, ...]
     verdict: Verdict

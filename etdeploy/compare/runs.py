@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
+from etdeploy.bench.outputs.tensors import UnreadableTensorError, read_tensor
 from etdeploy.bench.outputs.verdict import uncompared_outputs
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import ProgramRecord, RunRecord, Workload
@@ -22,11 +22,11 @@ from etdeploy.compare.comparable import obstacles
 from etdeploy.compare.disturbed import Usable, medians_of, usable_pairs, usable_starts
 from etdeploy.compare.model import (
     MIN_DIFFERENCE_PERCENT,
+    ComparedRun,
     Comparison,
     OperatorChange,
     OutputDifference,
     Ratio,
-    Side,
     StartPair,
     Verdict,
     judge,
@@ -118,10 +118,10 @@ def _pairs(usable: Usable) -> tuple[StartPair, ...]:
     )
 
 
-def _side(run: StoredRun) -> Side:
+def _side(run: StoredRun) -> ComparedRun:
     """What the record says of itself, disturbed starts included."""
     medians = medians_of(run.record)
-    return Side(
+    return ComparedRun(
         name=run.record.recipe.name,
         run_id=run.record.run_id,
         record=str(run.record_path),
@@ -328,7 +328,7 @@ def output_differences(a: StoredRun, b: StoredRun) -> tuple[OutputDifference, ..
     """Each output of the first inference, at the first size; empty where there are no files."""
     try:
         sides = [_outputs(run) for run in (a, b)]
-    except UnreadableError:
+    except UnreadableTensorError:
         return ()
     return tuple(_differences(a, b, *sides))
 
@@ -342,7 +342,7 @@ def _differences(
         name = names.get(index, f"output_{index}")
         try:
             yield _difference(name, a, b, in_a, in_b)
-        except UnreadableError as error:
+        except UnreadableTensorError as error:
             yield _cannot(name, str(error))
 
 
@@ -393,17 +393,19 @@ def _outputs(run: StoredRun) -> list[RunnerOutput]:
     try:
         path = run.path("timing")
         if path is None:
-            raise UnreadableError("the record has no results of the timing pass")
+            raise UnreadableTensorError("the record has no results of the timing pass")
         return list(RunnerResults.load(path).outputs)
     except (OSError, ValueError, ValidationError) as error:
-        raise UnreadableError(f"the results of the timing pass cannot be read: {error}") from error
+        raise UnreadableTensorError(
+            f"the results of the timing pass cannot be read: {error}"
+        ) from error
 
 
 def _file(run: StoredRun, output: RunnerOutput) -> Path:
     try:
         folder = run.path("outputs")
         if folder is None or output.path is None:
-            raise UnreadableError("the outputs were not kept")
+            raise UnreadableTensorError("the outputs were not kept")
         return inside(folder, output.path)
     except ValueError as error:
-        raise UnreadableError(str(error)) from error
+        raise UnreadableTensorError(str(error)) from error

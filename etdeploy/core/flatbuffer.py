@@ -33,13 +33,13 @@ class FlatBuffer:
         self.data = data
         self._budget = _WORK_PER_BYTE * len(data) + 4096
 
-    def root(self) -> Table:
+    def root(self) -> FlatbufferTable:
         """The root table.
 
         Raises:
             CorruptError: It lies outside of the buffer.
         """
-        return Table(self, self.follow(0))
+        return FlatbufferTable(self, self.follow(0))
 
     def spend(self, work: int) -> None:
         """Accounts for `work` bytes of reading.
@@ -70,7 +70,7 @@ class FlatBuffer:
         return position + 4, count
 
 
-class Table:
+class FlatbufferTable:
     """One table; an absent field reads as its default, as the format requires."""
 
     def __init__(self, buffer: FlatBuffer, position: int) -> None:
@@ -123,18 +123,18 @@ class Table:
         """Where in the buffer a field's value stands; None when absent."""
         return self._field(slot)
 
-    def table(self, slot: int) -> Table | None:
+    def table(self, slot: int) -> FlatbufferTable | None:
         """The table that the field refers to; None when absent."""
         field = self._field(slot)
-        return None if field is None else Table(self._buffer, self._buffer.follow(field))
+        return None if field is None else FlatbufferTable(self._buffer, self._buffer.follow(field))
 
-    def tables(self, slot: int) -> Iterator[Table]:
+    def tables(self, slot: int) -> Iterator[FlatbufferTable]:
         """The items of a list of tables, in order."""
         start, count = self._list(slot, 4)
         for i in range(count):
-            yield Table(self._buffer, self._buffer.follow(start + 4 * i))
+            yield FlatbufferTable(self._buffer, self._buffer.follow(start + 4 * i))
 
-    def table_at(self, slot: int, index: int) -> Table:
+    def table_at(self, slot: int, index: int) -> FlatbufferTable:
         """One item of a list of tables.
 
         Raises:
@@ -143,7 +143,7 @@ class Table:
         start, count = self._list(slot, 4)
         if not 0 <= index < count:
             raise CorruptError(f"item {index} of a list with {count} items is asked for")
-        return Table(self._buffer, self._buffer.follow(start + 4 * index))
+        return FlatbufferTable(self._buffer, self._buffer.follow(start + 4 * index))
 
     def int32s(self, slot: int) -> tuple[int, ...]:
         return self._numbers(slot, "i", 4)

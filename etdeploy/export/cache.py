@@ -25,7 +25,7 @@ from etdeploy.core.resources import code_digest
 from etdeploy.core.values import Value
 from etdeploy.export.hf.files import cached_commit, loaded_files
 from etdeploy.export.needs import installed_version, module_file, tool_versions
-from etdeploy.export.protocol import Sources
+from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import CodeReference, ExportSpec
 
 # A file written this recently could change again without a new date on a coarse clock.
@@ -95,7 +95,7 @@ class Remembered(Value):
     """A past export: what it read, and the key of the program that it made."""
 
     key: str
-    sources: Sources
+    sources: ModelSources
 
 
 class RecentExports(Value):
@@ -105,7 +105,7 @@ class RecentExports(Value):
 
 
 @dataclass(frozen=True)
-class Situation:
+class ExportContext:
     """Everything that is known about an export before it runs.
 
     Attributes:
@@ -124,7 +124,7 @@ class Situation:
     commit: str | None = None
 
     @classmethod
-    def now(cls, spec: ExportSpec, workspace: Workspace) -> Situation:
+    def now(cls, spec: ExportSpec, workspace: Workspace) -> ExportContext:
         """Looks at the files and the installed tools."""
         state = workspace.state("export")
         digests = FileDigests(state / "digests.json")
@@ -146,13 +146,13 @@ class Situation:
         memory = state / "memory" / f"{here[:32]}.json"
         return cls(spec, first, memory, digests, _commit(spec))
 
-    def key(self, sources: Sources) -> str:
+    def key(self, sources: ModelSources) -> str:
         """The cache key of a program that was made from `sources`.
 
         Without user code, the first level already covers every file.
         """
         if not self.spec.runs_user_code:
-            sources = Sources(commit=sources.commit)
+            sources = ModelSources(commit=sources.commit)
         files = sorted((Path(p).name, digest) for p, digest in sources.files.items())
         content = {
             "first": self.first,
@@ -174,10 +174,10 @@ class Situation:
         found = next((e.key for e in self._memory().exports if self._holds(e.sources)), None)
         self.digests.save()
         if found is None and not self.spec.runs_user_code:
-            return self.key(Sources(commit=self.commit))
+            return self.key(ModelSources(commit=self.commit))
         return found
 
-    def remember(self, key: str, sources: Sources) -> None:
+    def remember(self, key: str, sources: ModelSources) -> None:
         """Records what an export read, for the next run."""
         if not self.spec.runs_user_code:
             # Its key is known without; but it may have been that of an export with other rewrites.
@@ -185,7 +185,7 @@ class Situation:
             return
         self.remember_other(key, sources)
 
-    def remember_other(self, key: str, sources: Sources) -> None:
+    def remember_other(self, key: str, sources: ModelSources) -> None:
         """Records that an export of another spec made the program of this one, too.
 
         Args:
@@ -202,7 +202,7 @@ class Situation:
         except (OSError, ValidationError):
             return RecentExports()
 
-    def _holds(self, sources: Sources) -> bool:
+    def _holds(self, sources: ModelSources) -> bool:
         return (
             sources.commit == self.commit
             and all(

@@ -67,7 +67,7 @@ class ExportFailure(Value):
     remedy: str | None = None
 
 
-class Sources(Value):
+class ModelSources(Value):
     """What the model was made from, as the worker saw it.
 
     Attributes:

@@ -23,7 +23,7 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, Value
-from etdeploy.export.cache import Situation
+from etdeploy.export.cache import ExportContext
 from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.needs import check_needs
 from etdeploy.export.preload import OWN_PROCESSES, WORKER, Exporter, worker_environment
@@ -32,7 +32,7 @@ from etdeploy.export.protocol import (
     SOURCES_FILE,
     SPEC_FILE,
     ExportFailure,
-    Sources,
+    ModelSources,
     parse_progress,
 )
 from etdeploy.export.spec import ExportSpec, only_method, require_method
@@ -94,9 +94,9 @@ def export_program(
         Interrupted: The run was stopped; nothing is left behind.
     """
     check_needs(spec)
-    situation = Situation.now(spec, workspace)
+    situation = ExportContext.now(spec, workspace)
     # One at a time of all that may give the same program.
-    family = Situation.now(_rewritten(spec, as_everywhere(spec.rewrites)), workspace)
+    family = ExportContext.now(_rewritten(spec, as_everywhere(spec.rewrites)), workspace)
     lock = workspace.lock_path("export", family.memory_path.stem)
     with exclusive(lock, f"the export of {spec.source}", progress):
         key = situation.known_key()
@@ -110,7 +110,7 @@ def export_program(
             workspace.obtain(entry, lambda work: _move_files(folder, work))
         situation.remember(entry.key, sources)
         for names in with_idle(spec.rewrites, _idle(entry.path)):
-            Situation.now(_rewritten(spec, names), workspace).remember_other(entry.key, sources)
+            ExportContext.now(_rewritten(spec, names), workspace).remember_other(entry.key, sources)
         return _result(entry, cached=False)
 
 
@@ -151,18 +151,18 @@ def _make(
     progress: Progress,
     log: Path,
     exporter: Exporter,
-) -> Sources:
+) -> ModelSources:
     from etdeploy.program.inspect import inspect_file
 
     if spec.program:
         program = inspect_file(Path(spec.program))
         write_finished(spec, program, folder)
         program.save(folder / PROGRAM_INFO)
-        return Sources()
+        return ModelSources()
     _run_worker(spec, staging, folder, progress, log, exporter)
     program = inspect_file(folder / PROGRAM_FILE)
     program.save(folder / PROGRAM_INFO)
-    return Sources.load(staging / SOURCES_FILE)
+    return ModelSources.load(staging / SOURCES_FILE)
 
 
 def _run_worker(

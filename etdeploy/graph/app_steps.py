@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etdeploy.apps.merge import Conflicts, Written, write_project
 from etdeploy.apps.model import MODEL_FILE, AppModel, Payload
-from etdeploy.apps.platform import AppSubject, BuiltApp, Sources, platform_for
+from etdeploy.apps.platform import AppSubject, BuiltApp, RuntimeSources, platform_for
 from etdeploy.apps.project import Project
 from etdeploy.apps.renaming import LIST_FILE
 from etdeploy.cache.folder import CacheKind
@@ -157,7 +157,7 @@ def sourced(resolved: Resolved, subject: AppSubject, log: StepLog) -> AppSubject
     if libraries.checkout is None:
         raise RuntimeError("a build from source has no checkout")
     program = Path(exported.folder) / PROGRAM_FILE
-    sources = Sources(libraries.checkout, job.workspace, program, resolved.custom_ops)
+    sources = RuntimeSources(libraries.checkout, job.workspace, program, resolved.custom_ops)
     return replace(subject, sources=sources)
 
 

@@ -18,7 +18,7 @@ from etdeploy.plan.language import language_choices, rewrite_choices
 from etdeploy.plan.model import RuntimePlan
 
 
-class Task(Value):
+class ExplainedTask(Value):
     """A step of the graph: `value` is "run" or "up to date"."""
 
     name: str
@@ -62,7 +62,7 @@ class Explanation(Value):
     components: tuple[Explained, ...]
     options: tuple[Explained, ...]
     changes: tuple[PlanChange, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[ExplainedTask, ...]
     blockers: tuple[Blocker, ...]
     not_installed: tuple[Blocker, ...]
     notes: tuple[str, ...]
@@ -133,13 +133,13 @@ def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[PlanChange, ...]:
     )
 
 
-def task_of(status: TaskStatus, exported: bool) -> Task:
+def task_of(status: TaskStatus, exported: bool) -> ExplainedTask:
     """A task as it is shown; `exported` says whether the program is in the cache."""
     step, reason = status.task.step, "; ".join(status.reasons) or "its inputs did not change"
     if step.name == StepName.EXPORT and status.would_run and exported:
         # A run for another device, or `etdeploy export`, exported it.
         reason = "the program only has to be taken from the cache"
-    return Task(
+    return ExplainedTask(
         name=step.name,
         value="run" if status.would_run else "up to date",
         reason=reason,

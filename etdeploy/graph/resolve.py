@@ -15,7 +15,7 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import digest_json
-from etdeploy.export.cache import Situation
+from etdeploy.export.cache import ExportContext
 from etdeploy.export.hf.check import fit_context
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
@@ -77,7 +77,7 @@ class ExportedBefore:
 
 
 @dataclass(frozen=True)
-class Sources:
+class BuildCheckout:
     """The checkout that a build would use.
 
     Attributes:
@@ -127,7 +127,7 @@ class Resolved:
     exported: ExportedBefore | None
     program: Program | None
     custom_ops: CustomOps | None
-    sources: Sources | None
+    sources: BuildCheckout | None
     plan: RuntimePlan
     fingerprints: Mapping[str, str]
     rules: str
@@ -221,9 +221,9 @@ def export_spec_of(job: Job) -> ExportSpec:
     return spec.model_copy(update=told)
 
 
-def _situation(job: Job, spec: ExportSpec, lookups: Lookups) -> tuple[Situation, str | None]:
-    def look() -> tuple[Situation, str | None]:
-        situation = Situation.now(spec, job.workspace)
+def _situation(job: Job, spec: ExportSpec, lookups: Lookups) -> tuple[ExportContext, str | None]:
+    def look() -> tuple[ExportContext, str | None]:
+        situation = ExportContext.now(spec, job.workspace)
         return situation, situation.known_key()
 
     return lookups.once(("export", spec.model_dump_json()), look)
@@ -266,7 +266,7 @@ def _custom_ops_of(job: Job) -> CustomOps | None:
     return read_custom_ops(Path(runtime.custom_ops), runtime.custom_ops_target)
 
 
-def _find_sources(job: Job, version: str, lookups: Lookups) -> Sources:
+def _find_sources(job: Job, version: str, lookups: Lookups) -> BuildCheckout:
     named = job.loaded.recipe.runtime.source
     try:
         found = lookups.once(
@@ -276,8 +276,8 @@ def _find_sources(job: Job, version: str, lookups: Lookups) -> Sources:
     except BuildError as error:
         place = job.loaded.places.get(("runtime", "source")) if named else None
         error.place = str(place) if place else None
-        return Sources(problem=error)
-    return Sources(found, options=read_options(found.folder)) if found else Sources()
+        return BuildCheckout(problem=error)
+    return BuildCheckout(found, options=read_options(found.folder)) if found else BuildCheckout()
 
 
 def _fingerprints(job: Job, lookups: Lookups) -> dict[str, str]:
@@ -298,10 +298,10 @@ def _plan(
     job: Job,
     program: Program | None,
     own: CustomOps | None,
-    sources: Sources | None,
+    sources: BuildCheckout | None,
     wheel_version: str,
     lookups: Lookups,
-) -> tuple[RuntimePlan, Sources | None]:
+) -> tuple[RuntimePlan, BuildCheckout | None]:
     """The plan, and the sources, which are looked up if it needs them and they are not known."""
     if job.app:
         return _app_plan(job, program, own, sources, wheel_version, lookups)
@@ -316,10 +316,10 @@ def _app_plan(
     job: Job,
     program: Program | None,
     own: CustomOps | None,
-    sources: Sources | None,
+    sources: BuildCheckout | None,
     wheel_version: str,
     lookups: Lookups,
-) -> tuple[RuntimePlan, Sources | None]:
+) -> tuple[RuntimePlan, BuildCheckout | None]:
     """The same for an app, whose ExecuTorch is a release unless that lacks something."""
     from etdeploy.graph.app_plan import app_plan, built_plan
 
@@ -335,7 +335,7 @@ def _derive(
     job: Job,
     program: Program | None,
     own: CustomOps | None,
-    sources: Sources | None,
+    sources: BuildCheckout | None,
     wheel_version: str,
 ) -> RuntimePlan:
     available = _available(job, sources, wheel_version)
@@ -343,7 +343,7 @@ def _derive(
     return derive_plan(recipe, program, job.target, job.host, available, _custom(own))
 
 
-def _available(job: Job, sources: Sources | None, wheel_version: str) -> Available:
+def _available(job: Job, sources: BuildCheckout | None, wheel_version: str) -> Available:
     checkout = sources.checkout if sources else None
     return Available(
         checkout.version if checkout else wheel_version,

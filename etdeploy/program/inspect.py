@@ -14,7 +14,7 @@ from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Payload
 from etdeploy.core.console import size, table
 from etdeploy.core.errors import UsageError
-from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
+from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, FlatbufferTable
 from etdeploy.core.hashing import sha256_file
 from etdeploy.program.model import (
     Delegate,
@@ -81,7 +81,7 @@ def _sha256(path: Path) -> str:
         raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from error
 
 
-def _method(root: Table, plan: Table, pte: PteFile) -> Method:
+def _method(root: FlatbufferTable, plan: FlatbufferTable, pte: PteFile) -> Method:
     instructions, calls = _calls(plan)
     return Method(
         name=plan.string(_PLAN_NAME),
@@ -94,7 +94,7 @@ def _method(root: Table, plan: Table, pte: PteFile) -> Method:
     )
 
 
-def _value(plan: Table, index: int) -> TensorInfo | None:
+def _value(plan: FlatbufferTable, index: int) -> TensorInfo | None:
     """The value as a tensor; None if it is of another kind."""
     value = plan.table_at(_PLAN_VALUES, index)
     if value.uint8(_UNION_TYPE) != _TENSOR:
@@ -112,7 +112,7 @@ def _value(plan: Table, index: int) -> TensorInfo | None:
     )
 
 
-def _plain(plan: Table, index: int) -> PlainValue | None:
+def _plain(plan: FlatbufferTable, index: int) -> PlainValue | None:
     """The value as a number, a boolean or None; None if it is of any other kind."""
     value = plan.table_at(_PLAN_VALUES, index)
     kind, content = value.uint8(_UNION_TYPE), value.table(_UNION_VALUE)
@@ -128,7 +128,7 @@ def _plain(plan: Table, index: int) -> PlainValue | None:
     return None
 
 
-def _calls(plan: Table) -> tuple[int, list[Table]]:
+def _calls(plan: FlatbufferTable) -> tuple[int, list[FlatbufferTable]]:
     """The number of all instructions, and the kernel calls among them."""
     total = 0
     calls = []
@@ -143,7 +143,7 @@ def _calls(plan: Table) -> tuple[int, list[Table]]:
     return total, calls
 
 
-def _operators(plan: Table, calls: list[Table]) -> tuple[Operator, ...]:
+def _operators(plan: FlatbufferTable, calls: list[FlatbufferTable]) -> tuple[Operator, ...]:
     """Operators by descending number of calls, including those that are never called."""
     names = [_operator_name(o) for o in plan.tables(_PLAN_OPERATORS)]
     counts: Counter[str] = Counter(dict.fromkeys(names, 0))
@@ -162,7 +162,7 @@ def _operators(plan: Table, calls: list[Table]) -> tuple[Operator, ...]:
     return tuple(Operator(name=n, calls=c, dtypes=tuple(sorted(dtypes[n]))) for n, c in ordered)
 
 
-def _tensor_dtypes(plan: Table, index: int) -> Iterator[str]:
+def _tensor_dtypes(plan: FlatbufferTable, index: int) -> Iterator[str]:
     """The data types of a tensor, or of the tensors in a list; none for another kind of value."""
     value = plan.table_at(_PLAN_VALUES, index)
     kind = value.uint8(_UNION_TYPE)
@@ -180,17 +180,17 @@ def _tensor_dtypes(plan: Table, index: int) -> Iterator[str]:
                 yield info.dtype
 
 
-def _dtype(tensor: Table) -> str:
+def _dtype(tensor: FlatbufferTable) -> str:
     scalar_type = tensor.int8(_TENSOR_SCALAR_TYPE)
     return _DTYPES.get(scalar_type, f"type {scalar_type}")
 
 
-def _operator_name(operator: Table) -> str:
+def _operator_name(operator: FlatbufferTable) -> str:
     name, overload = operator.string(0), operator.string(1)
     return f"{name}.{overload}" if overload else name
 
 
-def _delegate(root: Table, delegate: Table, pte: PteFile) -> Delegate:
+def _delegate(root: FlatbufferTable, delegate: FlatbufferTable, pte: PteFile) -> Delegate:
     backend_id = delegate.string(_DELEGATE_ID)
     payload = _payload(root, delegate.table(_DELEGATE_PROCESSED), pte)
     backend = backend_of(backend_id)
@@ -203,7 +203,7 @@ def _delegate(root: Table, delegate: Table, pte: PteFile) -> Delegate:
     )
 
 
-def _payload(root: Table, reference: Table | None, pte: PteFile) -> memoryview:
+def _payload(root: FlatbufferTable, reference: FlatbufferTable | None, pte: PteFile) -> memoryview:
     if reference is None:
         return memoryview(b"")
     index = reference.uint32(_INDEX)
@@ -212,18 +212,18 @@ def _payload(root: Table, reference: Table | None, pte: PteFile) -> memoryview:
     return root.table_at(_DELEGATE_DATA, index).content(0)
 
 
-def _segment(root: Table, index: int, pte: PteFile) -> memoryview:
+def _segment(root: FlatbufferTable, index: int, pte: PteFile) -> memoryview:
     begin, end = _segment_range(root, index, pte)
     return pte.segments[begin:end]
 
 
-def _segment_range(root: Table, index: int, pte: PteFile) -> tuple[int, int]:
+def _segment_range(root: FlatbufferTable, index: int, pte: PteFile) -> tuple[int, int]:
     segment = root.table_at(_SEGMENTS, index)
     offset, size = segment.uint64(0), segment.uint64(1)
     return offset, offset + len(pte.segment(offset, size))
 
 
-def _constant_bytes(root: Table, pte: PteFile) -> int:
+def _constant_bytes(root: FlatbufferTable, pte: PteFile) -> int:
     """Bytes of weights and initial states, with delegates' named data but not their payloads."""
     inline = sum(len(buffer.content(0)) for buffer in root.tables(_CONSTANT_BUFFER))
     segments = {data.uint32(1) for data in root.tables(_NAMED_DATA)}
@@ -244,7 +244,7 @@ def _covered(ranges: Iterable[tuple[int, int]]) -> int:
     return total
 
 
-def _planned_bytes(plan: Table) -> int:
+def _planned_bytes(plan: FlatbufferTable) -> int:
     """Memory for activations; entry 0 of the list is reserved by the schema."""
     sizes = plan.int64s(_PLAN_BUFFER_SIZES)[1:]
     if any(size < 0 for size in sizes):

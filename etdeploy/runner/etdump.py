@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
+from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, FlatbufferTable
 
 _EXECUTE, _DELEGATE_CALL = "Method::execute", "DELEGATE_CALL"
 _KERNEL = "native_call_"
@@ -94,5 +94,5 @@ def read_executed(data: bytes) -> Executed:
     return Executed(len(executed), sum(executed) / 1e6, sum(delegated) / 1e6, tuple(kernels))
 
 
-def _profiled(run: Table) -> Iterator[Table]:
+def _profiled(run: FlatbufferTable) -> Iterator[FlatbufferTable]:
     return (each for event in run.tables(_EVENTS) if (each := event.table(_PROFILED)))

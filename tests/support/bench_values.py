@@ -21,7 +21,7 @@ from etdeploy.bench.records.record import (
     SizeRecord,
 )
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.timing.series import Series
+from etdeploy.bench.timing.series import StartSeries
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
 from etdeploy.program.model import Delegate, Operator
@@ -98,10 +98,10 @@ def make_pass(number: int, results: RunnerResults) -> PassResult:
     return PassResult(results_of, results, 0.5, started)
 
 
-def make_series(*starts: Sequence[float] | RunnerResults) -> Series:
+def make_series(*starts: Sequence[float] | RunnerResults) -> StartSeries:
     """Starts of the timing pass, from their samples or results."""
     results = [r if isinstance(r, RunnerResults) else make_results(r) for r in starts]
-    return Series(tuple(make_pass(i, result) for i, result in enumerate(results, 1)))
+    return StartSeries(tuple(make_pass(i, result) for i, result in enumerate(results, 1)))
 
 
 def make_device(
@@ -136,12 +136,12 @@ def make_program(**changes: Any) -> ProgramRecord:
 
 
 def make_record(
-    samples_ms: Sequence[float] | Series = (1.0, 1.1, 1.2, 1.0, 1.1),
+    samples_ms: Sequence[float] | StartSeries = (1.0, 1.1, 1.2, 1.0, 1.1),
     outputs: tuple[OutputCheck, ...] = (make_check(),),
     sizes: tuple[SizeRecord, ...] = (),
     **changes: Any,
 ) -> RunRecord:
-    series = samples_ms if isinstance(samples_ms, Series) else make_series(samples_ms)
+    series = samples_ms if isinstance(samples_ms, StartSeries) else make_series(samples_ms)
     iterations = len(series.first.samples_ms)
     values: dict[str, Any] = {
         "run_id": FOLDER.name,

@@ -32,7 +32,7 @@ from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.loading.hf.fetch import Checkpoint
 from etdeploy.export.worker.loading.hf.load import LoadedModel
-from etdeploy.export.worker.loading.hf.tokenizer import Tokenizer
+from etdeploy.export.worker.loading.hf.tokenizer import HfTokenizer
 from tests.support.export import spec_of
 from tests.support.generation_run import tiny
 from tests.support.text_values import make_cost, make_evaluation
@@ -147,7 +147,7 @@ def warnings() -> dict[str, list[str]]:
     }
     losses = {"small": (18.0, "8da4w"), "large": (30.0, "8da4w"), "finest": (30.0, "8da8w")}
     undefined = make_evaluation().model_copy(update={"quantized": make_cost(perplexity=None)})
-    loaded = LoadedModel(tiny("Llama"), Checkpoint(Path()), Tokenizer(), ())
+    loaded = LoadedModel(tiny("Llama"), Checkpoint(Path()), HfTokenizer(), ())
     return {
         "undefined": list(perplexity_notes(specs["8da4w"], undefined)),
         "no tokenizer": list(run_original(specs["8da4w"], loaded, methods_for(64, 8)).notes),

@@ -19,7 +19,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.values import silent
-from etdeploy.export.cache import Situation
+from etdeploy.export.cache import ExportContext
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
@@ -62,4 +62,4 @@ def exported(export_workspace: Workspace, tmp_path_factory: pytest.TempPathFacto
 
 def program_key(spec: ExportSpec, workspace: Workspace) -> str | None:
     """The cache key of the program that an export would make now; None if only that can tell."""
-    return Situation.now(spec, workspace).known_key()
+    return ExportContext.now(spec, workspace).known_key()

@@ -16,7 +16,7 @@ from etdeploy.farm.model import AttemptFailure, AttemptResult, Offer, Parcel, Vi
 from etdeploy.farm.night.background import AtOnce
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.night.parts import NightDependencies, Pace, Plan
-from etdeploy.farm.night.planning import Times
+from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, LoadedFarm
 from tests.support.farm_sim_engine import BEGIN, Behaviour, SimClock, SimEngine
@@ -115,7 +115,7 @@ class SimNight:
         self.shelf = SimShelf(self.clock)
         self.until = BEGIN + timedelta(hours=hours) if hours else None
         self.pace = Pace(wait_s, wait_s)
-        self.times = Times()
+        self.times = AttemptDurations()
         self.numbers: Callable[[AttemptResult], float | None] = lambda ending: None
         self.plan: Plan = plan
         self.prepare: Callable[[Mapping[str, Sequence[Offer]]], SimPrepared] = prepare

@@ -7,12 +7,12 @@ from typing import Any
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.tracing.trace import trace
 
 
-def lowered(spec: ExportSpec, sources: Mapping[str, Source]) -> Any:
+def lowered(spec: ExportSpec, sources: Mapping[str, MethodSource]) -> Any:
     """ExecuTorch's manager of the program, which writes it."""
     methods = {
         name: Traced(s.module, s, trace(s.module, s.inputs, s.dynamic_shapes, strict=False))

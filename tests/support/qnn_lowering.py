@@ -21,7 +21,7 @@ from etdeploy.backends.qnn.options import OPTIONS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.delegation import delegation, delegation_notes
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.tracing.structure import ExampleInputs
@@ -46,7 +46,7 @@ def main(result: Path, names: list[str]) -> None:
 def _lowered(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     module, arguments, keywords, shapes = EXAMPLES[name]()
-    source = Source(module.eval(), ExampleInputs(arguments, keywords), shapes)
+    source = MethodSource(module.eval(), ExampleInputs(arguments, keywords), shapes)
     try:
         traced = trace(source.module, source.inputs, shapes, strict=False)
         methods = {FORWARD: Traced(source.module, source, traced)}

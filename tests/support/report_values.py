@@ -22,11 +22,11 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize
 from etdeploy.bench.timing.series import spread_of
 from etdeploy.compare.model import (
+    ComparedRun,
     Comparison,
     OperatorChange,
     OutputDifference,
     Ratio,
-    Side,
     Verdict,
 )
 from etdeploy.core.values import Explained
@@ -238,7 +238,7 @@ def renamed(run: Material, recipe: str, run_id: str = "") -> Material:
 
 
 def make_comparison(b: Material, verdict: Verdict = Verdict.SLOWER, **changes: Any) -> Comparison:
-    side = Side(name=b.name, run_id=b.record.run_id, record=None, median_ms=12.0, starts=5,
+    side = ComparedRun(name=b.name, run_id=b.record.run_id, record=None, median_ms=12.0, starts=5,
                 spread_percent=2.0)  # fmt: skip
     known = verdict is not Verdict.NOT_COMPARABLE
     values: dict[str, Any] = {

@@ -10,12 +10,12 @@ from typing import Any
 
 from etdeploy.bench.generation.request import point_name, warmup_name
 from etdeploy.bench.generation.results import as_inferences, points_of
-from etdeploy.bench.generation.work import Work, WorkPoint
+from etdeploy.bench.generation.work import GenerationWorkload, WorkPoint
 from etdeploy.bench.passes import TIMING, Pass, PassResult
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.outputs import TextCheck
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.timing.series import Series
+from etdeploy.bench.timing.series import StartSeries
 from etdeploy.program.expected import (
     Evaluation,
     ExpectedText,
@@ -76,7 +76,7 @@ def make_loaded(
     return LoadedRecipe("tiny", path, recipe, (), known)
 
 
-def make_work(*points: WorkPoint, **changes: Any) -> Work:
+def make_work(*points: WorkPoint, **changes: Any) -> GenerationWorkload:
     """The first point generates 4 tokens after 8, once after a warm-up."""
     values: dict[str, Any] = {
         "generation": make_generation(),
@@ -85,7 +85,7 @@ def make_work(*points: WorkPoint, **changes: Any) -> Work:
         "points": points or (WorkPoint(tuple(range(8)), 4, 0, 1, 2),),
         "prompt": None,
     }
-    return Work(**(values | changes))
+    return GenerationWorkload(**(values | changes))
 
 
 def generated(
@@ -121,7 +121,7 @@ def make_start(number: int, results: GenerationResults, warmup: int = 1) -> Pass
 
 
 def make_text_workload(
-    base_ms: float = 5.0, work: Work | None = None, starts: int = 3, **changes: Any
+    base_ms: float = 5.0, work: GenerationWorkload | None = None, starts: int = 3, **changes: Any
 ) -> TextGeneration:
     """Starts a percent apart, whose tokens take longer the more are before them."""
     work, rng = work or make_work(), random.Random(3)
@@ -129,7 +129,7 @@ def make_text_workload(
         make_start(number, make_generated(*_runs(work, base_ms * (1 + rng.gauss(0, 0.01)))))
         for number in range(1, starts + 1)
     ]
-    series = Series(tuple(passes))
+    series = StartSeries(tuple(passes))
     values: dict[str, Any] = {
         "points": points_of(work, [each.generated for each in passes if each.generated], Path()),
         "sampling": work.sampling,
@@ -141,7 +141,7 @@ def make_text_workload(
     return TextGeneration(**(values | changes))
 
 
-def _runs(work: Work, ms: float) -> list[dict[str, Any]]:
+def _runs(work: GenerationWorkload, ms: float) -> list[dict[str, Any]]:
     found = []
     for i, point in enumerate(work.points):
         names = [warmup_name(i)] * point.warmup + [point_name(i)] * point.repetitions

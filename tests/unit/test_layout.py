@@ -284,6 +284,18 @@ def _modules(name: str) -> Iterator[str]:
             yield module
 
 
+def test_the_name_of_a_class_is_unique() -> None:
+    """So that a search for a name finds one thing."""
+    owners: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                where = f"{path.relative_to(PACKAGE).as_posix()}:{node.lineno}"
+                owners.setdefault(node.name, []).append(where)
+    assert len(owners) > 50
+    assert {name: found for name, found in owners.items() if len(found) > 1} == {}
+
+
 def test_every_package_has_a_layer() -> None:
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert packages <= set(RANK)
@@ -311,7 +323,11 @@ def test_the_layers_are_those_of_the_design() -> None:
         (wrong_room, "devices/remote/x.py", "from etdeploy.devices.adb.wire import Packet"),
         (wrong_room, "devices/local/x.py", "from etdeploy.devices.adb.wire import Packet"),
         (wrong_room, "devices/local/x.py", "from etdeploy.devices.registry import open_device"),
-        (wrong_room, "graph/explain.py", "from etdeploy.graph.many.members import Pair"),
+        (
+            wrong_room,
+            "graph/explain.py",
+            "from etdeploy.graph.many.members import RecipeDevicePair",
+        ),
         (wrong_room, "runner/tools/x.py", "from etdeploy.runner.builder import build_runner"),
         (wrong_room, "bench/outputs/x.py", "from etdeploy.bench import measure"),
         (impure, "plan/x.py", "import os"),
@@ -343,7 +359,11 @@ def test_the_rules_see_what_they_forbid(rule: Rule, path: str, code: str) -> Non
     ("rule", "path", "code"),
     [
         (wrong_direction, "cli/x.py", "from etdeploy.core import console\nimport etdeploy"),
-        (wrong_direction, "recipe/x.py", "from etdeploy.recipe.document import Place\nimport yaml"),
+        (
+            wrong_direction,
+            "recipe/x.py",
+            "from etdeploy.recipe.document import SourceLocation\nimport yaml",
+        ),
         (wrong_room, "devices/android/x.py", "from etdeploy.devices.adb.wire import Packet"),
         (wrong_room, "devices/registry.py", "from etdeploy.devices.local import device"),
         (impure, "plan/x.py", "from etdeploy.core.values import Value"),

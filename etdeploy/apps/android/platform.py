@@ -22,7 +22,7 @@ from etdeploy.apps.android.tools.jdk import Jdk, find_jdk
 from etdeploy.apps.android.tools.kotlin import find_kotlin
 from etdeploy.apps.android.tools.sdk import find_sdk
 from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
-from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, Sources
+from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, RuntimeSources
 from etdeploy.apps.render import render_tree
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
@@ -246,7 +246,7 @@ def artifacts_of(plan: RuntimePlan) -> tuple[str, ...]:
 
 def _build_executorch(
     subject: AppSubject,
-    sources: Sources,
+    sources: RuntimeSources,
     project: Path,
     work: Path,
     progress: Progress,

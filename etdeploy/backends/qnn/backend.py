@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Workstation,
     )
     from etdeploy.core.finding import Finding
-    from etdeploy.core.flatbuffer import Table
+    from etdeploy.core.flatbuffer import FlatbufferTable
     from etdeploy.targets.platforms import Target
 
 _SDK_OPTION = "QNN_SDK_ROOT"
@@ -109,7 +109,7 @@ class Qnn(Backend):
 
         return compiler_cause(text)
 
-    def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
+    def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
         """The SoC in the compile spec, and the version in the context binary."""
         from etdeploy.backends.qnn.payload import compiled_for
         from etdeploy.backends.values import Payload

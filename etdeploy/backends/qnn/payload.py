@@ -14,7 +14,7 @@ from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.socs import QualcommSoc, soc_of
 from etdeploy.backends.qnn.versions import BUILD_ID
 from etdeploy.backends.values import CompiledFor
-from etdeploy.core.flatbuffer import FlatBuffer, Table
+from etdeploy.core.flatbuffer import FlatBuffer, FlatbufferTable
 
 # Settings that decide what runs a program, and how.
 FLOATS = "precision=fp16"
@@ -35,7 +35,7 @@ _PERFORMANCE_MODE, _PRECISION, _DLBC, _WEIGHT_SHARING = 1, 2, 5, 8
 _PRECISIONS = {0: "precision=quantized", 1: FLOATS}
 
 
-def compiled_for(delegate: Table, payload: memoryview) -> CompiledFor | None:
+def compiled_for(delegate: FlatbufferTable, payload: memoryview) -> CompiledFor | None:
     """What a QNN delegate was compiled for; None if it has no compile spec.
 
     Args:
@@ -79,14 +79,14 @@ def _target(spec: memoryview, payload: memoryview) -> CompiledFor:
     )
 
 
-def _vtcm(htp: Table | None, soc: QualcommSoc | None) -> Iterator[str]:
+def _vtcm(htp: FlatbufferTable | None, soc: QualcommSoc | None) -> Iterator[str]:
     """How much VTCM the program uses, if that is not all that the SoC has."""
     size_mib = htp.int32(_VTCM_MIB) if htp else 0
     if soc and size_mib not in (0, soc.vtcm_mib):
         yield f"vtcm_mib={size_mib}"
 
 
-def _settings(options: Table) -> Iterator[str]:
+def _settings(options: FlatbufferTable) -> Iterator[str]:
     """The HTP's options that are on; numbers that ExecuTorch has no name for stay numbers."""
     backend = options.table(_BACKEND_OPTIONS)
     htp = backend.table(_HTP_OPTIONS) if backend else None

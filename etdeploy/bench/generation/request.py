@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from etdeploy.bench.generation.work import Work, WorkPoint
+from etdeploy.bench.generation.work import GenerationWorkload, WorkPoint
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.program.expected import sampled_ids
 from etdeploy.program.generation import Generation
@@ -31,7 +31,7 @@ def warmup_name(index: int) -> str:
     return f"warmup-{index}"
 
 
-def write_request(work: Work, folder: Path) -> Mapping[str, Path]:
+def write_request(work: GenerationWorkload, folder: Path) -> Mapping[str, Path]:
     """Writes what the runner is told, and the prompts.
 
     Args:
@@ -58,7 +58,7 @@ def write_request(work: Work, folder: Path) -> Mapping[str, Path]:
     return found
 
 
-def _expected(work: Work) -> dict[str, bytes]:
+def _expected(work: GenerationWorkload) -> dict[str, bytes]:
     """The texts of the model, which the program follows: a token that differs changes no other."""
     texts = work.generation.expected
     if not texts:
@@ -108,7 +108,7 @@ def _short(points: Sequence[WorkPoint]) -> Iterator[PromptRun]:
     yield _point(point_name(0), 0, points[0], 1)
 
 
-def _traced(work: Work) -> Iterator[PromptRun]:
+def _traced(work: GenerationWorkload) -> Iterator[PromptRun]:
     """Once each, the first point last: a trace is of the last generation that calls a method."""
     for i in reversed(work.traced):
         point = work.points[i]
@@ -131,7 +131,9 @@ def _prompt_file(index: int) -> str:
     return f"prompt-{index}.bin"
 
 
-def _requested(work: Work, points: Iterator[PromptRun], logit_ids: Sequence[int] = ()) -> bytes:
+def _requested(
+    work: GenerationWorkload, points: Iterator[PromptRun], logit_ids: Sequence[int] = ()
+) -> bytes:
     made = work.generation
     lines = request_lines(
         made.methods, work.sampling, work.stop_ids, list(points), made.rewind, logit_ids

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etdeploy.bench.generation.request import point_name
-from etdeploy.bench.generation.work import Work, WorkPoint, text_of
+from etdeploy.bench.generation.work import GenerationWorkload, WorkPoint, text_of
 from etdeploy.bench.records.generation import GenerationPoint
 from etdeploy.bench.statistics import percentile, summarize
 from etdeploy.runner.generation import Generated, GenerationResults, tokens_per_s
@@ -48,7 +48,7 @@ def runs_of(results: GenerationResults, index: int) -> Sequence[Generated]:
 
 
 def points_of(
-    work: Work, starts: Sequence[GenerationResults], program_folder: Path
+    work: GenerationWorkload, starts: Sequence[GenerationResults], program_folder: Path
 ) -> tuple[GenerationPoint, ...]:
     """Every point of a measurement.
 
@@ -64,7 +64,7 @@ def points_of(
 
 
 def _point(
-    point: WorkPoint, runs: Sequence[Generated], work: Work, program_folder: Path
+    point: WorkPoint, runs: Sequence[Generated], work: GenerationWorkload, program_folder: Path
 ) -> GenerationPoint:
     first, tokens_ms = runs[0], [ms for run in runs for ms in run.token_ms]
     first_token = summarize([run.first_token_ms for run in runs])

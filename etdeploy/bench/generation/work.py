@@ -47,7 +47,7 @@ class WorkPoint:
 
 
 @dataclass(frozen=True)
-class Work:
+class GenerationWorkload:
     """All that a start of the runner generates.
 
     Attributes:
@@ -84,7 +84,9 @@ class Work:
         return chosen.name
 
 
-def work_of(loaded: LoadedRecipe, generation: Generation, program_folder: Path) -> Work:
+def work_of(
+    loaded: LoadedRecipe, generation: Generation, program_folder: Path
+) -> GenerationWorkload:
     """What a recipe wants of a program; the same each time.
 
     Args:
@@ -111,7 +113,7 @@ def work_of(loaded: LoadedRecipe, generation: Generation, program_folder: Path) 
     largest = max(points, key=lambda point: point.positions)
     numbers = len(largest.prompt), largest.new_tokens, largest.depth
     _require_room(loaded, generation.context, *numbers)
-    return Work(
+    return GenerationWorkload(
         generation=generation,
         sampling=Sampling.model_validate(grid, from_attributes=True),
         stop_ids=generation.stop_ids if grid.prompt is not None else (),

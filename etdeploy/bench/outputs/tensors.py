@@ -16,7 +16,7 @@ _NUMPY = ("float64", "float32", "float16", "bool", "int8", "int16", "int32", "in
           "uint8", "uint16", "uint32", "uint64")  # fmt: skip
 
 
-class UnreadableError(Exception):
+class UnreadableTensorError(Exception):
     """Bytes that are not a tensor of the given data type and shape."""
 
 
@@ -30,16 +30,16 @@ def read_tensor(path: Path, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     import numpy as np
 
     if dtype != "bfloat16" and dtype not in _NUMPY:
-        raise UnreadableError(f"outputs of data type {dtype} cannot be compared")
+        raise UnreadableTensorError(f"outputs of data type {dtype} cannot be compared")
     stored = np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
     wanted = prod(shape) * stored.itemsize
     try:
         size_bytes = path.stat().st_size
         if size_bytes != wanted:
-            raise UnreadableError(f"{path.name} has {size_bytes} bytes instead of {wanted}")
+            raise UnreadableTensorError(f"{path.name} has {size_bytes} bytes instead of {wanted}")
         values: NDArray[Any] = np.fromfile(path, stored)
     except OSError as error:
-        raise UnreadableError(f"{path.name} cannot be read: {error.strerror}") from error
+        raise UnreadableTensorError(f"{path.name} cannot be read: {error.strerror}") from error
     if dtype == "bfloat16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
     return values.reshape(tuple(shape))

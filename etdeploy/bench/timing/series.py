@@ -14,7 +14,7 @@ from etdeploy.runner.protocol import RunnerResults
 
 
 @dataclass(frozen=True)
-class Series:
+class StartSeries:
     """The starts of the timing pass at one size, in their order; at least one."""
 
     passes: tuple[PassResult, ...]
@@ -56,13 +56,13 @@ class Series:
         return spread_of(self.starts)
 
 
-def series_of(results: Results, size: str) -> Series:
+def series_of(results: Results, size: str) -> StartSeries:
     """The starts of the timing pass at a size of the recipe; empty stands for a recipe without.
 
     Of a sweep of threads, those with the chosen number.
     """
     wanted = (TIMING, size, False)
-    return Series(
+    return StartSeries(
         tuple(r for r in results.values() if (r.step.name, r.step.size, r.step.swept) == wanted)
     )
 

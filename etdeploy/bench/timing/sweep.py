@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TIMING, Pass, PassResult, Results
 from etdeploy.bench.records.performance import ThreadsRecord
-from etdeploy.bench.timing.series import Series
+from etdeploy.bench.timing.series import StartSeries
 from etdeploy.core.console import count
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.program.folder import FORWARD
@@ -26,7 +26,7 @@ _MOST = 256
 
 
 @dataclass(frozen=True)
-class Threads:
+class ThreadCounts:
     """What the runner is told.
 
     Attributes:
@@ -44,7 +44,7 @@ class Threads:
 
 def choose_threads(
     wanted: int | str | Sequence[int], state: DeviceState, *, has_pool: bool = True
-) -> Threads:
+) -> ThreadCounts:
     """How many threads a recipe's `runtime.threads` gives on a device.
 
     Args:
@@ -53,16 +53,16 @@ def choose_threads(
         has_pool: Whether there is a thread pool in the runner.
     """
     if isinstance(wanted, int):
-        return Threads((wanted,))
+        return ThreadCounts((wanted,))
     if not has_pool:
-        return Threads((0,), "nothing in the program uses threads, so the runner has no pool")
+        return ThreadCounts((0,), "nothing in the program uses threads, so the runner has no pool")
     if isinstance(wanted, str):
         number, reason = performance_cores(state)
-        return Threads((number,), reason)
-    return Threads(tuple(wanted), swept=True)
+        return ThreadCounts((number,), reason)
+    return ThreadCounts(tuple(wanted), swept=True)
 
 
-def compared_with_cores(threads: Threads, state: DeviceState, taken: int) -> Threads:
+def compared_with_cores(threads: ThreadCounts, state: DeviceState, taken: int) -> ThreadCounts:
     """The same, with a note where ExecuTorch's own choice is not one for each performance core.
 
     Args:
@@ -71,7 +71,7 @@ def compared_with_cores(threads: Threads, state: DeviceState, taken: int) -> Thr
         taken: How many ExecuTorch's pool had.
     """
     number, reason = performance_cores(state)
-    if threads != Threads((0,)) or number in (0, taken):
+    if threads != ThreadCounts((0,)) or number in (0, taken):
         return threads
     both = f"[{min(number, taken)}, {max(number, taken)}]"
     note = (
@@ -137,7 +137,7 @@ def _allowed(cpus: Sequence[int], state: DeviceState) -> int:
     return len(cpus if usable is None else set(cpus).intersection(usable))
 
 
-def swept_series(results: Results) -> dict[int, Series]:
+def swept_series(results: Results) -> dict[int, StartSeries]:
     """The starts with each number of threads, in the order of the recipe.
 
     The fastest are there too after `settled`; without a sweep there is none.
@@ -147,7 +147,7 @@ def swept_series(results: Results) -> dict[int, Series]:
     for result in results.values():
         if result.step.name == TIMING and result.step.size in sizes:
             found.setdefault(result.step.threads, []).append(result)
-    return {threads: Series(tuple(passes)) for threads, passes in found.items()}
+    return {threads: StartSeries(tuple(passes)) for threads, passes in found.items()}
 
 
 def fastest(results: Results) -> int | None:
@@ -195,7 +195,7 @@ def thread_records(results: Results) -> tuple[ThreadsRecord, ...]:
     )
 
 
-def chosen_threads(results: Results, best: int, wrong: Sequence[int]) -> Threads:
+def chosen_threads(results: Results, best: int, wrong: Sequence[int]) -> ThreadCounts:
     """What is known about the fastest number of threads.
 
     Args:
@@ -211,7 +211,7 @@ def chosen_threads(results: Results, best: int, wrong: Sequence[int]) -> Threads
         if n != best
     ]
     reason = f"the fastest of {', '.join(map(str, numbers))}" if len(numbers) > 1 else None
-    return Threads((best,), reason, notes=(*_ties(results), *told))
+    return ThreadCounts((best,), reason, notes=(*_ties(results), *told))
 
 
 def _ties(results: Results) -> Iterator[str]:
@@ -246,7 +246,7 @@ _SIMULATED_ITERATIONS = 1
 # A trace grows with every iteration, and the shares of operators settle quickly.
 _PROFILE_ITERATIONS = 10
 _PROFILE_WARMUP = 5
-_CHOSEN_BY_EXECUTORCH = Threads((0,))
+_CHOSEN_BY_EXECUTORCH = ThreadCounts((0,))
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Plan:
 def plan_passes(
     recipe: Recipe,
     method: str = FORWARD,
-    threads: Threads = _CHOSEN_BY_EXECUTORCH,
+    threads: ThreadCounts = _CHOSEN_BY_EXECUTORCH,
     *,
     simulated: bool = False,
 ) -> Plan:

@@ -16,14 +16,20 @@ from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError
 from etdeploy.graph.job import Job, StepName
-from etdeploy.graph.many.members import Member, Members, Wanted, open_members, without_repetitions
+from etdeploy.graph.many.members import (
+    JobSelection,
+    Member,
+    Members,
+    open_members,
+    without_repetitions,
+)
 from etdeploy.graph.many.run import JobEnd, look_up, refused_of, run_jobs
 from etdeploy.graph.many.turns import open_two, run_in_turns
 from etdeploy.graph.tasks.slots import heavy_at_once
 from etdeploy.recipe.load import LoadedRecipe, load_recipes
 
 
-def wanted_of(named: JobOptions) -> Wanted:
+def wanted_of(named: JobOptions) -> JobSelection:
     """The recipes that are named, loaded; warns of those that are named more than once.
 
     Raises:
@@ -32,7 +38,7 @@ def wanted_of(named: JobOptions) -> Wanted:
     recipes, notes = without_repetitions(load_recipes(named.recipes, named.overrides))
     for note in notes:
         console.warn(note)
-    return Wanted(
+    return JobSelection(
         recipes, named.devices, named.output, named.target, named.measure_again, named.app
     )
 

@@ -16,7 +16,7 @@ from etdeploy.cli.options import (
     recipe_options,
     target_option,
 )
-from etdeploy.cli.text import Voice, Wanted, lasting, opened_voice, text_options
+from etdeploy.cli.text import TextOptions, Voice, lasting, opened_voice, text_options
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted, UsageError
 
@@ -65,7 +65,7 @@ def command(
     The program is loaded once, and computes what is new of the conversation, in the form of the
     model's own chat template. Without a terminal, lines are read to the end of standard input.
     """
-    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, sampling, "chat")
+    wanted = TextOptions(recipe, overrides, device, target, quiet, max_new_tokens, sampling, "chat")
     with opened_voice(wanted) as opened:
         conversation = conversation_with(opened, system)
         with lasting(opened, quiet=quiet) as voice:

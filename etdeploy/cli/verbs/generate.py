@@ -14,7 +14,7 @@ from etdeploy.cli.options import (
     recipe_options,
     target_option,
 )
-from etdeploy.cli.text import Wanted, opened_voice, text_options
+from etdeploy.cli.text import TextOptions, opened_voice, text_options
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import UsageError
 
@@ -67,7 +67,7 @@ def command(
     """
     text = _read() if prompt == _STDIN else prompt
     speech: Speech | None = "text" if given_ids(text) is None else None
-    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, sampling, speech)
+    wanted = TextOptions(recipe, overrides, device, target, quiet, max_new_tokens, sampling, speech)
     with opened_voice(wanted) as voice:
         ids = prompt_ids(voice.tokenizer, text)
         if voice.tokenizer is None and not quiet:

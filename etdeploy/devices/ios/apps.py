@@ -204,7 +204,7 @@ class Marker(Value):
 
 
 @dataclass(frozen=True)
-class Work:
+class PushPlan:
     """What a push has to do.
 
     Attributes:
@@ -243,7 +243,7 @@ def archive_of(bundle: Bundle) -> BundleFile:
     raise ValueError(f"the bundle has no {bundle.app.archive}")
 
 
-def work_for(bundle: Bundle, marker: Marker, installed_path: str | None) -> Work:
+def work_for(bundle: Bundle, marker: Marker, installed_path: str | None) -> PushPlan:
     """What a push has to do.
 
     Args:
@@ -263,7 +263,7 @@ def work_for(bundle: Bundle, marker: Marker, installed_path: str | None) -> Work
         for path, kept in marker.files.items()
         if path in wanted and wanted[path].sha256 == kept.sha256
     }
-    return Work(
+    return PushPlan(
         archive=None if is_installed else archive,
         send=tuple(file for path, file in wanted.items() if path not in keep),
         keep=keep,

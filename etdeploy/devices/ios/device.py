@@ -73,7 +73,7 @@ class IosDevice:
             raise explained(answer, self._command, "reading its battery")
         try:
             return battery_state(parse_object(answer.stdout))
-        except UnreadableError:
+        except UnexpectedOutputError:
             return DeviceState()
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
@@ -105,7 +105,7 @@ class IosDevice:
             raise explained(answer, self._command, "reading its facts")
         try:
             return parse_object(answer.stdout)
-        except UnreadableError as error:
+        except UnexpectedOutputError as error:
             raise DeviceError(
                 f"pymobiledevice3 answers with something unknown while reading its facts: {error}",
                 place=self.name,
@@ -207,7 +207,7 @@ class PhoneApps:
         answer = self._command.ask(["lockdown", "info"])
         try:
             now = parse_object(answer.stdout).get("TimeIntervalSince1970")
-        except UnreadableError:
+        except UnexpectedOutputError:
             return 0.0
         # Told a moment ago, so it is rather too little: a report is not missed for that.
         return float(now) - time.time() if isinstance(now, int | float) else 0.0
@@ -230,7 +230,7 @@ class PhoneApps:
             raise explained(answer, self._command, doing)
         try:
             return parse_apps(parse_object(answer.stdout))
-        except UnreadableError as error:
+        except UnexpectedOutputError as error:
             raise DeviceError(
                 f"pymobiledevice3 answers with something unknown while {doing}: {error}",
                 place=self.name,
@@ -263,7 +263,7 @@ OLDEST_SYSTEM = (17, 0)
 TARGET = "ios-arm64"
 
 
-class UnreadableError(Exception):
+class UnexpectedOutputError(Exception):
     """An answer is not what pymobiledevice3 is known to print."""
 
 
@@ -276,9 +276,9 @@ def parse_object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UnreadableError(f"not JSON: {text[:80]!r}") from error
+        raise UnexpectedOutputError(f"not JSON: {text[:80]!r}") from error
     if not isinstance(found, dict):
-        raise UnreadableError(f"no object: {text[:80]!r}")
+        raise UnexpectedOutputError(f"no object: {text[:80]!r}")
     return found
 
 

@@ -45,7 +45,7 @@ def limit_bytes() -> int | None:
 
 
 @dataclass(frozen=True)
-class Uses:
+class StoreUses:
     """Who uses which contents.
 
     Attributes:
@@ -106,7 +106,7 @@ def uses_command(place: DevicePaths) -> str:
     )
 
 
-def parse_uses(output: str) -> Uses:
+def parse_uses(output: str) -> StoreUses:
     """Reads what `uses_command` printed."""
     parts = sections(output)
     now = parts.get("now", "").strip()
@@ -116,7 +116,7 @@ def parse_uses(output: str) -> Uses:
     ):
         contents.setdefault(digest, set()).add(sha256)
     dates = re.findall(r"^([0-9a-f]{64}) (\d+)$", parts.get("uses", ""), re.MULTILINE)
-    return Uses(
+    return StoreUses(
         now_s=int(now) if now.isdigit() else None,
         last_s={digest: int(date) for digest, date in dates},
         contents={digest: frozenset(found) for digest, found in contents.items()},
@@ -146,7 +146,7 @@ def _sizes(survey: Survey) -> dict[str, int]:
 
 
 def removal(
-    survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int | None
+    survey: Survey, uses: StoreUses, bundle: Bundle, digest: str, limit: int | None
 ) -> StoreRemoval:
     """What to remove before a bundle is pushed, so that it fits and the store keeps to its limit.
 
@@ -183,7 +183,7 @@ def needed_bytes(missing: Iterable[BundleFile], survey: Survey) -> int:
 
 
 def _in_turn(
-    sizes: Mapping[str, int], uses: Uses, own: str, kept: set[str]
+    sizes: Mapping[str, int], uses: StoreUses, own: str, kept: set[str]
 ) -> Iterator[tuple[str | None, Sequence[str]]]:
     """Bundles with the contents that nothing needs once each is gone; first what none needs now."""
     left = dict(uses.contents)

@@ -15,12 +15,12 @@ import torch
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
-from etdeploy.export.protocol import ExportFailure, Sources
+from etdeploy.export.protocol import ExportFailure, ModelSources
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError, of_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
-from etdeploy.export.worker.loading.source import Source, load_sources, prepare
+from etdeploy.export.worker.loading.source import MethodSource, load_sources, prepare
 from etdeploy.export.worker.lowering.calibration import loss_notes
 from etdeploy.export.worker.lowering.delegation import delegation
 from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shortens
@@ -115,7 +115,7 @@ class EvaluatedModule:
 Sized = tuple[tuple[SizedCall, ...], tuple[Values, ...]]
 
 
-def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> Sources:
+def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> ModelSources:
     """Fills the program folder, except for `program.json`.
 
     Args:
@@ -336,7 +336,7 @@ def _method(
     )
 
 
-def _for_each(sources: Mapping[str, Source], make: Callable[[str], Made]) -> dict[str, Made]:
+def _for_each(sources: Mapping[str, MethodSource], make: Callable[[str], Made]) -> dict[str, Made]:
     """What is made for each method, by its name; a failure says which it is about."""
     made = {}
     for name in sources:
@@ -345,12 +345,12 @@ def _for_each(sources: Mapping[str, Source], make: Callable[[str], Made]) -> dic
     return made
 
 
-def _in_order(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Source]:
+def _in_order(spec: ExportSpec, sources: Mapping[str, MethodSource]) -> dict[str, MethodSource]:
     """With weights and inputs whose strides ExecuTorch knows."""
     by_pixel = lowering_of(spec).by_pixel
     offered = backend_named(str(spec.backend)).rewrites
 
-    def ordered(source: Source) -> Source:
+    def ordered(source: MethodSource) -> MethodSource:
         shapes, given = source.dynamic_shapes, source.inputs
         if isinstance(shapes, torch.export.ShapesCollection):  # which knows the tensors by identity
             shapes = shapes.dynamic_shapes(source.module, given.args, dict(given.keywords))
@@ -367,7 +367,7 @@ def _in_order(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Sour
     return _for_each(sources, lambda name: ordered(sources[name]))
 
 
-def _inputs(source: Source) -> Values:
+def _inputs(source: MethodSource) -> Values:
     return flat_inputs(source.module, source.inputs)
 
 
@@ -388,7 +388,7 @@ def _quantize_text(spec: ExportSpec) -> str:
 
 def _quantized(
     spec: ExportSpec,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, MethodSource],
     run: Container[str],
     log: Log,
     activations: Activations | None,
@@ -410,12 +410,12 @@ def _quantized(
     )
 
 
-def _outputs(source: Source) -> Values:
+def _outputs(source: MethodSource) -> Values:
     return run_eagerly(source.module, source.inputs, "the model")
 
 
 def _compared(
-    spec: ExportSpec, quantized: Quantized, source: Source, before: Values | None
+    spec: ExportSpec, quantized: Quantized, source: MethodSource, before: Values | None
 ) -> EvaluatedModule:
     after, found, notes = None, tuple[OutputLoss, ...](), quantized.notes
     if before is not None:
@@ -428,13 +428,13 @@ def _compared(
     return EvaluatedModule(quantized.module, after, found, details, notes)
 
 
-def _by_pixel(source: Source, log: Log) -> Source:
+def _by_pixel(source: MethodSource, log: Log) -> MethodSource:
     if source.exported:
         return source  # its graph is for inputs in its own order
     return replace(source, inputs=inputs_by_pixel(source.inputs, log.of(CHANNELS_LAST)))
 
 
-def _traced(spec: ExportSpec, source: Source, model: EvaluatedModule, log: Log) -> Traced:
+def _traced(spec: ExportSpec, source: MethodSource, model: EvaluatedModule, log: Log) -> Traced:
     if source.exported and model.module is source.module:
         program = source.exported
     else:

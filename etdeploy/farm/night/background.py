@@ -27,7 +27,7 @@ class Background(Protocol):
         ...
 
 
-class Threads:
+class BackgroundThreads:
     """Each work in a thread of its own, which belongs to the same run: Ctrl-C stops it too."""
 
     def __init__(self) -> None:

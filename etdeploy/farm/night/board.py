@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Standing, Visit, VisitState
-from etdeploy.farm.night.dispatch import Round, Situation, round_of
+from etdeploy.farm.night.dispatch import DispatchState, Round, round_of
 from etdeploy.farm.night.model import Barred, Rules
-from etdeploy.farm.night.planning import Times
+from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.night.trouble import (
-    Seen,
+    AttemptTrouble,
     Trouble,
     room_for_trials,
     stop_reason,
@@ -26,7 +26,7 @@ _DOUBLINGS = 6
 
 
 @dataclass(frozen=True)
-class Told:
+class AttemptEffect:
     """What an ending means.
 
     Attributes:
@@ -37,13 +37,13 @@ class Told:
 
     state: VisitState
     finished: bool
-    seen: Seen | None
+    seen: AttemptTrouble | None
 
 
 class RunState:
     """All visits of a night; changed by one thread."""
 
-    def __init__(self, rules: Rules, times: Times) -> None:
+    def __init__(self, rules: Rules, times: AttemptDurations) -> None:
         self.rules, self.times = rules, times
         self.states: dict[str, VisitState] = {}
         self.bound: dict[str, dict[str, VisitState]] = {}
@@ -54,8 +54,8 @@ class RunState:
         self.last: dict[str, str] = {}
         self.stopped: dict[str, str] = {}
         # What failed on a device since it last succeeded; what failed of a recipe.
-        self.rows: dict[str, list[Seen]] = {}
-        self.failures: dict[str, list[Seen]] = {}
+        self.rows: dict[str, list[AttemptTrouble]] = {}
+        self.failures: dict[str, list[AttemptTrouble]] = {}
         self.succeeded: dict[str, set[str]] = {}
         self.devices: set[str] = set()
         self.recipes: set[str] = set()
@@ -101,7 +101,7 @@ class RunState:
         self._running_of[state.visit.recipe] += 1
         self._around(state.visit)[order.offer.identity] += 1
 
-    def end(self, ending: AttemptResult, now_s: float) -> Told:
+    def end(self, ending: AttemptResult, now_s: float) -> AttemptEffect:
         """An attempt ended; of one visit, the first that was measured counts.
 
         Args:
@@ -111,7 +111,7 @@ class RunState:
         order = self._release(ending)
         state = self.states[ending.visit]
         if state.result:  # an earlier attempt was given up for lost too soon, and counts
-            return Told(state, False, None)
+            return AttemptEffect(state, False, None)
         seen = self._learn(state.visit, ending, order.offer.name if order else ending.identity)
         state = state.model_copy(update={"attempts": (*state.attempts, ending)})
         if ending.fate is Fate.DONE:
@@ -119,13 +119,13 @@ class RunState:
             state = state.model_copy(update={"standing": Standing.DONE, "reason": ""})
         elif order is None:
             self._put(state)
-            return Told(state, False, seen)
+            return AttemptEffect(state, False, seen)
         else:
             standing, reason = standing_of(state, self.rules)
             state = state.model_copy(update={"standing": standing, "reason": reason})
             self.pauses[ending.visit] = now_s + _pause_s(state, self.rules)
         self._put(state)
-        return Told(state, state.standing is not Standing.WAITING, seen)
+        return AttemptEffect(state, state.standing is not Standing.WAITING, seen)
 
     def add_attempt(self, ending: AttemptResult) -> None:
         """Adds an attempt that this coordinator did not begin."""
@@ -181,7 +181,7 @@ class RunState:
         free: Mapping[str, Offer],
         barred: Mapping[str, Barred],
         ready: Collection[tuple[str, str]],
-    ) -> Situation:
+    ) -> DispatchState:
         """What `dispatch` decides from."""
         trials = {
             recipe: room_for_trials(
@@ -193,7 +193,7 @@ class RunState:
             for recipe in self.recipes
             if not self.succeeded.get(recipe)
         }
-        return Situation(
+        return DispatchState(
             now_s=now_s,
             bound={identity: each.values() for identity, each in self.bound.items()},
             floating=self.floating.values(),
@@ -237,7 +237,7 @@ class RunState:
     def _around(self, visit: Visit) -> Counter[str]:
         return self._taken.setdefault(round_of(visit), Counter())
 
-    def _learn(self, visit: Visit, ending: AttemptResult, device: str) -> Seen | None:
+    def _learn(self, visit: Visit, ending: AttemptResult, device: str) -> AttemptTrouble | None:
         if ending.fate is Fate.DONE:
             self.rows.pop(ending.identity, None)
             self.succeeded.setdefault(visit.recipe, set()).add(ending.identity)
@@ -249,7 +249,9 @@ class RunState:
         text = text_of(ending)
         remedy = (ending.failure and ending.failure.remedy) or ""
         first = remedy.partition("\n")[0]
-        seen = Seen(visit.recipe, ending.identity, device, ending.host, trouble, text, first)
+        seen = AttemptTrouble(
+            visit.recipe, ending.identity, device, ending.host, trouble, text, first
+        )
         self.rows.setdefault(ending.identity, []).append(seen)
         self.failures.setdefault(visit.recipe, []).append(seen)
         return seen

@@ -27,7 +27,7 @@ from etdeploy.farm.night.parts import (
     ReservationLike,
     ShelfLike,
 )
-from etdeploy.farm.night.trouble import OF_DEVICE, Seen, Trouble, set_aside_reason
+from etdeploy.farm.night.trouble import OF_DEVICE, AttemptTrouble, Trouble, set_aside_reason
 
 _HOST_FAILURES = 2
 _HOST_PAUSE_S = 600.0
@@ -155,8 +155,8 @@ class Devices:
 
     def failed(
         self,
-        seen: Seen,
-        row: Sequence[Seen],
+        seen: AttemptTrouble,
+        row: Sequence[AttemptTrouble],
         succeeds_elsewhere: Callable[[str, str], bool],
         loses_others: Callable[[str, str], bool],
         busy_hosts: Collection[str],
@@ -180,7 +180,7 @@ class Devices:
             failures = sum(each.trouble in OF_DEVICE for each in row)
             self._recover_after(seen.identity, failures, busy_hosts)
 
-    def _host_failed(self, seen: Seen) -> None:
+    def _host_failed(self, seen: AttemptTrouble) -> None:
         self._host_failures[seen.host] += 1
         if self._host_failures[seen.host] >= _HOST_FAILURES:
             now = self._clock.now()

@@ -15,7 +15,7 @@ from datetime import datetime
 from etdeploy.farm.model import Fate, Offer, Visit, VisitState
 from etdeploy.farm.night.model import BarKind, Barred, listed
 from etdeploy.farm.night.parts import QuarantinedLike, ReservationLike
-from etdeploy.farm.night.planning import Times
+from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.night.trouble import text_of
 
 
@@ -101,7 +101,7 @@ Round = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Situation:
+class DispatchState:
     """What is decided from.
 
     Attributes:
@@ -129,21 +129,21 @@ class Situation:
     taken: Mapping[Round, Collection[str]] = field(default_factory=dict)
     trials: Mapping[str, int] = field(default_factory=dict)
     last: Mapping[str, str] = field(default_factory=dict)
-    times: Times = field(default_factory=Times)
+    times: AttemptDurations = field(default_factory=AttemptDurations)
 
 
 @dataclass(frozen=True)
-class Start:
+class VisitStart:
     """A visit that begins on a device."""
 
     visit: str
     identity: str
 
 
-def dispatch(situation: Situation) -> list[Start]:
+def dispatch(situation: DispatchState) -> list[VisitStart]:
     """The visits that begin now, at most one on each free device."""
     trials = dict(situation.trials)
-    starts: list[Start] = []
+    starts: list[VisitStart] = []
     due = {identity: _due(situation, identity) for identity in situation.free}
     ready = [identity for identity, states in due.items() if states]
     if trials:
@@ -163,7 +163,10 @@ def dispatch(situation: Situation) -> list[Start]:
 
 
 def _floating(
-    situation: Situation, idle: dict[str, float], starts: list[Start], trials: dict[str, int]
+    situation: DispatchState,
+    idle: dict[str, float],
+    starts: list[VisitStart],
+    trials: dict[str, int],
 ) -> None:
     """Gives visits that may go to several devices to those that are idle."""
     used = {round_: set(names) for round_, names in situation.taken.items()}
@@ -186,13 +189,15 @@ def _floating(
             del idle[chosen]
 
 
-def _begin(state: VisitState, identity: str, starts: list[Start], trials: dict[str, int]) -> None:
-    starts.append(Start(state.visit.id, identity))
+def _begin(
+    state: VisitState, identity: str, starts: list[VisitStart], trials: dict[str, int]
+) -> None:
+    starts.append(VisitStart(state.visit.id, identity))
     if state.visit.recipe in trials:
         trials[state.visit.recipe] -= 1
 
 
-def _due(situation: Situation, identity: str) -> list[VisitState]:
+def _due(situation: DispatchState, identity: str) -> list[VisitState]:
     """The device's own visits that may begin now."""
     now_s, pauses, ready = situation.now_s, situation.pauses, situation.ready
     return [
@@ -204,24 +209,24 @@ def _due(situation: Situation, identity: str) -> list[VisitState]:
     ]
 
 
-def _is_due(state: VisitState, situation: Situation, trials: Mapping[str, int]) -> bool:
+def _is_due(state: VisitState, situation: DispatchState, trials: Mapping[str, int]) -> bool:
     due_s = max(state.visit.not_before_s, situation.pauses.get(state.visit.id, 0.0))
     return due_s <= situation.now_s and trials.get(state.visit.recipe, 1) > 0
 
 
-def _left_s(situation: Situation, identity: str) -> float:
+def _left_s(situation: DispatchState, identity: str) -> float:
     """How long the device's own visits will take."""
     waiting = situation.bound.get(identity, ())
     return sum(situation.times.expected_s(state.visit.recipe, identity) for state in waiting)
 
 
-def _order(visit: Visit, identity: str, situation: Situation) -> tuple[object, ...]:
+def _order(visit: Visit, identity: str, situation: DispatchState) -> tuple[object, ...]:
     """The next visit of a device: repeats in turn, not the same recipe twice running."""
     again = situation.last.get(identity) == visit.recipe
     return (visit.repeat, again, -situation.times.expected_s(visit.recipe, identity), visit.id)
 
 
-def _longest_first(state: VisitState, situation: Situation) -> tuple[object, ...]:
+def _longest_first(state: VisitState, situation: DispatchState) -> tuple[object, ...]:
     visit = state.visit
     # Of two that take as long, the one that fewer devices can do.
     long_s = situation.times.expected_s(visit.recipe)
@@ -252,13 +257,13 @@ def candidates(
     return tuple(fresh or other or usable)
 
 
-def stuck(state: VisitState, situation: Situation) -> bool:
+def stuck(state: VisitState, situation: DispatchState) -> bool:
     """Whether no device could measure it, even if all were free."""
     taken = situation.taken.get(round_of(state.visit), ())
     return not candidates(state, situation.barred, taken)
 
 
-def stuck_for_good(state: VisitState, situation: Situation, end: datetime | None) -> bool:
+def stuck_for_good(state: VisitState, situation: DispatchState, end: datetime | None) -> bool:
     """Whether only a person could change that: quarantined, or reserved beyond the end."""
     devices = state.visit.among if state.visit.device is None else (state.visit.device,)
     return all(_for_good(situation.barred.get(each), end) for each in devices)
@@ -272,14 +277,14 @@ def _for_good(why: Barred | None, end: datetime | None) -> bool:
     return why.kind is BarKind.QUARANTINED
 
 
-def waiting(situation: Situation) -> Iterator[VisitState]:
+def waiting(situation: DispatchState) -> Iterator[VisitState]:
     """All visits that wait."""
     for states in situation.bound.values():
         yield from states
     yield from situation.floating
 
 
-def missed_because(state: VisitState, situation: Situation, over: str) -> str:
+def missed_because(state: VisitState, situation: DispatchState, over: str) -> str:
     """Why a visit was not measured.
 
     Args:

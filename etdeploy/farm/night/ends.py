@@ -10,7 +10,7 @@ from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Fate, Standing, VisitState
 from etdeploy.farm.night.board import RunState
 from etdeploy.farm.night.devices import Devices
-from etdeploy.farm.night.dispatch import Situation, missed_because, waiting
+from etdeploy.farm.night.dispatch import DispatchState, missed_because, waiting
 from etdeploy.farm.night.model import Event, EventKind
 from etdeploy.farm.night.notes import Notes, Numbers, Telling
 from etdeploy.farm.night.parcels import Parcels
@@ -29,7 +29,7 @@ class Ends:
         parcels: Parcels,
         engine: Engine,
         telling: Telling,
-        situation: Callable[[], Situation],
+        situation: Callable[[], DispatchState],
     ) -> None:
         self.board, self.notes, self.devices = board, notes, devices
         self.numbers, self.parcels, self.engine = numbers, parcels, engine

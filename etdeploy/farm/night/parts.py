@@ -9,7 +9,7 @@ from typing import Protocol
 
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Offer, Parcel, Visit, VisitState
 from etdeploy.farm.night.background import Background
-from etdeploy.farm.night.planning import Times
+from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.spec.model import Farm
 
 
@@ -180,7 +180,7 @@ class NightDependencies:
     shelf: ShelfLike
     plan: Plan
     headline: Headline
-    times: Times = field(default_factory=Times)
+    times: AttemptDurations = field(default_factory=AttemptDurations)
     background: Background | None = None
     opened: datetime | None = None
     until: datetime | None = None

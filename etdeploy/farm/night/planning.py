@@ -105,7 +105,7 @@ UNKNOWN_S = 300.0
 """Taken for an attempt of a recipe that was never measured: all are alike then, and any will do."""
 
 
-class Times:
+class AttemptDurations:
     """Mean seconds of attempts that were measured, by recipe and device."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Offer
 from etdeploy.farm.night.ledger import Ledger
-from etdeploy.farm.night.planning import Times
+from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.spec.model import Farm
 from etdeploy.graph.tasks.slots import Slots
 from etdeploy.history.place import HistoryLocation
@@ -69,14 +69,14 @@ def headline_of(ending: AttemptResult) -> float | None:
     return next((metrics[name] for name in HEADLINES if name in metrics), None)
 
 
-def earlier_times(ledger: Ledger, farm: Farm, tell: Callable[[str], None]) -> Times:
+def earlier_times(ledger: Ledger, farm: Farm, tell: Callable[[str], None]) -> AttemptDurations:
     """How long attempts took in earlier nights; a history that cannot be read makes all alike.
 
     One that is down is not told of: the night that opens next does that.
     """
     from etdeploy.history.store.errors import UnreachableError
 
-    times = Times()
+    times = AttemptDurations()
     try:
         for night in ledger.nights(farm.name, _EARLIER_NIGHTS):
             times.learn(ledger.states(night.id))

@@ -10,11 +10,11 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Standing, VisitState
-from etdeploy.farm.night.background import Threads
+from etdeploy.farm.night.background import BackgroundThreads
 from etdeploy.farm.night.board import RunState, standing_of
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.dispatch import (
-    Situation,
+    DispatchState,
     dispatch,
     stuck,
     stuck_for_good,
@@ -77,7 +77,7 @@ class _Night:
         self.farm, self.loaded, self.engine, self.ledger = loaded.farm, loaded, engine, ledger
         self.clock, self.parts, self.telling = clock, parts, Telling(on_event)
         self.rules = Rules.of(self.farm)
-        self.background = parts.background or Threads()
+        self.background = parts.background or BackgroundThreads()
         self.board = RunState(self.rules, parts.times)
         self.notes = Notes(ledger, clock, self.telling.trouble)
         self.numbers = Numbers(parts.headline)
@@ -215,7 +215,7 @@ class _Night:
         has = {(visit.recipe, visit.group) for visit in plan.visits}
         self._unsatisfied = tuple(f"{recipe} on {group}" for recipe, group in sorted(found - has))
 
-    def _situation(self) -> Situation:
+    def _situation(self) -> DispatchState:
         barred = self.devices.barred(self.board.devices)
         busy = self.board.busy
         free = {
@@ -324,7 +324,7 @@ class _Night:
                 self._tell_awaited(awaited(left, situation.barred), situation)
         return not self.board.waiting
 
-    def _tell_awaited(self, devices: tuple[str, ...], situation: Situation) -> None:
+    def _tell_awaited(self, devices: tuple[str, ...], situation: DispatchState) -> None:
         """Says for which devices the night waits, once for the same ones."""
         if devices != self._awaited:
             self._awaited = devices

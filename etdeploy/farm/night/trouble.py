@@ -41,7 +41,7 @@ OF_DEVICE = (Trouble.DEVICE, Trouble.DISK, Trouble.HEAT, Trouble.UNAUTHORISED, T
 
 
 @dataclass(frozen=True)
-class Seen:
+class AttemptTrouble:
     """An attempt that did not end well, as the rules look at it.
 
     Attributes:
@@ -117,7 +117,7 @@ def text_of(ending: AttemptResult) -> str:
 
 
 def stop_reason(
-    failures: Sequence[Seen], succeeded: bool, sound: Collection[str], rules: Rules
+    failures: Sequence[AttemptTrouble], succeeded: bool, sound: Collection[str], rules: Rules
 ) -> str | None:
     """Why a recipe is stopped for the night; None where it is not.
 
@@ -138,14 +138,16 @@ def stop_reason(
     )
 
 
-def _of_recipe(failures: Sequence[Seen], sound: Collection[str]) -> dict[str, Seen]:
+def _of_recipe(
+    failures: Sequence[AttemptTrouble], sound: Collection[str]
+) -> dict[str, AttemptTrouble]:
     """The last failure of a recipe on each device where it is to blame.
 
     A program that takes the phone down looks like a phone that goes away. It is the recipe where
     the phone can measure another one, and where the phone came back and went away again: a cable
     or a hub does not wait for the same recipe.
     """
-    found: dict[str, Seen] = {}
+    found: dict[str, AttemptTrouble] = {}
     gone: set[str] = set()
     for seen in failures:
         again = seen.identity in gone or seen.identity in sound
@@ -157,7 +159,7 @@ def _of_recipe(failures: Sequence[Seen], sound: Collection[str]) -> dict[str, Se
 
 
 def room_for_trials(
-    failures: Sequence[Seen], running: int, sound: Collection[str], rules: Rules
+    failures: Sequence[AttemptTrouble], running: int, sound: Collection[str], rules: Rules
 ) -> int:
     """How many more attempts of a recipe may begin that has not succeeded in this night.
 
@@ -167,7 +169,7 @@ def room_for_trials(
 
 
 def set_aside_reason(
-    row: Sequence[Seen],
+    row: Sequence[AttemptTrouble],
     succeeds_elsewhere: Callable[[str, str], bool],
     loses_others: Callable[[str, str], bool],
     rules: Rules,

@@ -12,7 +12,7 @@ from etdeploy.farm.spec.matrix import Unsatisfied
 from etdeploy.plan.requirements import some
 
 
-class Seen(Value):
+class DiscoveredDevice(Value):
     """A device that was found; `problem` says why it cannot be used, if it cannot."""
 
     name: str
@@ -110,7 +110,7 @@ class Outlook(Value):
     """
 
     farm: str
-    devices: tuple[Seen, ...]
+    devices: tuple[DiscoveredDevice, ...]
     cells: tuple[MatrixCell, ...]
     pieces: tuple[Piece, ...]
     refused: tuple[Refused, ...]

@@ -15,13 +15,13 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.model import Offer, Visit
 from etdeploy.farm.plan.model import (
+    DiscoveredDevice,
     Lasts,
     MatrixCell,
     MeasurementWindow,
     Outlook,
     Piece,
     Refused,
-    Seen,
 )
 from etdeploy.farm.spec.conditions import opens
 from etdeploy.farm.spec.matrix import missing, plan_night
@@ -132,9 +132,9 @@ def _cells(
     return tuple(cells)
 
 
-def _seen(farm: Farm, offer: Offer) -> Seen:
+def _seen(farm: Farm, offer: Offer) -> DiscoveredDevice:
     facts = offer.facts
-    return Seen(
+    return DiscoveredDevice(
         name=offer.name,
         host=offer.host,
         target=facts.target,

@@ -21,12 +21,12 @@ from etdeploy import __version__
 from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
-from etdeploy.farm.report.files import Wanted, write
+from etdeploy.farm.report.files import RequestedReports, write
 from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, board_of, judged, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify
-from etdeploy.farm.verdicts.model import Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.farm.verdicts.night import note
 from etdeploy.history.place import HistoryLocation
 
@@ -75,8 +75,10 @@ def conclude(
         _try(noted, "the verdicts are not noted in the history", tell)
     wanted = loaded.farm.reports
     for one in (
-        Wanted(html=wanted.html), Wanted(markdown=wanted.markdown), Wanted(junit=wanted.junit),
-    ):  # fmt: skip
+        RequestedReports(html=wanted.html),
+        RequestedReports(markdown=wanted.markdown),
+        RequestedReports(junit=wanted.junit),
+    ):
         _try(partial(_written, report, one, wrote), "a report is missing", tell)
     if folder := wanted.dashboard:
         _try(
@@ -89,7 +91,7 @@ def conclude(
     return report
 
 
-def _written(report: NightReport, one: Wanted, wrote: Callable[[Path], None]) -> None:
+def _written(report: NightReport, one: RequestedReports, wrote: Callable[[Path], None]) -> None:
     for path in write(report, one):
         wrote(path)
 
@@ -266,7 +268,7 @@ def summary_of(report: NightReport) -> dict[str, Any]:
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: PairVerdict) -> dict[str, Any]:
     since = verdict.since
     return {
         "recipe": verdict.recipe,

@@ -11,7 +11,7 @@ from etdeploy.core.files.results import ResultFile, begins_with
 from etdeploy.core.layout import cut
 from etdeploy.farm.report import junit, words
 from etdeploy.farm.report.model import FailureGroup, NightReport
-from etdeploy.farm.verdicts.model import Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.history.nights import storable
 from etdeploy.report.html import page
 from etdeploy.report.plain.markdown import details, name, prose, table
@@ -70,7 +70,7 @@ def _bounded(always: list[str], blocks: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _worse(verdict: Verdict) -> str:
+def _worse(verdict: PairVerdict) -> str:
     kind = f"{_SIGNS[verdict.kind]} **{verdict.kind}**"
     lines = [f"{kind} {_pair(verdict)}: {prose(cut(verdict.reason, _LONGEST))}"]
     if verdict.since:
@@ -93,7 +93,7 @@ def _cause(what: str, cause: FailureGroup) -> str:
     return "<br>\n".join(lines)
 
 
-def _verdicts(verdicts: Sequence[Verdict]) -> str:
+def _verdicts(verdicts: Sequence[PairVerdict]) -> str:
     rows = []
     for verdict in verdicts[:_MOST_ROWS]:
         number = words.first_number(verdict)
@@ -124,7 +124,7 @@ def _state(quarantined: str, health: str) -> str:
     return f"quarantined: {cut(quarantined, _LONGEST)}" if quarantined else health
 
 
-def _pair(verdict: Verdict) -> str:
+def _pair(verdict: PairVerdict) -> str:
     return f"{name(_short(verdict.recipe))} on {name(_short(verdict.device))}"
 
 
@@ -174,7 +174,7 @@ JUNIT = Form(
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedReports:
     """Files that are wanted; None for those that are not."""
 
     html: Path | None = None
@@ -187,7 +187,7 @@ class Wanted:
         return [(form, path) for form, path in named if path is not None]
 
 
-def require_free(wanted: Wanted) -> None:
+def require_free(wanted: RequestedReports) -> None:
     """Checks every file before anything is written.
 
     Raises:
@@ -198,7 +198,7 @@ def require_free(wanted: Wanted) -> None:
         form.file.require_free(path)
 
 
-def write(report: NightReport, wanted: Wanted) -> list[Path]:
+def write(report: NightReport, wanted: RequestedReports) -> list[Path]:
     """Writes the reports that are wanted, each whole or not at all; returns their paths.
 
     Raises:

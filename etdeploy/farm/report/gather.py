@@ -16,7 +16,7 @@ from etdeploy.farm.report.model import (
     Totals,
     VisitReference,
 )
-from etdeploy.farm.verdicts.model import Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.history.model import Trend
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _VARIES = re.compile(r"\b(0x)?[0-9a-f]{6,}\b|\d+(\.\d+)*")
 def report_of(
     night: NightInfo,
     states: Sequence[VisitState],
-    verdicts: Sequence[Verdict] = (),
+    verdicts: Sequence[PairVerdict] = (),
     quarantined: Mapping[str, str] | None = None,
     trends: Sequence[Trend] = (),
     labels: Mapping[str, str] | None = None,
@@ -64,7 +64,7 @@ def report_of(
     )
 
 
-def trends_of(store: Store, verdicts: Sequence[Verdict]) -> tuple[Trend, ...]:
+def trends_of(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, ...]:
     """The trend of each verdict's series: of the number that is worse, else of the first one.
 
     Raises:
@@ -88,7 +88,7 @@ def _wrong(state: VisitState) -> bool:
     return state.result is not None and state.result.failure is not None
 
 
-def _totals(states: Sequence[VisitState], verdicts: Sequence[Verdict]) -> Totals:
+def _totals(states: Sequence[VisitState], verdicts: Sequence[PairVerdict]) -> Totals:
     standing = Counter(state.standing for state in states)
     kinds = Counter(verdict.kind for verdict in verdicts)
     return Totals(

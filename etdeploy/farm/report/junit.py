@@ -11,7 +11,7 @@ from xml.etree import ElementTree as Xml
 
 from etdeploy.farm.report import words
 from etdeploy.farm.report.model import FailureGroup, NightReport, VisitReference
-from etdeploy.farm.verdicts.model import Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 
 # Tells a later report of the same file from another tool's.
 MARK = "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"etdeploy farm "
@@ -87,7 +87,7 @@ def _worst(told: Sequence[Xml.Element]) -> Iterator[Xml.Element]:
         yield output[0]
 
 
-def _of_verdict(verdict: Verdict) -> Iterator[Xml.Element]:
+def _of_verdict(verdict: PairVerdict) -> Iterator[Xml.Element]:
     lines = [verdict.reason, words.since_text(verdict.since)]
     lines += [f"what to do: {verdict.remedy}"] if verdict.remedy else []
     lines += [f"{each.metric}: {each.kind}: {each.reason}" for each in verdict.findings]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from etdeploy.core.errors import DeviceError, MismatchError, RegressionError
 from etdeploy.core.values import Value
 from etdeploy.farm.model import Health
-from etdeploy.farm.verdicts.model import Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.history.model import Trend
 
 
@@ -123,7 +123,7 @@ class NightReport(Value):
 
     night: NightInfo
     totals: Totals
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[PairVerdict, ...] = ()
     failures: tuple[FailureGroup, ...] = ()
     missed: tuple[FailureGroup, ...] = ()
     devices: tuple[DeviceNight, ...] = ()

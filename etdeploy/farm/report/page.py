@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from etdeploy.core.console import count
 from etdeploy.farm.report import words
 from etdeploy.farm.report.model import FailureGroup, NightReport
-from etdeploy.farm.verdicts.model import Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.history.metrics import title
 from etdeploy.report.html.blocks import (
     BAD,
@@ -92,7 +92,7 @@ def _verdicts(report: NightReport) -> Iterator[Block]:
             )
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+def verdict_table(verdicts: Sequence[PairVerdict]) -> Table:
     """A row for each recipe on each device."""
     rows = []
     for verdict in verdicts:
@@ -107,13 +107,13 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     return table("Verdicts, the worst first", columns, rows, right=columns[3:7])
 
 
-def _why(verdict: Verdict) -> Text:
+def _why(verdict: PairVerdict) -> Text:
     sentences = [verdict.reason, words.since_text(verdict.since), verdict.remedy]
     text = ". ".join(sentence for sentence in sentences if sentence)
     return Text(text, TONES[verdict.kind], f"{verdict.recipe} on {verdict.device}.")
 
 
-def _every(verdict: Verdict) -> Table:
+def _every(verdict: PairVerdict) -> Table:
     rows = [
         [title(each.metric), words.value_text(each), words.change_text(each),
          words.spread_text(each), str(each.nights), Cell(str(each.kind), TONES[each.kind]),

@@ -32,7 +32,7 @@ MOST_TRENDS = 24
 
 
 @dataclass(frozen=True)
-class Seen:
+class NightSnapshot:
     """A night as the history has it.
 
     Attributes:
@@ -125,7 +125,7 @@ def _none_yet(place: HistoryLocation) -> UsageError:
     )
 
 
-def seen(place: HistoryLocation, night: NightInfo) -> Seen:
+def seen(place: HistoryLocation, night: NightInfo) -> NightSnapshot:
     """A night with its visits.
 
     Raises:
@@ -148,7 +148,7 @@ def seen(place: HistoryLocation, night: NightInfo) -> Seen:
         for attempt in visit.attempts
         if attempt.device
     }
-    return Seen(night, states, running, told_apart(names))
+    return NightSnapshot(night, states, running, told_apart(names))
 
 
 def told_apart(names: Mapping[str, str]) -> dict[str, str]:
@@ -165,7 +165,7 @@ def _host_of(identity: str) -> str:
 
 
 def judged(
-    place: HistoryLocation, night: Seen, settings: Settings, trends: int | None = None
+    place: HistoryLocation, night: NightSnapshot, settings: Settings, trends: int | None = None
 ) -> NightReport:
     """The report of a night.
 
@@ -191,7 +191,7 @@ def judged(
 S = TypeVar("S", bound=Shelved)
 
 
-def _shelved(night: Seen, kept: Iterable[S]) -> dict[str, S]:
+def _shelved(night: NightSnapshot, kept: Iterable[S]) -> dict[str, S]:
     """What the shelf has of the night's devices, by their identities there."""
     shelf = tuple(kept)
     return {
@@ -202,7 +202,7 @@ def _shelved(night: Seen, kept: Iterable[S]) -> dict[str, S]:
     }
 
 
-def _and_others(night: Seen, kept: Sequence[S]) -> dict[str, S]:
+def _and_others(night: NightSnapshot, kept: Sequence[S]) -> dict[str, S]:
     """The same, and what it has of devices that the night does not know."""
     own = _shelved(night, kept)
     return {**own, **{e.night_identity: e for e in kept if e not in own.values()}}
@@ -220,7 +220,7 @@ def status_now(place: HistoryLocation, farm: str | None = None) -> Status:
     return _status(place, seen(place, latest[0]))
 
 
-def _status(place: HistoryLocation, night: Seen) -> Status:
+def _status(place: HistoryLocation, night: NightSnapshot) -> Status:
     claims, aside = reservations.active(place), quarantine.all_of(place)
     # Devices that were not measured have no names in the night.
     names = {each.night_identity: each.device for each in (*claims, *aside)}
@@ -249,7 +249,7 @@ def _is_run(place: HistoryLocation, farm: str) -> bool:
 class _Kept:
     """A night that was judged, with what that depends on."""
 
-    seen: Seen
+    seen: NightSnapshot
     aside: tuple[object, ...]
     report: NightReport
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from etdeploy.core.console import count
 from etdeploy.core.layout import table
 from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport
-from etdeploy.farm.verdicts.model import NightFinding, Since, Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import NightFinding, PairVerdict, Since, VerdictKind
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.metrics import HEADLINES, LATENCY, shown, title
 from etdeploy.report.shown import NOTHING, moment, percent
@@ -15,7 +15,7 @@ from etdeploy.report.shown import NOTHING, moment, percent
 _MOST_NAMES = 4
 
 
-def first_number(verdict: Verdict) -> NightFinding | None:
+def first_number(verdict: PairVerdict) -> NightFinding | None:
     """The number that a verdict is about: the worst one, else the one records are compared by."""
     same = [each for each in verdict.findings if each.kind is verdict.kind]
     heads = [each for each in verdict.findings if each.metric in HEADLINES]
@@ -141,7 +141,7 @@ def _verdicts(report: NightReport, width: int | None) -> str:
     return table(columns, rows, right=columns[2:6], width=width)
 
 
-def _why(verdict: Verdict) -> Iterator[str]:
+def _why(verdict: PairVerdict) -> Iterator[str]:
     if verdict.kind not in _BAD and verdict.kind is not VerdictKind.NOT_JUDGED:
         return
     yield f"{verdict.recipe} on {verdict.device}: {verdict.kind}: {verdict.reason}"

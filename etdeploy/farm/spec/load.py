@@ -50,14 +50,14 @@ from etdeploy.farm.spec.model import (
 )
 from etdeploy.farm.spec.written import (
     NAME,
+    EndNotification,
     FarmFile,
     GateValues,
     Group,
     Matrix,
     RecipeEntry,
     ReportFiles,
-    Times,
-    Told,
+    WindowTimes,
     results_problem,
 )
 from etdeploy.recipe.document import FileKind, KeyPath, SourceLocation, read_document
@@ -229,7 +229,7 @@ def _about_nothing(
     raise AssertionError("the entry is about a pair")
 
 
-def _window(written: Times | None, findings: Findings) -> Window | None:
+def _window(written: WindowTimes | None, findings: Findings) -> Window | None:
     if written is None:
         return None
     minutes = {}
@@ -469,12 +469,12 @@ def read_reports(written: ReportFiles, results: Path, findings: Findings) -> Rep
 _SUFFIX = {"html": "html", "markdown": "md", "junit": "xml"}
 
 
-def read_notify(written: Sequence[Told], findings: Findings) -> tuple[Notify, ...]:
+def read_notify(written: Sequence[EndNotification], findings: Findings) -> tuple[Notify, ...]:
     """Who is told; a command that cannot be found would be noticed only in the morning."""
     return tuple(_told(("notify", i), told, findings) for i, told in enumerate(written))
 
 
-def _told(keys: KeyPath, told: Told, findings: Findings) -> Notify:
+def _told(keys: KeyPath, told: EndNotification, findings: Findings) -> Notify:
     command = told.command
     if bool(command) == bool(told.webhook) and not findings.is_bad(keys):
         what = "has both a command and a webhook" if command else "names nobody"

@@ -130,7 +130,7 @@ class Matrix(Section):
     """Pairs that are added, also of those that were taken out."""
 
 
-class Times(Section):
+class WindowTimes(Section):
     """When measurements may begin."""
 
     from_: Annotated[str | None, Takes('a time in quotes, like "22:00"', ())] = Field(
@@ -177,7 +177,7 @@ class ReportFiles(Section):
     """A folder for the dashboard: pages of devices, nights and regressions."""
 
 
-class Told(Section):
+class EndNotification(Section):
     """Somebody who is told at the end of a night: `command` or `webhook`."""
 
     command: Words = ()
@@ -241,7 +241,7 @@ class FarmFile(Section):
     spread: bool = True
     """Whether repeats are spread over the window, so that the spread between runs is known."""
 
-    window: Times | None = None
+    window: WindowTimes | None = None
     """When measurements may begin; by default at any time."""
 
     gates: GateValues = GateValues()
@@ -271,7 +271,7 @@ class FarmFile(Section):
     reports: ReportFiles = ReportFiles()
     """Files that are written at the end of a night."""
 
-    notify: Annotated[tuple[Told, ...], Field(strict=False)] = ()
+    notify: Annotated[tuple[EndNotification, ...], Field(strict=False)] = ()
     """Who is told at the end of a night."""
 
     store: str | None = Field(default=None, min_length=1)

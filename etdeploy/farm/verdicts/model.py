@@ -93,7 +93,7 @@ class Since(Value):
         return "" if same else f"{self.old_revision[:12]}..{self.new_revision[:12]}"
 
 
-class Verdict(Value):
+class PairVerdict(Value):
     """One recipe on one device, judged by the repeats of a night.
 
     Attributes:

@@ -12,7 +12,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
-from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import ORDER, NightFinding, PairVerdict, Since, VerdictKind
 from etdeploy.farm.verdicts.pair import (
     Look,
     Night,
@@ -67,7 +67,7 @@ def judge_night(
     states: Sequence[VisitState],
     farm: Farm,
     files: Mapping[str, Path] | None = None,
-) -> tuple[Verdict, ...]:
+) -> tuple[PairVerdict, ...]:
     """Judges what was measured in a night; a pair that gave no record has no verdict.
 
     Args:
@@ -98,7 +98,7 @@ def judge_night(
     return tuple(sorted(verdicts, key=_badness))
 
 
-def note(store: Store, verdicts: Sequence[Verdict]) -> None:
+def note(store: Store, verdicts: Sequence[PairVerdict]) -> None:
     """Notes in the history what was found, as `etdeploy check` does; for `last-good`.
 
     Raises:
@@ -112,7 +112,7 @@ def note(store: Store, verdicts: Sequence[Verdict]) -> None:
             store.judge(run_id, Judgement.REGRESSED if bad else Judgement.PASSED)
 
 
-def _badness(verdict: Verdict) -> tuple[int, float, str, str]:
+def _badness(verdict: PairVerdict) -> tuple[int, float, str, str]:
     ratios = [f.ratio.median for f in verdict.findings if f.ratio and f.kind is verdict.kind]
     away = max(ratios, default=1.0)
     return ORDER.index(verdict.kind), -away, verdict.recipe, verdict.device
@@ -208,7 +208,7 @@ def _sure(found: Sequence[Look]) -> list[bool]:
 
 def _verdict(
     known: _Known, found: Sequence[Look], discovered: Sequence[bool], farm: Farm
-) -> Verdict:
+) -> PairVerdict:
     pair = known.pair
     reason = known.trouble or (why_not(pair) or _left_out_by_baseline(pair, farm) if pair else "")
     findings: list[NightFinding] = []
@@ -226,7 +226,7 @@ def _verdict(
         kind = VerdictKind.NOT_JUDGED
     bad = [each for each in findings if each.kind is kind and kind in _BAD]
     began = since(pair, bad[0].metric) if pair and bad and bad[0].metric != OUTPUTS else None
-    return Verdict(
+    return PairVerdict(
         recipe=known.recipe, identity=known.identity, device=known.device, series=known.series,
         run_ids=known.run_ids, kind=kind, findings=tuple(findings),
         reason=_reason(kind, findings, reason, left_out(pair) if pair else ""),

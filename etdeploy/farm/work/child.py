@@ -1,8 +1,8 @@
 """An attempt in a separate process: a crash, a hang or a kill of it only ends the attempt.
 
-The child reads one line from stdin, a `Task`, and writes lines to stdout, each a `Said`; the last
-has the ending. So a full disk keeps nothing from being told. It leads a session of its own, and is
-killed with its parent (`core/processes/orphans.py`).
+The child reads one line from stdin, a `ChildTask`, and writes lines to stdout, each a `Said`; the
+last has the ending. So a full disk keeps nothing from being told. It leads a session of its own,
+and is killed with its parent (`core/processes/orphans.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SPEAK_S = 0.5
 _LAST_WORDS = 2000
 
 
-class Task(Value):
+class ChildTask(Value):
     """What the child is to do."""
 
     order: Order
@@ -70,7 +70,7 @@ def run_attempt(
         idle: Called once, when this host's processors have nothing to do for it any more.
     """
     began = time.monotonic()
-    task = Task(order=order, parcel_folder=str(parcel_folder), output=str(output.absolute()))
+    task = ChildTask(order=order, parcel_folder=str(parcel_folder), output=str(output.absolute()))
     heard = _Heard(progress, idle)
 
     def ended(fate: Fate, failure: AttemptFailure) -> AttemptResult:
@@ -126,7 +126,7 @@ class _Heard:
         self.ending = said.ending or self.ending
 
 
-def _followed(task: Task, limit_s: float, heard: _Heard) -> AttemptResult | None:
+def _followed(task: ChildTask, limit_s: float, heard: _Heard) -> AttemptResult | None:
     """Follows a child to its end; None if it did not say how it ended.
 
     Raises:
@@ -173,7 +173,7 @@ def main() -> int:
     """The child; what it is to do comes from stdin."""
     console.open_streams()
     with cancel.trapped_signals():
-        task = Task.model_validate_json(sys.stdin.readline())
+        task = ChildTask.model_validate_json(sys.stdin.readline())
         from etdeploy.farm.work.attempt import attempt
 
         speaker = _Speaker()

@@ -76,7 +76,7 @@ def served(some: Sequence[RecipeDevicePair], everyone: Sequence[RecipeDevicePair
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobSelection:
     """What the command line names.
 
     Attributes:
@@ -140,7 +140,7 @@ def without_repetitions(
 
 
 @contextmanager
-def open_members(wanted: Wanted) -> Iterator[Members]:
+def open_members(wanted: JobSelection) -> Iterator[Members]:
     """Opens each device and makes the jobs; a device that cannot be used is no error here.
 
     Raises:

@@ -16,7 +16,7 @@ from etdeploy.profile.protocol import (
     TraceRequests,
     trace_file,
 )
-from etdeploy.profile.worker.record import MethodRecord, UnreadableError, read_record
+from etdeploy.profile.worker.record import MethodRecord, UnreadableRecordError, read_record
 
 
 def main(arguments: list[str]) -> int:
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         records = [_record(each) for each in requests]
         for number, (request, record) in enumerate(zip(requests, records, strict=True)):
             _read(request, record).save(folder / trace_file(number))
-    except UnreadableError as error:
+    except UnreadableRecordError as error:
         traceback.print_exc()
         TraceFailure(file=str(error.file), message=str(error)).save(folder / FAILURE_FILE)
         return 1

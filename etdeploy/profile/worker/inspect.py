@@ -11,7 +11,7 @@ from executorch.devtools import Inspector
 from executorch.devtools.etrecord import ETRecord
 
 from etdeploy.profile.protocol import Trace, TraceEvent
-from etdeploy.profile.worker.record import MethodRecord, UnreadableError
+from etdeploy.profile.worker.record import MethodRecord, UnreadableRecordError
 
 # The method whose maps the Inspector reads, whichever method was traced.
 _FORWARD = "forward"
@@ -32,7 +32,7 @@ def read_trace(etdump: Path, record: MethodRecord | None) -> Trace:
     try:
         inspector = Inspector(etdump_path=str(etdump), etrecord=_light(record) if record else None)
     except Exception as error:  # of flatc, of json, of the Inspector's own checks
-        raise UnreadableError(etdump, f"the trace cannot be read: {error!r}") from error
+        raise UnreadableRecordError(etdump, f"the trace cannot be read: {error!r}") from error
     blocks = (
         tuple(_event(event) for event in block.events if event.perf_data and event.name != _CALL)
         for block in inspector.event_blocks

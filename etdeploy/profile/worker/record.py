@@ -29,7 +29,7 @@ _LOOP = re.compile(r"higher_order\.(map_impl|while_loop|scan)$")
 _TARGET = re.compile(r"(?:^|\.)ops\.(\w+)\.(\w+)(?:\.\w+)?$")
 
 
-class UnreadableError(Exception):
+class UnreadableRecordError(Exception):
     """A file that is damaged, or not what its name says."""
 
     def __init__(self, file: Path, message: str) -> None:
@@ -66,19 +66,19 @@ def read_record(path: Path, method: str) -> MethodRecord:
         with ZipFile(path) as record:
             names = set(record.namelist())
             if _IDENTIFIER not in names:
-                raise UnreadableError(path, "this is not an ETRecord")
+                raise UnreadableRecordError(path, "this is not an ETRecord")
             graph = next((n for n in (f"{_GRAPH}/{method}", _GRAPH) if n in names), None)
             maps = [_map(record, name, names) for name in (_HANDLES, _DELEGATES, _OUTPUTS)]
             if graph is None or method not in maps[0]:
-                raise UnreadableError(path, f"the ETRecord does not have the method {method}")
+                raise UnreadableRecordError(path, f"the ETRecord does not have the method {method}")
             nodes = json.loads(record.read(graph))["graph_module"]["graph"]["nodes"]
             handles, delegates, outputs = (each.get(method) or {} for each in maps)
             loops = any(_LOOP.search(node["target"]) for node in nodes)
             return MethodRecord(handles, delegates, outputs, _graph(nodes), loops)
     except (BadZipFile, EOFError, OSError, NotImplementedError) as error:
-        raise UnreadableError(path, f"the ETRecord is damaged: {error}") from error
+        raise UnreadableRecordError(path, f"the ETRecord is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableError(path, f"the ETRecord cannot be read: {error!r}") from error
+        raise UnreadableRecordError(path, f"the ETRecord cannot be read: {error!r}") from error
 
 
 def _map(record: ZipFile, name: str, names: set[str]) -> dict[str, Any]:

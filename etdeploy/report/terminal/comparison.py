@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.units import unit_for
 from etdeploy.compare.model import (
+    ComparedRun,
     Comparison,
     OperatorChange,
     OutputDifference,
     Ratio,
-    Side,
     Statistic,
 )
 from etdeploy.core.console import table
@@ -72,7 +72,7 @@ def _sides(comparison: Comparison) -> str:
     return table(columns, rows, right=(median, "starts", "between starts"))
 
 
-def _spread(side: Side) -> str | None:
+def _spread(side: ComparedRun) -> str | None:
     return None if side.spread_percent is None else f"{side.spread_percent:.1f} %"
 
 

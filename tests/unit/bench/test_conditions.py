@@ -7,7 +7,7 @@ from dataclasses import replace
 from etdeploy.bench.conditions import cooldown_notes, disturbances_of, judged, samples_of
 from etdeploy.bench.passes import PassResult, Results
 from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
-from etdeploy.bench.timing.series import Series
+from etdeploy.bench.timing.series import StartSeries
 from etdeploy.bench.watch import Observed
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.recipe.model import Cooldown
@@ -45,16 +45,16 @@ def test_the_states_of_all_passes_are_in_one_line() -> None:
 
 def test_a_load_average_counts_only_where_the_runner_knows_no_better() -> None:
     loaded = make_device(before=DeviceState(load_average=9.0))
-    told = disturbances_of(Series((started(1, Observed()),)), loaded)
+    told = disturbances_of(StartSeries((started(1, Observed()),)), loaded)
     assert [each.kind for each in told] == [DisturbanceKind.BUSY]
-    assert disturbances_of(Series((started(1, Observed(), busy_s=1.0),)), loaded) == ()
+    assert disturbances_of(StartSeries((started(1, Observed(), busy_s=1.0),)), loaded) == ()
 
 
 def test_most_starts_make_the_run_disturbed() -> None:
     busy = Disturbance(kind=DisturbanceKind.BUSY, text="Other work took 1.0 of 2 processors.")
     starts = [started(n, Observed(), busy_s=1.0) for n in (1, 2, 3)]
     disturbed = [replace(start, disturbances=(busy,)) for start in starts[:2]]
-    assert disturbances_of(Series((*disturbed, starts[2])), make_device()) == (busy,)
+    assert disturbances_of(StartSeries((*disturbed, starts[2])), make_device()) == (busy,)
 
 
 def cooled(to_celsius: float, *, reached: bool) -> Observed:

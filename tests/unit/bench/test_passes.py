@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.bench.diagnosis import last_lines, run_error
 from etdeploy.bench.passes import Pass, app_error, app_options, run_pass, runner_arguments
-from etdeploy.bench.timing.sweep import Plan, Threads, plan_for_app, plan_passes
+from etdeploy.bench.timing.sweep import Plan, ThreadCounts, plan_for_app, plan_passes
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import Capabilities, RunOutcome
@@ -92,7 +92,7 @@ def test_short_benchmarks_shorten_every_pass() -> None:
 def test_threads_are_swept_at_the_first_size_and_the_rest_comes_after() -> None:
     sizes = {"long": {"x.0": 9}, "short": {"x.0": 2}}
     recipe = make_recipe(benchmark={"sizes": sizes, "runs": 2, "memory": False})
-    plan = plan_passes(recipe, threads=Threads((1, 4), swept=True))
+    plan = plan_passes(recipe, threads=ThreadCounts((1, 4), swept=True))
     assert [[(p.key, p.size, p.threads) for p in start] for start in plan.starts] == [
         [("timing.threads-1", "long", 1), ("timing.threads-4", "long", 4)],
         [("timing.threads-1.2", "long", 1), ("timing.threads-4.2", "long", 4)],
@@ -101,7 +101,7 @@ def test_threads_are_swept_at_the_first_size_and_the_rest_comes_after() -> None:
         "outputs.threads-1", "outputs.threads-4",
     ]  # fmt: skip
     assert [p.key for p in plan.rest] == ["timing-short", "timing-short.2", "profile"]
-    assert plan_passes(recipe, threads=Threads((1, 4), swept=True), simulated=True).steps == (
+    assert plan_passes(recipe, threads=ThreadCounts((1, 4), swept=True), simulated=True).steps == (
         Pass("timing", 0, 1, outputs=True, size="long", threads=1),
         Pass("timing", 0, 1, outputs=True, size="short", further=True, threads=1),
     )
@@ -115,7 +115,7 @@ def test_a_warm_up_until_steady_is_for_times() -> None:
 
 
 def test_arguments_of_the_timing_pass() -> None:
-    step = plan_passes(make_recipe(), "decode", Threads((3,))).steps[0]
+    step = plan_passes(make_recipe(), "decode", ThreadCounts((3,))).steps[0]
     assert runner_arguments(step) == (
         "--program", "{bundle}/program.pte",
         "--method", "decode",

@@ -17,7 +17,7 @@ from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.plan_text import text
 from etdeploy.core.errors import Blocker, DeviceError, Interrupted, PluginError
 from etdeploy.core.values import Explained
-from etdeploy.graph.explain import Explanation, PlanChange, Task, mermaid
+from etdeploy.graph.explain import ExplainedTask, Explanation, PlanChange, mermaid
 
 Capture = pytest.CaptureFixture[str]
 
@@ -239,8 +239,12 @@ EXPLANATION = Explanation(
         ),
     ),
     tasks=(
-        Task(name="export", value="up to date", reason="nothing changed", title="x", needs=()),
-        Task(name="plan", value="run", reason="after export", title="y", needs=("export",)),
+        ExplainedTask(
+            name="export", value="up to date", reason="nothing changed", title="x", needs=()
+        ),
+        ExplainedTask(
+            name="plan", value="run", reason="after export", title="y", needs=("export",)
+        ),
     ),
     blockers=(Blocker(what="component z", why="it is in no wheel", remedy="Do without."),),
     not_installed=(Blocker(what="git", why="git is missing", remedy="apt-get install git"),),

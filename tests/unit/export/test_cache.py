@@ -12,8 +12,8 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export import cache, needs
-from etdeploy.export.cache import FileDigests, Situation
-from etdeploy.export.protocol import Sources
+from etdeploy.export.cache import ExportContext, FileDigests
+from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 from tests.support.checkpoints import write_checkpoint
@@ -58,13 +58,13 @@ def test_a_program_may_be_that_of_other_rewrites(workspace: Workspace, tmp_path:
         spec = spec_of(model)
         arm = spec.model_copy(update={"rewrites": ("views",)})
         x86 = spec.model_copy(update={"rewrites": ("depthwise", "views")})
-        key = Situation.now(arm, workspace).key(Sources())
-        Situation.now(x86, workspace).remember_other(key, Sources())
+        key = ExportContext.now(arm, workspace).key(ModelSources())
+        ExportContext.now(x86, workspace).remember_other(key, ModelSources())
         assert program_key(x86, workspace) == key
         # Made by itself after all, since the other program was deleted.
-        situation = Situation.now(x86, workspace)
-        own = situation.key(Sources())
-        situation.remember(own, Sources())
+        situation = ExportContext.now(x86, workspace)
+        own = situation.key(ModelSources())
+        situation.remember(own, ModelSources())
         assert program_key(x86, workspace) == own != key
 
 
@@ -148,8 +148,8 @@ class User:
 
     def remember(self) -> str:
         files = {str(p): sha256_file(p) for p in (self.model, self.helper)}
-        sources = Sources(files=files)
-        situation = Situation.now(self.spec, self.workspace)
+        sources = ModelSources(files=files)
+        situation = ExportContext.now(self.spec, self.workspace)
         key = situation.key(sources)
         situation.remember(key, sources)
         return key
@@ -221,9 +221,9 @@ def test_a_file_that_an_argument_names_is_part_of_the_key(
 
 def test_another_version_of_an_imported_package_has_no_known_key(user: User) -> None:
     version = needs.installed_version("pydantic")
-    situation = Situation.now(user.spec, user.workspace)
+    situation = ExportContext.now(user.spec, user.workspace)
     now, before = (
-        Sources(distributions={"pydantic": v})
+        ModelSources(distributions={"pydantic": v})
         for v in (
             version or "",
             "1.0",
@@ -240,13 +240,13 @@ def test_without_code_of_the_user_the_key_does_not_wait_for_the_export(
 ) -> None:
     (tmp_path / "model.pt2").write_bytes(b"1")
     spec = spec_of({"exported": str(tmp_path / "model.pt2")})
-    read = Sources(files={str(tmp_path / "model.pt2"): "digest"}, distributions={"numpy": "2"})
-    assert Situation.now(spec, workspace).key(read) == program_key(spec, workspace)
+    read = ModelSources(files={str(tmp_path / "model.pt2"): "digest"}, distributions={"numpy": "2"})
+    assert ExportContext.now(spec, workspace).key(read) == program_key(spec, workspace)
 
 
 def test_a_damaged_note_is_no_note(user: User) -> None:
     user.remember()
-    Situation.now(user.spec, user.workspace).memory_path.write_text("{")
+    ExportContext.now(user.spec, user.workspace).memory_path.write_text("{")
     assert user.key() is None
 
 
@@ -340,7 +340,9 @@ def test_a_language_model_of_the_hub_is_known_by_its_commit(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     spec = spec_of({"hf": "org/model"})
     assert program_key(spec, workspace) is None
-    made = Situation.now(spec, workspace).key(Sources(commit="1" * 40, files={"x": "of no matter"}))
+    made = ExportContext.now(spec, workspace).key(
+        ModelSources(commit="1" * 40, files={"x": "of no matter"})
+    )
     refs = tmp_path / "models--org--model" / "refs"
     refs.mkdir(parents=True)
     (refs / "main").write_text("1" * 40)
@@ -357,8 +359,8 @@ def test_what_own_operators_read_counts_for_a_language_model_too(
     model = {"hf": "org/model", "revision": "1" * 40}
     spec = spec_of(model, custom_ops=str(tmp_path / "ops.py"))
     assert program_key(spec, workspace) is None
-    situation = Situation.now(spec, workspace)
-    situation.remember("of this commit", Sources(commit="1" * 40))
+    situation = ExportContext.now(spec, workspace)
+    situation.remember("of this commit", ModelSources(commit="1" * 40))
     assert situation.known_key() == "of this commit"
     other = spec_of({**model, "revision": "2" * 40}, custom_ops=str(tmp_path / "ops.py"))
     assert program_key(other, workspace) is None

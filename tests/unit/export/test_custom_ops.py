@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.export.cache import Situation
+from etdeploy.export.cache import ExportContext
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 
@@ -28,5 +28,5 @@ def test_the_program_follows_the_files_content_and_not_its_place(tmp_path: Path)
         path = tmp_path / folder / "ops.py"
         path.parent.mkdir()
         path.write_text(text)
-        keys.append(Situation.now(_spec(path), workspace).first)
+        keys.append(ExportContext.now(_spec(path), workspace).first)
     assert keys[0] == keys[1] != keys[2]

@@ -11,7 +11,7 @@ import pytest
 
 from etdeploy.core.processes.forks import ForkRefusedError, ForkServer
 from etdeploy.core.processes.process import Outcome, Request, fork_server, run
-from etdeploy.export.protocol import Sources
+from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.serve import Preloaded
@@ -179,4 +179,4 @@ def test_what_is_called_like_an_imported_module(tmp_path: Path, entry: str, met:
 def test_what_was_imported_ahead_counts_as_imported_by_the_user() -> None:
     recorder = FileRecorder({"pydantic.main", "torch.nn", "executorch"})
     assert set(recorder.sources().distributions) == {"pydantic"}
-    assert FileRecorder().sources() == Sources()
+    assert FileRecorder().sources() == ModelSources()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.timing.series import Series
+from etdeploy.bench.timing.series import StartSeries
 from etdeploy.report.shown import disturbed_lines, mark
 from etdeploy.report.terminal.runs_table import Row, runs_table
 from etdeploy.report.terminal.summary import summary
@@ -24,7 +24,7 @@ def record(*starts: tuple[Disturbance, ...], whole: tuple[Disturbance, ...] = ()
         replace(make_pass(n, make_results()), disturbances=told)
         for n, told in enumerate(starts, start=1)
     ]
-    return make_record(Series(tuple(passes)), disturbances=whole)
+    return make_record(StartSeries(tuple(passes)), disturbances=whole)
 
 
 def test_a_run_that_nothing_disturbed_has_no_mark() -> None:

@@ -50,11 +50,11 @@ def command(
     """
     from etdeploy.cli.options import named_farm
     from etdeploy.farm.report.end import summary_of
-    from etdeploy.farm.report.files import Wanted, require_free, write
+    from etdeploy.farm.report.files import RequestedReports, require_free, write
     from etdeploy.farm.report.source import find_night, judged, seen
     from etdeploy.farm.report.words import night_text
 
-    wanted = Wanted(html, markdown, junit)
+    wanted = RequestedReports(html, markdown, junit)
     require_free(wanted)
     farm = named_farm(file, store)
     found = find_night(farm.place, night, farm.name)

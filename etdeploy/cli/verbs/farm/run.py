@@ -44,6 +44,6 @@ def command(
     at once: the same command goes on with the night. The exit code is 0 if all is well, 1 if a
     number has become worse, else that of the worst failure.
     """
-    from etdeploy.cli.night import Wish, run_whole
+    from etdeploy.cli.night import RunOptions, run_whole
 
-    run_whole(Wish(file, now, again, output, as_json, quiet))
+    run_whole(RunOptions(file, now, again, output, as_json, quiet))

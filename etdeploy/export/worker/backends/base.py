@@ -13,7 +13,7 @@ import torch
 from etdeploy.backends.registry import backend_named
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import Meanings, fail
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.tracing.trace import SHIFTS
 
@@ -34,7 +34,7 @@ class Traced:
     """
 
     module: torch.nn.Module
-    source: Source
+    source: MethodSource
     program: torch.export.ExportedProgram
     log: Log = field(default_factory=Log)
     original: torch.export.ExportedProgram | None = None

@@ -59,7 +59,7 @@ class _Encoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(0.1 * torch.randn(tokens, width))
-        self.layers = nn.Sequential(*(_Layer(width, heads) for _ in range(layers)))
+        self.layers = nn.Sequential(*(_EncoderLayer(width, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -67,13 +67,13 @@ class _Encoder(nn.Module):
         return features
 
 
-class _Layer(nn.Module):
+class _EncoderLayer(nn.Module):
     """Self-attention and a feed-forward part, each added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = _Attention(width, heads)
+        self.attention = _EncoderAttention(width, heads)
         self.feed_norm = nn.LayerNorm(width)
         self.feed = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
@@ -84,7 +84,7 @@ class _Layer(nn.Module):
         return x + self.feed(self.feed_norm(x))
 
 
-class _Attention(nn.Module):
+class _EncoderAttention(nn.Module):
     """Multi-head attention over the whole sequence."""
 
     def __init__(self, width: int, heads: int) -> None:

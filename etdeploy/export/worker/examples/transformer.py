@@ -64,7 +64,7 @@ class _Decoder(nn.Module):
     def __init__(self, vocabulary: int, width: int, layers: int, heads: int, tokens: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.layers = nn.Sequential(*(_Layer(width, heads, tokens) for _ in range(layers)))
+        self.layers = nn.Sequential(*(_DecoderLayer(width, heads, tokens) for _ in range(layers)))
         self.norm = _RmsNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
@@ -73,13 +73,13 @@ class _Decoder(nn.Module):
         return logits
 
 
-class _Layer(nn.Module):
+class _DecoderLayer(nn.Module):
     """Causal self-attention and a gated feed-forward part, each added to its input."""
 
     def __init__(self, width: int, heads: int, tokens: int) -> None:
         super().__init__()
         self.attention_norm = _RmsNorm(width)
-        self.attention = _Attention(width, heads, tokens)
+        self.attention = _DecoderAttention(width, heads, tokens)
         self.feed_norm = _RmsNorm(width)
         self.feed = _SwiGlu(width, 3 * width)
 
@@ -88,7 +88,7 @@ class _Layer(nn.Module):
         return x + self.feed(self.feed_norm(x))
 
 
-class _Attention(nn.Module):
+class _DecoderAttention(nn.Module):
     """Multi-head attention to the past, with rotary positions."""
 
     cosine: torch.Tensor

@@ -99,7 +99,7 @@ Parts: TypeAlias = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Step:
+class CachePositions:
     """One call of a method.
 
     Attributes:
@@ -124,7 +124,7 @@ class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
 
     is_compileable = True
 
-    def __init__(self, keys: Parts, values: Parts, step: Step, sliding: bool) -> None:
+    def __init__(self, keys: Parts, values: Parts, step: CachePositions, sliding: bool) -> None:
         super().__init__()
         self.keys, self.values, self.step, self.is_sliding = keys, values, step, sliding
         self.places = step.sliding if sliding else step.whole
@@ -169,7 +169,7 @@ class ConvolutionLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
     stay zero.
     """
 
-    def __init__(self, rows: torch.Tensor, back: int, step: Step) -> None:
+    def __init__(self, rows: torch.Tensor, back: int, step: CachePositions) -> None:
         super().__init__()
         self.rows, self.back, self.step = rows, back, step
         self.record_past = True  # a model's own step for one token would write a state in place
@@ -260,7 +260,7 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         """
         whole = self._in_segments(positions, prefix)
         sliding = self.ring.at(positions, self.slots, prefix) if self.ring else whole
-        step = Step(positions, whole, sliding, batched)
+        step = CachePositions(positions, whole, sliding, batched)
         return Cache(layers=[self._layer(i, kind, step) for i, kind in enumerate(self.kinds)])
 
     def _in_segments(self, positions: torch.Tensor, prefix: int) -> Places:
@@ -271,7 +271,7 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         written = tuple(table.index_select(0, positions) for table in tables)
         return Places(written, _first(self.held, sum(self.segments.places[:count])))
 
-    def _layer(self, index: int, kind: str, step: Step) -> Any:
+    def _layer(self, index: int, kind: str, step: CachePositions) -> Any:
         if kind in _ATTENTION:
             sliding = kind == _SLIDING
             count = len((step.sliding if sliding else step.whole).written)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from etdeploy.export.worker.generation.cache import Buffers, bounds_of
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.generation import Attention, GenerationMethod
 
@@ -78,7 +78,9 @@ def _methods(bounds: Sequence[int], tokens: int, fixed: bool) -> Iterator[Genera
             )
 
 
-def source_of(method: GenerationMethod, model: Any, cache: Buffers, *, batched: bool) -> Source:
+def source_of(
+    method: GenerationMethod, model: Any, cache: Buffers, *, batched: bool
+) -> MethodSource:
     """What the method is traced from."""
     module = CachePrefixMethod(model, cache, method.capacity, batched=batched)
     length = method.max_tokens
@@ -88,4 +90,4 @@ def source_of(method: GenerationMethod, model: Any, cache: Buffers, *, batched: 
     shapes = None
     if method.dynamic:
         shapes = ({1: torch.export.Dim("tokens", min=2, max=length)}, None)
-    return Source(module.eval(), inputs, shapes)
+    return MethodSource(module.eval(), inputs, shapes)

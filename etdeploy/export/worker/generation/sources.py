@@ -13,7 +13,7 @@ from etdeploy.export.worker.generation import experts
 from etdeploy.export.worker.generation.attention import GROUPED, KERNEL, WHOLE, register
 from etdeploy.export.worker.generation.cache import Buffers, MisfitError, bounds_of, probed
 from etdeploy.export.worker.generation.methods import CachePrefixMethod, methods_for, source_of
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import Attention, GenerationMethod
 
@@ -45,7 +45,7 @@ class GenerationSources:
         notes: Sentences for the user.
     """
 
-    sources: dict[str, Source]
+    sources: dict[str, MethodSource]
     methods: tuple[GenerationMethod, ...]
     path: Path
     path_reason: str

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.hashing import sha256_file, stamp
-from etdeploy.export.protocol import Sources
+from etdeploy.export.protocol import ModelSources
 from etdeploy.export.worker.failures import OUR_PACKAGE, system_folders
 
 _SYSTEM = ("/proc", "/sys", "/dev")
@@ -64,13 +64,13 @@ class FileRecorder:
             self._recording = recording
             self._ignored |= {module, *(set(sys.modules) - before)}
 
-    def sources(self) -> Sources:
+    def sources(self) -> ModelSources:
         """What was read, with current digests."""
         files = {name: _digest(name, seen) for name, seen in self._opened.items()}
         for path in self._module_files():
             files.setdefault(str(path), sha256_file(path))
         present = {name: digest for name, digest in files.items() if digest}
-        return Sources(
+        return ModelSources(
             files=dict(sorted(present.items())), distributions=_distributions(self._modules)
         )
 

@@ -31,7 +31,7 @@ from etdeploy.program.folder import FORWARD
 
 
 @dataclass(frozen=True)
-class Source:
+class MethodSource:
     """A method of the program: a model with what torch.export needs to trace it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
-def load_sources(spec: ExportSpec) -> dict[str, Source]:
+def load_sources(spec: ExportSpec) -> dict[str, MethodSource]:
     """Loads or makes the model.
 
     Returns:
@@ -107,7 +107,7 @@ def _seed(seed: int) -> None:
     random.seed(seed)
 
 
-def _from_example(spec: ExportSpec) -> Source:
+def _from_example(spec: ExportSpec) -> MethodSource:
     make = EXAMPLES[spec.example or ""]
     check_arguments(make, spec.arguments, f"the example {spec.example}")
     try:
@@ -116,12 +116,12 @@ def _from_example(spec: ExportSpec) -> Source:
         raise fail(
             "arguments", f"the example {spec.example} refuses its arguments: {error}"
         ) from error
-    return Source(
+    return MethodSource(
         example.module.eval(), ExampleInputs(example.inputs), calibration=example.calibration
     )
 
 
-def _from_exported(path: Path) -> Source:
+def _from_exported(path: Path) -> MethodSource:
     program = load_exported(path)
     if program.example_inputs is None:
         raise fail(
@@ -133,7 +133,7 @@ def _from_exported(path: Path) -> Source:
     inputs, keywords = program.example_inputs
     module = program.module()
     shapes = _open_shapes(program, module)
-    return Source(module, ExampleInputs(tuple(inputs), keywords), shapes, exported=program)
+    return MethodSource(module, ExampleInputs(tuple(inputs), keywords), shapes, exported=program)
 
 
 def _open_shapes(program: torch.export.ExportedProgram, module: torch.nn.Module) -> Any:
@@ -160,7 +160,7 @@ def _open_shapes(program: torch.export.ExportedProgram, module: torch.nn.Module)
     return by_parameter(module, ExampleInputs(args, keywords))
 
 
-def _from_factory(spec: ExportSpec) -> dict[str, Source]:
+def _from_factory(spec: ExportSpec) -> dict[str, MethodSource]:
     if spec.python is None:
         raise ValueError("the spec names no model source")
     factory = load_function(spec.python, "model.python")
@@ -175,7 +175,7 @@ def _from_factory(spec: ExportSpec) -> dict[str, Source]:
     for module in modules:
         module.eval()
     return {
-        key: Source(method_of(each.module, key), each.inputs, each.dynamic_shapes)
+        key: MethodSource(method_of(each.module, key), each.inputs, each.dynamic_shapes)
         for key, each in found.items()
     }
 

@@ -13,7 +13,7 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import (
     ExampleInputs,
     by_parameter,
@@ -70,7 +70,7 @@ class Calibration:
     """
 
     spec: ExportSpec
-    source: Source
+    source: MethodSource
     traced: torch.export.ExportedProgram
     ranges: dict[str, Range] = field(default_factory=dict)
 

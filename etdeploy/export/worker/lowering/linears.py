@@ -18,7 +18,7 @@ from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import WorkerError, blaming, fail
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.overrides import first_match
 from etdeploy.export.worker.lowering.scales import Activations, all_quantized_in_groups
 
@@ -45,7 +45,7 @@ class Layer(Generic[L]):
 
 
 def layers_of(
-    spec: ExportSpec, sources: Mapping[str, Source], kind: type[L]
+    spec: ExportSpec, sources: Mapping[str, MethodSource], kind: type[L]
 ) -> tuple[Layer[L], ...]:
     """The layers of a kind, each once."""
     found: dict[int, tuple[L, list[str]]] = {}
@@ -90,7 +90,7 @@ Linears = Sequence[Layer[torch.nn.Linear]]
 
 
 @dataclass(frozen=True)
-class Wish:
+class LayerQuantization:
     """How a linear layer is to be quantised.
 
     Attributes:
@@ -132,7 +132,10 @@ _FINER: Mapping[str, Callable[[Any, Layer[torch.nn.Linear]], bool]] = {
 
 
 def quantize_linears(
-    spec: ExportSpec, sources: Mapping[str, Source], linears: Linears, activations: Activations
+    spec: ExportSpec,
+    sources: Mapping[str, MethodSource],
+    linears: Linears,
+    activations: Activations,
 ) -> Iterator[str]:
     """Quantises the linear layers that fit, in place; yields sentences for the user.
 
@@ -170,7 +173,7 @@ def quantize_linears(
 
 
 def _finer_parts(
-    spec: ExportSpec, sources: Mapping[str, Source], linears: Linears
+    spec: ExportSpec, sources: Mapping[str, MethodSource], linears: Linears
 ) -> dict[str, str]:
     """The parts of layers that have 8 bits where nothing else is said, by the layers' names."""
     mixed = {str(spec.quantization), _EIGHT_BITS} <= {*backend_named(str(spec.backend)).overrides}
@@ -185,15 +188,15 @@ def _finer_parts(
     }
 
 
-def _wish(spec: ExportSpec, layer: Layer[Any], finer: Mapping[str, str]) -> Wish:
+def _wish(spec: ExportSpec, layer: Layer[Any], finer: Mapping[str, str]) -> LayerQuantization:
     found = first_match(spec, layer.paths)
     if found is None and layer.name in finer:
-        return Wish(_EIGHT_BITS, None, finer=finer[layer.name])
+        return LayerQuantization(_EIGHT_BITS, None, finer=finer[layer.name])
     pattern, scheme = found or (None, str(spec.quantization))
     if scheme not in GROUPED_SCHEMES:
-        return Wish(scheme, None, pattern)
+        return LayerQuantization(scheme, None, pattern)
     size = spec.group_size or DEFAULT_GROUP_SIZE
-    return Wish(scheme, spec.override_groups.get(pattern or "", size), pattern)
+    return LayerQuantization(scheme, spec.override_groups.get(pattern or "", size), pattern)
 
 
 def _is_of_attention(layer: torch.nn.Linear) -> bool:
@@ -201,13 +204,13 @@ def _is_of_attention(layer: torch.nn.Linear) -> bool:
     return isinstance(layer, torch.nn.modules.linear.NonDynamicallyQuantizableLinear)
 
 
-def _fits(layer: torch.nn.Linear, wish: Wish, outputs: int) -> bool:
+def _fits(layer: torch.nn.Linear, wish: LayerQuantization, outputs: int) -> bool:
     if wish.group_size is None:
         return True
     return bool(layer.in_features % wish.group_size == 0 and layer.out_features % outputs == 0)
 
 
-def _apply(wish: Wish, layers: Linears, activations: Activations) -> None:
+def _apply(wish: LayerQuantization, layers: Linears, activations: Activations) -> None:
     """Quantises the weights of layers in place."""
     from torchao.quantization.granularity import PerAxis
     from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
@@ -227,7 +230,7 @@ def _apply(wish: Wish, layers: Linears, activations: Activations) -> None:
             layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
 
 
-def _convolutions(sources: Mapping[str, Source]) -> int:
+def _convolutions(sources: Mapping[str, MethodSource]) -> int:
     modules = (m for source in sources.values() for m in source.module.modules())
     return len({id(m) for m in modules if isinstance(m, torch.nn.modules.conv._ConvNd)})
 
@@ -250,7 +253,7 @@ def _override_notes(spec: ExportSpec, chosen: Counter[str | None]) -> Iterator[s
         yield f"Quantised with {spec.quantization}, except: {', '.join(parts)}."
 
 
-def _finer_notes(wishes: Mapping[str, Wish]) -> Iterator[str]:
+def _finer_notes(wishes: Mapping[str, LayerQuantization]) -> Iterator[str]:
     parts = Counter(wish.finer for wish in wishes.values() if wish.finer)
     if parts:
         listed = " and ".join(f"{part} ({count(n, 'layer')})" for part, n in parts.items())

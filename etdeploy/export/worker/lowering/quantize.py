@@ -33,7 +33,7 @@ from etdeploy.export.worker.failures import (
     of_method,
 )
 from etdeploy.export.worker.loading.returned import as_call
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.calibration import Calibration, Range
 from etdeploy.export.worker.lowering.linears import (
     DEFAULT_GROUP_SIZE,
@@ -84,7 +84,7 @@ class Quantized:
 
 def quantize(
     spec: ExportSpec,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, MethodSource],
     log: Log | None = None,
     activations: Activations | None = None,
 ) -> dict[str, Quantized]:
@@ -160,13 +160,15 @@ def _counted(layers: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({places} x)" for name, places in layers.items())
 
 
-def _traced(spec: ExportSpec, source: Source) -> torch.export.ExportedProgram:
+def _traced(spec: ExportSpec, source: MethodSource) -> torch.export.ExportedProgram:
     return source.exported or trace(
         source.module, source.inputs, source.dynamic_shapes, strict=spec.strict
     )
 
 
-def _pt2e(spec: ExportSpec, source: Source, traced: torch.export.ExportedProgram) -> Quantized:
+def _pt2e(
+    spec: ExportSpec, source: MethodSource, traced: torch.export.ExportedProgram
+) -> Quantized:
     """Post-training quantisation of the exported graph."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
@@ -189,7 +191,7 @@ def _pt2e(spec: ExportSpec, source: Source, traced: torch.export.ExportedProgram
     return Quantized(module, notes, samples, calibration.misfits)
 
 
-def _calibration_notes(spec: ExportSpec, source: Source, samples: int) -> tuple[str, ...]:
+def _calibration_notes(spec: ExportSpec, source: MethodSource, samples: int) -> tuple[str, ...]:
     if spec.calibration:
         return (f"{samples} calibration inputs of {spec.calibration} set the ranges.",)
     if source.calibration:
@@ -253,7 +255,7 @@ def _checked(samples: Iterable[Any]) -> Iterable[ExampleInputs]:
 
 
 def quantize_layers(
-    spec: ExportSpec, sources: Mapping[str, Source], activations: Activations
+    spec: ExportSpec, sources: Mapping[str, MethodSource], activations: Activations
 ) -> tuple[str, ...]:
     """Quantises what the spec says; returns sentences for the user.
 
@@ -281,7 +283,7 @@ def _store_computed_weight(layer: torch.nn.Linear) -> None:
 
 def _quantized(
     spec: ExportSpec,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, MethodSource],
     linears: Sequence[Layer[torch.nn.Linear]],
     tables: Sequence[Layer[torch.nn.Embedding]],
     activations: Activations,

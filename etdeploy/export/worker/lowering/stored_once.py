@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
+from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, FlatbufferTable
 from etdeploy.program.pte import PteFile, map_pte
 
 # Slots of schema/program.fbs.
@@ -96,7 +96,7 @@ class _Layout:
     moved: Mapping[int, int]
 
 
-def _segments(root: Table) -> list[_Segment]:
+def _segments(root: FlatbufferTable) -> list[_Segment]:
     return [
         _Segment(table.uint64(_OFFSET), table.uint64(_SIZE), table.position(_OFFSET))
         for table in root.tables(_SEGMENTS)
@@ -109,7 +109,7 @@ def _side_by_side(segments: list[_Segment]) -> bool:
 
 
 def _moved(
-    root: Table, segments: list[_Segment], pte: PteFile, least_bytes: int
+    root: FlatbufferTable, segments: list[_Segment], pte: PteFile, least_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Segments of named data, by index, with where equal constants are among the constants."""
     table = root.table(_CONSTANT_SEGMENT)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 
 _aten = torch.ops.aten
 
 
-def silu_as_product(program: Program, told: Told) -> None:
+def silu_as_product(program: Program, told: RewriteLog) -> None:
     """Replaces every SiLU; in place."""
     order = {node: index for index, node in enumerate(program.graph.nodes)}
     for node in list(program.graph.nodes):
@@ -56,7 +56,7 @@ def _is_view(node: torch.fx.Node) -> bool:
 _IMAGE = 4
 
 
-def prelu_as_relus(program: Program, told: Told) -> None:
+def prelu_as_relus(program: Program, told: RewriteLog) -> None:
     """Replaces every one of 32-bit floats that is of no image; in place."""
     for node in list(program.graph.nodes):
         if node.target is not _aten.prelu.default:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
 from etdeploy.export.worker.tracing.structure import fixed_size
 
@@ -26,7 +26,7 @@ _aten = torch.ops.aten
 _LEAST = torch.finfo(torch.float32).min / 2
 
 
-def plain_attention(program: Program, told: Told) -> None:
+def plain_attention(program: Program, told: RewriteLog) -> None:
     """Replaces every scaled_dot_product_attention of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         if node.target is not _aten.scaled_dot_product_attention.default:

@@ -33,13 +33,13 @@ class Log:
     applied: Counter[str] = field(default_factory=Counter)
     left: Counter[tuple[str, str, str | None, int | None]] = field(default_factory=Counter)
 
-    def of(self, name: str) -> Told:
+    def of(self, name: str) -> RewriteLog:
         """Where one rewrite tells what it does."""
-        return Told(self, name)
+        return RewriteLog(self, name)
 
 
 @dataclass(frozen=True)
-class Told:
+class RewriteLog:
     """The part of the log that is one rewrite's."""
 
     log: Log
@@ -56,7 +56,7 @@ class Told:
 
 
 # Changes a program in place.
-Rewrite = Callable[[Program, Told], None]
+Rewrite = Callable[[Program, RewriteLog], None]
 
 
 class Writer:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
-from etdeploy.export.worker.rewrites.base import Program, Told, constant
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, constant
 
 _aten = torch.ops.aten
 _MOST_BYTES = 4 << 20
@@ -35,12 +35,12 @@ def constant_of(program: Program, node: Any) -> torch.Tensor | None:
     return _given(program, node) if node.op == "placeholder" else None
 
 
-def folded_scalars(program: Program, told: Told) -> None:
+def folded_scalars(program: Program, told: RewriteLog) -> None:
     """The same in ExecuTorch's own graph, which converts each number to the type of a tensor."""
     folded_constants(program, told, _SCALARS_BYTES)
 
 
-def folded_constants(program: Program, told: Told, most_bytes: int = _MOST_BYTES) -> None:
+def folded_constants(program: Program, told: RewriteLog, most_bytes: int = _MOST_BYTES) -> None:
     """Replaces operators whose inputs are all constant by what they give; in place.
 
     Args:

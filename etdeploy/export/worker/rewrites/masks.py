@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
 from etdeploy.export.worker.tracing.structure import fixed_sizes
 
@@ -39,7 +39,7 @@ class _Hidden:
     fill: float
 
 
-def masks_as_products(program: Program, told: Told) -> None:
+def masks_as_products(program: Program, told: RewriteLog) -> None:
     """Replaces those of 32-bit floats whose mask is constant or smaller; in place."""
     for node in list(program.graph.nodes):
         if node.target not in (*_WHERES, *_FILLS):

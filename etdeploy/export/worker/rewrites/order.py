@@ -14,7 +14,7 @@ from etdeploy.export.worker.failures import blaming
 from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.rewrites.activations import prelu_as_relus, silu_as_product
 from etdeploy.export.worker.rewrites.attention import plain_attention
-from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite, Told
+from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite, RewriteLog
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
 from etdeploy.export.worker.rewrites.images.depthwise import depthwise_strips, has_large_depthwise
 from etdeploy.export.worker.rewrites.images.patches import patches_as_views
@@ -30,7 +30,7 @@ from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_sli
 from etdeploy.export.worker.rewrites.views import plain_views
 
 
-def _norms(program: Program, told: Told) -> None:
+def _norms(program: Program, told: RewriteLog) -> None:
     group_norms_as_products(program, told)
     norms_as_products(program, told)
 

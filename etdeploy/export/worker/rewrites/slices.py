@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
 _aten = torch.ops.aten
@@ -21,7 +21,7 @@ _RANK = 6
 _MOST_FLIPPED = 64
 
 
-def rolls_as_slices(program: Program, told: Told) -> None:
+def rolls_as_slices(program: Program, told: RewriteLog) -> None:
     """Replaces every roll of floats by its two parts, exchanged; in place.
 
     ExecuTorch's own form looks up each index.
@@ -45,7 +45,7 @@ def rolls_as_slices(program: Program, told: Told) -> None:
     program.graph_module.recompile()
 
 
-def parts_as_slices(program: Program, told: Told) -> None:
+def parts_as_slices(program: Program, told: RewriteLog) -> None:
     """Replaces every select_copy, split and short flip of known sizes; in place."""
     from executorch.exir.dialects._ops import ops
 
@@ -63,7 +63,7 @@ def parts_as_slices(program: Program, told: Told) -> None:
     program.graph_module.recompile()
 
 
-def _select(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
+def _select(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
     x, dim, index = _three(*node.args[:3])
     size = fixed_size(x.meta["val"].shape[dim])
     shape = fixed_sizes(node.meta["val"].shape)
@@ -76,7 +76,7 @@ def _select(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> Non
     told.applied()
 
 
-def _split(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
+def _split(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
     x, sizes, dim = _three(*node.args)
     fixed = fixed_sizes(sizes)
     if None in fixed or not _is_taken(x):
@@ -93,7 +93,7 @@ def _split(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None
     told.applied()
 
 
-def _stride(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
+def _stride(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
     """Every n-th value: of a dimension that is divided into two, one place of the second."""
     given = bound(node)
     x, dim, step = given["self"], given["dim"], given["step"]
@@ -119,7 +119,7 @@ def _stride(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> Non
     told.applied()
 
 
-def _flip(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
+def _flip(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
     """Of a few values, as of the steps of a recurrent layer that goes both ways."""
     given = bound(node)
     x, dims = given["self"], given["dims"]

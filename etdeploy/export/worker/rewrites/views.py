@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from etdeploy.export.worker.rewrites.base import Program, Told
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog
 from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _COPIES = ("clone", "_clone_dim_order", "alias_copy", "detach_copy", "lift_fresh_copy")
@@ -20,7 +20,7 @@ _ARITHMETIC = ("add", "sub", "mul", "div")
 _VIEWS = ("view_copy", "squeeze_copy", "unsqueeze_copy")
 
 
-def plain_views(program: Program, told: Told) -> None:
+def plain_views(program: Program, told: RewriteLog) -> None:
     """Makes every change of shape a view_copy, with -1 for its symbolic size; in place.
 
     Two symbolic sizes stay: one -1 cannot stand for both.

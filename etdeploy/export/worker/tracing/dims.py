@@ -10,7 +10,7 @@ import torch
 
 from etdeploy.core.console import count
 from etdeploy.export.worker.failures import described, fail
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import (
     KeyPath,
     by_parameter,
@@ -47,7 +47,7 @@ class RequestedDim:
     asked: Any
 
 
-def requested_dims(source: Source) -> Iterator[RequestedDim]:
+def requested_dims(source: MethodSource) -> Iterator[RequestedDim]:
     """Every dimension that the source's dynamic shapes leave open."""
     shapes = shapes_by_parameter(source.module, source.inputs, source.dynamic_shapes)
     inputs = by_parameter(source.module, source.inputs)
@@ -80,7 +80,7 @@ def _is_open(asked: Any) -> bool:
     return getattr(getattr(asked, "type", asked), "name", "") != "STATIC"
 
 
-def fixed_notes(source: Source, traced: torch.export.ExportedProgram) -> Iterator[str]:
+def fixed_notes(source: MethodSource, traced: torch.export.ExportedProgram) -> Iterator[str]:
     """A sentence for each dimension that was to be dynamic and has the example's size only."""
     values = input_values(traced)
     for asked in requested_dims(source):
@@ -92,7 +92,7 @@ def fixed_notes(source: Source, traced: torch.export.ExportedProgram) -> Iterato
             )
 
 
-def check_numbers(source: Source, traced: torch.export.ExportedProgram) -> None:
+def check_numbers(source: MethodSource, traced: torch.export.ExportedProgram) -> None:
     """Raises when the dynamic shapes leave a number open.
 
     ExecuTorch writes None in its place, so that the program cannot be given one.

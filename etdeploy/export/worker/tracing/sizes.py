@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
 from etdeploy.export.worker.loading.returned import as_call
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.loading.user_code import load_function
 from etdeploy.export.worker.tracing.dims import RequestedDim, requested_dims
 from etdeploy.export.worker.tracing.structure import ExampleInputs, fixed_size, input_values
@@ -43,7 +43,7 @@ class SizedCall:
 
 
 def sized_calls(
-    spec: ExportSpec, source: Source, traced: torch.export.ExportedProgram
+    spec: ExportSpec, source: MethodSource, traced: torch.export.ExportedProgram
 ) -> Iterator[SizedCall]:
     """The inputs of every size that the recipe names.
 
@@ -82,7 +82,7 @@ def _drawn(leaf: Any, shape: tuple[int, ...], generator: torch.Generator) -> Any
     return values[places.flatten()].reshape(shape)
 
 
-def _from_function(spec: ExportSpec, name: str, source: Source) -> ExampleInputs:
+def _from_function(spec: ExportSpec, name: str, source: MethodSource) -> ExampleInputs:
     if spec.inputs is None:
         raise ValueError("the spec names no function for inputs")
     function = load_function(spec.inputs, "benchmark.inputs")
@@ -168,7 +168,7 @@ class Shapes:
         inputs: The example's, by name.
     """
 
-    def __init__(self, source: Source, traced: torch.export.ExportedProgram) -> None:
+    def __init__(self, source: MethodSource, traced: torch.export.ExportedProgram) -> None:
         self.inputs = flat_inputs(source.module, source.inputs)
         self._asked = list(requested_dims(source))
         self._values = input_values(traced)

@@ -9,7 +9,7 @@ from etdeploy.core.values import Kind, Value
 from etdeploy.history.metrics import title
 
 
-class Side(Kind):
+class CandidateSide(Kind):
     """What a candidate turned out to be."""
 
     GOOD = "good"
@@ -30,7 +30,7 @@ class Candidate(Value):
     label: str
 
 
-class Step(Value):
+class BisectStep(Value):
     """A candidate that was tried.
 
     Attributes:
@@ -43,7 +43,7 @@ class Step(Value):
     """
 
     candidate: Candidate
-    side: Side
+    side: CandidateSide
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -70,7 +70,7 @@ class Bisection(Value):
     good: Candidate
     bad: Candidate
     ratio: float
-    steps: tuple[Step, ...]
+    steps: tuple[BisectStep, ...]
     first_bad: tuple[Candidate, ...]
     last_good: Candidate
 
@@ -82,8 +82,8 @@ def bisection_text(found: Bisection, width: int | None = None) -> str:
 
 def _lines(found: Bisection, width: int | None) -> Iterator[str]:
     ends = (
-        Step(candidate=found.good, side=Side.GOOD, ratio=1.0),
-        Step(candidate=found.bad, side=Side.BAD, ratio=found.ratio),
+        BisectStep(candidate=found.good, side=CandidateSide.GOOD, ratio=1.0),
+        BisectStep(candidate=found.bad, side=CandidateSide.BAD, ratio=found.ratio),
     )
     rows = [
         [step.candidate.label, str(step.side), _ratio(step), step.reason or None]
@@ -102,7 +102,7 @@ def _lines(found: Bisection, width: int | None) -> Iterator[str]:
     yield what
 
 
-def _ratio(step: Step) -> str | None:
+def _ratio(step: BisectStep) -> str | None:
     if step.ratio is None:
         return None
     between = "" if step.low is None else f" ({step.low:.3f} to {step.high:.3f})"

@@ -24,7 +24,7 @@ from etdeploy.core.errors import (
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.layout import cut
 from etdeploy.core.values import Value
-from etdeploy.farm.verdicts.bisect.model import Bisection, Candidate, Side, Step
+from etdeploy.farm.verdicts.bisect.model import Bisection, BisectStep, Candidate, CandidateSide
 from etdeploy.history.metrics import metrics_of
 from etdeploy.recipe.load import LoadedRecipe
 
@@ -60,7 +60,7 @@ class Asked:
     candidates: tuple[Candidate, ...]
     device: str
     metric: str | None = None
-    known: tuple[Step, ...] = ()
+    known: tuple[BisectStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class _Tools:
     opened: Opened
     measure: Measure
     tell: Tell
-    kept: Callable[[Step], None]
+    kept: Callable[[BisectStep], None]
 
 
 def bisect(
-    asked: Asked, opened: Opened, measure: Measure, tell: Tell, kept: Callable[[Step], None]
+    asked: Asked, opened: Opened, measure: Measure, tell: Tell, kept: Callable[[BisectStep], None]
 ) -> Bisection:
     """Finds the first candidate that is worse.
 
@@ -143,7 +143,7 @@ def _whole(
 
 def _tried(
     asked: Asked, candidate: Candidate, reference: LoadedRecipe, whole: Ratio, tools: _Tools
-) -> Step:
+) -> BisectStep:
     """A candidate, measured until it is sure to be nearer to good or to bad.
 
     Raises:
@@ -165,7 +165,9 @@ def _tried(
         if error.exit_code in _ENDS or isinstance(error, Interrupted):
             raise
         why = cut(" ".join(error.message.split()), _LONGEST)
-        return Step(candidate=candidate, side=Side.SKIPPED, reason=f"{error.kind}: {why}")
+        return BisectStep(
+            candidate=candidate, side=CandidateSide.SKIPPED, reason=f"{error.kind}: {why}"
+        )
     return _step(candidate, ratio_of(pairs, asked.metric), whole, ids)
 
 
@@ -185,16 +187,16 @@ def _is_sure(found: Ratio, whole: Ratio) -> bool:
     return found.low > _middle(whole) or found.high < _middle(whole)
 
 
-def _step(candidate: Candidate, found: Ratio, whole: Ratio, ids: Sequence[str]) -> Step:
-    side = Side.BAD if found.median > _middle(whole) else Side.GOOD
+def _step(candidate: Candidate, found: Ratio, whole: Ratio, ids: Sequence[str]) -> BisectStep:
+    side = CandidateSide.BAD if found.median > _middle(whole) else CandidateSide.GOOD
     reason = "" if _is_sure(found, whole) else "nearer to it, but that may be chance"
-    return Step(
+    return BisectStep(
         candidate=candidate, side=side, ratio=found.median, low=found.low, high=found.high,
         reason=reason, run_ids=tuple(ids),
     )  # fmt: skip
 
 
-def _told(step: Step) -> str:
+def _told(step: BisectStep) -> str:
     ratio = "" if step.ratio is None else f", {step.ratio:.3f} times as much as good"
     why = f" ({step.reason})" if step.reason else ""
     return f"{step.side}: {step.candidate.label}{ratio}{why}"
@@ -260,7 +262,7 @@ def _exact(pairs: Sequence[tuple[float, float]]) -> Ratio:
     return Ratio(median=value, low=value, high=value)
 
 
-Tried = Mapping[str, Step]
+Tried = Mapping[str, BisectStep]
 
 
 def bounds(candidates: Sequence[Candidate], tried: Tried) -> tuple[int, int]:
@@ -272,8 +274,8 @@ def bounds(candidates: Sequence[Candidate], tried: Tried) -> tuple[int, int]:
             good one.
     """
     sides = [tried[each.id].side if each.id in tried else None for each in candidates]
-    bad = next((i for i in range(1, len(sides)) if sides[i] is Side.BAD), len(sides) - 1)
-    good = next((i for i in range(bad - 1, 0, -1) if sides[i] is Side.GOOD), 0)
+    bad = next((i for i in range(1, len(sides)) if sides[i] is CandidateSide.BAD), len(sides) - 1)
+    good = next((i for i in range(bad - 1, 0, -1) if sides[i] is CandidateSide.GOOD), 0)
     return good, bad
 
 
@@ -309,7 +311,7 @@ class BisectState(Value):
 
     good: Candidate
     bad: Candidate
-    steps: tuple[Step, ...] = ()
+    steps: tuple[BisectStep, ...] = ()
 
 
 def file_of(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) -> Path:
@@ -326,13 +328,13 @@ def file_of(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) 
     return output / f"bisect-{digest_json(named)[:_LENGTH]}.json"
 
 
-def steps_in(file: Path) -> tuple[Step, ...]:
+def steps_in(file: Path) -> tuple[BisectStep, ...]:
     """The steps that are done; none where there is no such file."""
     kept = BisectState.load_or_none(file)
     return kept.steps if kept else ()
 
 
-def add(file: Path, asked: Asked, step: Step) -> None:
+def add(file: Path, asked: Asked, step: BisectStep) -> None:
     """Adds a step."""
     kept = BisectState(
         good=asked.candidates[0], bad=asked.candidates[-1], steps=(*steps_in(file), step)

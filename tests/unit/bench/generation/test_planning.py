@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from etdeploy.bench.measure import plan_generation
-from etdeploy.bench.timing.sweep import Plan, Threads
+from etdeploy.bench.timing.sweep import Plan, ThreadCounts
 from tests.support.text_values import make_expected, make_generation, make_loaded, make_work
 
 
 def _plan(simulated: bool = False, texts: int = 0, **benchmark: Any) -> Plan:
     recipe = make_loaded(benchmark=benchmark).recipe
     work = make_work(generation=make_generation(expected=(make_expected(),) * texts))
-    return plan_generation(recipe, work, Threads((3,)), simulated=simulated)
+    return plan_generation(recipe, work, ThreadCounts((3,)), simulated=simulated)
 
 
 def test_starts_are_followed_by_the_memory_and_the_traces() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation.work import Work, WorkPoint, refuse_early, work_of
+from etdeploy.bench.generation.work import GenerationWorkload, WorkPoint, refuse_early, work_of
 from etdeploy.core.errors import UsageError
 from tests.support.text_values import make_generation, make_loaded, make_work
 
 
-def _work(grid: dict[str, Any] | None = None, **benchmark: Any) -> Work:
+def _work(grid: dict[str, Any] | None = None, **benchmark: Any) -> GenerationWorkload:
     loaded = make_loaded(benchmark={"generation": grid or {}, **benchmark})
     return work_of(loaded, make_generation(), Path())
 

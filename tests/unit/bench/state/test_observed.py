@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.bench import watch as watch_module
-from etdeploy.bench.watch import MOST_SAMPLES, Observed, Watch
+from etdeploy.bench.watch import MOST_SAMPLES, DeviceWatch, Observed
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import silent
 from etdeploy.devices.base import DeviceState, TimedState
@@ -34,7 +34,7 @@ _DURING = (TimedState(1.0, DeviceState(battery_percent=50)),)
 
 def test_a_timed_pass_is_looked_at_before_and_after() -> None:
     device = Asked()
-    watch = Watch(device, _BEFORE, None, silent)
+    watch = DeviceWatch(device, _BEFORE, None, silent)
     first = watch.open(timed=True).ended(_DURING)
     second = watch.open(timed=True).ended(())
     assert (first.before, first.after) == (
@@ -50,14 +50,14 @@ def test_a_timed_pass_is_looked_at_before_and_after() -> None:
 
 def test_other_passes_are_not_looked_at() -> None:
     device = Asked()
-    watch = Watch(device, _BEFORE, Cooldown(max_celsius=1), silent)
+    watch = DeviceWatch(device, _BEFORE, Cooldown(max_celsius=1), silent)
     assert watch.open(timed=False).ended(_DURING).states == (_DURING[0].state,)
     assert device.asked == 0
 
 
 def test_a_state_that_others_made_old_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Asked()
-    watch = Watch(device, _BEFORE, None, silent)
+    watch = DeviceWatch(device, _BEFORE, None, silent)
     monkeypatch.setattr(watch_module, "_FRESH_S", -1.0)
     before = watch.open(timed=True).ended(()).before
     assert before
@@ -67,12 +67,12 @@ def test_a_state_that_others_made_old_is_asked_for_again(monkeypatch: pytest.Mon
 def test_a_device_that_does_not_answer_is_told_by_the_next_pass() -> None:
     device = Asked()
     device.gone = True
-    observed = Watch(device, _BEFORE, None, silent).open(timed=True).ended(())
+    observed = DeviceWatch(device, _BEFORE, None, silent).open(timed=True).ended(())
     assert (observed.before, observed.after) == (_BEFORE, None)
 
 
 def test_a_device_waits_before_a_timed_pass() -> None:
-    watch = Watch(Asked(), _BEFORE, Cooldown(max_celsius=35), silent)
+    watch = DeviceWatch(Asked(), _BEFORE, Cooldown(max_celsius=35), silent)
     cooldown = watch.open(timed=True).ended(()).cooldown
     assert cooldown
     assert (cooldown.sensor, cooldown.to_celsius, cooldown.reached) == ("battery", 30.0, True)
@@ -81,7 +81,10 @@ def test_a_device_waits_before_a_timed_pass() -> None:
 def test_a_clock_that_is_moved_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((1000.0, 4600.0))
     monkeypatch.setattr(watch_module, "_clock_offset_s", lambda: next(times))
-    assert Watch(Asked(), _BEFORE, None, silent).open(timed=True).ended(()).clock_step_s == 3600.0
+    assert (
+        DeviceWatch(Asked(), _BEFORE, None, silent).open(timed=True).ended(()).clock_step_s
+        == 3600.0
+    )
 
 
 def test_a_record_keeps_a_bounded_number_of_samples() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.timing.sweep import (
-    Threads,
+    ThreadCounts,
     choose_threads,
     compared_with_cores,
     performance_cores,
@@ -97,11 +97,11 @@ def test_more_than_the_runner_takes_are_not_chosen() -> None:
 
 def test_what_the_recipe_asks_for() -> None:
     state = _state(*PIXEL_6)
-    assert choose_threads(0, state) == Threads((0,))
-    assert choose_threads(3, state) == Threads((3,))
+    assert choose_threads(0, state) == ThreadCounts((0,))
+    assert choose_threads(3, state) == ThreadCounts((3,))
     assert choose_threads("auto", state).numbers == (4,)
     assert choose_threads("auto", state).reason
-    assert choose_threads((1, 2, 4), state) == Threads((1, 2, 4), swept=True)
+    assert choose_threads((1, 2, 4), state) == ThreadCounts((1, 2, 4), swept=True)
 
 
 @pytest.mark.parametrize("wanted", ["auto", (1, 2)])
@@ -112,10 +112,10 @@ def test_without_a_pool_there_is_nothing_to_choose(wanted: Any) -> None:
 
 
 def test_executorchs_own_choice_is_compared_with_the_cores() -> None:
-    state, left = _state(*PIXEL_6), Threads((0,))
+    state, left = _state(*PIXEL_6), ThreadCounts((0,))
     [note] = compared_with_cores(left, state, 8).notes
     assert note.startswith("ExecuTorch chose 8 threads; the device has 4 cores for them: perf")
     assert "--set 'runtime.threads=[4, 8]'" in note
     assert compared_with_cores(left, state, 4) == left
-    assert compared_with_cores(Threads((8,)), state, 8) == Threads((8,))
+    assert compared_with_cores(ThreadCounts((8,)), state, 8) == ThreadCounts((8,))
     assert compared_with_cores(left, DeviceState(), 8) == left

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
-from etdeploy.cli.night import Watch, figure_of, folders_of, told
+from etdeploy.cli.night import NightDisplay, figure_of, folders_of, told
 from etdeploy.core import console
 from etdeploy.farm.model import Fate, Order, VisitState
 from tests.support.bench_values import make_record
@@ -39,7 +39,7 @@ def watched(as_json: bool, quiet: bool) -> SimNight:
 
     night = SimNight(make_farm("a", repeats=2, retries=0), [offer_of(1)], behave)
     with console.TaskDisplay(live=False, quiet=quiet) as display:
-        night.heard = Watch(display, as_json, quiet, _Judge())
+        night.heard = NightDisplay(display, as_json, quiet, _Judge())
         night.run()
     return night
 
@@ -84,7 +84,7 @@ def test_what_was_measured_is_in_its_line(
 def test_quiet_shows_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:
     night = SimNight(make_farm("a"), [])
     with console.TaskDisplay(live=False, quiet=True) as display:
-        night.heard = Watch(display, as_json=False, quiet=True, judge=_Judge())
+        night.heard = NightDisplay(display, as_json=False, quiet=True, judge=_Judge())
         end = night.run()
     assert end.unsatisfied == ("a on phones",)
     assert capsys.readouterr().err == "warning: a on phones: no device matches\n"

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.devices.base import DeviceState
 from etdeploy.devices.ios.device import (
-    UnreadableError,
+    UnexpectedOutputError,
     battery_state,
     parse_object,
     phone_facts,
@@ -75,5 +75,5 @@ def test_what_is_not_told_is_none(registry: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "Usage:"])
 def test_what_is_no_object(text: str) -> None:
-    with pytest.raises(UnreadableError):
+    with pytest.raises(UnexpectedOutputError):
         parse_object(text)

@@ -12,7 +12,7 @@ from etdeploy.devices.remote.layout import Survey
 from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.remote.store import (
     StoreRemoval,
-    Uses,
+    StoreUses,
     limit_bytes,
     needed_bytes,
     parse_uses,
@@ -39,9 +39,9 @@ def survey(letters: str, free_bytes: int | None = 1000) -> Survey:
     return Survey(free_bytes, stamps={sha(x): "10 1 644 a b" for x in letters})
 
 
-def uses(live: str = "", **bundles: str) -> Uses:
+def uses(live: str = "", **bundles: str) -> StoreUses:
     """Bundles by name in the order of their last use, long ago, with their contents."""
-    return Uses(
+    return StoreUses(
         now_s=NOW_S,
         last_s={name: 1000 + i for i, name in enumerate(bundles)},
         contents={name: frozenset(map(sha, letters)) for name, letters in bundles.items()},
@@ -77,14 +77,14 @@ def test_what_is_pushed_or_in_use_never_goes() -> None:
     known = uses(f"two {sha('c')}", one="a", two="b", three="c", own="d")
     found = removal(survey("abcd"), known, bundle("de"), "own", 1)
     assert gone(found) == (("one", "three"), "a")
-    young = Uses(now_s=1500, last_s=known.last_s, contents=known.contents)
+    young = StoreUses(now_s=1500, last_s=known.last_s, contents=known.contents)
     assert removal(survey("abcd"), young, bundle("de"), "own", 1) == StoreRemoval()
 
 
 @pytest.mark.parametrize("now_s", [None, 0, 900])
 def test_a_device_without_a_sound_clock_still_makes_room(now_s: int | None) -> None:
     known = uses(one="a", two="b")
-    odd = Uses(now_s=now_s, last_s=known.last_s, contents=known.contents)
+    odd = StoreUses(now_s=now_s, last_s=known.last_s, contents=known.contents)
     assert gone(removal(survey("ab"), odd, bundle("d"), "new", 20)) == (("one",), "a")
 
 
@@ -99,13 +99,13 @@ def test_uses_are_read_and_removal_spares_pushes_that_began_meanwhile() -> None:
         f"#now\n{NOW_S}\n#uses\n{sha('1')} 77\nstat: '*': No such file\n"
         f"#contents\n{sha('1')}:{sha('a')}\n{sha('1')}:{sha('b')}\n#live\n{sha('2')}\n{sha('c')}\n"
     )
-    assert parse_uses(output) == Uses(
+    assert parse_uses(output) == StoreUses(
         now_s=NOW_S,
         last_s={sha("1"): 77},
         contents={sha("1"): frozenset({sha("a"), sha("b")})},
         live=frozenset({sha("2"), sha("c")}),
     )
-    assert parse_uses("") == Uses()
+    assert parse_uses("") == StoreUses()
     command = removal_command(DevicePaths("/base"), StoreRemoval((sha("1"),), (sha("a"),), 10))
     assert f"rm -rf bundles/{sha('1')} uses/{sha('1')}" in command
     assert "grep -qs $s incoming/*/uses || rm -f store/$s stamps/$s" in command

@@ -9,13 +9,13 @@ from typing import Any
 from etdeploy.cache.workspace import Workspace
 from etdeploy.devices.base import Capabilities
 from etdeploy.farm.plan.model import (
+    DiscoveredDevice,
     Lasts,
     MatrixCell,
     MeasurementWindow,
     Outlook,
     Piece,
     Refused,
-    Seen,
     duration,
     outlook_text,
 )
@@ -71,8 +71,10 @@ def test_the_plan_as_text() -> None:
     shown = outlook_text(
         Outlook(
             farm="night",
-            devices=(Seen(name="android:A0", host="h", target="t", model=None, soc=None, os=None,
-                          pools=(), groups=()),),
+            devices=(
+                DiscoveredDevice(name="android:A0", host="h", target="t", model=None, soc=None,
+                                 os=None, pools=(), groups=()),
+            ),
             cells=(MatrixCell(recipe="mlp", group="phones", devices=names, visits=18, each=guess),),
             pieces=(
                 Piece(step="export", recipes=("mlp",), classes=("android-arm64",), cached=True),

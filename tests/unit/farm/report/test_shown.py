@@ -9,7 +9,13 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.report.files import MOST_CHARACTERS, Wanted, markdown, require_free, write
+from etdeploy.farm.report.files import (
+    MOST_CHARACTERS,
+    RequestedReports,
+    markdown,
+    require_free,
+    write,
+)
 from etdeploy.farm.report.junit import MARK, junit
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.page import night_page, verdict_table
@@ -133,7 +139,7 @@ def test_a_name_stays_in_its_cell(report: NightReport, odd: str) -> None:
 
 
 def test_what_no_file_can_have_is_replaced(evil: NightReport, tmp_path: Path) -> None:
-    wanted = Wanted(tmp_path / "n.html", tmp_path / "n.md", tmp_path / "n.xml")
+    wanted = RequestedReports(tmp_path / "n.html", tmp_path / "n.md", tmp_path / "n.xml")
     assert len(write(evil, wanted)) == 3
     assert "\N{REPLACEMENT CHARACTER}" in (tmp_path / "n.xml").read_text(encoding="utf-8")
 
@@ -143,11 +149,11 @@ def test_the_verdict_is_among_the_first_columns(report: NightReport) -> None:
 
 
 def test_files_are_written_over_earlier_ones_only(report: NightReport, tmp_path: Path) -> None:
-    wanted = Wanted(tmp_path / "n.html", tmp_path / "n.md", tmp_path / "n.xml")
+    wanted = RequestedReports(tmp_path / "n.html", tmp_path / "n.md", tmp_path / "n.xml")
     assert write(report, wanted) == write(report, wanted)
     assert (tmp_path / "n.xml").read_text().startswith(MARK)
     (tmp_path / "mine.xml").write_text("<?xml version='1.0'?><testsuites name='mine'/>")
     with pytest.raises(UsageError, match="is not a farm's report in JUnit XML"):
-        require_free(Wanted(junit=tmp_path / "mine.xml"))
+        require_free(RequestedReports(junit=tmp_path / "mine.xml"))
     with pytest.raises(UsageError, match="is not a farm's report in Markdown"):
-        require_free(Wanted(markdown=tmp_path / "n.html"))
+        require_free(RequestedReports(markdown=tmp_path / "n.html"))

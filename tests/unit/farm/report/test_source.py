@@ -184,7 +184,7 @@ def test_a_night_is_judged_again_only_if_it_changed(
     asked: list[str] = []
 
     def counted(
-        place: HistoryLocation, night: source.Seen, settings: Settings, trends: int
+        place: HistoryLocation, night: source.NightSnapshot, settings: Settings, trends: int
     ) -> NightReport:
         asked.append(night.night.id)
         return judged(place, night, settings, trends)

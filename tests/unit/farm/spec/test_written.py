@@ -18,7 +18,14 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def test_every_key_of_every_section_has_a_text() -> None:
     found = sections(FarmFile)
-    assert {"Group", "Matrix", "Times", "HostsSection", "Certificates", "Told"} <= found.keys()
+    assert {
+        "Group",
+        "Matrix",
+        "WindowTimes",
+        "HostsSection",
+        "Certificates",
+        "EndNotification",
+    } <= found.keys()
     for section in found.values():
         assert key_texts(section).keys() == section.model_fields.keys(), section.__name__
 
@@ -33,10 +40,10 @@ def test_defaults_are_those_of_the_farm() -> None:
 def test_the_schema_knows_keys_as_they_are_written() -> None:
     content = schema()
     assert content["required"] == ["recipes", "devices"]
-    assert set(content["$defs"]["Times"]["properties"]) == {"from", "until", "timezone"}
+    assert set(content["$defs"]["WindowTimes"]["properties"]) == {"from", "until", "timezone"}
     assert content["$defs"]["Group"]["additionalProperties"] is False
     assert content["properties"]["recipes"]["items"]["anyOf"][0] == {"type": "string"}
-    assert content["$defs"]["Times"]["properties"]["from"]["description"]
+    assert content["$defs"]["WindowTimes"]["properties"]["from"]["description"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from etdeploy.core.errors import BuildError, DeviceError, UsageError
 from etdeploy.farm.verdicts.bisect import run as procedure
-from etdeploy.farm.verdicts.bisect.model import Candidate, Side, Step, bisection_text
+from etdeploy.farm.verdicts.bisect.model import BisectStep, Candidate, CandidateSide, bisection_text
 from etdeploy.farm.verdicts.bisect.run import (
     Asked,
     add,
@@ -38,7 +38,7 @@ class Bench:
         self.all = candidates(len(times_ms))
         self.tried: list[str] = []
         self.said: list[str] = []
-        self.kept: list[Step] = []
+        self.kept: list[BisectStep] = []
         self.draw = random.Random(1)
         self.error: Exception = BuildError("it does not compile")
 
@@ -65,7 +65,7 @@ class Bench:
             for _ in range(10)
         )
 
-    def bisect(self, known: tuple[Step, ...] = ()) -> Any:
+    def bisect(self, known: tuple[BisectStep, ...] = ()) -> Any:
         asked = Asked(self.all, "host", known=known)
         return bisect(asked, self.opened, self.measure, self.said.append, self.kept.append)
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_built_is_skipped(monkeypatch: pytest.MonkeyPatch) -> Non
     made = bench(monkeypatch, [1.0, 1.0, 1.0, None, 1.2, 1.2, 1.2])
     found = made.bisect()
     assert [each.label for each in found.first_bad] == ["c3", "c4"]
-    assert [s.reason for s in found.steps if s.side is Side.SKIPPED] == [
+    assert [s.reason for s in found.steps if s.side is CandidateSide.SKIPPED] == [
         "build: it does not compile"
     ]
     assert "one of these" in bisection_text(found)
@@ -140,9 +140,9 @@ def test_the_middle_is_next_and_skipped_ones_are_passed_over() -> None:
     every = candidates(9)
     first = next_candidate(every, {})
     assert first == every[4]
-    tried = {every[4].id: Step(candidate=every[4], side=Side.SKIPPED)}
+    tried = {every[4].id: BisectStep(candidate=every[4], side=CandidateSide.SKIPPED)}
     assert next_candidate(every, tried) == every[3]
-    tried = {c.id: Step(candidate=c, side=Side.SKIPPED) for c in every[1:-1]}
+    tried = {c.id: BisectStep(candidate=c, side=CandidateSide.SKIPPED) for c in every[1:-1]}
     assert next_candidate(every, tried) is None
     assert suspects(every, tried) == (every[0], every[1:])
 

@@ -13,7 +13,7 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.core import git
 from etdeploy.farm.report.words import first_number, value_text
 from etdeploy.farm.spec.model import Baseline
-from etdeploy.farm.verdicts.model import Verdict, VerdictKind
+from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.farm.verdicts.night import judge_night, note
 from etdeploy.farm.verdicts.pair import by_night
 from etdeploy.history.entry import Judgement
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def judged(store: Store, levels_ms: list[float], **changes: object) -> Verdict:
+def judged(store: Store, levels_ms: list[float], **changes: object) -> PairVerdict:
     """The verdict on the last of these nights."""
     made = keep_nights(store, levels_ms)
     day = len(levels_ms) - 1
@@ -187,7 +187,7 @@ def test_the_first_number_leads_where_others_regressed_as_well(store: Store) -> 
 def test_a_night_that_nothing_can_be_judged_of_is_blocked_once_there_are_enough_nights(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def verdict(day: int, runs: list[RunRecord], **changes: object) -> Verdict:
+    def verdict(day: int, runs: list[RunRecord], **changes: object) -> PairVerdict:
         [found] = judge_night(store, night_id(day), states_of(day, runs), farm(**changes))
         return found
 

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.core.errors import DeviceError, RecipeError, UsageError
 from etdeploy.devices.base import Capabilities, DeviceFacts
-from etdeploy.graph.many.members import Wanted, open_members, without_repetitions
+from etdeploy.graph.many.members import JobSelection, open_members, without_repetitions
 from etdeploy.graph.many.run import look_up, refused_of
 from etdeploy.recipe.load import LoadedRecipe, load_recipe, load_recipes
 from etdeploy.targets.platforms import host_target
@@ -63,7 +63,7 @@ def recipes(tmp_path: Path) -> Callable[..., tuple[LoadedRecipe, ...]]:
 def test_each_device_is_opened_once_for_all_recipes(
     recipes: Any, log: list[str], tmp_path: Path
 ) -> None:
-    wanted = Wanted(recipes("a", "b"), ("host", "qemu"), tmp_path / "out")
+    wanted = JobSelection(recipes("a", "b"), ("host", "qemu"), tmp_path / "out")
     with open_members(wanted) as members:
         pairs = [str(member.pair) for member in members.all]
         assert pairs == ["a on host", "a on qemu", "b on host", "b on qemu"]
@@ -72,7 +72,9 @@ def test_each_device_is_opened_once_for_all_recipes(
 
 
 def test_one_phone_by_two_names_is_one_device(recipes: Any, log: list[str], tmp_path: Path) -> None:
-    wanted = Wanted(recipes("a"), ("android", "android:one", "host", "host"), tmp_path / "out")
+    wanted = JobSelection(
+        recipes("a"), ("android", "android:one", "host", "host"), tmp_path / "out"
+    )
     with open_members(wanted) as members:
         assert [member.pair.device for member in members.all] == ["android:one", "host"]
         assert members.notes == (
@@ -84,7 +86,7 @@ def test_one_phone_by_two_names_is_one_device(recipes: Any, log: list[str], tmp_
 def test_a_device_that_is_gone_stops_only_its_own_jobs(
     recipes: Any, log: list[str], tmp_path: Path
 ) -> None:
-    wanted = Wanted(recipes("a", "b"), ("android:gone", "host"), tmp_path / "out")
+    wanted = JobSelection(recipes("a", "b"), ("android:gone", "host"), tmp_path / "out")
     with open_members(wanted) as members:
         ready, failed = look_up(members.all)
     assert [str(each.member.pair) for each in ready] == ["a on host", "b on host"]
@@ -95,7 +97,7 @@ def test_a_device_that_is_gone_stops_only_its_own_jobs(
 def test_a_word_that_is_no_device_stops_everything(
     recipes: Any, log: list[str], tmp_path: Path
 ) -> None:
-    wanted = Wanted(recipes("a"), ("host", "windows"), tmp_path / "out")
+    wanted = JobSelection(recipes("a"), ("host", "windows"), tmp_path / "out")
     with pytest.raises(UsageError, match="windows"), open_members(wanted):
         pass
     assert log == [], "nothing is opened before all names are known to be right"
@@ -104,7 +106,7 @@ def test_a_word_that_is_no_device_stops_everything(
 def test_a_target_that_a_device_cannot_run_stops_only_that_device(
     recipes: Any, log: list[str], tmp_path: Path
 ) -> None:
-    wanted = Wanted(recipes("a"), ("host",), tmp_path / "out", target="android-arm64")
+    wanted = JobSelection(recipes("a"), ("host",), tmp_path / "out", target="android-arm64")
     with open_members(wanted) as members:
         [member] = members.all
     assert isinstance(member.error, UsageError)
@@ -123,7 +125,7 @@ def test_what_cannot_end_well_is_refused_before_anything_starts(
     monkeypatch.setattr("etdeploy.graph.preflight.missing_for", lambda _: ())
     (good,) = recipes("good")
     (bad,) = recipes("bad", more="benchmark: {method: decode}\n")
-    with open_members(Wanted((good, bad), ("host",), tmp_path / "out")) as members:
+    with open_members(JobSelection((good, bad), ("host",), tmp_path / "out")) as members:
         ready, failed = look_up(members.all)
         assert failed == []
         assert [str(end.member.pair) for end in refused_of(ready)] == ["bad on host"]
@@ -152,7 +154,7 @@ def test_what_jobs_look_up_alike_is_looked_up_once(
         return "f"
 
     monkeypatch.setattr("etdeploy.graph.resolve.runner_fingerprint", fingerprint)
-    with open_members(Wanted(recipes("a", "b", "c"), ("host",), tmp_path / "out")) as members:
+    with open_members(JobSelection(recipes("a", "b", "c"), ("host",), tmp_path / "out")) as members:
         ready, _ = look_up(members.all)
     assert len(ready) == 3
     assert len(asked) == len(set(asked))

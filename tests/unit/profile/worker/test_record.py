@@ -8,7 +8,7 @@ from zipfile import ZipFile
 import pytest
 
 from etdeploy.profile.protocol import GraphNode
-from etdeploy.profile.worker.record import UnreadableError, read_record
+from etdeploy.profile.worker.record import UnreadableRecordError, read_record
 
 _STACK = 'File "/home/me/net.py", line 7, in forward\n    return x.mean()\n'
 
@@ -60,7 +60,7 @@ def test_the_graph_is_read_without_weights_and_registered_operators(tmp_path: Pa
 def test_each_method_has_a_graph_of_its_own(tmp_path: Path) -> None:
     path = _write(tmp_path, method="prefill")
     assert read_record(path, "prefill").handles == {"0": 3}
-    with pytest.raises(UnreadableError, match="does not have the method forward"):
+    with pytest.raises(UnreadableRecordError, match="does not have the method forward"):
         read_record(path, "forward")
 
 
@@ -83,18 +83,18 @@ def test_a_loop_is_seen(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_etrecord_is_told(tmp_path: Path, leave_out: str, message: str) -> None:
-    with pytest.raises(UnreadableError, match=message):
+    with pytest.raises(UnreadableRecordError, match=message):
         read_record(_write(tmp_path, leave_out), "forward")
 
 
 def test_a_truncated_etrecord_is_told(tmp_path: Path) -> None:
     path = _write(tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UnreadableError, match="is damaged"):
+    with pytest.raises(UnreadableRecordError, match="is damaged"):
         read_record(path, "forward")
 
 
 @pytest.mark.parametrize("nodes", [None, [{}], [{"target": 1, "metadata": {}}], "text"])
 def test_a_graph_in_another_form_is_told(tmp_path: Path, nodes: object) -> None:
-    with pytest.raises(UnreadableError, match="cannot be read"):
+    with pytest.raises(UnreadableRecordError, match="cannot be read"):
         read_record(_write(tmp_path, nodes=nodes), "forward")

@@ -25,7 +25,7 @@ from etdeploy.export.worker.backends.qnn.placement import (
     shares,
 )
 from etdeploy.export.worker.failures import Meaning, Meanings, WorkerError, fail
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.overrides import scheme_of
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
 from etdeploy.export.worker.tracing.trace import stack_line
@@ -280,7 +280,7 @@ def positional(module: torch.nn.Module, call: ExampleInputs) -> Positional:
     return Positional(wrapped, (*call.args, *call.keywords.values()))
 
 
-def refuse_unfit(source: Source, traced: torch.export.ExportedProgram) -> None:
+def refuse_unfit(source: MethodSource, traced: torch.export.ExportedProgram) -> None:
     """Ends the export of a model that the HTP cannot run, before it is compiled.
 
     Raises:
@@ -303,7 +303,7 @@ def refuse_unfit(source: Source, traced: torch.export.ExportedProgram) -> None:
             )
 
 
-def _dynamic(source: Source, traced: torch.export.ExportedProgram) -> WorkerError:
+def _dynamic(source: MethodSource, traced: torch.export.ExportedProgram) -> WorkerError:
     known = sorted({leaf.__name__ for _, leaf in leaves(source.dynamic_shapes) if _is_dim(leaf)})
     names = ", ".join(known or sorted(map(str, traced.range_constraints)))
     return fail(
@@ -338,7 +338,7 @@ def _control_flow(node: torch.fx.Node, name: str) -> WorkerError:
 
 
 def _stored(
-    source: Source, traced: torch.export.ExportedProgram
+    source: MethodSource, traced: torch.export.ExportedProgram
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The example inputs, and the model's weights and constants, with their names."""
     for index, (_, value) in enumerate(leaves((source.inputs.args, dict(source.inputs.keywords)))):

@@ -15,7 +15,7 @@ from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.export.worker.loading.hf.tokenizer import TOKENIZER_FOLDER, stop_ids
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import Generation, attention_for
 from etdeploy.recipe.model import ExportGeneration
@@ -33,7 +33,7 @@ class LanguageModel:
             `generation`.
     """
 
-    sources: dict[str, Source]
+    sources: dict[str, MethodSource]
     generation: Generation
     loaded: LoadedModel
     eager: Eager | None = None

@@ -22,7 +22,7 @@ from etdeploy.export.worker.loading.hf.fetch import (
     refused,
     require_tokenizer,
 )
-from etdeploy.export.worker.loading.hf.tokenizer import Tokenizer, load_tokenizer
+from etdeploy.export.worker.loading.hf.tokenizer import HfTokenizer, load_tokenizer
 
 _SHOWN = 3
 
@@ -40,7 +40,7 @@ class LoadedModel:
 
     model: Any
     checkpoint: Checkpoint
-    tokenizer: Tokenizer
+    tokenizer: HfTokenizer
     notes: tuple[str, ...]
 
     @property

@@ -16,7 +16,7 @@ _TOKEN_KEYS = ("content", "lstrip", "rstrip", "single_word", "normalized", "spec
 
 
 @dataclass(frozen=True)
-class Tokenizer:
+class HfTokenizer:
     """A tokenizer, or why there is none.
 
     Attributes:
@@ -67,7 +67,7 @@ class Tokenizer:
             backend.save(str(target / "tokenizer.json"))
 
 
-def load_tokenizer(folder: Path, *, remote_code: bool) -> Tokenizer:
+def load_tokenizer(folder: Path, *, remote_code: bool) -> HfTokenizer:
     """The tokenizer of a checkpoint.
 
     Args:
@@ -77,7 +77,7 @@ def load_tokenizer(folder: Path, *, remote_code: bool) -> Tokenizer:
     from transformers import AutoTokenizer
 
     if not has_tokenizer(folder):
-        return Tokenizer()
+        return HfTokenizer()
     try:
         loaded = AutoTokenizer.from_pretrained(
             folder,
@@ -86,8 +86,8 @@ def load_tokenizer(folder: Path, *, remote_code: bool) -> Tokenizer:
             **_token_objects(folder),
         )
     except Exception as error:  # of its own code, or of a library that is not installed
-        return Tokenizer(why=exception_text(error))
-    return Tokenizer(folder, loaded)
+        return HfTokenizer(why=exception_text(error))
+    return HfTokenizer(folder, loaded)
 
 
 def _token_objects(folder: Path) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _is_untyped(token: Any) -> bool:
     return isinstance(token, dict) and "content" in token and "__type" not in token
 
 
-def stop_ids(model: Any, tokenizer: Tokenizer, vocabulary: int) -> tuple[int, ...]:
+def stop_ids(model: Any, tokenizer: HfTokenizer, vocabulary: int) -> tuple[int, ...]:
     """The tokens at which transformers' `generate` stops, or else the tokenizer's end of text.
 
     Args:

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from etdeploy.backends.rewrites import CHANNELS_LAST
-from etdeploy.export.worker.rewrites.base import Told
+from etdeploy.export.worker.rewrites.base import RewriteLog
 from etdeploy.export.worker.tracing.structure import ExampleInputs, by_parameter, dotted, leaves
 from etdeploy.export.worker.tracing.tensors import is_by_pixel
 
 _DIMENSIONS = 4
 
 
-def inputs_by_pixel(inputs: ExampleInputs, told: Told) -> ExampleInputs:
+def inputs_by_pixel(inputs: ExampleInputs, told: RewriteLog) -> ExampleInputs:
     """Example inputs with the same values; images in another order."""
 
     def ordered(leaf: Any) -> Any:

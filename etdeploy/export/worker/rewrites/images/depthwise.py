@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
 from etdeploy.export.worker.rewrites.images.pools import MOST_TAPS, pair
 from etdeploy.export.worker.tracing.structure import fixed_size
@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 _CONVOLUTIONS = (_aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default)
 
 
-def depthwise_strips(program: Program, told: Told) -> None:
+def depthwise_strips(program: Program, told: RewriteLog) -> None:
     """Replaces every such convolution in two dimensions; in place."""
     for node in list(program.graph.nodes):
         if node.target not in _CONVOLUTIONS or not _is_large_depthwise(given := bound(node)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.images.pools import pair
 from etdeploy.export.worker.tracing.structure import fixed_sizes
 
@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 _APART, _TOGETHER = [0, 1, 3, 5, 2, 4], [0, 1, 4, 2, 5, 3]
 
 
-def patches_as_views(program: Program, told: Told) -> None:
+def patches_as_views(program: Program, told: RewriteLog) -> None:
     """Replaces every unfold and fold of known sizes whose windows stand side by side; in place."""
     for node in list(program.graph.nodes):
         if node.target not in (_aten.im2col.default, _aten.col2im.default):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.reductions.sums import replace_largest, takes_places
 from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
@@ -22,7 +22,7 @@ _POOLS = (_aten.avg_pool2d.default, _aten.adaptive_avg_pool2d.default)
 _Pair = list[int]
 
 
-def pools_as_convolutions(program: Program, told: Told) -> None:
+def pools_as_convolutions(program: Program, told: RewriteLog) -> None:
     """Replaces those of 32-bit floats that count zeros, and adaptive ones; in place.
 
     Those of signals become those of images of one row, and adaptive maxima plain ones.
@@ -65,7 +65,7 @@ def _as_image(write: Writer, node: torch.fx.Node) -> None:
     write.replace(write(_aten.squeeze.dim, made, -2))
 
 
-def _largest(program: Program, node: torch.fx.Node, told: Told) -> None:
+def _largest(program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
     """Adaptive maxima, which ExecuTorch does not lower, of windows that stand side by side."""
     x = bound(node)["self"]
     values = node.meta["val"][0]

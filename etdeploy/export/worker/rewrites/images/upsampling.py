@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _aten = torch.ops.aten
 _KINDS = (_aten.upsample_nearest2d.vec, _aten.upsample_nearest2d.default)
 
 
-def upsampling_by_ones(program: Program, told: Told) -> None:
+def upsampling_by_ones(program: Program, told: RewriteLog) -> None:
     """Replaces every such upsampling of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         if node.target not in _KINDS:

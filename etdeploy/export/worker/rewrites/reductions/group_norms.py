@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
 from etdeploy.export.worker.rewrites.reductions.norms import centred, normed
 from etdeploy.export.worker.rewrites.reductions.sums import weighted
@@ -23,7 +23,7 @@ _CHANNELS = ("weight", "bias")
 _IMAGE = 4
 
 
-def group_norms_as_products(program: Program, told: Told) -> None:
+def group_norms_as_products(program: Program, told: RewriteLog) -> None:
     """Replaces every one of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         if node.target not in (_aten.group_norm.default, _aten.instance_norm.default):

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.reductions.sums import weighted
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
 
 
-def norms_as_products(program: Program, told: Told) -> None:
+def norms_as_products(program: Program, told: RewriteLog) -> None:
     """Replaces every one of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         replace = _REPLACING.get(node.target)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
@@ -18,7 +18,7 @@ _MOST = 4
 _ROOTS = {0.5: _aten.sqrt.default, -0.5: _aten.rsqrt.default}
 
 
-def powers_as_products(program: Program, told: Told) -> None:
+def powers_as_products(program: Program, told: RewriteLog) -> None:
     """Replaces every one of 32-bit floats, and what is made of squares; in place."""
     for node in list(program.graph.nodes):
         make = _MAKING.get(node.target)

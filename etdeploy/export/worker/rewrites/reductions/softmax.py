@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 
 _aten = torch.ops.aten
 
 
-def softmax_last(program: Program, told: Told) -> None:
+def softmax_last(program: Program, told: RewriteLog) -> None:
     """Exchanges the dimension of a softmax with the last one, and back; in place."""
     for node in list(program.graph.nodes):
         if node.target is not _aten.softmax.int:

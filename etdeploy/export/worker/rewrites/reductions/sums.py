@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
 _aten = torch.ops.aten
@@ -25,7 +25,7 @@ _MOST_ONES = 1 << 16
 _LONG, _FEW_ROWS = 2048, 8
 
 
-def sums_as_products(program: Program, told: Told) -> None:
+def sums_as_products(program: Program, told: RewriteLog) -> None:
     """Replaces every one of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         if node.target not in _REDUCTIONS or not _is_of_floats(node):
@@ -179,7 +179,7 @@ def _divisor_near_root(size: int) -> int:
 _IMAGE, _SIDES = 4, (2, 3)
 
 
-def maxima_without_places(program: Program, told: Told) -> None:
+def maxima_without_places(program: Program, told: RewriteLog) -> None:
     """Replaces every one of floats that XNNPACK does not lower; in place."""
     for node in list(program.graph.nodes):
         if node.target is not _aten.max.dim:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from etdeploy.farm.model import AttemptResult, Fate, Visit, VisitState
 from etdeploy.farm.night.dispatch import (
-    Situation,
-    Start,
+    DispatchState,
+    VisitStart,
     candidates,
     dispatch,
     missed_because,
@@ -20,7 +20,7 @@ from etdeploy.farm.night.dispatch import (
     stuck_for_good,
 )
 from etdeploy.farm.night.model import BarKind, Barred
-from etdeploy.farm.night.planning import Times
+from etdeploy.farm.night.planning import AttemptDurations
 from tests.support.farm_sim_engine import CRASH, offer_of
 
 DEVICES = [f"phone-{number:03d}" for number in range(4)]
@@ -42,7 +42,7 @@ def state_of(
 
 def situation_of(
     bound: Sequence[VisitState] = (), floating: Sequence[VisitState] = (), **changes: Any
-) -> Situation:
+) -> DispatchState:
     by_device: dict[str, list[VisitState]] = {}
     for state in bound:
         by_device.setdefault(state.visit.device or "", []).append(state)
@@ -53,11 +53,11 @@ def situation_of(
         "free": {each: offer_of(int(each[-3:])) for each in free},
         "ready": {(recipe, each) for recipe in recipes for each in DEVICES},
     }
-    return Situation(bound=by_device, floating=list(floating), **(values | changes))
+    return DispatchState(bound=by_device, floating=list(floating), **(values | changes))
 
 
-def times_of(**seconds: float) -> Times:
-    times = Times()
+def times_of(**seconds: float) -> AttemptDurations:
+    times = AttemptDurations()
     for recipe, each in seconds.items():
         times.add(recipe, "", each)
     return times
@@ -66,14 +66,14 @@ def times_of(**seconds: float) -> Times:
 def test_a_device_gets_one_visit_the_earliest_repeat_first() -> None:
     phone = DEVICES[0]
     states = [state_of(1, "a", phone, repeat=2), state_of(2, "b", phone), state_of(3, "a", phone)]
-    assert dispatch(situation_of(states, times=times_of(a=10, b=20))) == [Start("n-2", phone)]
+    assert dispatch(situation_of(states, times=times_of(a=10, b=20))) == [VisitStart("n-2", phone)]
 
 
 def test_recipes_take_turns_on_a_device() -> None:
     phone = DEVICES[0]
     states = [state_of(1, "a", phone), state_of(2, "b", phone)]
     found = dispatch(situation_of(states, times=times_of(a=20, b=10), last={phone: "a"}))
-    assert found == [Start("n-2", phone)]
+    assert found == [VisitStart("n-2", phone)]
 
 
 def test_a_visit_waits_for_its_time_its_pause_and_its_parcel() -> None:
@@ -95,16 +95,16 @@ def test_floating_visits_go_longest_first_to_the_device_with_the_least_to_do() -
     later = [state_of(9, "a", DEVICES[0], not_before_s=9e9)]
     floating = [state_of(1, "a"), state_of(2, "b")]
     found = dispatch(situation_of(later, floating, free=DEVICES[:2], times=times_of(a=10, b=99)))
-    assert found == [Start("n-2", DEVICES[1]), Start("n-1", DEVICES[0])]
+    assert found == [VisitStart("n-2", DEVICES[1]), VisitStart("n-1", DEVICES[0])]
 
 
 def test_a_retry_goes_elsewhere_and_waits_for_another_device() -> None:
     state = state_of(1, "a", failed=[DEVICES[0]], among=DEVICES[:2])
-    assert dispatch(situation_of(floating=[state])) == [Start("n-1", DEVICES[1])]
+    assert dispatch(situation_of(floating=[state])) == [VisitStart("n-1", DEVICES[1])]
     assert dispatch(situation_of(floating=[state], free=DEVICES[:1])) == []
     away = {DEVICES[1]: Barred(BarKind.AWAY, "unplugged since 02:13")}
     alone = situation_of(floating=[state], free=DEVICES[:1], barred=away)
-    assert dispatch(alone) == [Start("n-1", DEVICES[0])]
+    assert dispatch(alone) == [VisitStart("n-1", DEVICES[0])]
 
 
 def test_a_retry_after_all_devices_is_not_on_the_same_twice_running() -> None:

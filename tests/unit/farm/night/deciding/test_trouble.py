@@ -7,7 +7,7 @@ import pytest
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Gates, Health
 from etdeploy.farm.night.model import Rules
 from etdeploy.farm.night.trouble import (
-    Seen,
+    AttemptTrouble,
     Trouble,
     room_for_trials,
     set_aside_reason,
@@ -71,8 +71,8 @@ def test_only_failures_of_recipe_and_device_use_up_an_attempt() -> None:
         assert not uses_up(other, GATES)
 
 
-def seen(device: str, trouble: Trouble = Trouble.RECIPE, recipe: str = "a") -> Seen:
-    return Seen(recipe, device, f"android:{device}", "h", trouble, "SIGSEGV")
+def seen(device: str, trouble: Trouble = Trouble.RECIPE, recipe: str = "a") -> AttemptTrouble:
+    return AttemptTrouble(recipe, device, f"android:{device}", "h", trouble, "SIGSEGV")
 
 
 def test_a_recipe_is_stopped_after_failures_on_three_devices() -> None:
@@ -123,7 +123,9 @@ def test_trials_never_crash_more_devices_than_it_takes_to_stop() -> None:
         ([seen("1", Trouble.HOST)] * 9, True, None),
     ],
 )
-def test_when_a_device_is_set_aside(row: list[Seen], elsewhere: bool, words: str | None) -> None:
+def test_when_a_device_is_set_aside(
+    row: list[AttemptTrouble], elsewhere: bool, words: str | None
+) -> None:
     reason = set_aside_reason(row, lambda *_: elsewhere, lambda *_: False, RULES)
     assert (reason is None) == (words is None)
     assert words is None or words in (reason or "")
