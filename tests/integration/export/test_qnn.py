@@ -57,8 +57,8 @@ from etdeploy.backends.qnn.options import OPTIONS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.backends.qnn.lowering import LOWERING
-from etdeploy.export.worker.loading.source import Source
-from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.tracing.structure import ExampleInputs
 import torch
 
 def told(module, inputs, specs, **_):
@@ -75,7 +75,7 @@ for profiled, given in ((True, {}), (False, other)):
         options=option_values(OPTIONS, given),
     )
     module = torch.nn.Linear(2, 2)
-    source = Source(module, Call((torch.zeros(1, 2),)), None)
+    source = MethodSource(module, ExampleInputs((torch.zeros(1, 2),)), None)
     exported = torch.export.export(module, source.inputs.args)
     LOWERING.lower(spec, {"forward": Traced(module, source, exported)})
 """
@@ -98,7 +98,7 @@ def spec_of(soc, shared):
 
 spec = spec_of("SM8650", True)
 module = torch.nn.Linear(2, 2)
-source = Source(module, Call((torch.zeros(1, 2),)), None)
+source = MethodSource(module, ExampleInputs((torch.zeros(1, 2),)), None)
 traced = Traced(module, source, torch.export.export(module, source.inputs.args))
 LOWERING.lower(spec, {"forward": traced})
 LOWERING.lower(spec, {"prefill": traced, "decode": traced})
