@@ -28,12 +28,7 @@ LINEAR_SCHEMES = ("8da4w", "8da8w")
 # Those whose scales are searched, for a language model weighted by activations.
 SEARCHED_SCHEMES = ("8da4w",)
 
-EMBEDDINGS: dict[str, str] = {
-    "none": "floats, as the model has them",
-    "8w": "8-bit weights, with a scale for each token (torchao)",
-    "4w": "4-bit weights in groups of `export.group_size` with a scale each (torchao)",
-}
-# Those with weights in groups.
+# Those of tables of embeddings with weights in groups.
 GROUPED_EMBEDDINGS = ("4w",)
 # The schemes that tables of embeddings can be quantised beside: the others quantise a traced graph.
 EMBEDDINGS_BESIDE = ("none", *LINEAR_SCHEMES)

@@ -124,16 +124,6 @@ def departure(value_ms: float, earlier_ms: Sequence[float], starts: float = 0.0)
     return Departure(ratio(away, away - reach, away + reach), z, count, seen)
 
 
-def log_spread(times_ms: Sequence[float]) -> float | None:
-    """Standard deviation of the logarithms; None for a single time.
-
-    Raises:
-        ValueError: A time is not a positive number.
-    """
-    require_times(times_ms)
-    return stdev(math.log(time) for time in times_ms) if len(times_ms) > 1 else None
-
-
 def student(degrees: int) -> float:
     """Quantile of Student's distribution at 97.5 %, to 0.1 %, for 1, 2, ... degrees of freedom.
 

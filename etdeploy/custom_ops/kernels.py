@@ -49,11 +49,6 @@ class CustomOps:
     operators: frozenset[str] | None
     digest: str
 
-    @property
-    def namespaces(self) -> frozenset[str]:
-        """The namespaces of the known operators."""
-        return frozenset(name.split("::", 1)[0] for name in self.operators or ())
-
     def definitions(self, build_folder: Path) -> dict[str, str]:
         """Definitions for cmake, which the runner's `custom_ops.cmake` reads.
 

@@ -107,7 +107,6 @@ Depths = Annotated[
     ],
     Takes(f"a list of different whole numbers from 0 to {_MOST_TOKENS}", words=()),
 ]
-EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 
 
 class Section(BaseModel):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Offer, Parcel, Visit
-from etdeploy.farm.night.background import AtOnce
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.night.parts import NightDependencies, Pace, Plan
 from etdeploy.farm.night.planning import AttemptDurations
@@ -21,6 +21,30 @@ from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, LoadedFarm
 from tests.support.farm_sim_engine import BEGIN, Behaviour, SimClock, SimEngine
 from tests.support.farm_sim_ledger import MemoryLedger, SimShelf
+
+
+class AtOnce:
+    """Does the work when it is begun, for simulated time."""
+
+    def __init__(self) -> None:
+        self._results: list[Any] = []
+
+    @property
+    def active(self) -> int:
+        """How many were not fetched."""
+        return len(self._results)
+
+    def start(self, work: Callable[[], Any]) -> None:
+        """Does it."""
+        try:
+            self._results.append(work())
+        except Exception as error:
+            self._results.append(error)
+
+    def finished(self) -> list[Any]:
+        """What ended since the last call."""
+        found, self._results = self._results, []
+        return found
 
 
 @dataclass(frozen=True)

@@ -469,15 +469,5 @@ def sign(
         ) from error
 
 
-def verify_signature(jdk: Jdk, sdk: Sdk, apk: Path, log: Path | None = None) -> str:
-    """What apksigner says of a signed APK: its schemes and its certificate.
-
-    Raises:
-        BuildError: The APK is not signed, or was changed afterwards.
-    """
-    argv = (*_apksigner(jdk, sdk), "verify", "--verbose", "--print-certs", apk)
-    return run_tool("verifying the app's signature", argv, log)
-
-
 def _apksigner(jdk: Jdk, sdk: Sdk) -> tuple[object, ...]:
     return (jdk.program("java"), *JAVA_OPTIONS, "-cp", sdk.apksigner, _SIGNER)

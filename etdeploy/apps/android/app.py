@@ -20,8 +20,6 @@ CODE = (f"{SOURCES}/kotlin", f"{SOURCES}/java")
 RULES = "app/proguard-rules.pro"
 JARS = "app/libs"
 
-# From this size on, a program goes beside the app and not into it.
-BUNDLED_BYTES = 100_000_000
 # Android reads an asset's place in the APK, and its length, as signed numbers of 32 bits; the
 # signer reads the whole archive so.
 _MOST_BYTES = 2**31 - 1

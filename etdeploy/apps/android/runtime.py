@@ -70,10 +70,6 @@ class AndroidRuntime(Value):
     version: str
     min_sdk: int
 
-    @property
-    def prebuilt(self) -> bool:
-        return self.name.value == "prebuilt"
-
 
 def choose_runtime(
     wish: RuntimeWish,

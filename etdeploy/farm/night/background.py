@@ -54,27 +54,3 @@ class BackgroundThreads:
             found.append(self._results.get())
             self.active -= 1
         return found
-
-
-class AtOnce:
-    """Does the work when it is begun, for simulated time."""
-
-    def __init__(self) -> None:
-        self._results: list[Any] = []
-
-    @property
-    def active(self) -> int:
-        """How many were not fetched."""
-        return len(self._results)
-
-    def start(self, work: Callable[[], Any]) -> None:
-        """Does it."""
-        try:
-            self._results.append(work())
-        except Exception as error:
-            self._results.append(error)
-
-    def finished(self) -> list[Any]:
-        """What ended since the last call."""
-        found, self._results = self._results, []
-        return found

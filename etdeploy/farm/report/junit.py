@@ -16,7 +16,6 @@ from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 # Tells a later report of the same file from another tool's.
 MARK = "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"etdeploy farm "
 _NO_DEVICE = "no device"
-_Problem = tuple[str, FailureGroup]
 
 
 def junit(report: NightReport) -> str:

@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from etdeploy.compare.model import Ratio, Verdict, judge
-from etdeploy.compare.statistics import departure, log_spread, paired_ratio, unpaired_ratio
+from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
 
 
 def test_records_of_other_times_need_a_larger_difference_than_pairs() -> None:
@@ -78,11 +78,6 @@ def test_records_that_agree_by_chance_are_not_believed() -> None:
 def test_a_short_history_judges_nothing() -> None:
     with pytest.raises(ValueError, match="4 earlier values are too few"):
         departure(1.0, [1.0] * 4)
-
-
-def test_the_spread_of_starts_needs_two() -> None:
-    assert log_spread([2.0]) is None
-    assert log_spread([1.0, math.e]) == pytest.approx(math.sqrt(0.5))
 
 
 def test_the_ratio_is_that_of_the_pair_in_the_middle() -> None:

@@ -116,7 +116,6 @@ def test_a_schema_that_cannot_be_served(schema: str, message: str) -> None:
 
 def test_a_folder_with_a_list_of_operators(ops: CustomOps, tmp_path: Path) -> None:
     assert ops.operators == frozenset({"my::twice.out"})
-    assert ops.namespaces == frozenset({"my"})
     assert ops.sources == ("twice.cpp",)
     build = tmp_path / "build"
     path = write_registration(ops, build)

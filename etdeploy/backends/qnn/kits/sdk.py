@@ -70,14 +70,6 @@ class QnnSdk:
         return self.root / HOST_LIBRARIES
 
     @property
-    def android_libraries(self) -> Path:
-        return self.root / ANDROID_LIBRARIES
-
-    def skels(self, htp_arch: str) -> Path:
-        """The libraries for the HTP itself; `htp_arch` like V79."""
-        return self.root / "lib" / f"hexagon-{htp_arch.lower()}" / "unsigned"
-
-    @property
     def htp_archs(self) -> tuple[str, ...]:
         """The HTP architectures that it has libraries for, oldest first."""
         folders = (folder.parent.name for folder in self.root.glob(_SKELS))

@@ -44,7 +44,7 @@ def refusal(which: Program, **others: Any) -> BuildError:
 )
 def test_the_variant_is_the_one_with_the_backend(delegate: str, artifact: str) -> None:
     runtime = chosen(program("aten::add.out", delegates=(delegate,)))
-    assert runtime.prebuilt
+    assert runtime.name.value == "prebuilt"
     assert runtime.artifacts == (artifact,)
     assert "has everything" in runtime.name.reason
 
@@ -70,7 +70,7 @@ def test_no_variant_has_two_backends_more() -> None:
     ],
 )  # fmt: skip
 def test_the_library_has_all_kernels_of_executorch_but_torchaos(operator: str) -> None:
-    assert chosen(program(operator)).prebuilt
+    assert chosen(program(operator)).name.value == "prebuilt"
 
 
 def test_an_operator_of_torchao_is_refused() -> None:
@@ -139,7 +139,7 @@ def test_a_key_that_needs_a_build_gets_one() -> None:
 
 
 def test_the_library_shares_packed_weights_already() -> None:
-    assert chosen(program(), runtime={"weight_cache": True}).prebuilt
+    assert chosen(program(), runtime={"weight_cache": True}).name.value == "prebuilt"
 
 
 def test_all_reasons_are_told_at_once() -> None:
