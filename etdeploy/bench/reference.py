@@ -26,21 +26,9 @@ Each measurement creates a folder in `etdeploy-out/`, or in the folder that `--o
 
 `etdeploy run --json` prints the record with one more key, `folder`: its place on this machine.
 
-## Versions
+## Version
 
-Every change of the keys raises `schema_version`. etdeploy reads records of all versions up to its own; one of a newer version ends with a message and exit code 2.
-
-| version | what changed |
-| --- | --- |
-| 1 | the first one |
-| 2 | The results of inference are under `workload`. Paths are relative to the folder, which has all files. `verify_ms` is separate from `load_ms`, which included it in version 1. Outputs have `rms_error`, `tolerance_rms`, `step` and `remark`; `within_tolerance` is null where nothing was compared. `workload.sizes` has the results of each size of the recipe. |
-| 3 | `simulated` says that a simulator ran the program. Where it is not null, no time in the record is a device's. |
-| 4 | The partitions of `program.delegates` have `compiled_for.settings`. |
-| 5 | `workload.runs` has every start of the runner, `workload.spread` the spread within and between them; `warmup` of each is what it took. New: `workload.threads`, `runner.threads_reason`, `workload.sustained`, `memory`, `disturbances`, `device.during`, `interleaved_with`, and more of the device's state. |
-| 6 | `workload.kind` may be `generation`: text that a language model generated, with other keys. |
-| 7 | Generated text has `workload.methods`: where the time of each traced method goes. |
-| 8 | `runner.app`: what measured was an app. `program.rewrites`: what rewrites did to the model's graph. `workload.outside`: which share of an inference is outside of delegates, on what, and why. |
-| 9 | `workload.texts` compares the logits of every position (`compared_tokens`, `wrong_token`, `max_logit_error`, `min_cosine` and their tolerances). `workload.sampling` has `min_p` and `repetition_penalty`. `program.quantization_loss`: how far quantisation moves each output. |
+Every change of the keys raises `schema_version`. etdeploy reads records of its own version and refuses those of another one, with a message and exit code 2: read them with the etdeploy that wrote them, or measure again.
 
 ## Paths of the machine that measured
 

@@ -55,9 +55,8 @@ class Usable:
 
 
 def medians_of(record: RunRecord) -> tuple[float, ...]:
-    """Median of each start; of all samples, where a record has no starts."""
-    runs = record.workload.runs
-    return tuple(s.median_ms for s in runs) if runs else (record.workload.timed.median,)
+    """Median of each start."""
+    return tuple(start.median_ms for start in record.workload.runs)
 
 
 def usable_pairs(a: RunRecord, b: RunRecord) -> Usable:

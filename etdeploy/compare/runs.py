@@ -17,7 +17,6 @@ from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import ProgramRecord, RunRecord, Workload
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import percentile
-from etdeploy.bench.timing.series import spread_of
 from etdeploy.compare.comparable import obstacles
 from etdeploy.compare.disturbed import Usable, medians_of, usable_pairs, usable_starts
 from etdeploy.compare.model import (
@@ -90,7 +89,7 @@ def compare_runs(
 def took_turns(a: RunRecord, b: RunRecord) -> bool:
     """Whether the starts of both are pairs."""
     together = a.interleaved_with == b.run_id and b.interleaved_with == a.run_id
-    return together and len(a.workload.runs) == len(b.workload.runs) > 0
+    return together and len(a.workload.runs) == len(b.workload.runs)
 
 
 def _refusals(a: StoredRun, b: StoredRun, usable: Usable) -> tuple[str, ...]:
@@ -127,13 +126,8 @@ def _side(run: StoredRun) -> ComparedRun:
         record=str(run.record_path),
         median_ms=percentile(medians, 50),
         starts=len(medians),
-        spread_percent=_spread_percent(run.record),
+        spread_percent=run.record.workload.spread.between_percent,
     )
-
-
-def _spread_percent(record: RunRecord) -> float | None:
-    starts = record.workload.runs
-    return spread_of(starts).between_percent if starts else None
 
 
 def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterator[str]:
@@ -161,7 +155,7 @@ def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterat
 
 def _short_starts(a: RunRecord, b: RunRecord) -> Iterator[str]:
     """That starts are too short to agree well, where they do not."""
-    if max(_spread_percent(record) or 0 for record in (a, b)) < _FAR_APART_PERCENT:
+    if max(r.workload.spread.between_percent or 0 for r in (a, b)) < _FAR_APART_PERCENT:
         return
     times_ms = [median(medians_of(record)) for record in (a, b)]
     samples = min(start.samples for record in (a, b) for start in record.workload.runs)

@@ -72,7 +72,7 @@ class HistoryEntry:
 
 def entry_of(record: RunRecord) -> tuple[HistoryEntry, Series]:
     """A record as the history knows it, with its series."""
-    series, spread = series_of(record), record.workload.spread
+    series, workload = series_of(record), record.workload
     return (
         HistoryEntry(
             run_id=record.run_id,
@@ -85,8 +85,8 @@ def entry_of(record: RunRecord) -> tuple[HistoryEntry, Series]:
             disturbed=disturbance_of(record),
             simulated=record.simulated is not None,
             outputs_ok=_outputs_ok(record),
-            spread_percent=spread.between_percent if spread else None,
-            starts=max(1, len(record.workload.runs)),
+            spread_percent=workload.spread.between_percent,
+            starts=len(workload.runs),
             metrics=metrics_of(record),
         ),
         series,

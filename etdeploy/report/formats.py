@@ -46,7 +46,7 @@ from etdeploy.report.html.figures.base import (
 from etdeploy.report.html.figures.latency import histogram
 from etdeploy.report.html.operators import compared_table
 from etdeploy.report.html.single import single_page
-from etdeploy.report.material import Material, Report, spread_of, starts_of
+from etdeploy.report.material import Material, Report
 from etdeploy.report.plain import markdown, rows
 from etdeploy.report.shown import (
     NOTHING,
@@ -97,7 +97,7 @@ def _metrics(record: RunRecord) -> Iterator[tuple[str, list[float]]]:
     yield "load_status", [0]
     if record.simulated:
         return
-    starts = starts_of(record)
+    starts = record.workload.runs
     yield "model_load_time(ms)", [start.load_ms for start in starts]
     if not isinstance(record.workload, TextGeneration):
         yield "avg_inference_latency(ms)", [start.mean_ms for start in starts]
@@ -285,8 +285,8 @@ def _cards(report: Report) -> Iterator[Card]:
             yield Card(run.name, "simulated", "", tuple(lines), QUIET)
             continue
         number, _, unit = shown.duration(record.workload.timed.median).partition(" ")
-        between = spread_of(record).between_percent
-        spread = f"{shown.percent(between)} between {len(starts_of(record))} starts"
+        between = record.workload.spread.between_percent
+        spread = f"{shown.percent(between)} between {len(record.workload.runs)} starts"
         lines += [spread if between is not None else "one start"]
         yield Card(run.name, number, unit, (*lines, f"outputs {shown.outputs(record)}"))
 
@@ -332,7 +332,7 @@ def _verdict_table(report: Report) -> Table:
         rows.append([
             code(run.name), code(record.device.facts.name),
             "simulated" if hidden else shown.duration(record.workload.timed.median),
-            shown.NOTHING if hidden else shown.percent(spread_of(record).between_percent),
+            shown.NOTHING if hidden else shown.percent(record.workload.spread.between_percent),
             ratio_text(comparison) if comparison else "1", verdict,
             comparison.reason if comparison else "",
         ])  # fmt: skip
@@ -558,7 +558,7 @@ def _start_medians(runs: Sequence[Material], unit: TimeUnit) -> Values:
     xs: list[float | None] = []
     ys: list[float | None] = []
     for place, run in enumerate(runs, 1):
-        starts = starts_of(run.record)
+        starts = run.record.workload.runs
         width = _WIDTH / max(1, sum(start.samples for start in starts))
         left = place - _WIDTH / 2
         for start in starts:

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etdeploy.bench.records.conditions import Disturbance
-from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.performance import Spread, Start
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.timing.series import spread_of as spread_between
 from etdeploy.compare.model import Comparison
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.profile.model import Profile
@@ -108,31 +105,3 @@ def names(runs: Sequence[StoredRun]) -> tuple[str, ...]:
             return tuple(found)
     # One run, named twice.
     return tuple(f"{number} {r.run_id}" for number, r in enumerate(records, 1))
-
-
-def starts_of(record: RunRecord) -> tuple[Start, ...]:
-    """The starts of a run; one of an older version has a single one, made from its figures."""
-    workload = record.workload
-    if workload.runs or isinstance(workload, TextGeneration):
-        return workload.runs
-    timing = record.passes.get("timing")
-    latency = workload.latency_ms
-    return (
-        Start(
-            started_at=record.started_at,
-            warmup=timing.warmup if timing else 0,
-            steady=None,
-            load_ms=record.load_ms,
-            verify_ms=record.verify_ms,
-            first_inference_ms=workload.first_inference_ms,
-            samples=len(latency.samples),
-            median_ms=latency.median,
-            mean_ms=latency.mean,
-            stddev_ms=latency.stddev,
-        ),
-    )
-
-
-def spread_of(record: RunRecord) -> Spread:
-    """How far a run's times are apart; that of an older record from its figures."""
-    return record.workload.spread or spread_between(starts_of(record))

@@ -147,7 +147,7 @@ class TextGeneration(Value):
     evaluation: Evaluation | None = None
     first_ttft_ms: float
     huge_page_bytes: int | None = None
-    runs: tuple[Start, ...]
+    runs: tuple[Start, ...] = Field(min_length=1)
     spread: Spread
     methods: tuple[MethodTrace, ...] = ()
 

@@ -1,6 +1,6 @@
 """The run record: the results of one measured run.
 
-Every change of its keys raises SCHEMA_VERSION; `stored.py` reads the older versions.
+Every change of its keys raises SCHEMA_VERSION; `stored.py` refuses records of other versions.
 docs/records.md is generated from the docstrings here.
 """
 
@@ -184,8 +184,8 @@ class SizeRecord(Value):
     first_inference_ms: float
     peak_rss_bytes: int | None
     outputs: tuple[OutputCheck, ...]
-    runs: tuple[Start, ...] = ()
-    spread: Spread | None = None
+    runs: tuple[Start, ...] = Field(min_length=1)
+    spread: Spread
 
 
 class Inference(Value):
@@ -214,8 +214,8 @@ class Inference(Value):
     outputs: tuple[OutputCheck, ...]
     outputs_compared: bool
     sizes: tuple[SizeRecord, ...] = ()
-    runs: tuple[Start, ...] = ()
-    spread: Spread | None = None
+    runs: tuple[Start, ...] = Field(min_length=1)
+    spread: Spread
     threads: tuple[ThreadsRecord, ...] = ()
     sustained: Sustained | None = None
     outside: Outside | None = None

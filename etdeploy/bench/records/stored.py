@@ -1,10 +1,10 @@
-"""Run records in their folders: found, read in every version, and their files with them."""
+"""Run records in their folders: found, read, and their files with them."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,6 +18,9 @@ RECORD_FILE = "record.json"
 FOLDER_KEY = "folder"
 _NO_SUCH_KIND = "union_tag_invalid"
 _UPGRADE = "Read it with the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
+_MEASURE_AGAIN = (
+    "Read it with the etdeploy that wrote it, or measure again: etdeploy run --recipe RECIPE"
+)
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,10 @@ def load_run(path: Path) -> StoredRun:
 
 
 def load_record(path: Path) -> RunRecord:
-    """Reads a run record of any version as one of the newest.
+    """Reads a run record.
 
     Raises:
-        UsageError: The file cannot be read, is not a run record, or a newer etdeploy wrote it.
+        UsageError: The file cannot be read, is not a run record, or has another version.
     """
     try:
         content = path.read_bytes()
@@ -87,20 +90,19 @@ def parse_record(text: str | bytes, place: str) -> RunRecord:
         place: Where it is from, for messages.
 
     Raises:
-        UsageError: It is not a run record, or a newer etdeploy wrote it.
+        UsageError: It is not a run record, or has another version.
     """
     content = _content(text, place)
     version = content["schema_version"]
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise UsageError(
-            f"the run record has version {version}; this etdeploy reads versions 1 to "
-            f"{SCHEMA_VERSION}",
+            f"the run record has version {version}; this etdeploy reads version {SCHEMA_VERSION}",
             place=place,
-            remedy=_UPGRADE,
+            remedy=_UPGRADE if version > SCHEMA_VERSION else _MEASURE_AGAIN,
         )
     try:
-        return RunRecord.model_validate_json(json.dumps(_newest(content)))
-    except (ValidationError, KeyError, TypeError, AttributeError) as error:
+        return RunRecord.model_validate_json(json.dumps(content))
+    except ValidationError as error:
         raise _unreadable(place, error) from error
 
 
@@ -111,22 +113,6 @@ def is_readable(path: Path) -> bool:
     except UsageError:
         return False
     return True
-
-
-def _newest(content: dict[str, Any]) -> dict[str, Any]:
-    """A record of any version with the keys of the newest.
-
-    Raises:
-        KeyError, TypeError, AttributeError: It is not complete.
-    """
-    if content["schema_version"] == 1:
-        content = converted(content)
-    # Nothing of version 2 was simulated, which is the default of the key that version 3 added. That
-    # of version 4, a partition's `settings`, is empty where they were not read. What version 5
-    # added was not measured before, and version 6 added another kind of workload,
-    # of which version 7 traces the methods. Before version 8 no app ran anything,
-    # and before version 9 texts were compared up to the first token that differed.
-    return {**content, "schema_version": SCHEMA_VERSION}
 
 
 def _content(text: str | bytes, place: str) -> dict[str, Any]:
@@ -146,50 +132,10 @@ def _key(place: tuple[str | int, ...], problem: str) -> str:
     return ".".join(map(str, [*parts, *(["kind"] if problem == _NO_SUCH_KIND else [])]))
 
 
-def _unreadable(place: str, error: Exception) -> UsageError:
-    if not isinstance(error, ValidationError):
-        return UsageError(f"the run record is not complete: {error!r}", place=place)
+def _unreadable(place: str, error: ValidationError) -> UsageError:
     first = error.errors()[0]
     key = _key(first["loc"], first["type"])
     if first["type"] in ("extra_forbidden", "literal_error", _NO_SUCH_KIND):
         what = f"this etdeploy does not know the run record's value of {key}"
         return UsageError(what, place=place, remedy=_UPGRADE)
     return UsageError(f"the run record is not complete: {key}: {first['msg']}", place=place)
-
-
-_OF_THE_WORKLOAD = ("latency_ms", "first_inference_ms", "outputs", "outputs_compared")
-
-
-def converted(content: dict[str, Any]) -> dict[str, Any]:
-    """The same run with the keys of version 2.
-
-    Files outside the record's folder, the program and the ETRecord in the cache, are left out.
-
-    Raises:
-        KeyError: A key is missing.
-        TypeError, AttributeError: A value has another type.
-    """
-    kept = {key: value for key, value in content.items() if key not in _OF_THE_WORKLOAD}
-    moved = {key: content[key] for key in _OF_THE_WORKLOAD}
-    return kept | {
-        "schema_version": 2,
-        "workload": {"kind": "inference", **moved},
-        "files": _files(content["files"]),
-        "recipe": _recipe(content["recipe"]),
-    }
-
-
-def _files(files: dict[str, str]) -> dict[str, str]:
-    """Relative to the folder that the record was written in; it may be another one now."""
-    folder = PurePath(files["record"]).parent
-    return {
-        name: PurePath(path).relative_to(folder).as_posix()
-        for name, path in files.items()
-        if PurePath(path).is_relative_to(folder)
-    }
-
-
-def _recipe(recipe: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in recipe.items() if key != "path"}
-    files = {PurePath(path).name: sha256 for path, sha256 in recipe["files"].items()}
-    return kept | {"file": PurePath(recipe["path"]).name, "files": files}

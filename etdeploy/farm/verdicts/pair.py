@@ -68,7 +68,7 @@ def _together(night: Sequence[HistoryEntry], entry: HistoryEntry) -> bool:
 def _seconds(started_at: str) -> float | None:
     try:
         return datetime.fromisoformat(started_at).timestamp()
-    except ValueError:  # a record of an older version may have anything there
+    except ValueError:  # a record may have any text there
         return None
 
 

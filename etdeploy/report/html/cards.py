@@ -12,7 +12,7 @@ from etdeploy.bench.units import rate as per_s
 from etdeploy.core.console import count
 from etdeploy.report import shown
 from etdeploy.report.html.blocks import BAD, GOOD, QUIET, WARN, Card, Cell, Folded, Text
-from etdeploy.report.material import Material, spread_of, starts_of
+from etdeploy.report.material import Material
 from etdeploy.report.shown import disturbed_lines, verdict_lines
 
 # More would push the plots off the first screen.
@@ -74,12 +74,12 @@ def outputs_card(record: RunRecord) -> Card:
 
 
 def _times(record: RunRecord) -> Iterator[Card]:
-    workload, starts = record.workload, starts_of(record)
+    workload, starts = record.workload, record.workload.runs
     if isinstance(workload, TextGeneration):
         yield from _rates(workload, count(record.runner.threads, "thread"))
     else:
         yield _latency(workload.latency_ms, len(starts), record.runner.threads)
-    yield _spread(spread_of(record), len(starts))
+    yield _spread(record.workload.spread, len(starts))
     yield _timed("load", record.load_ms, f"program and {shown.loaded(workload)}")
     yield _timed(shown.first_of(workload), workload.first_ms, "before any warm-up")
 

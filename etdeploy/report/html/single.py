@@ -31,7 +31,7 @@ from etdeploy.report.html.tables import (
     starts_table,
     threads_table,
 )
-from etdeploy.report.material import Material, starts_of
+from etdeploy.report.material import Material
 from etdeploy.report.shown import one_line, original_lines, quality_of, unit_of
 
 # A device that reports its state once gives no line.
@@ -67,7 +67,7 @@ def single_page(run: Material) -> Page:
 
 def _latency(run: Material) -> Iterator[PageSection]:
     record = run.record
-    workload, starts, of = record.workload, starts_of(record), shown.sample(record.workload)
+    workload, starts, of = record.workload, record.workload.runs, shown.sample(record.workload)
     if isinstance(workload, TextGeneration):
         yield PageSection("tokens", "Tokens", tuple(_tokens(workload)))
     histogram = distribution("plot-latency", workload.timed, of)

@@ -33,7 +33,7 @@ from etdeploy.report.html.blocks import (
 )
 from etdeploy.report.html.figures.device import cores
 from etdeploy.report.html.figures.modules import KERNELS
-from etdeploy.report.material import Material, starts_of
+from etdeploy.report.material import Material
 
 _MOST_MODULES = 300
 _NAMES = {
@@ -67,7 +67,7 @@ def points_table(workload: TextGeneration) -> Table:
 
 def starts_table(record: RunRecord) -> Folded:
     """Every start with its warm-up, its times, and what disturbed it."""
-    starts = starts_of(record)
+    starts = record.workload.runs
     like = record.workload.timed.median
     unit = shown.unit_of(like)
     cooled = any(start.cooldown for start in starts)

@@ -12,7 +12,7 @@ from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.profile.model import Profile
 from etdeploy.report import shown
-from etdeploy.report.material import Material, Report, spread_of, starts_of
+from etdeploy.report.material import Material, Report
 from etdeploy.report.shown import quality_of, verdict_lines
 
 # Tells a later report of the same file from somebody's notes.
@@ -99,7 +99,7 @@ def _facts(run: Material) -> Iterator[tuple[str, str]]:
 
 def spread_text(record: RunRecord) -> str:
     """The spread within and between starts, as a clause."""
-    spread, starts = spread_of(record), len(starts_of(record))
+    spread, starts = record.workload.spread, len(record.workload.runs)
     between = (
         "unknown between starts, since there was one"
         if spread.between_percent is None
@@ -131,7 +131,7 @@ def _folded(run: Material) -> Iterator[str]:
     for profile in run.profiles:
         of = f" in {profile.method}" if profile.text else ""
         yield details(f"Where the time goes{of}", _operators(profile))
-    if not record.simulated and len(starts_of(record)) > 1:
+    if not record.simulated and len(record.workload.runs) > 1:
         yield details("Every start", _starts(record))
     if isinstance(record.workload, TextGeneration):
         yield details("Tokens", _points(record.workload))
@@ -155,7 +155,7 @@ def _operators(profile: Profile) -> str:
 
 
 def _starts(record: RunRecord) -> str:
-    starts = starts_of(record)
+    starts = record.workload.runs
     rows = [
         (str(i), *map(shown.duration, (s.median_ms, s.stddev_ms, s.load_ms, s.first_inference_ms)),
          ", ".join(str(d.kind) for d in s.disturbances))
@@ -243,7 +243,7 @@ def _run_row(run: Material, comparison: Comparison | None) -> Sequence[str]:
         "simulated" if simulated else shown.duration(record.workload.timed.median),
         shown.ratio_text(comparison) if comparison else "1",
         verdict,
-        "" if simulated else shown.percent(spread_of(record).between_percent),
+        "" if simulated else shown.percent(record.workload.spread.between_percent),
         "" if simulated else shown.size(record.peak_rss_bytes),
         shown.outputs(record),
     )

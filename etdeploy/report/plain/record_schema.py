@@ -15,8 +15,7 @@ from etdeploy.bench.reference import descriptions
 def record_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a record; descriptions are those of docs/records.md.
 
-    Keys that later versions added are not required, so that a record which leaves them out, as a
-    hand-written one may, is valid.
+    Keys with a default are not required: a record may leave them out.
     """
     content = RunRecord.model_json_schema(mode="validation")
     for name, model in _models(RunRecord).items():

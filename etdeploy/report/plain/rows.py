@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from etdeploy.bench.records.generation import GenerationPoint, TextGeneration
-from etdeploy.bench.records.performance import Latency, Start, samples_by_start
+from etdeploy.bench.records.performance import Start, samples_by_start
 from etdeploy.bench.records.record import Inference, RunRecord
-from etdeploy.report.material import Material, spread_of, starts_of
+from etdeploy.report.material import Material
 from etdeploy.report.shown import finite, is_number, outputs
 
 _NS_PER_MS = 1_000_000
@@ -62,10 +62,9 @@ def _lines(record: RunRecord) -> Iterator[dict[str, Any]]:
         yield from (common | _point(record, point) for point in workload.points)
         return
     if not workload.sizes and not workload.threads:
-        yield from _of_starts(common, starts_of(record))
+        yield from _of_starts(common, record.workload.runs)
     for size in workload.sizes:
-        starts = size.runs or (_only(record, size.latency_ms, size.first_inference_ms),)
-        yield from _of_starts(common | {"size": size.name}, starts)
+        yield from _of_starts(common | {"size": size.name}, size.runs)
     for each in workload.threads:
         yield from _of_starts(common | {"threads": each.threads}, each.runs)
 
@@ -78,14 +77,6 @@ def _point(record: RunRecord, point: GenerationPoint) -> dict[str, Any]:
         values |= {"samples": len(times.samples), "median_ms": times.median}
         values |= {"mean_ms": times.mean, "stddev_ms": times.stddev}
     return values | {"started_at": record.started_at, "load_ms": record.load_ms}
-
-
-def _only(record: RunRecord, latency: Latency, first_ms: float) -> Start:
-    """The single start of a size in a record of an older version."""
-    [start, *_] = starts_of(record)
-    changes: dict[str, Any] = {"samples": len(latency.samples), "first_inference_ms": first_ms}
-    changes |= {"median_ms": latency.median, "mean_ms": latency.mean, "stddev_ms": latency.stddev}
-    return start.model_copy(update=changes)
 
 
 def _of_starts(common: dict[str, Any], starts: Sequence[Start]) -> Iterator[dict[str, Any]]:
@@ -189,7 +180,7 @@ _TIMES = (
 
 
 def _times(record: RunRecord, workload: Inference) -> dict[str, Any]:
-    latency, starts, spread = workload.latency_ms, starts_of(record), spread_of(record)
+    latency, starts, spread = workload.latency_ms, record.workload.runs, record.workload.spread
     values = (
         len(starts),
         latency.median,
@@ -214,7 +205,7 @@ def _point_times(record: RunRecord, point: GenerationPoint) -> dict[str, Any]:
     tokens = point.token_ms
     return {
         **numbers,
-        "n_runs": len(starts_of(record)),
+        "n_runs": len(record.workload.runs),
         "avg_ts": point.decode_tokens_per_s,
         "prefill_ts": point.prefill_tokens_per_s,
         "ttft_ms": point.ttft_ms,
@@ -222,7 +213,7 @@ def _point_times(record: RunRecord, point: GenerationPoint) -> dict[str, Any]:
         "avg_ns": _ns(tokens.mean) if tokens else None,
         "stddev_ns": _ns(tokens.stddev) if tokens else None,
         "samples_ns": [_ns(ms) for ms in tokens.samples] if tokens else [],
-        "between_percent": spread_of(record).between_percent,
+        "between_percent": record.workload.spread.between_percent,
         "load_ms": record.load_ms,
         "peak_rss_bytes": record.peak_rss_bytes,
     }

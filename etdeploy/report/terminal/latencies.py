@@ -38,29 +38,22 @@ def latencies(record: RunRecord) -> str:
 
 
 def starts(workload: Workload) -> Iterator[tuple[str, str]]:
-    """Labels with texts: the spread within and between the starts, and their warm-up.
-
-    Records of older releases have neither.
-    """
-    if workload.spread:
-        yield "spread", _spread(workload.spread, workload.runs)
-    if workload.runs:
-        what = "generation" if isinstance(workload, TextGeneration) else "inference"
-        yield "warm-up", _warmup(workload.runs, what)
+    """Labels with texts: the spread within and between the starts, and their warm-up."""
+    yield "spread", _spread(workload.spread, workload.runs)
+    what = "generation" if isinstance(workload, TextGeneration) else "inference"
+    yield "warm-up", _warmup(workload.runs, what)
 
 
-def between(spread: Spread | None) -> str | None:
+def between(spread: Spread) -> str | None:
     """The spread between starts for a table; None where it is not known."""
-    if spread is None or spread.between_percent is None:
-        return None
-    return _percent(spread.between_percent)
+    return None if spread.between_percent is None else _percent(spread.between_percent)
 
 
 def _timed(record: RunRecord) -> str:
     workload = record.inference
     inferences = count(len(workload.latency_ms.samples), "inference")
-    starts = f" in {count(len(workload.runs), 'start')}" if workload.runs else ""
-    return f"of {inferences}{starts}, {count(record.runner.threads, 'thread')}"
+    starts = count(len(workload.runs), "start")
+    return f"of {inferences} in {starts}, {count(record.runner.threads, 'thread')}"
 
 
 def _verified(record: RunRecord) -> str:

@@ -572,6 +572,8 @@ def test_a_wrong_output_of_a_further_size_is_a_mismatch() -> None:
         first_inference_ms=1.0,
         peak_rss_bytes=None,
         outputs=(make_check(within_tolerance=False),),
+        runs=workload.runs,
+        spread=workload.spread,
     )
     right = size.model_copy(update={"name": "short", "outputs": workload.outputs})
     with pytest.raises(MismatchError, match="output_0 at long") as raised:

@@ -112,26 +112,12 @@ def test_a_run_that_does_not_exist(runs: Path, capsys: Capture) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("form", list(Format))
-def test_a_record_of_every_older_version(form: Format, runs: Path, capsys: Capture) -> None:
-    content = json.loads(make_record().model_dump_json())
-    for name in ("memory", "disturbances", "interleaved_with"):
-        del content[name]
-    for name in ("runs", "spread", "threads", "sustained"):
-        del content["workload"][name]
-    del content["device"]["during"]
-    for version in (2, 3, 4):
-        file = runs / "old.json"
-        file.write_text(json.dumps({**content, "schema_version": version}))
-        assert report("old.json", "--format", str(form), "-o", "-") == 0
-        assert capsys.readouterr().out.startswith(BEGINNINGS[form])
-
-
-def test_a_newer_record_is_refused(runs: Path, capsys: Capture) -> None:
-    newer = {**make_record().model_dump(mode="json"), "schema_version": 99}
-    (runs / "new.json").write_text(json.dumps(newer))
-    assert report("new.json") == 2
-    assert "the run record has version 99" in capsys.readouterr().err
+@pytest.mark.parametrize("version", [2, 99])
+def test_a_record_of_another_version_is_refused(version: int, runs: Path, capsys: Capture) -> None:
+    other = {**make_record().model_dump(mode="json"), "schema_version": version}
+    (runs / "other.json").write_text(json.dumps(other))
+    assert report("other.json") == 2
+    assert f"the run record has version {version}" in capsys.readouterr().err
 
 
 def test_the_schema_is_that_of_records(runs: Path, capsys: Capture) -> None:

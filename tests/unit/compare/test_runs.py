@@ -79,15 +79,6 @@ def test_one_start_on_each_side_has_a_ratio_without_bounds() -> None:
     assert "the spread between starts is unknown" in found.reason
 
 
-def test_a_record_without_starts_counts_as_one() -> None:
-    old, new = (make_record(samples, run_id=name) for samples, name in [([1.0], "a"), ([2.0], "b")])
-    old = old.model_copy(update={"workload": old.workload.model_copy(update={"runs": ()})})
-    found = compare_runs(StoredRun(Path("/a"), old), StoredRun(Path("/b"), new))
-    assert found.a.starts == found.b.starts == 1
-    assert found.ratio is not None
-    assert found.ratio.median == pytest.approx(2)
-
-
 @pytest.mark.parametrize(
     ("of_b", "reason"),
     [
@@ -322,7 +313,7 @@ def test_the_size_that_is_compared_is_named() -> None:
     series = make_series(A_MS)
     size = SizeRecord(
         name="short", sizes={}, shapes={}, latency_ms=series.latency, first_inference_ms=1.0,
-        peak_rss_bytes=None, outputs=(),
+        peak_rss_bytes=None, outputs=(), runs=series.starts, spread=series.spread,
     )  # fmt: skip
     a, b = paired_runs(slower_by(1.05), {"sizes": (size,)})
     assert "Compared at the first size, short." in compare_runs(a, b).remarks

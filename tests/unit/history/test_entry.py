@@ -89,7 +89,8 @@ def test_sizes_have_numbers_of_their_own() -> None:
     sizes = tuple(
         SizeRecord(
             name=name, sizes={"x": 1}, shapes={}, latency_ms=summarize([ms]),
-            first_inference_ms=ms, peak_rss_bytes=None, outputs=(),
+            first_inference_ms=ms, peak_rss_bytes=None, outputs=(), runs=plain.runs,
+            spread=plain.spread,
         )
         for name, ms in (("short", 1.0), ("long", 7.0))
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Names of runs, and what is read beside a record or made from an older one."""
+"""Names of runs, and what is read beside a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.bench.records.performance import samples_by_start
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.report.material import names, plan_of, spread_of, starts_of
+from etdeploy.report.material import names, plan_of
 from tests.support.bench_values import make_device, make_record, make_run
 from tests.support.report_values import make_full_record, make_plan, make_starts
 
@@ -50,16 +50,6 @@ def test_a_name_is_as_short_as_tells_the_runs_apart(
     runs: list[StoredRun], expected: tuple[str, ...]
 ) -> None:
     assert names(runs) == expected
-
-
-def test_a_record_without_starts_has_one() -> None:
-    record = make_record((1.0, 3.0))
-    older = {"workload": record.workload.model_copy(update={"runs": (), "spread": None})}
-    record = record.model_copy(update=older)
-    [start] = starts_of(record)
-    assert (start.samples, start.median_ms, start.load_ms) == (2, 2.0, record.load_ms)
-    assert (start.warmup, start.steady) == (5, None)
-    assert spread_of(record).between_percent is None
 
 
 def test_the_samples_of_a_start_are_its_own() -> None:

@@ -13,11 +13,18 @@ import pytest
 from etdeploy.bench.generation.work import WorkPoint
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.statistics import summarize
 from etdeploy.report.formats import BEGINNINGS, Format
 from etdeploy.report.material import Material
 from etdeploy.report.plain.rows import csv_text, json_lines
-from tests.support.bench_values import FOLDER, SIMULATED, make_loss, make_program, make_run
+from tests.support.bench_values import (
+    FOLDER,
+    SIMULATED,
+    make_loss,
+    make_program,
+    make_results,
+    make_run,
+    make_series,
+)
 from tests.support.report_values import make_material, renamed
 from tests.support.text_values import make_text_record, make_text_workload, make_work
 
@@ -30,7 +37,7 @@ def _material(*arguments: Any, **changes: Any) -> Material:
     return Material(make_run(*arguments, **changes), "mlp")
 
 
-def test_a_record_without_starts_is_one_line() -> None:
+def test_a_single_start_is_one_line() -> None:
     [row] = _read(_material((1.0, 3.0)))
     assert (row["start"], row["samples"], row["median_ms"]) == ("1", "2", "2.0")
     assert (row["recipe"], row["device"], row["outputs"]) == ("mlp", "host", "correct")
@@ -45,9 +52,10 @@ def test_every_start_of_every_number_of_threads_is_a_line() -> None:
 
 
 def test_every_size_has_lines() -> None:
+    series = make_series(make_results((5.0,), first_inference_ms=9.0))
     size = SizeRecord(
-        name="long", sizes={}, shapes={}, latency_ms=summarize((5.0,)), first_inference_ms=9.0,
-        peak_rss_bytes=None, outputs=(),
+        name="long", sizes={}, shapes={}, latency_ms=series.latency, first_inference_ms=9.0,
+        peak_rss_bytes=None, outputs=(), runs=series.starts, spread=series.spread,
     )  # fmt: skip
     [row] = _read(_material(sizes=(size,)))
     assert (row["size"], row["median_ms"], row["first_inference_ms"]) == ("long", "5.0", "9.0")

@@ -152,15 +152,6 @@ def test_what_a_warm_up_took() -> None:
     assert _line(falling, "warm-up") == "400 inferences; the times were STILL FALLING"
 
 
-def test_a_record_of_an_older_release_has_neither() -> None:
-    run = make_run()
-    old = run.record.workload.model_copy(update={"runs": (), "spread": None})
-    text = summary(StoredRun(run.folder, run.record.model_copy(update={"workload": old})))
-    assert "  of 5 inferences, 2 threads\n" in text
-    assert "spread " not in text
-    assert "warm-up  " not in text
-
-
 def test_wrong_outputs_are_told_one_by_one() -> None:
     wrong = [
         make_check(name=f"output_{i}", max_abs_error=0.5, within_tolerance=False) for i in range(7)
@@ -182,6 +173,8 @@ def _size(name: str, median_ms: float, **changes: Any) -> SizeRecord:
         "first_inference_ms": 2.5,
         "peak_rss_bytes": 7_900_000,
         "outputs": (make_check(),),
+        "runs": (series := make_series((median_ms,))).starts,
+        "spread": series.spread,
     }
     return SizeRecord(**(values | changes))
 
