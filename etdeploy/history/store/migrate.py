@@ -11,13 +11,17 @@ from sqlalchemy import Connection, Engine, inspect, text
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import StoreError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.place import VARIABLE, HistoryLocation
 from etdeploy.history.store import tables
 from etdeploy.history.store.errors import UPGRADE, WRITES
 
 SCRIPTS = Path(__file__).parent / "migrations"
 # Any number; while it is held, no other etdeploy changes the tables.
 _ADVISORY_LOCK = 0x6574_6465
+_EXPORT = f"""Export its runs with the etdeploy that wrote it: etdeploy history export runs.jsonl
+Then name another history, and import them:
+export {VARIABLE}=/path/to/another.db
+etdeploy history import runs.jsonl"""
 
 
 def revision_of(engine: Engine, place: HistoryLocation) -> str | None:
@@ -36,7 +40,7 @@ def migrate(engine: Engine, place: HistoryLocation, scripts: Path = SCRIPTS) -> 
     Nothing is changed if it fails.
 
     Raises:
-        StoreError: A newer release wrote them, or the database belongs to something else.
+        StoreError: Another etdeploy wrote them, or the database belongs to something else.
         SQLAlchemyError: The database refuses.
     """
     if place.file is None:
@@ -44,24 +48,27 @@ def migrate(engine: Engine, place: HistoryLocation, scripts: Path = SCRIPTS) -> 
         return
     with exclusive(place.file.with_name(f"{place.file.name}.lock"), f"history {place.file}"):
         before = revision_of(engine, place)
-        if before is not None and before in _known(scripts):
+        if before in _known(scripts)[:-1]:
             _copy(place.file, place.file.with_name(f"{place.file.name}.revision-{before}"))
         _upgrade(engine, place, scripts)
 
 
 def require_known(revision: str | None, place: HistoryLocation, scripts: Path = SCRIPTS) -> None:
-    """Refuses tables that a newer release wrote.
+    """Refuses tables that this release cannot bring to its own form.
 
     Raises:
         StoreError: The revision is not one of this release's.
     """
-    if revision is not None and revision not in _known(scripts):
-        raise StoreError(
-            f"a newer etdeploy wrote this history (its tables have revision {revision}); "
-            "nothing in it was changed",
-            place=place.shown,
-            remedy=UPGRADE,
-        )
+    known = _known(scripts)
+    if revision is None or revision in known:
+        return
+    is_newer = revision > known[-1]
+    raise StoreError(
+        f"{'a newer' if is_newer else 'an earlier'} etdeploy wrote this history (its tables have "
+        f"revision {revision}, and this etdeploy needs {known[-1]}); nothing in it was changed",
+        place=place.shown,
+        remedy=UPGRADE if is_newer else _EXPORT,
+    )
 
 
 def _upgrade(engine: Engine, place: HistoryLocation, scripts: Path) -> None:
@@ -94,9 +101,9 @@ def _revision(connection: Connection, place: HistoryLocation) -> str | None:
     return None
 
 
-def _known(scripts: Path) -> set[str]:
-    """The revisions of this release: their files begin with them."""
-    return {path.name.partition("_")[0] for path in (scripts / "versions").glob("[0-9]*.py")}
+def _known(scripts: Path) -> list[str]:
+    """The revisions of this release, the newest last: their files begin with them."""
+    return sorted(path.name.partition("_")[0] for path in (scripts / "versions").glob("[0-9]*.py"))
 
 
 def _copy(file: Path, copy: Path) -> None:

@@ -104,7 +104,7 @@ _SERVER_NOW = (
 
 
 def reservations_at(place: HistoryLocation) -> list[Reservation]:
-    """Reservations that have not ended; none where there is no history yet, or an older one.
+    """Reservations that have not ended; none where there is no history yet.
 
     Raises:
         StoreError: The history cannot be read.

@@ -207,7 +207,7 @@ def open_store(place: HistoryLocation, *, read_only: bool = False) -> Iterator[S
         read_only: Whether nothing will be written; a history on a read-only disk can then be read.
 
     Raises:
-        StoreError: It cannot be used, a newer release wrote it, or its file is something else.
+        StoreError: It cannot be used, another etdeploy wrote it, or its file is something else.
         BuildError: Its disk is full.
     """
     with explained(place):

@@ -173,6 +173,20 @@ def refused(place: HistoryLocation, *, read_only: bool = False) -> str:
     return str(caught.value)
 
 
+def test_an_earlier_history_is_refused_and_left_alone(place: HistoryLocation) -> None:
+    with open_store(place) as store:
+        fill(store, [1.0])
+    with engine(place) as made, made.begin() as connection:
+        connection.execute(text("UPDATE etdeploy_history SET version_num = '0001'"))
+    for read_only in (True, False):
+        told = refused(place, read_only=read_only)
+        assert "0001" in told
+        assert "etdeploy history export" in told
+    with engine(place) as made, made.connect() as connection:
+        assert connection.scalar(text("SELECT version_num FROM etdeploy_history")) == "0001"
+        assert connection.scalar(text("SELECT count(*) FROM etdeploy_records")) == 1
+
+
 def test_a_server_that_is_down(database: HistoryLocation) -> None:
     told = refused(required_place("postgresql://me:s3cret@127.0.0.1:1/bench"))
     assert "Connection refused" in told

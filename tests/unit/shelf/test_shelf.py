@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -18,8 +17,6 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
 from etdeploy.history.place import HistoryLocation, required_place
-from etdeploy.history.store.errors import engine_of
-from etdeploy.history.store.migrate import SCRIPTS, migrate
 from etdeploy.history.store.store import open_store
 from etdeploy.shelf import named, quarantine
 from etdeploy.shelf.named import (
@@ -257,25 +254,12 @@ def test_a_history_that_cannot_be_read_stops_no_run(
     assert said.count("warning: whether android:A1 is reserved is not known") == 1
 
 
-def test_a_history_of_an_older_release_is_left_alone(
-    place: HistoryLocation, tmp_path: Path
-) -> None:
-    older = tmp_path / "migrations"
-    shutil.copytree(SCRIPTS, older, ignore=shutil.ignore_patterns("__pycache__", "0002*"))
+def test_a_file_without_tables_has_no_reservations(place: HistoryLocation) -> None:
     assert place.file
     place.file.parent.mkdir(parents=True)
-    engine = engine_of(place)
-    migrate(engine, place, older)
-    engine.dispose()
-    before = place.file.read_bytes()
+    place.file.touch()
     require_free("android-A1", "android:A1")
     assert active(place) == ()
-    assert place.file.read_bytes() == before
-    # Who reserves brings it up, with a copy.
-    reserve(place, PHONE, ANNA, 60.0)
-    assert place.file.with_name("history.db.revision-0001").exists()
-    with pytest.raises(DeviceError):
-        require_free("android-A1", "android:A1")
 
 
 def test_who_waited_for_a_device_is_asked_again(place: HistoryLocation, tmp_path: Path) -> None:

@@ -84,20 +84,38 @@ def test_a_migration_that_fails_changes_nothing(place: HistoryLocation, tmp_path
         assert len(store.entries(Filter(), 9)) == 2
 
 
-def test_a_newer_history_is_left_alone(place: HistoryLocation, later: Path) -> None:
-    engine = engine_of(place)
-    migrate(engine, place, later)
-    engine.dispose()  # a connection that ends later would write its journal into the file then
+@pytest.mark.parametrize(
+    ("revision", "wrote", "remedy"),
+    [
+        ("0099", "a newer etdeploy", "pip install --upgrade etdeploy"),
+        ("0001", "an earlier etdeploy", "etdeploy history export runs.jsonl"),
+    ],
+)
+def test_a_history_of_another_revision_is_left_alone(
+    place: HistoryLocation, revision: str, wrote: str, remedy: str
+) -> None:
+    with open_store(place) as store:
+        fill(store, [1.0])
     assert place.file
+    with closing(sqlite3.connect(place.file)) as connection, connection:
+        connection.execute("UPDATE etdeploy_history SET version_num = ?", (revision,))
     before = place.file.read_bytes()
     for read_only in (True, False):
         with (
-            pytest.raises(StoreError, match=r"a newer etdeploy wrote .* revision 0099") as caught,
+            pytest.raises(StoreError, match=f"{wrote} wrote .* revision {revision}") as caught,
             open_store(place, read_only=read_only),
         ):
             pass
-        assert "pip install --upgrade etdeploy" in str(caught.value)
+        assert remedy in str(caught.value)
     assert place.file.read_bytes() == before
+    assert [path.name for path in place.file.parent.glob("history.db.rev*")] == []
+
+
+def test_a_history_that_is_current_is_not_copied(place: Place) -> None:
+    for _ in range(2):
+        migrate(engine_of(place), place)
+    assert place.file
+    assert list(place.file.parent.glob("history.db.revision-*")) == []
 
 
 def test_a_copy_that_cannot_be_made_stops_the_migration(
