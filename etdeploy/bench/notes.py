@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.outputs import OutputCheck, TextCheck
+from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.record import DeviceRecord, Workload
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.timing.series import StartSeries
@@ -47,22 +47,8 @@ def method_notes(method: str, methods: Sequence[str], *, chosen: bool) -> Iterat
 
 def workload_notes(workload: Workload) -> Iterator[str]:
     """Sentences about a comparison with the model that says little or nothing."""
-    if isinstance(workload, TextGeneration):
-        yield from text_notes(workload.texts)
-    else:
+    if not isinstance(workload, TextGeneration):
         yield from output_notes(workload.all_outputs)
-
-
-def text_notes(texts: Sequence[TextCheck]) -> Iterator[str]:
-    """Sentences about texts that are another than the model's, and not known to be wrong."""
-    for text in texts:
-        if text.within_tolerance is None:
-            yield f"Nothing of {text.name} could be compared: {text.parting}."
-        elif text.within_tolerance and text.parting and text.max_logit_error is None:
-            yield (
-                f"What follows in {text.name} was not compared: {text.parting}. Where two tokens "
-                "are nearly as probable, a device may take the other one."
-            )
 
 
 def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:

@@ -28,21 +28,19 @@ class NextToken(Value):
         ids: The most probable tokens, the first of which is taken.
         behind: How much smaller the logit of each is than the first's; 0 for the first.
         largest: The largest magnitude of any logit.
-        best: The logit of the first; null in programs of earlier releases.
-        sample: The logits of the tokens that `sampled_ids` names; empty likewise.
+        best: The logit of the first.
+        sample: The logits of the tokens that `sampled_ids` names.
     """
 
     ids: tuple[int, ...] = Field(min_length=1)
     behind: tuple[float, ...] = Field(min_length=1)
     largest: float
-    best: float | None = None
-    sample: tuple[float, ...] = ()
+    best: float
+    sample: tuple[float, ...] = Field(min_length=1)
 
     @property
     def top_logits(self) -> dict[int, float]:
-        """Those of `ids`; empty where they are not known."""
-        if self.best is None:
-            return {}
+        """Those of `ids`."""
         return {i: self.best - behind for i, behind in zip(self.ids, self.behind, strict=True)}
 
     def gap(self, token: int) -> tuple[float, bool]:

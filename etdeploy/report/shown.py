@@ -176,16 +176,13 @@ def _where(numbers: list[int], starts: tuple[Start, ...]) -> str:
 def verdict_lines(workload: TextGeneration) -> Iterator[str]:
     """The verdict on the texts, and where quantisation changes them; nothing without texts."""
     texts = workload.texts
-    wrong = [text for text in texts if text.within_tolerance is False]
-    unknown = [text for text in texts if text.within_tolerance is None]
+    wrong = [text for text in texts if not text.within_tolerance]
     right = [text for text in texts if text.within_tolerance]
     if wrong:
         which = f"{len(wrong)} of {count(len(texts), 'text')}"
         yield f"WRONG: {which} {'is' if len(wrong) == 1 else 'are'} not what the model gives"
     elif right:
         yield f"correct: {_equal(right)}"
-    for text in unknown:
-        yield f"NOT COMPARED: {text.name}: {text.parting}"
     for text in (*wrong, *right):
         if text.parting:
             yield f"{text.name}: {text.parting}"
@@ -201,16 +198,14 @@ def quality_of(record: RunRecord) -> Iterator[str]:
 
 
 def _equal(texts: Sequence[TextCheck]) -> str:
+    model = "the quantised model's" if texts[0].original_ids is not None else "the model's"
+    if not all(text.whole for text in texts):
+        compared = count(sum(text.compared_tokens for text in texts), "position")
+        error = max(text.max_logit_error for text in texts)
+        return f"{model} logits, run eagerly, within {error:.3g} at {compared}"
     *others, last = (text.equal_tokens for text in texts)
     tokens = "".join(f"{number:,} and " for number in others) + count(last, "token")
-    model = "the quantised model's" if texts[0].original_ids is not None else "the model's"
-    if all(text.whole for text in texts):
-        return f"token for token {model}, run eagerly ({tokens})"
-    errors = [text.max_logit_error for text in texts if text.max_logit_error is not None]
-    if len(errors) == len(texts):
-        compared = count(sum(text.compared_tokens or 0 for text in texts), "position")
-        return f"{model} logits, run eagerly, within {max(errors):.3g} at {compared}"
-    return f"{model}, run eagerly, up to tokens that are nearly as probable ({tokens})"
+    return f"token for token {model}, run eagerly ({tokens})"
 
 
 def original_lines(texts: Sequence[TextCheck]) -> Iterator[str]:

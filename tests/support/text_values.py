@@ -169,7 +169,10 @@ def make_expected(
     behind: Sequence[float] = (0.0, 0.1, 0.5),
     prompt: Sequence[int] = (1, 5, 6),
 ) -> ExpectedText:
-    """A text with the same choice each time: the other candidates are 100, 200 and so on more."""
+    """A text with the same choice each time: the other candidates are 100, 200 and so on more.
+
+    The logit of the first is 0, as those of all sampled tokens of a vocabulary of 100 are.
+    """
     both = [_greedy(each, behind) for each in (ids, quantized) if each]
     return ExpectedText(
         prompt_ids=tuple(prompt), original=both[0], quantized=both[1] if len(both) > 1 else None
@@ -179,7 +182,11 @@ def make_expected(
 def _greedy(ids: Sequence[int], behind: Sequence[float]) -> GreedyText:
     tokens = [
         NextToken(
-            ids=tuple(each + 100 * i for i in range(len(behind))), behind=tuple(behind), largest=10
+            ids=tuple(each + 100 * i for i in range(len(behind))),
+            behind=tuple(behind),
+            largest=10,
+            best=0,
+            sample=(0,) * 64,
         )
         for each in ids
     ]
@@ -196,6 +203,10 @@ def make_text_check(**changes: Any) -> TextCheck:
         "text": " is blue",
         "expected_ids": (10, 11),
         "equal_tokens": 2,
+        "compared_tokens": 2,
+        "max_logit_error": 0.0,
+        "tolerance_logit": 0.001,
+        "min_cosine": 1.0,
         "within_tolerance": True,
     }
     return TextCheck(**(values | changes))

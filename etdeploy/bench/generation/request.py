@@ -67,27 +67,22 @@ def _expected(work: GenerationWorkload) -> dict[str, bytes]:
     points = [
         PromptRun(
             name=point_name(i), new_tokens=len(text.expected.tokens),
-            path=_expected_prompt_file(i), follows=bool(ids),
+            path=_expected_prompt_file(i), follows=True,
         )
         for i, text in enumerate(texts)
     ]  # fmt: skip
     greedy = replace(work, sampling=Sampling(), stop_ids=())
-    fed = [text.expected.token_ids[:-1] if ids else () for text in texts]
     return {TEXT_REQUEST: _requested(greedy, iter(points), ids)} | {
-        f"{FOLDER}/{_expected_prompt_file(i)}": prompt_bytes((*text.prompt_ids, *fed[i]))
+        f"{FOLDER}/{_expected_prompt_file(i)}": prompt_bytes(
+            (*text.prompt_ids, *text.expected.token_ids[:-1])
+        )
         for i, text in enumerate(texts)
     }
 
 
 def compared_ids(generation: Generation) -> tuple[int, ...]:
-    """The tokens whose logits are compared with the model's at every position.
-
-    Returns:
-        None of them for a program of an earlier release, whose model's logits are not known.
-    """
+    """The tokens whose logits are compared with the model's at every position."""
     choices = [token for text in generation.expected for token in text.expected.tokens]
-    if not all(token.sample for token in choices):
-        return ()
     top = (identity for token in choices for identity in token.ids)
     return tuple(dict.fromkeys((*sampled_ids(generation.vocabulary), *top)))
 

@@ -12,9 +12,6 @@ position is compared and a token that differs changes no other. A position is ri
 
 Both limits are wider for a model in which rounding alone moves logits further (`LogitNoise`): with
 activations in 8 bits, those of SmolLM2-135M move by 2 to 5 where its embeddings change by 1e-7.
-
-The model's logits are not known of a program that was exported by an earlier release. The device
-chooses the tokens of such a text, so only those up to the first that differs are judged.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ def check_text(
     quantization: str | None,
     tolerance: Tolerance,
     *,
-    logits: Sequence[Mapping[int, float]] = (),
+    logits: Sequence[Mapping[int, float]],
     prompt: str | None = None,
     text: str | None = None,
 ) -> TextCheck:
@@ -65,26 +62,18 @@ def check_text(
         quantization: The program's scheme; None or "none" for an unquantised one.
         tolerance: The recipe's own limits; its `max_abs_error` is about logits.
         logits: Of the device at each position: those of `sampled_ids` in their order, then others.
-            None for a program of an earlier release.
         prompt: As text, for people.
         text: Likewise, of the device's tokens.
     """
     found, wanted = tuple(token_ids), expected.expected
-    equal = common(found, wanted.token_ids)
-    count = min(len(found), len(wanted.tokens), len(found) if logits else equal + 1)
+    count = min(len(found), len(wanted.tokens))
     positions = [
-        _position(
-            wanted.tokens[i], found[i], logits[i] if logits else {}, quantization, expected.noise,
-            tolerance,
-        )
+        _position(wanted.tokens[i], found[i], logits[i], quantization, expected.noise, tolerance)
         for i in range(count)
-    ]  # fmt: skip
+    ]
     other = next((p for p in positions if p.gap is not None), None)
     wrong = next((i for i, p in enumerate(positions) if not p.is_right), None)
     judged = other if wrong is None else positions[wrong]
-    within: bool | None = wrong is None and len(found) == len(wanted.tokens)
-    if not logits and within and other is not None and not other.gap_is_exact and not equal:
-        within = None  # not one token is known to be right
     limits = positions if wrong is None else [positions[wrong]]
     original = expected.original.token_ids if expected.quantized else None
     return TextCheck(
@@ -94,17 +83,17 @@ def check_text(
         token_ids=found,
         text=text,
         expected_ids=wanted.token_ids,
-        equal_tokens=equal,
+        equal_tokens=common(found, wanted.token_ids),
         gap=judged.gap if judged else None,
         gap_is_exact=judged.gap_is_exact if judged else True,
         tolerance_gap=2 * judged.limit if judged and judged.gap is not None else None,
         compared_tokens=count,
         wrong_token=None if wrong is None else wrong + 1,
-        max_logit_error=max(p.error for p in positions) if logits else None,
-        tolerance_logit=min(p.limit for p in limits) if logits else None,
-        min_cosine=min(p.cosine for p in positions) if logits else None,
-        tolerance_cosine=limits[0].least_cosine if logits else None,
-        within_tolerance=within,
+        max_logit_error=max(p.error for p in positions),
+        tolerance_logit=min(p.limit for p in limits),
+        min_cosine=min(p.cosine for p in positions),
+        tolerance_cosine=limits[0].least_cosine,
+        within_tolerance=wrong is None and len(found) == len(wanted.tokens),
         original_ids=original,
         original_equal_tokens=None if original is None else common(found, original),
     )
@@ -121,7 +110,7 @@ def _position(
     limit = logit_limit(choice.largest, quantization, noise, tolerance.max_abs_error)
     gap, exact = (None, True) if token == choice.ids[0] else choice.gap(token)
     error, cosine = logit_distance(choice, logits)
-    least = logit_cosine(quantization, noise, tolerance.max_abs_error) if logits else None
+    least = logit_cosine(quantization, noise, tolerance.max_abs_error)
     # One of both logits is off by at least half of the gap.
     return _Position(gap, exact, max(error, (gap or 0) / 2), limit, cosine, least)
 
@@ -133,10 +122,5 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def enough_tolerance(texts: Sequence[TextCheck]) -> float | None:
-    """The `max_abs_error` with which all texts are right; None where it is not known."""
-    wrong = [text for text in texts if text.within_tolerance is False]
-    known = [t.max_logit_error for t in wrong if t.max_logit_error is not None]
-    earlier = [t for t in wrong if t.max_logit_error is None]
-    if any(text.gap is None or not text.gap_is_exact for text in earlier):
-        return None
-    return max([*known, *(t.gap / 2 for t in earlier if t.gap is not None)], default=None)
+    """The `max_abs_error` with which all logits are right; None where no text is wrong."""
+    return max((t.max_logit_error for t in texts if not t.within_tolerance), default=None)

@@ -117,9 +117,7 @@ class TextCheck(Value):
     """A text of the model that was exported, run eagerly, and what the device gives along it.
 
     The model takes the most probable token each time, whatever the recipe samples with; no token
-    ends the text. The device is fed the model's tokens, so that every position is compared. In
-    records before version 9, and of programs that were exported before, it was fed its own, and
-    `max_logit_error` is null.
+    ends the text. The device is fed the model's tokens, so that every position is compared.
 
     Attributes:
         name: `text_0` and so on.
@@ -144,7 +142,7 @@ class TextCheck(Value):
         tolerance_logit: Up to which one may differ, at `wrong_token` or at the strictest position.
         min_cosine: The least cosine of both models' logits at a position, each without their mean.
         tolerance_cosine: The least that it may be; null where the recipe has its own tolerance.
-        within_tolerance: Whether every compared position is right. null where nothing is known.
+        within_tolerance: Whether the text has all positions and every one is right.
         original_ids: What the model gives in 32-bit floats, before quantisation; null for one that
             is not quantised.
         original_equal_tokens: How many of these the device gave, before the first that is another.
@@ -160,13 +158,13 @@ class TextCheck(Value):
     gap: float | None = None
     gap_is_exact: bool = True
     tolerance_gap: float | None = None
-    compared_tokens: int | None = None
+    compared_tokens: int
     wrong_token: int | None = None
-    max_logit_error: float | None = None
-    tolerance_logit: float | None = None
-    min_cosine: float | None = None
+    max_logit_error: float
+    tolerance_logit: float
+    min_cosine: float
     tolerance_cosine: float | None = None
-    within_tolerance: bool | None
+    within_tolerance: bool
     original_ids: tuple[int, ...] | None = None
     original_equal_tokens: int | None = None
 
@@ -178,7 +176,7 @@ class TextCheck(Value):
     @property
     def parting(self) -> str | None:
         """Where it differs from the model's, as a clause; None where it does not."""
-        if self.wrong_token is not None and self.max_logit_error is not None:
+        if self.wrong_token is not None:
             return self._wrong_logits
         if self.whole:
             return None
@@ -210,7 +208,6 @@ class TextCheck(Value):
     @property
     def as_output(self) -> OutputCheck:
         """The same as for any other output."""
-        wrong = self.within_tolerance is False
         return OutputCheck(
             name=self.name,
             dtype="int64",
@@ -220,6 +217,6 @@ class TextCheck(Value):
             tolerance_max_abs=None,
             tolerance_cosine=None,
             within_tolerance=self.within_tolerance,
-            problem=self.parting if wrong else None,
-            remark=None if wrong else self.parting,
+            problem=None if self.within_tolerance else self.parting,
+            remark=self.parting if self.within_tolerance else None,
         )

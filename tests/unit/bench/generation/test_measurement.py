@@ -42,6 +42,12 @@ def _revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement_module, "revision_of", lambda _: Revision("c0ffee", True))
 
 
+def _logits(new: int, ids: Sequence[str]) -> list[list[float]]:
+    """Those of `make_expected` for the tokens 10, 11 and so on."""
+    behind = [{110 + i: -0.1, 210 + i: -0.5} for i in range(new)]
+    return [[at.get(int(each), 0.0) for each in ids] for at in behind]
+
+
 class GeneratingRun(FakeRun):
     """Answers each point of the request with times that its place gives."""
 
@@ -54,17 +60,19 @@ class GeneratingRun(FakeRun):
         given = dict(zip(arguments[::2], arguments[1::2], strict=True))
         self.arguments.append(given)
         path = given["--generation"].removeprefix("{bundle}/")
-        points = [
-            shlex.split(line)
-            for line in self._sources[path].read_text().splitlines()
-            if line.startswith("point ")
-        ]
+        lines = [shlex.split(line) for line in self._sources[path].read_text().splitlines()]
+        ids = next((line[1:] for line in lines if line[0] == "logits"), [])
         start = len(self.arguments)
-        runs = [
-            generated(name, float(start), [start / 2] * (int(new) - 1))
-            for _, name, _, new, repetitions, _ in points
-            for _ in range(int(repetitions))
-        ]
+        runs = []
+        for kind, *words in lines:
+            if kind == "point":
+                name, _, new, repetitions, _ = words
+                one = generated(name, float(start), [start / 2] * (int(new) - 1))
+                runs += [one] * int(repetitions)
+            elif kind == "follow":
+                name, new, _ = words
+                logits = _logits(int(new), ids)
+                runs.append(generated(name, 1.0, [0.5] * (int(new) - 1), logits=logits))
         made = make_generated(*runs).model_dump(mode="json")
         if "--etdump" in given:
             made["generation"]["traced"] = {"decode_64": {"calls": 2, "tokens": 2, "position": 9}}

@@ -42,7 +42,7 @@ def test_the_memory_is_that_of_the_first_point_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_text_whose_logits_are_known_is_followed(tmp_path: Path) -> None:
+def test_a_text_of_the_model_is_followed(tmp_path: Path) -> None:
     choice = NextToken(ids=(7, 99), behind=(0, 1), largest=3, best=3, sample=(0,) * 64)
     text = ExpectedText(prompt_ids=(1, 5), original=GreedyText(tokens=(choice,) * 3))
     files = write_request(make_work(generation=make_generation(expected=(text,))), tmp_path)
@@ -58,14 +58,12 @@ def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path)
         generation=make_generation(expected=texts), sampling=Sampling(temperature=2), stop_ids=(2,)
     )
     files = write_request(work, tmp_path)
-    assert files["generation/text.txt"].read_text().splitlines()[3:] == [
-        "sampling 0.0 0 1.0 0 0.0 1.0",
-        "stop",
-        "point point-0 0 3 1 text-prompt-0.bin",
-        "point point-1 0 4 1 text-prompt-1.bin",
-    ]
-    assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 6)
-    assert ids_in(files["generation/text-prompt-1.bin"]) == (7,)
+    sampling, stop, _, *points = files["generation/text.txt"].read_text().splitlines()[3:]
+    assert (sampling, stop) == ("sampling 0.0 0 1.0 0 0.0 1.0", "stop")
+    assert points == ["follow point-0 3 text-prompt-0.bin", "follow point-1 4 text-prompt-1.bin"]
+    assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 6, 10, 11)
+    # The quantised model's tokens.
+    assert ids_in(files["generation/text-prompt-1.bin"]) == (7, 10, 11, 12)
 
 
 def test_the_first_point_is_traced_last_and_the_shortest_and_longest_before(tmp_path: Path) -> None:
