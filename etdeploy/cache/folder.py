@@ -91,7 +91,7 @@ def is_marked(root: Path) -> bool:
 
 
 def _require_adoptable(root: Path) -> None:
-    """Raises unless the folder is empty or contains only what an older release created."""
+    """Raises unless the folder is empty or contains only what etdeploy makes in a cache."""
     # Another run may be writing the mark right now.
     names = sorted(p.name for p in root.iterdir() if not p.name.startswith(f".{TAG}."))
     foreign = [name for name in names if name not in NAMES]

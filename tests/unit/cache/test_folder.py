@@ -34,9 +34,9 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     assert is_marked(tmp_path)
 
 
-@pytest.mark.parametrize("older", [["locks", "programs", "state"], ["logs"]])
-def test_a_cache_from_before_the_mark_is_taken(tmp_path: Path, older: list[str]) -> None:
-    for name in older:
+@pytest.mark.parametrize("parts", [["locks", "programs", "state"], ["logs"]])
+def test_a_cache_without_the_mark_is_taken(tmp_path: Path, parts: list[str]) -> None:
+    for name in parts:
         (tmp_path / name).mkdir()
     require_ours(tmp_path)
     prepare_cache(tmp_path)

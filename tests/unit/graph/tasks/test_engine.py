@@ -271,7 +271,7 @@ def test_with_needs_follows_needs(line: Line) -> None:
     "stale",
     [
         {"name": "x", "reason": "y", "colour": "of a later release"},
-        {"name": "an earlier release had no reason"},
+        {"name": "x"},
         None,
     ],
 )
