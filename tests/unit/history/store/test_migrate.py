@@ -111,7 +111,7 @@ def test_a_history_of_another_revision_is_left_alone(
     assert [path.name for path in place.file.parent.glob("history.db.rev*")] == []
 
 
-def test_a_history_that_is_current_is_not_copied(place: Place) -> None:
+def test_a_history_that_is_current_is_not_copied(place: HistoryLocation) -> None:
     for _ in range(2):
         migrate(engine_of(place), place)
     assert place.file
