@@ -30,7 +30,7 @@ def task_reference():
             "etdeploy/recipe/reference.py",
             "etdeploy/recipe/reference.py",
             *sorted(map(str, Path("etdeploy/bench/records").glob("*.py"))),
-            "etdeploy/bench/kept.py",
+            "etdeploy/bench/results_folder.py",
             "etdeploy/bench/reference.py",
             "etdeploy/devices/base.py",
             "etdeploy/farm/spec/schema.py",

@@ -29,7 +29,7 @@ from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.provider.checkout import SOURCE_VARIABLE, find_checkout
 from etdeploy.provider.wheel import executorch_version
 from etdeploy.runner.tools.programs import probe_tools
-from etdeploy.runner.tools.zig import find_zig
+from etdeploy.runner.tools.toolchains import find_zig
 from etdeploy.targets.ndk import Ndk, find_ndk
 from etdeploy.targets.platforms import Target, find_emulator, find_target, host_target
 

@@ -1,6 +1,6 @@
 """The compiler driver of the target linux-aarch64-musl: zig, in the options that builds expect.
 
-A build calls it a thousand times, by the programs that etdeploy/runner/tools/zig.py writes:
+A build calls it a thousand times, by the programs that etdeploy/runner/tools/toolchains.py writes:
 
     python -I -S zig_compiler.py <zig> c++ -O3 ...
 

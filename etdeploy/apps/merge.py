@@ -38,9 +38,8 @@ from etdeploy.apps.renaming import (
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import copy_file, write_atomic
+from etdeploy.core.files.basic import copy_file, no_room_in, write_atomic
 from etdeploy.core.files.delivery import require_writable
-from etdeploy.core.files.disk import no_room_in
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.devices.bundles import check_relative
 

@@ -23,8 +23,12 @@ from etdeploy.apps.model import (
 )
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.bench.outputs.tensors import UnreadableTensorError, estimate_step, read_tensor
-from etdeploy.bench.outputs.tolerance import limits_for
+from etdeploy.bench.outputs.tolerance import (
+    UnreadableTensorError,
+    estimate_step,
+    limits_for,
+    read_tensor,
+)
 from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
@@ -41,8 +45,8 @@ from etdeploy.program.folder import (
 )
 from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
-from etdeploy.program.text.template import load_template
-from etdeploy.program.text.tokenizer import TOKENIZER_FILE, tokenizer_folder
+from etdeploy.program.template import load_template
+from etdeploy.program.tokenizer import TOKENIZER_FILE, tokenizer_folder
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import BenchmarkGeneration, Tolerance
 from etdeploy.runner.generation import Sampling

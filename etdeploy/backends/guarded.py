@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 
-from etdeploy.backends.base import Backend
-from etdeploy.backends.causes import Cause
+from etdeploy.backends.base import Backend, Cause
 from etdeploy.backends.registry import GROUP, exporting_backends, plugged_backend
 from etdeploy.backends.values import Extras, Package, Payload, Simulated, Workstation
 from etdeploy.core.errors import Blocker, PluginError, UsageError

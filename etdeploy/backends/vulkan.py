@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etdeploy.backends import vulkan_query
-from etdeploy.backends.base import Backend
-from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
+from etdeploy.backends.base import NEW_FILE, Backend, Cause, Word, first_cause
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.core.commands import system_command
 from etdeploy.core.errors import Blocker, require

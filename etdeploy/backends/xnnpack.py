@@ -6,8 +6,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from etdeploy.backends.base import Backend
-from etdeploy.backends.causes import NEW_FILE, Cause, Word
+from etdeploy.backends.base import NEW_FILE, Backend, Cause, Word
 from etdeploy.backends.options import Option
 from etdeploy.backends.rewrites import REWRITES
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES, LINEAR_SCHEMES
@@ -108,7 +107,7 @@ class Xnnpack(Backend):
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What ExecuTorch's backend logs."""
-        from etdeploy.backends.causes import first_cause
+        from etdeploy.backends.base import first_cause
 
         return first_cause(text, WORDS)
 

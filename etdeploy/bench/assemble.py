@@ -20,7 +20,7 @@ from etdeploy.bench.notes import (
     simulation_note,
     workload_notes,
 )
-from etdeploy.bench.outputs.texts import check_text
+from etdeploy.bench.outputs.verdict import check_text
 from etdeploy.bench.outside import outside_of
 from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TEXT, TIMING, PassResult, Results
 from etdeploy.bench.records.generation import TextGeneration
@@ -35,10 +35,10 @@ from etdeploy.bench.records.record import (
     RunnerRecord,
     RunRecord,
 )
+from etdeploy.bench.series import StartSeries, series_of
 from etdeploy.bench.sizes import Checks, size_notes, size_records
-from etdeploy.bench.sustained.result import sustained_notes, sustained_of
-from etdeploy.bench.timing.series import StartSeries, series_of
-from etdeploy.bench.timing.sweep import ThreadCounts, thread_records
+from etdeploy.bench.sustained import sustained_notes, sustained_of
+from etdeploy.bench.sweep import ThreadCounts, thread_records
 from etdeploy.core.commands import pip_command
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.spec import require_method, values_of_method

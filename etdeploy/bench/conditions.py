@@ -9,7 +9,7 @@ from pathlib import Path
 from etdeploy.bench.passes import TIMING, Results
 from etdeploy.bench.records.conditions import DeviceSample, Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.timing.series import StartSeries
+from etdeploy.bench.series import StartSeries
 from etdeploy.bench.units import long_time
 from etdeploy.bench.watch import Observed
 from etdeploy.core import git

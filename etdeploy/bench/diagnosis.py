@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
-from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
+from etdeploy.backends.base import NEW_FILE, Cause, Word, first_cause
 from etdeploy.backends.registry import known_backends
 from etdeploy.backends.schemes import DEFAULT, OTHER_BACKEND
 from etdeploy.bench.records.generation import TextGeneration

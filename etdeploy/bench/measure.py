@@ -19,15 +19,14 @@ from etdeploy.bench.generation.request import (
     TIMING_REQUEST,
 )
 from etdeploy.bench.generation.work import GenerationWorkload
-from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.passes import MEMORY, PROFILE, TEXT, TIMING, Pass, PassResult, run_pass
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
-from etdeploy.bench.results_folder import results_folder
+from etdeploy.bench.results_folder import keep_files, results_folder
+from etdeploy.bench.series import emulated_defaults, limit_s, probe_of
 from etdeploy.bench.sizes import compare_sizes, compare_threads
-from etdeploy.bench.timing.series import emulated_defaults, limit_s, probe_of
-from etdeploy.bench.timing.sweep import (
+from etdeploy.bench.sweep import (
     Plan,
     ThreadCounts,
     choose_threads,

@@ -8,8 +8,8 @@ from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.record import DeviceRecord, Workload
+from etdeploy.bench.series import StartSeries
 from etdeploy.bench.statistics import percentile
-from etdeploy.bench.timing.series import StartSeries
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.model import Benchmark

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.results_folder import DESCRIPTIONS
 from etdeploy.core.values import Kind
 from etdeploy.recipe.reference import KIND_NAMES
 

@@ -9,12 +9,17 @@ from pathlib import Path
 from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.bench.notes import start_notes
-from etdeploy.bench.outputs.tensors import UnreadableTensorError, estimate_step, read_tensor
-from etdeploy.bench.outputs.tolerance import Limits, limits_for
+from etdeploy.bench.outputs.tolerance import (
+    Limits,
+    UnreadableTensorError,
+    estimate_step,
+    limits_for,
+    read_tensor,
+)
 from etdeploy.bench.passes import PassResult, Results
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.record import SizeRecord
-from etdeploy.bench.timing.series import series_of
+from etdeploy.bench.series import series_of
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
 from etdeploy.program.distance import TensorDistance, measure_distance

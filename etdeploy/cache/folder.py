@@ -7,8 +7,13 @@ import tempfile
 from pathlib import Path
 
 from etdeploy.core.errors import EtdeployError, UsageError
-from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.files.disk import CACHE_VARIABLE, full_disk, no_room_in, require_room
+from etdeploy.core.files.basic import (
+    CACHE_VARIABLE,
+    full_disk,
+    no_room_in,
+    require_room,
+    write_atomic,
+)
 from etdeploy.core.layout import size_limit
 from etdeploy.core.values import Kind
 

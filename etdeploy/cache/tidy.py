@@ -16,8 +16,7 @@ from pathlib import Path
 from etdeploy.cache.folder import CacheKind, require_ours
 from etdeploy.cache.units import KINDS, Unit, find_units
 from etdeploy.cache.workspace import Workspace, use_lock
-from etdeploy.core.files.basic import tree_size
-from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.files.basic import no_room_in, tree_size
 from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.files.locks import if_free
 

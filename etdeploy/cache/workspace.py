@@ -25,8 +25,13 @@ from pathlib import Path
 
 from etdeploy.cache.folder import LOCKS, CacheKind, limit_bytes, prepare_cache
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import folder_files, new_folder, tree_size, write_atomic
-from etdeploy.core.files.disk import CACHE_VARIABLE
+from etdeploy.core.files.basic import (
+    CACHE_VARIABLE,
+    folder_files,
+    new_folder,
+    tree_size,
+    write_atomic,
+)
 from etdeploy.core.files.leftovers import sweep
 from etdeploy.core.files.locks import exclusive, make_shared, make_sole, open_shared
 from etdeploy.core.hashing import sha256_file, stamp

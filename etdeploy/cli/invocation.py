@@ -19,7 +19,7 @@ from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.tasks.engine import run_steps
-from etdeploy.program.text.template import Speech
+from etdeploy.program.template import Speech
 from etdeploy.recipe.load import load_recipe
 
 _WAIT = "wait"

@@ -5,15 +5,23 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import platform
+import sys
+import tempfile
+import time
+import traceback
 from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
 
 import click
 
 from etdeploy import __version__
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted, PluginError, UsageError
-from etdeploy.core.files.disk import full_disk, no_room_in
+from etdeploy.core.files.basic import full_disk, no_room_in, write_atomic
+from etdeploy.core.hashing import digest_json
 
 
 class LazyGroup(click.Group):
@@ -133,7 +141,6 @@ def run_cli(arguments: list[str]) -> int:
             return _report(surroundings)
         if full := no_room_in(error):
             return _report_no_room(full)
-        from etdeploy.cli.bug import report_bug
 
         report_bug(error, arguments)
         return EXIT_BUG
@@ -148,8 +155,6 @@ def _help_width() -> int | None:
 
 def _report(error: EtdeployError) -> int:
     if isinstance(error, PluginError):
-        from etdeploy.cli.bug import keep_traceback
-
         keep_traceback(error)
     if not isinstance(error.__cause__, BrokenPipeError):
         console.message(f"error ({error.kind}): {error}")
@@ -175,3 +180,51 @@ def surroundings_error(error: Exception) -> EtdeployError | None:
         gone.__cause__ = error
         return gone
     return None
+
+
+def keep_traceback(error: PluginError) -> None:
+    """Writes what the plug-in's authors need to a file that the error names, once."""
+    if error.log is None:
+        error.log = _written(_text(error, sys.argv[1:]))
+        if error.log:
+            error.remedy = f"{error.remedy}\nGive them the log: it contains the traceback."
+
+
+def report_bug(error: Exception, arguments: list[str]) -> None:
+    """Writes the traceback with versions to the cache's log folder and names the file."""
+    text = _text(error, arguments)
+    log = _written(text)
+    if log is None:
+        sys.stderr.write(text)
+    console.message(
+        f"error (bug): this is a bug in etdeploy: {type(error).__name__}: {error}\n"
+        f"  what to do: report it with {'this file' if log else 'the text above'}, which contains "
+        "the traceback" + (f"\n  log: {log}" if log else "")
+    )
+
+
+def _text(error: Exception, arguments: list[str]) -> str:
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return (
+        f"etdeploy {__version__}, Python {platform.python_version()}, {system}\n"
+        f"arguments: {arguments}\n\n" + "".join(traceback.format_exception(error))
+    )
+
+
+def _written(text: str) -> Path | None:
+    """Writes the text to the cache, else to a temporary file; None if neither is possible.
+
+    A disk or folder that cannot be written to may be the cause of the bug.
+    """
+    # Of several jobs, two may fail in the same second.
+    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{digest_json(text)[:6]}.log"
+    try:
+        path = Workspace.opened().root / "logs" / name
+        write_atomic(path, text)
+    except (OSError, EtdeployError):
+        path = Path(tempfile.gettempdir()) / f"etdeploy-{name}"
+        try:
+            write_atomic(path, text)
+        except OSError:
+            return None
+    return path

@@ -22,10 +22,9 @@ from etdeploy.core.values import Progress
 from etdeploy.graph.job import StepName
 
 if TYPE_CHECKING:
-    from etdeploy.bench.text.answer import Answer
-    from etdeploy.bench.text.speaker import Speaker, Speaks
-    from etdeploy.program.text.template import Speech
-    from etdeploy.program.text.tokenizer import Tokenizer
+    from etdeploy.bench.text.speaker import Answer, Speaker, Speaks
+    from etdeploy.program.template import Speech
+    from etdeploy.program.tokenizer import Tokenizer
     from etdeploy.recipe.model import Recipe
     from etdeploy.runner.generation import Sampling
 
@@ -107,7 +106,7 @@ class Voice:
             RepetitionError: It repeated itself, and was stopped for that.
             Interrupted: It was stopped.
         """
-        from etdeploy.bench.text.answer import (
+        from etdeploy.bench.text.speaker import (
             RepetitionError,
             Reply,
             answer_of,
@@ -140,7 +139,7 @@ class Voice:
 
     def summary(self, answer: Answer) -> str:
         """One line about an answer."""
-        from etdeploy.bench.text.answer import summary
+        from etdeploy.bench.text.speaker import summary
 
         return summary(answer, self.speaker.generation)
 
@@ -155,7 +154,7 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
     """
     from etdeploy.cli.invocation import invoke
     from etdeploy.core.cached import occasional_task
-    from etdeploy.program.text.tokenizer import load_tokenizer
+    from etdeploy.program.tokenizer import load_tokenizer
     from etdeploy.recipe.load import load_recipe
 
     loaded = load_recipe(wanted.recipe, wanted.overrides)
@@ -167,8 +166,8 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
         device=wanted.device, target=wanted.target, quiet=wanted.quiet,
         speech=wanted.speech, measures=False,
     ) as job:  # fmt: skip
+        from etdeploy.bench.series import emulated_defaults
         from etdeploy.bench.text.speaker import opened_speaker
-        from etdeploy.bench.timing.series import emulated_defaults
         from etdeploy.graph.job import load_bundle, load_program
         from etdeploy.program.folder import load_provenance
 

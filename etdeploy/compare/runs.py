@@ -11,13 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from etdeploy.bench.outputs.tensors import UnreadableTensorError, read_tensor
+from etdeploy.bench.outputs.tolerance import UnreadableTensorError, read_tensor
 from etdeploy.bench.outputs.verdict import uncompared_outputs
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import ProgramRecord, RunRecord, Workload
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import percentile
-from etdeploy.compare.comparable import obstacles
 from etdeploy.compare.disturbed import Usable, medians_of, usable_pairs, usable_starts
 from etdeploy.compare.model import (
     MIN_DIFFERENCE_PERCENT,
@@ -29,6 +28,7 @@ from etdeploy.compare.model import (
     StartPair,
     Verdict,
     judge,
+    obstacles,
     why,
 )
 from etdeploy.compare.statistics import BETWEEN_RECORDS, paired_ratio, unpaired_ratio

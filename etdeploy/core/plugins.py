@@ -23,7 +23,7 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etdeploy.core.errors import EtdeployError, PluginError, UsageError
-from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.files.basic import no_room_in
 from etdeploy.core.hashing import digest_json, sha256_file
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from etdeploy.core.commands import pip_command, python_command
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
+from etdeploy.export.failure import check_function
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import has_tokenizer
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.user_file import check_function
 from etdeploy.program.pte import FILE_IDENTIFIER
-from etdeploy.program.text.template import require_speech
+from etdeploy.program.template import require_speech
 
 # What the extra `llm` has.
 LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")

@@ -13,8 +13,7 @@ from zoneinfo import ZoneInfo
 
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.files.basic import no_room_in, write_atomic
 from etdeploy.core.resources import resource_folder
 from etdeploy.devices.base import DeviceListing
 

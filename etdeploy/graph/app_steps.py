@@ -27,8 +27,7 @@ from etdeploy.graph.backends import extras_for
 from etdeploy.graph.job import CODE, Job, StepName, flat, load_program, stage_path
 from etdeploy.graph.on_device import generation_inputs, request_files
 from etdeploy.graph.resolve import Resolved, resolve
-from etdeploy.graph.tasks.slots import Load
-from etdeploy.graph.tasks.steps import Step, StepLog
+from etdeploy.graph.tasks.steps import Load, Step, StepLog
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, load_provenance
 from etdeploy.runner.model import AppDetails, BuiltRunner

@@ -30,8 +30,7 @@ from etdeploy.graph.job import (
     stage_path,
 )
 from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.tasks.slots import Load
-from etdeploy.graph.tasks.steps import Step, StepLog
+from etdeploy.graph.tasks.steps import Load, Step, StepLog
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.runner.model import BuiltRunner

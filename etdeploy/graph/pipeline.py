@@ -28,8 +28,7 @@ from etdeploy.graph.job import (
 from etdeploy.graph.obtain import libraries_problem, obtain_libraries
 from etdeploy.graph.on_device import bench_step, bundle_step, push_step
 from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.tasks.slots import Load
-from etdeploy.graph.tasks.steps import SameWork, Step, StepLog
+from etdeploy.graph.tasks.steps import Load, SameWork, Step, StepLog
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance

@@ -14,8 +14,8 @@ from etdeploy.graph.resolve import ExportedBefore, Resolved
 from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
-from etdeploy.program.text.template import require_speech
-from etdeploy.program.text.tokenizer import tokenizer_folder
+from etdeploy.program.template import require_speech
+from etdeploy.program.tokenizer import tokenizer_folder
 from etdeploy.provider.checkout import require_readable
 from etdeploy.recipe.another_backend import remedies_for
 

@@ -17,9 +17,8 @@ from etdeploy.core import git
 from etdeploy.core.errors import UsageError
 from etdeploy.history.changes import steps
 from etdeploy.history.entry import HistoryEntry, Judgement, entry_of
-from etdeploy.history.metrics import HEADLINES, shown, title
 from etdeploy.history.model import Check, CheckVerdict, FindingKind, MetricFinding
-from etdeploy.history.series import differences, series_of
+from etdeploy.history.series import HEADLINES, differences, series_of, shown, title
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store

@@ -13,9 +13,8 @@ from etdeploy.bench.records.stored import StoredRun, parse_record
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, StoreError, UsageError
 from etdeploy.core.values import Kind
-from etdeploy.history.metrics import metrics_of
 from etdeploy.history.place import HistoryLocation, place_of
-from etdeploy.history.series import Series, series_of
+from etdeploy.history.series import Series, metrics_of, series_of
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord

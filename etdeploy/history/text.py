@@ -13,12 +13,10 @@ from etdeploy.bench.records.stored import RECORD_FILE, parse_record
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.console import count, table
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import open_regular
-from etdeploy.core.files.disk import naming, no_room_in
+from etdeploy.core.files.basic import naming, no_room_in, open_regular
 from etdeploy.core.files.results import ResultFile
 from etdeploy.core.layout import sparkline
 from etdeploy.history.check import OUTPUTS
-from etdeploy.history.metrics import shown, title
 from etdeploy.history.model import (
     Check,
     CheckVerdict,
@@ -27,6 +25,7 @@ from etdeploy.history.model import (
     Trend,
     TrendPoint,
 )
+from etdeploy.history.series import shown, title
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store

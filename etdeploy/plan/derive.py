@@ -33,7 +33,13 @@ from etdeploy.plan.components import (
 )
 from etdeploy.plan.model import CUSTOM_OPS, Provider, RuntimePlan
 from etdeploy.plan.relations import BY_HAND, apply_relations, is_on, spelled_for, with_overrides
-from etdeploy.plan.requirements import Requirements, derive_requirements, some
+from etdeploy.plan.requirements import (
+    Requirements,
+    derive_requirements,
+    host_blocker,
+    plan_toolchain,
+    some,
+)
 from etdeploy.plan.rules import (
     SELECTED_PROGRAM,
     SourceBuild,
@@ -41,7 +47,6 @@ from etdeploy.plan.rules import (
     source_build,
     source_options,
 )
-from etdeploy.plan.toolchains import host_blocker, plan_toolchain
 from etdeploy.program.model import Program
 from etdeploy.recipe.another_backend import with_settings
 from etdeploy.recipe.model import Recipe

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from etdeploy.backends.registry import backend_named
+from etdeploy.core.errors import Blocker
+from etdeploy.core.values import Explained
 from etdeploy.plan.components import (
     ETDUMP,
     KERNELS_ETDEPLOY,
@@ -18,6 +20,8 @@ from etdeploy.plan.components import (
 from etdeploy.program.generation import attention_of
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.model import Recipe
+from etdeploy.targets import ndk, platforms
+from etdeploy.targets.platforms import ANDROID_ABIS, Target
 
 _NAMES_SHOWN = 4
 _BITS = {"8w": 8, "4w": 4}
@@ -148,3 +152,57 @@ def some(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+MUSL = "linux-aarch64-musl"
+_ABI = {target: abi for abi, target in ANDROID_ABIS.items()}
+
+
+def plan_toolchain(target: Target, host: Target) -> Explained | None:
+    """The toolchain file, in terms that hold on every machine; None for a native build."""
+    if target.system == "android":
+        value = f"<NDK>/{ndk.TOOLCHAIN_FILE}"
+        reason = "the NDK's own toolchain file"
+    elif target.system in ("ios", "macos"):
+        value = f"<checkout>/{platforms.TOOLCHAIN_FILE}"
+        reason = "ExecuTorch builds for Apple's systems with ios-cmake, a part of the checkout"
+    elif target.name == host.name or target.toolchain is None:
+        return None
+    else:
+        value = target.toolchain
+        with_ = "zig (PyPI: ziglang)" if target.name == MUSL else target.compiler
+        reason = f"{host.name} builds for {target.name} with {with_}"
+    return Explained(name="toolchain", value=value, reason=reason)
+
+
+def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
+    """The definitions that the toolchain file reads; they depend on the target alone.
+
+    Args:
+        target: What is built for.
+        android_api: The recipe's `runtime.android_api`; used for Android only.
+    """
+    if target.system == "android":
+        return ndk.android_definitions(_ABI[target.name], android_api)
+    if target.system in ("ios", "macos"):
+        return platforms.apple_definitions(target.name)
+    return ()
+
+
+def host_blocker(target: Target, host: Target) -> Blocker | None:
+    """Why such a host can never build for the target, whatever is installed; None if it can."""
+    if target.system in ("ios", "macos") and host.system != "macos":
+        return Blocker(
+            what=f"target {target.name}",
+            why=f"{target.name} cannot be built on {host.name}: Apple's compiler and SDK exist on "
+            "Macs only",
+            remedy="Run etdeploy on a Mac.",
+        )
+    if target.system == "android" and (host.system, host.arch) == ("linux", "aarch64"):
+        return Blocker(
+            what=f"target {target.name}",
+            why="Google publishes no NDK whose compiler runs on 64-bit Arm Linux",
+            remedy="Run etdeploy on x86_64 or a Mac, or use the static runner, which also runs on "
+            f"Android: --target {MUSL}",
+        )
+    return None

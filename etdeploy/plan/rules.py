@@ -28,8 +28,7 @@ from etdeploy.plan.components import (
     operator_component,
     threaded,
 )
-from etdeploy.plan.requirements import Requirements, some
-from etdeploy.plan.toolchains import plan_definitions
+from etdeploy.plan.requirements import Requirements, plan_definitions, some
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import Target
 

@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 
 from etdeploy.backends.registry import backend_of, find_backend
 from etdeploy.backends.schemes import OTHER_BACKEND
-from etdeploy.bench.records.again import measure_again
+from etdeploy.bench.records.find import measure_again
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun

@@ -14,7 +14,7 @@ from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.core.layout import cut
 from etdeploy.core.values import Kind
-from etdeploy.report import shown
+from etdeploy.report import markdown, rows, shown
 from etdeploy.report.html import page
 from etdeploy.report.html.blocks import (
     BAD,
@@ -44,10 +44,9 @@ from etdeploy.report.html.figures.base import (
     visible_range,
 )
 from etdeploy.report.html.figures.latency import histogram
-from etdeploy.report.html.operators import compared_table
 from etdeploy.report.html.single import single_page
+from etdeploy.report.html.tables import compared_table
 from etdeploy.report.material import Material, Report
-from etdeploy.report.plain import markdown, rows
 from etdeploy.report.shown import (
     NOTHING,
     Sample,

@@ -15,7 +15,7 @@ from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, require
-from etdeploy.core.files.disk import full_disk, no_room_in
+from etdeploy.core.files.basic import full_disk, no_room_in
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.values import Progress, silent
 from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration

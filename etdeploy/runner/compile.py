@@ -15,7 +15,7 @@ from typing import Literal
 
 from etdeploy.backends.registry import known_backends, runtime_backends
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files.disk import full_disk, no_room_told
+from etdeploy.core.files.basic import full_disk, no_room_told
 from etdeploy.core.processes import process
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.values import Explained, Progress

@@ -12,7 +12,7 @@ from etdeploy.core.files.basic import folder_files
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.resources import code_digest, resource_folder
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.plan.toolchains import MUSL
+from etdeploy.plan.requirements import MUSL
 from etdeploy.provider.checkout import Checkout
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets import ndk

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
@@ -244,3 +245,87 @@ def trace_of(etdump: str, method: str) -> str:
     only filling the cache did, of that.
     """
     return f"{etdump}.{method}"
+
+
+STOP = "stop"
+"""The line that ends an answer."""
+READY = "ready"
+"""What the runner says first."""
+
+Ending = Literal["stop_token", "new_tokens", "stop"]
+
+
+class Taken(Value):
+    """A call took a part of the prompt.
+
+    Attributes:
+        tokens: Of the prompt that are in the cache now.
+    """
+
+    tokens: int
+
+
+class Token(Value):
+    """A new token.
+
+    Attributes:
+        id: In the vocabulary.
+        took_ms: Call and choice; of the first, the time since the prefill began.
+    """
+
+    id: int
+    took_ms: float
+
+
+class End(Value):
+    """An answer has ended.
+
+    Attributes:
+        reason: A stop token, as many tokens as were asked for, or a line that said so.
+    """
+
+    reason: Ending
+
+
+def answer_line(position: int, new_tokens: int, sampling: Sampling, ids: Sequence[int]) -> str:
+    """The line that asks for an answer.
+
+    Args:
+        position: Tokens of the cache that stay.
+        new_tokens: The most that are generated.
+        sampling: How they are chosen.
+        ids: Of the prompt, from that position on; at least one.
+    """
+    return " ".join(map(str, ("answer", position, new_tokens, *sampling.words, *ids)))
+
+
+def parse_told(line: str) -> Taken | Token | End:
+    """What a line of the runner's tells.
+
+    Raises:
+        ValueError: It is no such line.
+    """
+    match line.split():
+        case ["taken", tokens]:
+            return Taken(tokens=int(tokens))
+        case ["token", identity, took_ns]:
+            return Token(id=int(identity), took_ms=int(took_ns) / 1e6)
+        case ["end", ("stop_token" | "new_tokens" | "stop") as reason]:
+            return End(reason=reason)
+        case _:
+            raise ValueError(f"{line[:80]!r} tells nothing of an answer")
+
+
+def listening_arguments(
+    program: str, request: str, *, forgotten_s: int, threads: int = 0
+) -> tuple[str, ...]:
+    """The command line of a runner that listens.
+
+    Args:
+        program: Path of the program, as the runner sees it, as all paths here.
+        request: Path of a request without points, whose sampling does not count.
+        forgotten_s: After so many seconds without a call or a line it ends.
+        threads: In ExecuTorch's pool; 0 for ExecuTorch's choice.
+    """
+    usual = generation_arguments(program, request, "results.json", threads=threads)
+    return (*usual, "--listen", str(forgotten_s))

@@ -21,7 +21,7 @@ from etdeploy.bench.records.record import (
     SizeRecord,
 )
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.timing.series import StartSeries
+from etdeploy.bench.series import StartSeries
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
 from etdeploy.program.model import Delegate, Operator

@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.expected.evaluation import compare, evaluate, windows
 from etdeploy.export.worker.expected.forward import (
     MethodsForward,
     OwnForward,
     caches_restored,
+    compare,
+    evaluate,
     own_attention,
+    windows,
 )
 from etdeploy.export.worker.expected.language import (
     UndefinedLogitsError,
@@ -31,8 +33,7 @@ from etdeploy.export.worker.expected.text import Prompt, long_prompt_length
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.loading.hf.fetch import Checkpoint
-from etdeploy.export.worker.loading.hf.load import LoadedModel
-from etdeploy.export.worker.loading.hf.tokenizer import HfTokenizer
+from etdeploy.export.worker.loading.hf.load import HfTokenizer, LoadedModel
 from tests.support.export import spec_of
 from tests.support.generation_run import tiny
 from tests.support.text_values import make_cost, make_evaluation

@@ -17,8 +17,8 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
 from etdeploy.core.processes import process
 from etdeploy.devices.base import DeviceFacts
+from etdeploy.farm.engine.dask.host.link import HostDependencies
 from etdeploy.farm.engine.dask.host.serve import serve_host
-from etdeploy.farm.engine.dask.host.work import HostDependencies
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.spec.model import Tls
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.processes import process
+from etdeploy.farm.engine.dask.host.link import HostDependencies
 from etdeploy.farm.engine.dask.host.local import LocalParts
-from etdeploy.farm.engine.dask.host.work import HostDependencies
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work import child
 from tests.support.farm_host import ended, main, offer_of

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.graph.tasks.slots import Load
-from etdeploy.graph.tasks.steps import SameWork, Step, StepLog
+from etdeploy.graph.tasks.steps import Load, SameWork, Step, StepLog
 
 NAMES = ("export", "plan", "runner", "bench")
 

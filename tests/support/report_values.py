@@ -19,8 +19,8 @@ from etdeploy.bench.records.performance import (
 )
 from etdeploy.bench.records.record import DeviceRecord, Inference, RunRecord
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.series import spread_of
 from etdeploy.bench.statistics import summarize
-from etdeploy.bench.timing.series import spread_of
 from etdeploy.compare.model import (
     ComparedRun,
     Comparison,

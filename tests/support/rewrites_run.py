@@ -19,8 +19,10 @@ from executorch.runtime import Runtime
 from torch.nn import functional
 
 from etdeploy.backends.rewrites import REWRITES
-from etdeploy.export.worker.backends.xnnpack_layouts import preprocessing_by_layout
-from etdeploy.export.worker.backends.xnnpack_reasons import ExplainedPartitioner
+from etdeploy.export.worker.backends.xnnpack_layouts import (
+    ExplainedPartitioner,
+    preprocessing_by_layout,
+)
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import (
     edge_passes,

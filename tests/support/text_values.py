@@ -15,7 +15,7 @@ from etdeploy.bench.passes import TIMING, Pass, PassResult
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.outputs import TextCheck
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.timing.series import StartSeries
+from etdeploy.bench.series import StartSeries
 from etdeploy.program.expected import (
     Evaluation,
     ExpectedText,

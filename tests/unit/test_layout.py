@@ -318,7 +318,7 @@ def test_the_layers_are_those_of_the_design() -> None:
         (wrong_direction, "bench/x.py", "from etdeploy import report"),
         (wrong_direction, "devices/x.py", "from ..graph import engine"),
         (wrong_direction, "doctor.py", "import etdeploy.cli.main"),
-        (wrong_direction, "plan/x.py", "from etdeploy.runner.tools.zig import find_zig"),
+        (wrong_direction, "plan/x.py", "from etdeploy.runner.tools.toolchains import find_zig"),
         (wrong_room, "devices/adb/x.py", "from etdeploy.devices.android import link"),
         (wrong_room, "devices/remote/x.py", "from etdeploy.devices.adb.wire import Packet"),
         (wrong_room, "devices/local/x.py", "from etdeploy.devices.adb.wire import Packet"),

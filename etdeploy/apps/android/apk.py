@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from etdeploy.apps.android import app as layout
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
-from etdeploy.apps.android.parts.archive import (
+from etdeploy.apps.android.archive import (
     JAVA_OPTIONS,
     ApkEntry,
     apk_parts,
@@ -26,7 +26,7 @@ from etdeploy.apps.android.parts.archive import (
     unpack_libraries,
     write_archive,
 )
-from etdeploy.apps.android.parts.code import (
+from etdeploy.apps.android.code import (
     CODE_OF_RESOURCES,
     KEPT,
     LINKED,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from etdeploy.apps.android.apk import described
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
-from etdeploy.apps.android.parts.archive import require_sound
-from etdeploy.apps.android.tools.gradle import NAME, WRAPPER
+from etdeploy.apps.android.archive import require_sound
+from etdeploy.apps.android.tools.find import NAME, WRAPPER
 from etdeploy.apps.android.tools.jdk import Jdk
 from etdeploy.core.errors import BuildError
 from etdeploy.core.processes import process

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.apps.android.app import JARS, NATIVE
-from etdeploy.apps.android.parts.archive import unpack_native_module
-from etdeploy.apps.android.parts.code import compile_code
+from etdeploy.apps.android.archive import unpack_native_module
+from etdeploy.apps.android.code import compile_code
 from etdeploy.apps.android.tools.find import Tools
 from etdeploy.apps.android.tools.libraries import FBJNI
 from etdeploy.cache.workspace import Workspace

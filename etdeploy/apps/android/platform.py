@@ -15,9 +15,14 @@ from etdeploy.apps.android.app import ASSETS, JARS, NATIVE, AndroidApp, BuiltApk
 from etdeploy.apps.android.gradle import GRADLE_FILES, OUTPUT, apply_gradle_files, build_with_gradle
 from etdeploy.apps.android.native import API, LIBRARY, build_api, build_library, require_fbjni
 from etdeploy.apps.android.runtime import RELEASE_API, choose_runtime
-from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
-from etdeploy.apps.android.tools.gradle import NAME as GRADLE
-from etdeploy.apps.android.tools.gradle import find_gradle
+from etdeploy.apps.android.tools.find import (
+    COMPILE_SDK,
+    Tools,
+    find_gradle,
+    find_tools,
+    require_tools,
+)
+from etdeploy.apps.android.tools.find import NAME as GRADLE
 from etdeploy.apps.android.tools.jdk import Jdk, find_jdk
 from etdeploy.apps.android.tools.kotlin import find_kotlin
 from etdeploy.apps.android.tools.sdk import find_sdk

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.backends.base import Backend
-from etdeploy.backends.causes import NEW_FILE, Cause
+from etdeploy.backends.base import NEW_FILE, Backend, Cause
 from etdeploy.backends.openvino.processor import has_vnni
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import (

@@ -16,7 +16,7 @@ from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained
 
 if TYPE_CHECKING:
-    from etdeploy.backends.causes import Cause
+    from etdeploy.backends.base import Cause
     from etdeploy.backends.values import (
         Build,
         CompiledFor,
@@ -71,8 +71,7 @@ class Qnn(Backend):
 
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
-        from etdeploy.backends.qnn.export import export_blockers
-        from etdeploy.backends.qnn.precision import scheme_blocker
+        from etdeploy.backends.qnn.precision import export_blockers, scheme_blocker
 
         blocker = scheme_blocker(request.quantization, request.soc) or option_blocker(
             request.options, request.soc

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.backends.qnn.kits.compiler import find_compile_kit, rejects
+from etdeploy.backends.qnn.kits.compiler import (
+    absent_libraries,
+    find_compile_kit,
+    rejects,
+    required_libraries,
+    too_old,
+)
 from etdeploy.backends.qnn.kits.deploy import NAME_AN_AAR, DeployKit, find_deploy_kit
-from etdeploy.backends.qnn.kits.libraries import absent_libraries, required_libraries, too_old
 from etdeploy.backends.qnn.kits.sdk import VARIABLE, how_to_get
 from etdeploy.backends.qnn.phone import compiled_version
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
+from etdeploy.backends.base import NEW_FILE, Cause, Word, first_cause
 from etdeploy.backends.qnn.kits.package import get_package
 from etdeploy.backends.qnn.kits.sdk import VARIABLE
 from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted, version_numbers

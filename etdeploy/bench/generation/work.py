@@ -14,7 +14,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.program import expected
 from etdeploy.program.generation import Generation
-from etdeploy.program.text.tokenizer import load_tokenizer
+from etdeploy.program.tokenizer import load_tokenizer
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Benchmark, BenchmarkGeneration, ExportGeneration
 from etdeploy.runner.generation import Sampling

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from etdeploy.bench.outputs.texts import enough_tolerance
+from etdeploy.bench.outputs.tolerance import logit_cosine, logit_limit
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.outputs import OutputCheck, TextCheck
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import MismatchError
 from etdeploy.devices.base import Capabilities
+from etdeploy.program.expected import ExpectedText, LogitNoise, NextToken, logit_distance
+from etdeploy.recipe.model import Tolerance
 
 _LEAST_HEADROOM = 1.2
 _ELSEWHERE = Capabilities()
@@ -188,3 +191,104 @@ def _below(cosine: float) -> str:
     lower = max(-1.0, cosine - 0.2 * (1 - cosine))
     texts = (f"{lower:.{digits}f}" for digits in range(3, 18))
     return next(text for text in texts if float(text) <= cosine)
+
+
+@dataclass(frozen=True)
+class _Position:
+    """One position of a text: `gap` is null where the most probable token is the model's."""
+
+    gap: float | None
+    gap_is_exact: bool
+    error: float
+    limit: float
+    cosine: float
+    least_cosine: float | None
+
+    @property
+    def is_right(self) -> bool:
+        aligned = self.least_cosine is None or self.cosine >= self.least_cosine
+        return self.error <= self.limit and aligned
+
+
+def check_text(
+    name: str,
+    token_ids: Sequence[int],
+    expected: ExpectedText,
+    quantization: str | None,
+    tolerance: Tolerance,
+    *,
+    logits: Sequence[Mapping[int, float]],
+    prompt: str | None = None,
+    text: str | None = None,
+) -> TextCheck:
+    """The verdict on one text.
+
+    Args:
+        name: Of the text.
+        token_ids: The most probable token on the device at each position.
+        expected: What the model gives.
+        quantization: The program's scheme; None or "none" for an unquantised one.
+        tolerance: The recipe's own limits; its `max_abs_error` is about logits.
+        logits: Of the device at each position: those of `sampled_ids` in their order, then others.
+        prompt: As text, for people.
+        text: Likewise, of the device's tokens.
+    """
+    found, wanted = tuple(token_ids), expected.expected
+    count = min(len(found), len(wanted.tokens))
+    positions = [
+        _position(wanted.tokens[i], found[i], logits[i], quantization, expected.noise, tolerance)
+        for i in range(count)
+    ]
+    other = next((p for p in positions if p.gap is not None), None)
+    wrong = next((i for i, p in enumerate(positions) if not p.is_right), None)
+    judged = other if wrong is None else positions[wrong]
+    limits = positions if wrong is None else [positions[wrong]]
+    original = expected.original.token_ids if expected.quantized else None
+    return TextCheck(
+        name=name,
+        prompt_tokens=len(expected.prompt_ids),
+        prompt=prompt,
+        token_ids=found,
+        text=text,
+        expected_ids=wanted.token_ids,
+        equal_tokens=common(found, wanted.token_ids),
+        gap=judged.gap if judged else None,
+        gap_is_exact=judged.gap_is_exact if judged else True,
+        tolerance_gap=2 * judged.limit if judged and judged.gap is not None else None,
+        compared_tokens=count,
+        wrong_token=None if wrong is None else wrong + 1,
+        max_logit_error=max(p.error for p in positions),
+        tolerance_logit=min(p.limit for p in limits),
+        min_cosine=min(p.cosine for p in positions),
+        tolerance_cosine=limits[0].least_cosine,
+        within_tolerance=wrong is None and len(found) == len(wanted.tokens),
+        original_ids=original,
+        original_equal_tokens=None if original is None else common(found, original),
+    )
+
+
+def _position(
+    choice: NextToken,
+    token: int,
+    logits: Mapping[int, float],
+    quantization: str | None,
+    noise: LogitNoise | None,
+    tolerance: Tolerance,
+) -> _Position:
+    limit = logit_limit(choice.largest, quantization, noise, tolerance.max_abs_error)
+    gap, exact = (None, True) if token == choice.ids[0] else choice.gap(token)
+    error, cosine = logit_distance(choice, logits)
+    least = logit_cosine(quantization, noise, tolerance.max_abs_error)
+    # One of both logits is off by at least half of the gap.
+    return _Position(gap, exact, max(error, (gap or 0) / 2), limit, cosine, least)
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two texts have in common, from the first on."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+def enough_tolerance(texts: Sequence[TextCheck]) -> float | None:
+    """The `max_abs_error` with which all logits are right; None where no text is wrong."""
+    return max((t.max_logit_error for t in texts if not t.within_tolerance), default=None)

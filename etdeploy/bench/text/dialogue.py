@@ -10,25 +10,25 @@ from itertools import takewhile
 from types import TracebackType
 from typing import cast
 
-from etdeploy.bench.text.answer import Spoken, more_context, room
-from etdeploy.bench.text.speaker import PROGRAM, Speaker
+from etdeploy.bench.text.speaker import PROGRAM, Speaker, Spoken, more_context, room
 from etdeploy.core import cancel
 from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted, RunError
 from etdeploy.devices.base import ConversingRun, Talk
 from etdeploy.program.generation import Generation
-from etdeploy.program.text.template import ChatTemplate
-from etdeploy.program.text.tokenizer import Tokenizer
-from etdeploy.runner.generation import Sampling, request_lines
-from etdeploy.runner.listening import (
+from etdeploy.program.template import ChatTemplate
+from etdeploy.program.tokenizer import Tokenizer
+from etdeploy.runner.generation import (
     READY,
     STOP,
     End,
+    Sampling,
     Taken,
     Token,
     answer_line,
     listening_arguments,
     parse_told,
+    request_lines,
 )
 
 FORGOTTEN_S = 3600

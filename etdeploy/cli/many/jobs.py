@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.cli.bug import keep_traceback
 from etdeploy.cli.invocation import after_others, keep_small
+from etdeploy.cli.main import keep_traceback
 from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError
@@ -21,11 +21,12 @@ from etdeploy.graph.many.members import (
     Member,
     Members,
     open_members,
+    open_two,
+    run_in_turns,
     without_repetitions,
 )
 from etdeploy.graph.many.run import JobEnd, look_up, refused_of, run_jobs
-from etdeploy.graph.many.turns import open_two, run_in_turns
-from etdeploy.graph.tasks.slots import heavy_at_once
+from etdeploy.graph.tasks.steps import heavy_at_once
 from etdeploy.recipe.load import LoadedRecipe, load_recipes
 
 

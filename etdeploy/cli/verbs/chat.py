@@ -83,7 +83,7 @@ def conversation_with(voice: Voice, system: str | None = None) -> Conversation:
         UsageError: The model has no tokenizer, or no chat template.
     """
     from etdeploy.bench.text.dialogue import Conversation
-    from etdeploy.program.text.template import no_tokenizer, required_template
+    from etdeploy.program.template import no_tokenizer, required_template
 
     if voice.tokenizer is None:
         raise no_tokenizer("chat")
@@ -123,7 +123,7 @@ class Chat:
             self._answer(line)
 
     def _answer(self, line: str) -> None:
-        from etdeploy.bench.text.answer import RepetitionError
+        from etdeploy.bench.text.speaker import RepetitionError
 
         said: list[str] = []
         stop = cancel.Flag(cancel.current())

@@ -133,7 +133,7 @@ def show(told: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
     Raises:
         RegressionError: A number is worse than it may be.
     """
-    from etdeploy.bench.records.again import measure_again
+    from etdeploy.bench.records.find import measure_again
     from etdeploy.history.model import CheckVerdict
     from etdeploy.history.text import check_text
 

@@ -19,8 +19,8 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.program.text.template import Speech
-    from etdeploy.program.text.tokenizer import Tokenizer
+    from etdeploy.program.template import Speech
+    from etdeploy.program.tokenizer import Tokenizer
 
 _STDIN = "-"
 

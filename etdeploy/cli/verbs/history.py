@@ -271,7 +271,7 @@ def _show(trends: list[Trend], more: int) -> None:
 
 
 def _require_metric(metric: str | None) -> None:
-    from etdeploy.history.metrics import TITLES, base_of
+    from etdeploy.history.series import TITLES, base_of
 
     if metric is None or base_of(metric) in TITLES:
         return

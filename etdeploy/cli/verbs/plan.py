@@ -79,10 +79,9 @@ def command(
 
 def _explain_one(named: JobOptions, form: str, why: str | None, check: bool) -> None:
     from etdeploy.cli.plan_text import explained, text
-    from etdeploy.graph.explain import explain, mermaid
+    from etdeploy.graph.explain import cmake_presets, explain, mermaid
     from etdeploy.graph.job import open_job
     from etdeploy.graph.preflight import refuse_early
-    from etdeploy.graph.preset import cmake_presets
     from etdeploy.graph.resolve import resolve
     from etdeploy.recipe.load import load_recipe
 

@@ -129,7 +129,7 @@ def _for_people(
     profiles: TextProfile, chosen: Profile, rows: int, depth: int, width: int | None
 ) -> str:
     """The profile of a method; above it those of the others in a line each."""
-    from etdeploy.profile.formats.text import methods_text, profile_text
+    from etdeploy.profile.text import methods_text, profile_text
 
     text = profile_text(chosen, rows, depth, width)
     return "\n\n".join(filter(None, (methods_text(profiles, width), text)))
@@ -146,10 +146,10 @@ def _as_json(profiles: TextProfile, chosen: Profile, method: str | None) -> str:
 
 def _for_programs(profile: Profile, form: str) -> str:
     if form == _PERFETTO:
-        from etdeploy.profile.formats.perfetto import trace_events
+        from etdeploy.profile.perfetto import trace_events
 
         return json.dumps(trace_events(profile))
-    from etdeploy.profile.formats.model_explorer import graph_collection
+    from etdeploy.profile.model_explorer import graph_collection
 
     return json.dumps(graph_collection(profile))
 
@@ -157,7 +157,7 @@ def _for_programs(profile: Profile, form: str) -> str:
 def _file(form: str) -> ResultFile:
     """Where a profile goes: a new file, or one with an earlier profile of the same format."""
     from etdeploy.core.files.results import ResultFile, begins_with, contains
-    from etdeploy.profile.formats.text import TRACED
+    from etdeploy.profile.text import TRACED
 
     is_own = {
         _TEXT: contains(TRACED),

@@ -79,7 +79,7 @@ def command(
 
 
 def _print_schema(runs: tuple[str, ...], form: str | None) -> None:
-    from etdeploy.report.plain.record_schema import record_schema
+    from etdeploy.report.rows import record_schema
 
     if runs or form:
         raise UsageError("--schema is about all records: it takes no RUN and no --format")
@@ -121,7 +121,7 @@ def _require_reader(form: Format) -> None:
 
 
 def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool) -> Report:
-    from etdeploy.report.gather import bare, gather
+    from etdeploy.report.material import bare, gather
 
     if not form.is_for_people:
         return bare(found)

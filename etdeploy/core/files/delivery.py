@@ -21,8 +21,7 @@ from pathlib import Path
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import folder_files, write_atomic
-from etdeploy.core.files.disk import naming, no_room_in
+from etdeploy.core.files.basic import folder_files, naming, no_room_in, write_atomic
 from etdeploy.core.hashing import sha256_file
 
 LIST_FILE = ".etdeploy.json"

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from etdeploy.core.cancel import checkpoint
-from etdeploy.core.files.disk import naming, no_room_in
+from etdeploy.core.files.basic import naming, no_room_in
 from etdeploy.core.values import Progress, silent
 
 _POLL_S = 0.2

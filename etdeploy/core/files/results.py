@@ -9,9 +9,8 @@ from typing import BinaryIO
 
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import not_regular, open_regular, write_atomic
+from etdeploy.core.files.basic import no_room_in, not_regular, open_regular, write_atomic
 from etdeploy.core.files.delivery import require_writable
-from etdeploy.core.files.disk import no_room_in
 
 # The beginning of a file by which a text result may be known.
 _LOOKED_AT_BYTES = 65_536

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from etdeploy.core import cancel
-from etdeploy.core.files.disk import naming
+from etdeploy.core.files.basic import naming
 from etdeploy.core.processes.conversation import Collector, InteractiveProcess
 from etdeploy.core.processes.forks import Fork, ForkLostError, ForkServer
 

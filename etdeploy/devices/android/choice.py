@@ -42,12 +42,12 @@ from etdeploy.devices.adb.stream import (
 )
 from etdeploy.devices.adb.wire import Signer, WireConnection, WireStream, key_path, user_signer
 from etdeploy.devices.android import facts as android_facts
-from etdeploy.devices.android.apps.install import archive_of, install
-from etdeploy.devices.android.apps.logs import stop_command
-from etdeploy.devices.android.apps.run import opened_app_run
-from etdeploy.devices.android.apps.watch import MARKER, parse_marker
+from etdeploy.devices.android.app_run import opened_app_run
+from etdeploy.devices.android.app_watch import MARKER, parse_marker
 from etdeploy.devices.android.errors import still_offline, unusable
+from etdeploy.devices.android.install import archive_of, install
 from etdeploy.devices.android.link import AndroidLink
+from etdeploy.devices.android.logs import stop_command
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,

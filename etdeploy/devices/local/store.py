@@ -18,8 +18,7 @@ from pathlib import Path
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.files.basic import new_folder, read_text, write_atomic
-from etdeploy.core.files.disk import naming, no_room_in
+from etdeploy.core.files.basic import naming, new_folder, no_room_in, read_text, write_atomic
 from etdeploy.core.files.leftovers import claim, is_abandoned, remove_tree
 from etdeploy.core.hashing import sha256_read, stamp
 from etdeploy.core.values import Progress

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from etdeploy.export.failure import install_remedy
 from etdeploy.export.protocol import ExportFailure, FailureKind
-from etdeploy.export.user_file import install_remedy
 from etdeploy.export.worker.loading.paths import user_folders
 
 OUR_PACKAGE = Path(__file__).resolve().parent.parent.parent

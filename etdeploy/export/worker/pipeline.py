@@ -45,7 +45,6 @@ from etdeploy.export.worker.rewrites.gain import dropped, not_made, refused, tol
 from etdeploy.export.worker.rewrites.images.channels_last import inputs_by_pixel, order_notes
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers, recurrence_notes
-from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
 from etdeploy.export.worker.tracing.tensors import (
     Values,
@@ -55,7 +54,7 @@ from etdeploy.export.worker.tracing.tensors import (
     losses,
     run_eagerly,
 )
-from etdeploy.export.worker.tracing.trace import trace, use_known_operators
+from etdeploy.export.worker.tracing.trace import in_either_mode, trace, use_known_operators
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 from etdeploy.program.quality import OutputLoss
 

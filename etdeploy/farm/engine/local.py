@@ -19,9 +19,9 @@ from etdeploy.devices.kinds import Recovery
 from etdeploy.devices.registry import recover_device
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work.child import run_attempt
-from etdeploy.farm.work.failures import failure_of
 from etdeploy.farm.work.offers import Shelf
-from etdeploy.graph.tasks.slots import Load, Slots, heavy_at_once
+from etdeploy.farm.work.parcel import failure_of
+from etdeploy.graph.tasks.steps import Load, Slots, heavy_at_once
 
 # How long offers last: they are asked for every few seconds.
 _FRESH_S = 3.0

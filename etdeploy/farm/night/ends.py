@@ -8,12 +8,11 @@ from collections.abc import Callable
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Fate, Standing, VisitState
-from etdeploy.farm.night.board import RunState
+from etdeploy.farm.night.board import Parcels, RunState
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.dispatch import DispatchState, missed_because, waiting
 from etdeploy.farm.night.model import Event, EventKind
 from etdeploy.farm.night.notes import Notes, Numbers, Telling
-from etdeploy.farm.night.parcels import Parcels
 from etdeploy.farm.spec.model import LoadedFarm
 
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from etdeploy.core import cancel
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import BuildError, EtdeployError
-from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.files.basic import no_room_in
 from etdeploy.farm.night.rules import Began, Event, Opened, Planned, event_of
 from etdeploy.farm.night.writing import DatabaseConnection, Fence, TakenError, write
 from etdeploy.history.nights import KeptVisit

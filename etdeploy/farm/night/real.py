@@ -15,7 +15,7 @@ from etdeploy.farm.model import AttemptResult, Offer
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.spec.model import Farm
-from etdeploy.graph.tasks.slots import Slots
+from etdeploy.graph.tasks.steps import Slots
 from etdeploy.history.place import HistoryLocation
 from etdeploy.shelf.quarantine import Quarantined, all_of, set_aside
 from etdeploy.shelf.reservations import Reservation, Shelved, active
@@ -61,7 +61,7 @@ def headline_of(ending: AttemptResult) -> float | None:
         UsageError: The record cannot be read.
     """
     from etdeploy.bench.records.stored import load_run
-    from etdeploy.history.metrics import HEADLINES, metrics_of
+    from etdeploy.history.series import HEADLINES, metrics_of
 
     if ending.record is None:
         return None

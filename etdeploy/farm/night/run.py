@@ -11,7 +11,7 @@ from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Standing, VisitState
 from etdeploy.farm.night.background import BackgroundThreads
-from etdeploy.farm.night.board import RunState, standing_of
+from etdeploy.farm.night.board import Made, Parcels, RunState, standing_of
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.dispatch import (
     DispatchState,
@@ -24,7 +24,6 @@ from etdeploy.farm.night.ends import Ends, digest_of
 from etdeploy.farm.night.ladder import RecoveryResult, awaited, waits_for
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, Rules, listed
 from etdeploy.farm.night.notes import Notes, Numbers, Telling
-from etdeploy.farm.night.parcels import Made, Parcels
 from etdeploy.farm.night.parts import Clock, LedgerLike, NightDependencies, PlanLike
 from etdeploy.farm.night.planning import (
     gained,

@@ -14,7 +14,7 @@ from etdeploy.farm.report.model import FailureGroup, NightReport
 from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.history.nights import storable
 from etdeploy.report.html import page
-from etdeploy.report.plain.markdown import details, name, prose, table
+from etdeploy.report.markdown import details, name, prose, table
 
 # Tells a later report of the same file from somebody's notes.
 MARK = "<!-- etdeploy farm report -->"

@@ -8,7 +8,7 @@ from etdeploy.core.console import count
 from etdeploy.farm.report import words
 from etdeploy.farm.report.model import FailureGroup, NightReport
 from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
-from etdeploy.history.metrics import title
+from etdeploy.history.series import title
 from etdeploy.report.html.blocks import (
     BAD,
     GOOD,

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import not_regular, write_atomic
+from etdeploy.core.files.basic import no_room_in, not_regular, write_atomic
 from etdeploy.core.files.delivery import require_writable
-from etdeploy.core.files.disk import no_room_in
 from etdeploy.recipe.choice import Takes
 from etdeploy.recipe.model import Section
 

@@ -31,7 +31,7 @@ from etdeploy.farm.verdicts.pair import (
 )
 from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, baseline
 from etdeploy.history.entry import HistoryEntry, Judgement
-from etdeploy.history.metrics import HEADLINES, title
+from etdeploy.history.series import HEADLINES, title
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store

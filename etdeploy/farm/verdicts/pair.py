@@ -21,8 +21,8 @@ from etdeploy.farm.verdicts.rule import (
 from etdeploy.history.changes import steps
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import HistoryEntry
-from etdeploy.history.metrics import shown
 from etdeploy.history.model import differing
+from etdeploy.history.series import shown
 
 # Repeats are spread over the hours of a window, and the day lies between two windows.
 _GAP_S = 6 * 3600.0

@@ -29,7 +29,7 @@ from etdeploy.compare.statistics import (
     variance_of_median,
 )
 from etdeploy.history.check import level
-from etdeploy.history.metrics import HEADLINES, base_of
+from etdeploy.history.series import HEADLINES, base_of
 
 MIN_NIGHTS = MIN_HISTORY
 """Earlier nights that a new one can be judged by."""

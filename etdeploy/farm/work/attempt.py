@@ -24,9 +24,8 @@ from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Device, DeviceState, lock_name
 from etdeploy.devices.registry import open_device
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Gates, Health, Order
-from etdeploy.farm.work.failures import GATE, IN_USE, failure_of, host_failure
 from etdeploy.farm.work.offers import require_same
-from etdeploy.farm.work.parcel import open_parcel
+from etdeploy.farm.work.parcel import GATE, IN_USE, failure_of, host_failure, open_parcel
 
 
 @dataclass(frozen=True)

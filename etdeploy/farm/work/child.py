@@ -22,7 +22,7 @@ from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.values import Progress, Value, silent
 from etdeploy.devices.local.facts import oom_kills
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Order
-from etdeploy.farm.work.failures import failure_of, host_failure, late
+from etdeploy.farm.work.parcel import failure_of, host_failure, late
 
 _START = Path(__file__).with_name("start.py")
 _READ = 1 << 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
-from etdeploy.core.files.disk import full_disk, no_room_in
+from etdeploy.core.files.basic import full_disk, no_room_in
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.job import StepName
@@ -17,8 +17,7 @@ from etdeploy.graph.preflight import model_notes, refuse_early
 from etdeploy.graph.resolve import Lookups, Resolved, resolve
 from etdeploy.graph.tasks.engine import run_tasks
 from etdeploy.graph.tasks.running import Run, TaskRunResult, as_error, cause_of, is_stop
-from etdeploy.graph.tasks.slots import Slots
-from etdeploy.graph.tasks.steps import Task, tasks_of
+from etdeploy.graph.tasks.steps import Slots, Task, tasks_of
 
 
 @dataclass(frozen=True)

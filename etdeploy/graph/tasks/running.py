@@ -10,8 +10,16 @@ from dataclasses import dataclass, field
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.values import Progress
-from etdeploy.graph.tasks.slots import Load, Slots, heavy_at_once
-from etdeploy.graph.tasks.steps import StepLog, Task, inputs_now, predecessors, remember_inputs
+from etdeploy.graph.tasks.steps import (
+    Load,
+    Slots,
+    StepLog,
+    Task,
+    heavy_at_once,
+    inputs_now,
+    predecessors,
+    remember_inputs,
+)
 
 # With many jobs, these are shown once they report progress: then there is something to see.
 _QUICK = (Load.LIGHT, Load.BUSY)

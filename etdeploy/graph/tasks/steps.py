@@ -8,16 +8,116 @@ jobs, were run together.
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core import cancel
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.values import Progress, Value
-from etdeploy.graph.tasks.slots import Load
+from etdeploy.core.values import Kind, Progress, Value
+
+# How often a waiting task looks whether the run was asked to stop.
+_POLL_S = 0.2
+# An export or a build of a model of ordinary size stays below this.
+_HEAVY_BYTES = 3 << 30
+_MOST_HEAVY = 4
+
+
+class Load(Kind):
+    """What a step does to this machine while it runs."""
+
+    LIGHT = "light"
+    """Next to nothing."""
+    BUSY = "busy"
+    """It uses the cores: never beside a measurement on them."""
+    HEAVY = "heavy"
+    """The same, and much memory: only so many at once."""
+    MEASURES = "measures"
+    """It measures on this machine's cores: nothing else may use them."""
+
+
+def heavy_at_once() -> int:
+    """How many exports and builds this machine does at once: by cores and memory, 4 at most."""
+    try:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):  # this system does not say
+        memory_bytes = _HEAVY_BYTES
+    return max(1, min(_MOST_HEAVY, os.cpu_count() or 1, memory_bytes // _HEAVY_BYTES))
+
+
+class Slots:
+    """Who uses what right now.
+
+    Exports and builds go before measurements on the same cores: a measurement begins when none is
+    under way. There is only so much of them, so it cannot wait forever.
+
+    Args:
+        heavy: How many heavy steps may run at once.
+    """
+
+    def __init__(self, heavy: int) -> None:
+        self._heavy = heavy
+        self._loads: list[Load] = []
+        self._in_use: set[str] = set()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def load(self, load: Load) -> Iterator[None]:
+        """Waits until a step with that load may run, and counts it while the block runs.
+
+        Raises:
+            Interrupted: The run was stopped while waiting.
+        """
+        with self._changed:
+            self._wait(lambda: self._has_room(load))
+            self._loads.append(load)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._loads.remove(load)
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self, name: str | None) -> Iterator[None]:
+        """Waits until nobody else uses what has that name; None for nothing to wait for.
+
+        Raises:
+            Interrupted: The run was stopped while waiting.
+        """
+        if name is None:
+            yield
+            return
+        with self._changed:
+            self._wait(lambda: name not in self._in_use)
+            self._in_use.add(name)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_use.remove(name)
+                self._changed.notify_all()
+
+    def _has_room(self, load: Load) -> bool:
+        if load is Load.LIGHT:
+            return True
+        if Load.MEASURES in self._loads:
+            return False
+        if load is Load.MEASURES:
+            return not {Load.BUSY, Load.HEAVY} & set(self._loads)
+        return load is Load.BUSY or self._loads.count(Load.HEAVY) < self._heavy
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        while not ready():
+            cancel.checkpoint()
+            self._changed.wait(_POLL_S)
+        cancel.checkpoint()
+
 
 OTHER_RELEASE = "its last result was cut short, or another release of etdeploy wrote it"
 

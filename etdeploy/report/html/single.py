@@ -14,12 +14,12 @@ from etdeploy.report.html.figures.base import Values, axis, panels, rounded
 from etdeploy.report.html.figures.device import device_over_time
 from etdeploy.report.html.figures.latency import distribution, run_to_run
 from etdeploy.report.html.figures.modules import icicle, shares_bar
-from etdeploy.report.html.operators import operators_table
 from etdeploy.report.html.tables import (
     device_state,
     latencies,
     methods_table,
     modules_table,
+    operators_table,
     options,
     outputs,
     placement,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.core.console import count
-from etdeploy.history.metrics import shown as value_text
-from etdeploy.history.metrics import title
 from etdeploy.history.model import LevelChange, Trend, TrendPoint
+from etdeploy.history.series import shown as value_text
+from etdeploy.history.series import title
 from etdeploy.report import shown
 from etdeploy.report.html.blocks import (
     BAD,

@@ -1,24 +1,29 @@
 """Finds the toolchain file and the compiler for a build from source on this machine.
 
-What depends on the target alone is in the plan (`etdeploy.plan.toolchains`).
+What depends on the target alone is in the plan (`etdeploy.plan.requirements`).
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.commands import quoted
+from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import Blocker, joined
+from etdeploy.core.files.basic import write_if_changed
+from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.processes import process
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.values import Explained
-from etdeploy.plan.toolchains import MUSL, host_blocker
+from etdeploy.plan.requirements import MUSL, host_blocker
 from etdeploy.runner.tools.programs import find_compiler
-from etdeploy.runner.tools.zig import find_zig, write_compilers
 from etdeploy.targets import ndk, platforms
 from etdeploy.targets.platforms import Target
 
@@ -177,3 +182,81 @@ def _stamp(program: Path) -> tuple[str, ...]:
     resolved = program.resolve()
     info = resolved.stat()
     return str(resolved), str(info.st_size), str(info.st_mtime_ns)
+
+
+PACKAGE = "ziglang"
+PREFIX = "aarch64-linux-musl-"
+# Known to build ExecuTorch 1.4.1. Zig has no stable release yet: minor versions may change options.
+TESTED = "0.17"
+_REQUIREMENT = f"{PACKAGE}=={TESTED}.*"
+# Program by subcommand; the first two go through the driver that translates their options.
+_COMPILERS = {"clang": "cc", "clang++": "c++"}
+_TOOLS = {"ar": "ar", "ranlib": "ranlib"}
+
+
+@dataclass(frozen=True)
+class Zig:
+    """An installed zig.
+
+    Attributes:
+        path: The program.
+        version: Of the package, which is zig's.
+    """
+
+    path: Path
+    version: str
+
+
+def find_zig() -> Zig | Blocker:
+    """Zig from the package in this Python's environment; nothing is started."""
+    remedy = pip_command(_REQUIREMENT)
+    spec = importlib.util.find_spec(PACKAGE)
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    path = next((f / "zig" for f in folders if (f / "zig").is_file()), None)
+    if path is None:
+        return Blocker(
+            "zig", "building for linux-aarch64-musl requires zig, which is not installed", remedy
+        )
+    version = importlib.metadata.version(PACKAGE)
+    if _minor(version) < _minor(TESTED):
+        return Blocker("zig", f"zig {version} is too old: {TESTED} is needed", remedy)
+    return Zig(path, version)
+
+
+def write_compilers(zig: Zig, folder: Path) -> Path:
+    """Writes the programs that act as a compiler and its tools; equal ones are not rewritten.
+
+    Zig caches everything that it compiles, 1 GB for a build of ExecuTorch; that cache is beside
+    these programs unless ZIG_GLOBAL_CACHE_DIR names another folder.
+
+    Args:
+        zig: What they start.
+        folder: In the cache, for these programs and zig's own cache.
+
+    Returns:
+        The C++ compiler; the other programs are beside it.
+    """
+    driver = resource_folder("toolchains") / "zig_compiler.py"
+    # Part of the programs' text, so that a compiler cache that reads it distinguishes zigs.
+    about = f"zig {zig.version}, driver {sha256_file(driver)[:16]}"
+    python = (sys.executable, "-I", "-S", str(driver))
+    starts = {
+        **{name: (*python, str(zig.path), command) for name, command in _COMPILERS.items()},
+        **{name: (str(zig.path), command) for name, command in _TOOLS.items()},
+    }
+    cache = shlex.quote(str(folder / "cache"))
+    texts = {
+        f"{PREFIX}{name}": f"#!/bin/sh\n# {about}\n"
+        f'test -n "$ZIG_GLOBAL_CACHE_DIR" || export ZIG_GLOBAL_CACHE_DIR={cache}\n'
+        f'exec {shlex.join(start)} "$@"\n'
+        for name, start in starts.items()
+    }
+    here = folder / digest_json(texts)[:16]
+    for name, text in texts.items():
+        write_if_changed(here / name, text)
+        (here / name).chmod(0o755)
+    return here / f"{PREFIX}clang++"
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in version.split(".")[:2])

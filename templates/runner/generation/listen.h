@@ -1,5 +1,5 @@
 // Answers one request after another, from standard input, with one program and one cache;
-// etdeploy/runner/listening.py describes the lines.
+// etdeploy/runner/generation.py describes the lines.
 #pragma once
 
 #include <poll.h>

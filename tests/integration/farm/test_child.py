@@ -16,9 +16,8 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work.child import run_attempt
-from etdeploy.farm.work.failures import HOST, TIME_LIMIT
 from etdeploy.farm.work.offers import Shelf
-from etdeploy.farm.work.parcel import pack
+from etdeploy.farm.work.parcel import HOST, TIME_LIMIT, pack
 from tests.support.parcels import REVISION, make_order, make_prepared, with_runner
 from tests.support.processes import eventually, is_alive, naming
 

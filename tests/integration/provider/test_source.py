@@ -22,9 +22,8 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import BuildError, Interrupted, require
 from etdeploy.core.resources import resource_folder
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.provider.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE
+from etdeploy.provider.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE, revision
 from etdeploy.provider.clone import clone, fetch_submodules
-from etdeploy.provider.revision import revision
 from etdeploy.provider.wheel import obtain_wheel
 from etdeploy.runner.missing import require_runnable
 from etdeploy.runner.tools.programs import find_programs

@@ -16,17 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etdeploy.bench.text.answer import Spoken
 from etdeploy.bench.text.dialogue import Dialogue
-from etdeploy.bench.text.speaker import Speaker, opened_speaker
+from etdeploy.bench.text.speaker import Speaker, Spoken, opened_speaker
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RunError
 from etdeploy.devices.registry import open_device
 from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.etdump import read_executed
-from etdeploy.runner.generation import PromptRun, Sampling, request_lines
-from etdeploy.runner.listening import listening_arguments
+from etdeploy.runner.generation import PromptRun, Sampling, listening_arguments, request_lines
 from etdeploy.runner.missing import check_program
 from etdeploy.targets.platforms import host_target
 from tests.support.bundles import make_bundle

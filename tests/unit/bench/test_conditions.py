@@ -7,7 +7,7 @@ from dataclasses import replace
 from etdeploy.bench.conditions import cooldown_notes, disturbances_of, judged, samples_of
 from etdeploy.bench.passes import PassResult, Results
 from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
-from etdeploy.bench.timing.series import StartSeries
+from etdeploy.bench.series import StartSeries
 from etdeploy.bench.watch import Observed
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.recipe.model import Cooldown

@@ -16,10 +16,10 @@ import etdeploy.bench.measure as measurement_module
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import Revision
 from etdeploy.bench.diagnosis import require_whole
-from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.measure import PreparedMeasurement, begin, measure, require_match
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.bench.results_folder import DESCRIPTIONS
 from etdeploy.core.errors import (
     DeviceError,
     EtdeployError,

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.bench.diagnosis import last_lines, run_error
 from etdeploy.bench.passes import Pass, app_error, app_options, run_pass, runner_arguments
-from etdeploy.bench.timing.sweep import Plan, ThreadCounts, plan_for_app, plan_passes
+from etdeploy.bench.sweep import Plan, ThreadCounts, plan_for_app, plan_passes
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import Capabilities, RunOutcome

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.causes import Cause
+from etdeploy.backends.base import Cause
 from etdeploy.core.processes.process import Outcome
 from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.protocol import ExportFailure, parse_progress, progress_line

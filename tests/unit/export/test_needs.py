@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from etdeploy.backends.qnn import export
+from etdeploy.backends.qnn import precision as export
 from etdeploy.backends.qnn.kits.package import get_package
 from etdeploy.backends.qnn.kits.sdk import how_to_get
 from etdeploy.backends.registry import BUILT_IN, backend_named

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import ExportError
+from etdeploy.export.failure import check_function
 from etdeploy.export.spec import CodeReference
-from etdeploy.export.user_file import check_function
 
 
 @pytest.fixture(autouse=True)

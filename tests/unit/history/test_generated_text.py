@@ -11,9 +11,8 @@ from etdeploy.bench.generation.work import WorkPoint
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.check import findings
 from etdeploy.history.entry import entry_of
-from etdeploy.history.metrics import metrics_of, shown, title
 from etdeploy.history.model import FindingKind
-from etdeploy.history.series import differences, series_of
+from etdeploy.history.series import differences, metrics_of, series_of, shown, title
 from tests.support.bench_values import SIMULATED, make_program, make_record
 from tests.support.text_values import (
     make_evaluation,

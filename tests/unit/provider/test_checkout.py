@@ -24,9 +24,9 @@ from etdeploy.provider.checkout import (
     release,
     require_complete,
     require_readable,
+    revision,
     submodule_remedy,
 )
-from etdeploy.provider.revision import revision
 
 _ORIGINS: tuple[Origin, ...] = ("recipe", "environment", "cache")
 _STAND_IN = Path(__file__).parents[2] / "data" / "checkout"

@@ -6,8 +6,8 @@ from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.html.cards import cards
 from etdeploy.report.html.single import single_page
+from etdeploy.report.markdown import markdown
 from etdeploy.report.material import Material, Report
-from etdeploy.report.plain.markdown import markdown
 from etdeploy.report.shown import original_lines, verdict_lines
 from etdeploy.report.terminal.summary import summary
 from tests.support.bench_values import FOLDER

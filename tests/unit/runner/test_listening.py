@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.runner.generation import Sampling
-from etdeploy.runner.listening import (
+from etdeploy.runner.generation import (
     End,
+    Sampling,
     Taken,
     Token,
     answer_line,

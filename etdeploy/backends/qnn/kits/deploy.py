@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.backends.qnn.kits.aar import COORDINATES, FOLDER, VARIABLE, Aar, read_aar, unpack_aar
+from etdeploy.backends.qnn.kits.package import (
+    COORDINATES,
+    FOLDER,
+    VARIABLE,
+    Aar,
+    read_aar,
+    unpack_aar,
+)
 from etdeploy.backends.qnn.kits.sdk import (
     ANDROID_LIBRARIES,
     DEPLOYING,

@@ -22,8 +22,7 @@ from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
-    from etdeploy.farm.verdicts.bisect.model import Bisection, Candidate
-    from etdeploy.farm.verdicts.bisect.run import Asked, Opened
+    from etdeploy.farm.verdicts.bisect.run import Asked, Bisection, Candidate, Opened
     from etdeploy.recipe.load import LoadedRecipe
 
 RUNS = 10
@@ -117,7 +116,7 @@ def command(
     checked out into temporary folders; the work tree stays as it is. One that was stopped goes on
     where it was.
     """
-    from etdeploy.farm.verdicts.bisect.model import bisection_text
+    from etdeploy.farm.verdicts.bisect.run import bisection_text
 
     _require_metric(metric)
     settings = (*overrides, f"benchmark.runs={runs}")
@@ -156,7 +155,7 @@ def _programs(
 
 
 def _require_metric(metric: str | None) -> None:
-    from etdeploy.history.metrics import TITLES, base_of
+    from etdeploy.history.series import TITLES, base_of
 
     if metric is not None and base_of(metric) not in TITLES:
         raise UsageError(

@@ -41,7 +41,7 @@ class XnnpackLowering(Lowering):
         dynamic int8 that takes 1.6 times as long. On transformers both are alike, but for dynamic
         int8, where the pair took 0.83 of the time.
         """
-        from etdeploy.export.worker.backends.xnnpack_reasons import ExplainedPartitioner
+        from etdeploy.export.worker.backends.xnnpack_layouts import ExplainedPartitioner
 
         return [ExplainedPartitioner(per_op_mode=spec.options["per_op_mode"])]
 

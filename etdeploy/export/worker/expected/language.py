@@ -17,12 +17,14 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.expected.evaluation import Original, compare, evaluate
 from etdeploy.export.worker.expected.forward import (
     Forward,
     MethodsForward,
+    Original,
     OwnForward,
     caches_restored,
+    compare,
+    evaluate,
     own_attention,
 )
 from etdeploy.export.worker.expected.text import (

@@ -22,11 +22,9 @@ from etdeploy.export.hf.named_texts import (
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.texts import BUNDLED_TEXTS
-from etdeploy.export.worker.expected.evaluation import windows
-from etdeploy.export.worker.expected.forward import OwnForward, own_attention
+from etdeploy.export.worker.expected.forward import OwnForward, own_attention, windows
 from etdeploy.export.worker.failures import WorkerError, blaming, exception_text, fail
-from etdeploy.export.worker.loading.hf.load import LoadedModel
-from etdeploy.export.worker.loading.hf.tokenizer import stop_ids
+from etdeploy.export.worker.loading.hf.load import LoadedModel, stop_ids
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.expected import random_ids
 from etdeploy.program.generation import GenerationMethod

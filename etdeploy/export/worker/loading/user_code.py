@@ -12,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from etdeploy.export.failure import missing_function
 from etdeploy.export.needs import module_file
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import CodeReference, ExportSpec
-from etdeploy.export.user_file import missing_function
 from etdeploy.export.worker.failures import blaming, described, fail
 from etdeploy.export.worker.loading.paths import add_user_folder
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +29,6 @@ from etdeploy.export.worker.failures import (
     user_line,
 )
 from etdeploy.export.worker.loading.custom_ops import without_out_variant
-from etdeploy.export.worker.native_output import overheard
 from etdeploy.export.worker.tracing.tensors import flat_inputs
 from etdeploy.export.worker.tracing.trace import Place, node_place, stack_line
 
@@ -271,3 +272,33 @@ def convolved_outside(program: Any) -> float:
                 product *= count if isinstance(count, int) else (count.node.hint or 1)
             total += product
     return total
+
+
+_STREAMS = (1, 2)
+
+
+@contextmanager
+def overheard() -> Iterator[Callable[[], str]]:
+    """Collects all that this process prints meanwhile, and prints it afterwards.
+
+    C++ writes to the descriptors, so these are exchanged. Their new file keeps what is written,
+    while a pipe would have to be read by another thread, which native code could keep from running.
+
+    Returns:
+        Gives the text, once the block has ended.
+    """
+    said: list[bytes] = []
+    with tempfile.TemporaryFile() as file:
+        kept = [os.dup(stream) for stream in _STREAMS]
+        try:
+            for stream in _STREAMS:
+                os.dup2(file.fileno(), stream)
+            yield lambda: b"".join(said).decode(errors="replace")
+        finally:
+            for stream, original in zip(_STREAMS, kept, strict=True):
+                os.dup2(original, stream)
+                os.close(original)
+            file.seek(0)
+            said.append(file.read())
+            with os.fdopen(os.dup(_STREAMS[0]), "wb") as output:
+                output.write(said[0])

@@ -32,8 +32,7 @@ from etdeploy.export.worker.failures import (
     fail,
     of_method,
 )
-from etdeploy.export.worker.loading.returned import as_call
-from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.loading.source import MethodSource, as_call
 from etdeploy.export.worker.lowering.calibration import Calibration, Range
 from etdeploy.export.worker.lowering.linears import (
     DEFAULT_GROUP_SIZE,

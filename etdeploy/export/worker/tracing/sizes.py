@@ -13,8 +13,7 @@ from torch.utils import _pytree as pytree
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
-from etdeploy.export.worker.loading.returned import as_call
-from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.loading.source import MethodSource, as_call
 from etdeploy.export.worker.loading.user_code import load_function
 from etdeploy.export.worker.tracing.dims import RequestedDim, requested_dims
 from etdeploy.export.worker.tracing.structure import ExampleInputs, fixed_size, input_values

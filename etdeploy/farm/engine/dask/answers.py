@@ -38,7 +38,7 @@ from etdeploy.farm.engine.dask.wire import (
     unpack,
 )
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Parcel
-from etdeploy.farm.work.failures import host_failure
+from etdeploy.farm.work.parcel import host_failure
 
 # How long attempts that were cancelled at the end of a night may take to end.
 _CLOSING_S = 15.0

@@ -23,7 +23,7 @@ from etdeploy.farm.engine.dask.wire import (
     resource,
 )
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
-from etdeploy.farm.work.failures import BUG, host_failure
+from etdeploy.farm.work.parcel import BUG, host_failure
 
 _POLL_S = 0.1
 # How long a host may take to end a child process after it was told to.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from etdeploy.bench.units import unit_for
-from etdeploy.history.metrics import NOISE, PERPLEXITY, base_of, title
 from etdeploy.history.model import Trend, TrendPoint
+from etdeploy.history.series import NOISE, PERPLEXITY, base_of, title
 from etdeploy.report.html.blocks import Figure
 from etdeploy.report.html.figures.base import (
     Values,

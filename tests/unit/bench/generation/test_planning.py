@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etdeploy.bench.measure import plan_generation
-from etdeploy.bench.timing.sweep import Plan, ThreadCounts
+from etdeploy.bench.sweep import Plan, ThreadCounts
 from tests.support.text_values import make_expected, make_generation, make_loaded, make_work
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from etdeploy.bench.outputs.texts import check_text, common, enough_tolerance
-from etdeploy.bench.outputs.verdict import require_match
+from etdeploy.bench.outputs.verdict import check_text, common, enough_tolerance, require_match
 from etdeploy.bench.records.outputs import TextCheck
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import MismatchError

@@ -11,8 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from etdeploy.bench.outputs.tensors import estimate_step
-from etdeploy.bench.outputs.tolerance import limits_for
+from etdeploy.bench.outputs.tolerance import estimate_step, limits_for
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.sizes import judged
 from etdeploy.program.distance import measure_distance

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.records.again import measure_again
+from etdeploy.bench.records.find import measure_again
 from etdeploy.bench.records.record import RecipeRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.hashing import sha256_file

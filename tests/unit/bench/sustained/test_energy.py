@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.sustained.result import estimate
+from etdeploy.bench.sustained import estimate
 from etdeploy.devices.base import DeviceState
 
 

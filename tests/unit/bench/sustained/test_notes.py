@@ -6,7 +6,7 @@ from typing import Any
 
 from etdeploy.bench.records.conditions import CooldownWait
 from etdeploy.bench.records.performance import Sustained, SustainedPoint
-from etdeploy.bench.sustained.result import sustained_notes
+from etdeploy.bench.sustained import sustained_notes
 
 
 def _sustained(count: int = 100, **changes: Any) -> Sustained:

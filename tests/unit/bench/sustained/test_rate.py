@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etdeploy.bench.sustained.rate import (
+from etdeploy.bench.sustained_rate import (
     Stretch,
     drop_s,
     end_rate,

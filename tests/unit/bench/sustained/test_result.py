@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
-from etdeploy.bench.sustained.result import Reading, celsius, khz, sustained_notes, sustained_of
+from etdeploy.bench.sustained import Reading, celsius, khz, sustained_notes, sustained_of
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.runner.protocol import RunnerSustained
 

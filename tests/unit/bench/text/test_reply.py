@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.text.answer import Reply, repeated_tokens
-from etdeploy.program.text.tokenizer import Tokenizer
+from etdeploy.bench.text.speaker import Reply, repeated_tokens
+from etdeploy.program.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level
 
 _TOKENIZER = Tokenizer(Path("tokenizer"), byte_level())

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from etdeploy.bench.text.answer import Spoken
-from etdeploy.bench.text.speaker import opened_speaker
+from etdeploy.bench.text.speaker import Spoken, opened_speaker
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, OutputError, RunError, UsageError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome

@@ -13,7 +13,7 @@ import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.conditions import Revision
 from etdeploy.bench.measure import measure
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.timing.series import emulated_defaults
+from etdeploy.bench.series import emulated_defaults
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.load import load_recipe

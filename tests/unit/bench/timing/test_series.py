@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.timing.series import series_of
+from etdeploy.bench.series import series_of
 from tests.support.bench_values import make_pass, make_results, make_series
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.bench.passes import PassResult
-from etdeploy.bench.timing.series import series_of
-from etdeploy.bench.timing.sweep import chosen_threads, fastest, settled, thread_records
+from etdeploy.bench.series import series_of
+from etdeploy.bench.sweep import chosen_threads, fastest, settled, thread_records
 from tests.support.bench_values import make_pass, make_results
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.timing.sweep import (
+from etdeploy.bench.sweep import (
     ThreadCounts,
     choose_threads,
     compared_with_cores,

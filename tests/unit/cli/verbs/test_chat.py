@@ -22,8 +22,8 @@ from etdeploy.cli.verbs.chat import Chat, conversation_with
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, RunError, UsageError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
-from etdeploy.program.text.template import ChatTemplate
-from etdeploy.program.text.tokenizer import Tokenizer
+from etdeploy.program.template import ChatTemplate
+from etdeploy.program.tokenizer import Tokenizer
 from etdeploy.runner.generation import Sampling
 from tests.support.runtime_values import make_recipe
 from tests.support.talk_values import (

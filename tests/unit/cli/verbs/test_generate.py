@@ -9,7 +9,7 @@ import pytest
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.verbs.generate import prompt_ids
 from etdeploy.core.errors import UsageError
-from etdeploy.program.text.tokenizer import Tokenizer
+from etdeploy.program.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level
 
 Capture = pytest.CaptureFixture[str]

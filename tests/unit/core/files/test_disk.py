@@ -8,8 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from etdeploy.core.files.basic import new_folder, write_atomic
-from etdeploy.core.files.disk import full_disk, naming, no_room_in, no_room_told, require_room
+from etdeploy.core.files.basic import (
+    full_disk,
+    naming,
+    new_folder,
+    no_room_in,
+    no_room_told,
+    require_room,
+    write_atomic,
+)
 
 
 def no_space(name: Path | str | None = None) -> OSError:
@@ -90,7 +97,7 @@ def test_a_cache_on_another_disk_is_not_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "etdeploy.core.files.disk._device", lambda path: 1 if "cache" in str(path) else 2
+        "etdeploy.core.files.basic._device", lambda path: 1 if "cache" in str(path) else 2
     )
     told = str(full_disk(no_space("/mnt/out/x"), tmp_path / "cache"))
     assert "etdeploy clean" not in told
@@ -132,7 +139,7 @@ def test_what_a_program_wrote_of_a_full_disk(
     monkeypatch: pytest.MonkeyPatch, output: str, place: str | None
 ) -> None:
     free = {"/large": 9, "/small": 0}
-    monkeypatch.setattr("etdeploy.core.files.disk._existing", lambda path: path)
+    monkeypatch.setattr("etdeploy.core.files.basic._existing", lambda path: path)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free[str(path)]))
     error = no_room_told(output, Path("/large"), Path("/small"))
     assert (error.filename if error else None) == place

@@ -19,7 +19,7 @@ from etdeploy.farm.engine import local
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.engine.local import LocalEngine
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Parcel
-from etdeploy.graph.tasks.slots import Load, Slots
+from etdeploy.graph.tasks.steps import Load, Slots
 from tests.support.parcels import make_offer, make_order, make_parcel
 
 HERE = Capabilities(shares_cores=True)

@@ -17,7 +17,7 @@ from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import Dashboard, addresses, night_file, page_of, write_dashboard
 from etdeploy.farm.report.serve import address_of, serving
 from etdeploy.farm.report.status import Around, DeviceNow, Now, Status, status_of, status_text
-from etdeploy.farm.work.failures import GATE
+from etdeploy.farm.work.parcel import GATE
 from tests.support.bench_values import make_device
 from tests.support.judged_nights import OTHER, PHONE, done, run_of, visit
 

@@ -13,11 +13,14 @@ import pytest
 
 from etdeploy.core.errors import BuildError, DeviceError, UsageError
 from etdeploy.farm.verdicts.bisect import run as procedure
-from etdeploy.farm.verdicts.bisect.model import BisectStep, Candidate, CandidateSide, bisection_text
 from etdeploy.farm.verdicts.bisect.run import (
     Asked,
+    BisectStep,
+    Candidate,
+    CandidateSide,
     add,
     bisect,
+    bisection_text,
     file_of,
     most_steps,
     next_candidate,

@@ -19,7 +19,7 @@ from etdeploy.devices.base import Bundle, DeviceState, PushReport, RunOutcome
 from etdeploy.farm.model import AttemptResult, Fate, Gates, Parcel
 from etdeploy.farm.work import attempt as attempt_module
 from etdeploy.farm.work.attempt import attempt
-from etdeploy.farm.work.failures import BUG, DISK_FULL, GATE, HOST, IN_USE
+from etdeploy.farm.work.parcel import BUG, DISK_FULL, GATE, HOST, IN_USE
 from tests.support.bench_device import FakeDevice
 from tests.support.parcels import REVISION, make_offer, make_order, make_parcel
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import DeviceError, EtdeployError, ExportError, Interrupted, RunError
-from etdeploy.farm.work.failures import BUG, DISK_FULL, failure_of, host_failure, late
+from etdeploy.farm.work.parcel import BUG, DISK_FULL, failure_of, host_failure, late
 
 
 @pytest.mark.parametrize("kind", [DeviceError, RunError, ExportError])

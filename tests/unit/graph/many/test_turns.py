@@ -14,7 +14,7 @@ import etdeploy.bench.turns
 import etdeploy.history.keep
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import PushReport
-from etdeploy.graph.many import turns
+from etdeploy.graph.many import members as turns
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from tests.unit.graph.many.test_members import FakeDevice, log
 

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
-from etdeploy.graph.tasks.slots import Load, Slots, heavy_at_once
+from etdeploy.graph.tasks.steps import Load, Slots, heavy_at_once
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from etdeploy.core import console
 from etdeploy.core.errors import BuildError, ExportError
 from etdeploy.graph.tasks.engine import run_tasks
 from etdeploy.graph.tasks.running import Run, TaskRunResult, cause_of
-from etdeploy.graph.tasks.slots import Slots
-from etdeploy.graph.tasks.steps import Step, statuses, tasks_of
+from etdeploy.graph.tasks.steps import Slots, Step, statuses, tasks_of
 from tests.support.jobs import NAMES, Stage
 
 Jobs = list[tuple[tuple[Step, ...], Path]]

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import Any
 
 from etdeploy.profile.calls import Reasons
-from etdeploy.profile.formats.perfetto import trace_events
 from etdeploy.profile.model import Profile, Span
+from etdeploy.profile.perfetto import trace_events
 from etdeploy.profile.profiled import profile_from
 from tests.support.bench_values import make_record
 from tests.support.traces import TRACE

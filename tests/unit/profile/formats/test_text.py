@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.profile.calls import Reasons
-from etdeploy.profile.formats.text import profile_text
 from etdeploy.profile.model import ModuleTime
 from etdeploy.profile.profiled import profile_from
+from etdeploy.profile.text import profile_text
 from tests.support.bench_values import make_record
 from tests.support.traces import TRACE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
-from etdeploy.program.text.tokenizer import TextStream
+from etdeploy.program.tokenizer import TextStream
 from tests.support.tokenizers import byte_level, sentence_piece
 
 _TOKENIZERS = {"bytes": byte_level, "sentence piece": sentence_piece}

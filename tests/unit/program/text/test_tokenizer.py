@@ -9,7 +9,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.program.generation import Generation
-from etdeploy.program.text.tokenizer import Tokenizer, load_tokenizer
+from etdeploy.program.tokenizer import Tokenizer, load_tokenizer
 from tests.support.tokenizers import byte_level, save
 
 

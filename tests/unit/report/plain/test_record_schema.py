@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.report.plain.record_schema import record_schema
+from etdeploy.report.rows import record_schema
 from tests.support.bench_values import FOLDER, SIMULATED, make_record
 from tests.support.report_values import make_full_record
 

@@ -18,7 +18,7 @@ import torch
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON
 from etdeploy.export.worker.failures import fail
-from etdeploy.export.worker.native_output import overheard
+from etdeploy.export.worker.lowering.lower_failures import overheard
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
 _DTYPES = frozenset(

@@ -12,7 +12,7 @@ from pathlib import Path
 from etdeploy.core.commands import quoted
 from etdeploy.core.console import size
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.disk import require_room
+from etdeploy.core.files.basic import require_room
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.hf.check import folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import ConfigProblem, config_refusals, read_config
@@ -31,7 +31,7 @@ from etdeploy.export.hf.weights import no_weights
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail, first_line
 from etdeploy.export.worker.loading.hf.code import require_code
-from etdeploy.program.text.template import TEMPLATE_FILES, require_speech
+from etdeploy.program.template import TEMPLATE_FILES, require_speech
 
 Tell = Callable[[str, float], None]
 

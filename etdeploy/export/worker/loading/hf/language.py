@@ -13,8 +13,7 @@ from etdeploy.export.worker.expected.language import Eager, run_original, run_qu
 from etdeploy.export.worker.expected.text import activations
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
-from etdeploy.export.worker.loading.hf.load import LoadedModel
-from etdeploy.export.worker.loading.hf.tokenizer import TOKENIZER_FOLDER, stop_ids
+from etdeploy.export.worker.loading.hf.load import TOKENIZER_FOLDER, LoadedModel, stop_ids
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import Generation, attention_for

@@ -6,14 +6,14 @@ import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from etdeploy.export.worker.lowering.shortcuts.copies import (
+from etdeploy.export.worker.lowering.shortcuts.remembered import (
     code_when_wanted,
     dtypes_checked_once,
     origins_shared,
+    results_remembered,
     shapes_of_quantisation,
     tensors_shared,
 )
-from etdeploy.export.worker.lowering.shortcuts.remembered import results_remembered
 
 # Objects between two looks for garbage. Python's 700 are a small part of one step's graph.
 _COLLECTED_AFTER = 50_000

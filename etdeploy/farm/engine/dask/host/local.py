@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
-from etdeploy.farm.engine.dask.host.work import HostDependencies
+from etdeploy.farm.engine.dask.host.link import HostDependencies
 from etdeploy.farm.engine.local import LocalEngine
 from etdeploy.farm.model import AttemptResult, Offer, Order
 

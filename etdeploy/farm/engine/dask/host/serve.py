@@ -23,8 +23,12 @@ from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.files.leftovers import sweep, working_folder
 from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.host.link import CoordinatorConnection, sweep_parts
-from etdeploy.farm.engine.dask.host.work import HostDependencies, HostWork
+from etdeploy.farm.engine.dask.host.link import (
+    CoordinatorConnection,
+    HostDependencies,
+    HostWork,
+    sweep_parts,
+)
 from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
 from etdeploy.farm.engine.dask.wire import FarmWorker, Key, key_of
 from etdeploy.farm.model import Offer, Order

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.apps.android.app import ApkParts
-from etdeploy.apps.android.parts.archive import (
+from etdeploy.apps.android.archive import (
     PAGE_BYTES,
     ApkEntry,
     apk_parts,

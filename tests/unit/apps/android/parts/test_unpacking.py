@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.parts.archive import complaints, unpack_libraries
+from etdeploy.apps.android.archive import complaints, unpack_libraries
 from etdeploy.apps.android.tools.libraries import Library
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import folder_files

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.qnn.bundle import kit_blockers, kit_note
-from etdeploy.backends.qnn.kits.compiler import CompileKit, find_compile_kit
+from etdeploy.backends.qnn.kits.compiler import (
+    CompileKit,
+    absent_libraries,
+    find_compile_kit,
+    required_libraries,
+)
 from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
-from etdeploy.backends.qnn.kits.libraries import absent_libraries, required_libraries
 from etdeploy.backends.qnn.kits.sdk import how_to_get
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.values import Workstation
@@ -205,7 +209,7 @@ def test_a_link_in_an_archive(tmp_path: Path) -> None:
 def test_an_archive_that_would_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etdeploy.backends.qnn.kits.aar._MOST_BYTES", 100)
+    monkeypatch.setattr("etdeploy.backends.qnn.kits.package._MOST_BYTES", 100)
     assert refusal(lay_out_aar(tmp_path / "a.aar")) == "whose libraries are larger than 0 GB"
 
 

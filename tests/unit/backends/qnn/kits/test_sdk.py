@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem, find_compile_kit
-from etdeploy.backends.qnn.kits.libraries import too_old
+from etdeploy.backends.qnn.kits.compiler import (
+    CompileKit,
+    compile_problem,
+    find_compile_kit,
+    too_old,
+)
 from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, soc_of
 from etdeploy.backends.qnn.versions import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.apps.install import cannot_open, has_succeeded, refusal
+from etdeploy.devices.android.install import cannot_open, has_succeeded, refusal
 
 _SAID = [
     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.apps.run import filled, outputs_command, small_files
+from etdeploy.devices.android.app_run import filled, outputs_command, small_files
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
 from etdeploy.devices.remote.shell import DevicePaths
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.apps.run import Screen, parse_state
+from etdeploy.devices.android.app_run import Screen, parse_state
 
 _ON = "#power\n  mWakefulness=Awake\nDisplay Power: state=ON\n"
 _OFF = "#power\n  mWakefulness=Dozing\nDisplay Power: state=DOZE\n"

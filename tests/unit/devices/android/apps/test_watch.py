@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.apps.logs import check_app_id
-from etdeploy.devices.android.apps.watch import (
+from etdeploy.devices.android.app_watch import (
     LaunchReport,
     extras,
     parse_front,
     parse_marker,
     parse_report,
 )
+from etdeploy.devices.android.logs import check_app_id
 from etdeploy.devices.app_results import Option
 
 _REPORT = """#since

@@ -15,8 +15,7 @@ from etdeploy.apps.android.app import BESIDE, ApkParts
 from etdeploy.apps.android.tools.libraries import Library
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files.basic import inside, write_atomic
-from etdeploy.core.files.disk import naming
+from etdeploy.core.files.basic import inside, naming, write_atomic
 from etdeploy.core.processes import process
 
 # Android 15 and newer may have pages of 16 KB.

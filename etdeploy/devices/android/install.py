@@ -15,7 +15,7 @@ from shlex import quote
 from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import Progress
-from etdeploy.devices.android.apps.logs import check_app_id
+from etdeploy.devices.android.logs import check_app_id
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
 from etdeploy.devices.remote.shell import DevicePaths, RemoteShell
 from etdeploy.devices.shell import sections

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from etdeploy.apps.android.app import AndroidApp
-from etdeploy.apps.android.parts.archive import JAVA_OPTIONS, run_tool
+from etdeploy.apps.android.archive import JAVA_OPTIONS, run_tool
 from etdeploy.apps.android.tools.jdk import Jdk
 from etdeploy.apps.android.tools.kotlin import Kotlin
 from etdeploy.apps.android.tools.sdk import Sdk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TIMING, Pass, PassResult, Results
 from etdeploy.bench.records.performance import ThreadsRecord
-from etdeploy.bench.timing.series import StartSeries
+from etdeploy.bench.series import StartSeries
 from etdeploy.core.console import count
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.program.folder import FORWARD

@@ -15,16 +15,16 @@ from shlex import quote
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.devices import app_results
-from etdeploy.devices.android.apps import watch
-from etdeploy.devices.android.apps.logs import (
+from etdeploy.devices.android import app_watch
+from etdeploy.devices.android.app_watch import AppExit, LaunchReport
+from etdeploy.devices.android.facts import parse_screen
+from etdeploy.devices.android.logs import (
     activity,
     external_files,
     of_app,
     parse_log,
     stop_command,
 )
-from etdeploy.devices.android.apps.watch import AppExit, LaunchReport
-from etdeploy.devices.android.facts import parse_screen
 from etdeploy.devices.app_results import AppResults, parse_options
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, RunOutcome
 from etdeploy.devices.bundles import check_relative
@@ -128,12 +128,12 @@ class AppRun:
         shell, folder = self._shell, self._inner.folder
         words = [filled(x, shell.place, folder, self._bundle, self._copied) for x in arguments]
         start_id = secrets.token_hex(8)
-        script = watch.watch_script(self._app.id, start_id, parse_options(words))
+        script = app_watch.watch_script(self._app.id, start_id, parse_options(words))
         prepare_screen(shell)
         stop = stop_command(self._app.id)
         try:
             outcome = self._inner.execute(["sh", "-c", script], {}, timeout_s, ending=stop)
-            return self._judged(outcome, watch.parse_report(outcome.stdout), start_id)
+            return self._judged(outcome, app_watch.parse_report(outcome.stdout), start_id)
         finally:
             # An open app keeps its memory, and the next program would be timed beside it.
             shell.tidy(stop)
@@ -150,7 +150,7 @@ class AppRun:
 
     def _taken(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
         text = self._shell.read(
-            f"{self._inner.folder}/{watch.RESULTS}", "reading the app's results"
+            f"{self._inner.folder}/{app_watch.RESULTS}", "reading the app's results"
         )
         found = app_results.parse_results(text, start_id, self._shell.name)
         if found.status == "done":
@@ -180,19 +180,19 @@ class AppRun:
         )
 
     def _ending(self, report: LaunchReport) -> AppExit:
-        command = watch.ending_command(self._app.id)
+        command = app_watch.ending_command(self._app.id)
         output = ""
         for attempt in range(_ATTEMPTS):
             time.sleep(_PAUSE_S if attempt else 0)
             output = self._shell.shell(command, _LOOKING, _LOG_S).output
-            found = watch.parse_ending(output, self._app.id, report.pid, report.since)
+            found = app_watch.parse_ending(output, self._app.id, report.pid, report.since)
             if found:
                 return found
-        return watch.unknown(output, report.pid, report.since)
+        return app_watch.unknown(output, report.pid, report.since)
 
     def _log(self, report: LaunchReport) -> list[str]:
         """What the app warned of."""
-        command = watch.ending_command(self._app.id)
+        command = app_watch.ending_command(self._app.id)
         output = self._shell.shell(command, "reading the app's log", _LOG_S).output
         return of_app(parse_log(sections(output).get("log", ""), report.since), report.pid)
 
@@ -245,7 +245,7 @@ class AppRun:
             raise DeviceError(
                 f"the app's outputs cannot be used: {error}", place=self._shell.name
             ) from error
-        way = self._shell.read(f"{self._inner.folder}/{watch.WAY}", "reading the app's results")
+        way = self._shell.read(f"{self._inner.folder}/{app_watch.WAY}", "reading the app's results")
         command = outputs_command(self._app.id, self._inner.folder, names, way.strip() == "private")
         result = self._shell.shell(command, "copying the app's outputs", _LOG_S)
         if not result.ok:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
 from etdeploy.bench.records.performance import Energy, Sustained, SustainedPoint
-from etdeploy.bench.sustained.rate import (
+from etdeploy.bench.sustained_rate import (
     FEWEST,
     Stretch,
     drop_s,

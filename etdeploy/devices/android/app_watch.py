@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from etdeploy.devices.android.apps import logs
-from etdeploy.devices.android.apps.logs import LogLine, activity, check_app_id, external_files
+from etdeploy.devices.android import logs
+from etdeploy.devices.android.logs import LogLine, activity, check_app_id, external_files
 from etdeploy.devices.app_results import FILE, Option
 from etdeploy.devices.shell import sections, signal_of
 
