@@ -218,11 +218,7 @@ def require_project(folder: Path, what: str) -> None:
 
 
 def _generated_before(folder: Path, what: str) -> dict[str, str]:
-    """Digests of what was generated before; empty for a new project.
-
-    Raises:
-        UsageError: The folder holds something else.
-    """
+    """Digests of what was generated before; empty for a new project."""
     if folder.exists() and not folder.is_dir():
         raise UsageError("this is not a folder", place=str(folder), remedy=_ANOTHER)
     if not folder.exists() or not any(folder.iterdir()):

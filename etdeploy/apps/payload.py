@@ -247,12 +247,7 @@ _AROUND = ("lstrip", "rstrip", "single_word")
 
 
 def app_tokenizer(path: Path, bos_id: int | None = None) -> str | None:
-    """What of a `tokenizer.json` the app's tokenizer does not know, as a clause; None for nothing.
-
-    Args:
-        path: The file.
-        bos_id: The token that the app puts before a text.
-    """
+    """What the app's tokenizer does not know of a `tokenizer.json`, as a clause, or None."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

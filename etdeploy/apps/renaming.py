@@ -74,13 +74,7 @@ class Move:
 
 
 def find_renaming(anchor: str, before: Iterable[str], now: Iterable[str]) -> Renaming | None:
-    """How a project's names change; None if they stay.
-
-    Args:
-        anchor: The path of a file that every project of this kind has; `*` stands for the name.
-        before: Paths that were generated before.
-        now: Paths that are generated now.
-    """
+    """How a project's names change; None if they stay."""
     pattern = re.compile(re.escape(anchor).replace(r"\*", "(.+)"))
     old, new = (next(_named(pattern, paths), None) for paths in (before, now))
     if old is None or new is None or old == new:
@@ -93,18 +87,7 @@ def _named(pattern: re.Pattern[str], paths: Iterable[str]) -> Iterator[str]:
 
 
 def plan_moves(folder: Path, anchor: str, renaming: Renaming, content: Content) -> dict[str, Move]:
-    """Files in the folder that have old names, by their paths; nothing is written.
-
-    Args:
-        folder: The project.
-        anchor: As in `find_renaming`. Below its first folder, the names are replaced in every text;
-            elsewhere only in those that are generated with the names.
-        renaming: The names.
-        content: What is generated now.
-
-    Raises:
-        UsageError: A file is where another one belongs.
-    """
+    """Files in the folder that have old names, by their paths; nothing is written."""
     moves: dict[str, Move] = {}
     back, sources = renaming.inverse, PurePosixPath(anchor).parts[0]
     for path in _files(folder):

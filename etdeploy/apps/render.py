@@ -18,16 +18,7 @@ _TEMPLATE = ".j2"
 
 
 def render_tree(folder: Path, values: Mapping[str, Any]) -> dict[str, bytes]:
-    """The project's files by their POSIX paths.
-
-    Args:
-        folder: With the templates.
-        values: What templates know: `app`, with `id`, `workload` and more.
-
-    Raises:
-        jinja2.TemplateError: A template has a mistake, or names a value that is not given.
-        ValueError: Two templates give the same path.
-    """
+    """The project's files by their POSIX paths."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     # Kotlin, Swift and XML are no HTML: what needs it is escaped by the filters.

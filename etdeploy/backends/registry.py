@@ -185,11 +185,7 @@ def _plugins() -> Iterator[Backend]:
 
 
 def plugged_backend(name: str) -> Backend | None:
-    """The backend that another package brings under a name; None if no package does.
-
-    Raises:
-        UsageError: It cannot be loaded, or calls itself otherwise; names the package.
-    """
+    """The backend that another package brings under a name; None if no package does."""
     if name not in _plugged:
         found = load_plugin(GROUP, name, Backend)
         if found and found.name != name:

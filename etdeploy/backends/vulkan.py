@@ -208,10 +208,6 @@ def find_glslc(environ: Mapping[str, str], named: str | None = None) -> Glslc | 
 
     Its version does not decide, as the names of releases do not say what they can compile. It is
     started three times: for its version, and to compile short shaders for two versions of Vulkan.
-
-    Args:
-        environ: The environment.
-        named: The path that the recipe gives cmake, if it does.
     """
     path = _look(environ, named)
     if path is None:
@@ -294,11 +290,7 @@ _QUERY_TIMEOUT_S = 20.0
 
 
 def driver_blocker(*, finished: bool = False) -> Blocker | None:
-    """Why Vulkan finds no device here; None if it finds one, or if asking it failed.
-
-    Args:
-        finished: Whether the program was given as a file, so that no recipe can change it.
-    """
+    """Why Vulkan finds no device here; None if it finds one, or if asking it failed."""
     problem = vulkan_problem()
     if problem is None:
         return None
@@ -348,12 +340,7 @@ _WORDS: tuple[Word, ...] = (
 
 
 def vulkan_cause(text: str, device: str) -> Cause | None:
-    """What Vulkan's lines in a runner's log mean; None where there are none.
-
-    Args:
-        text: The log.
-        device: As `--device` takes it; what helps depends on its kind.
-    """
+    """What Vulkan's lines in a runner's log mean; None where there are none."""
     found = _UNAVAILABLE.search(text)
     if not found:
         return first_cause(text, _WORDS)

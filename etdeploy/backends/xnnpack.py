@@ -161,11 +161,7 @@ _XNODES = 1
 
 
 def count_nodes(payload: memoryview) -> int | None:
-    """The number of XNNPACK nodes; None for a payload in an unknown format.
-
-    Raises:
-        CorruptError: A part of the payload lies outside of it.
-    """
+    """The number of XNNPACK nodes; None for a payload in an unknown format."""
     magic = bytes(payload[4:8])
     if magic[:2] == _GRAPH_MAGIC:
         return _nodes(payload)

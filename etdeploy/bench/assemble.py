@@ -78,12 +78,7 @@ class Subject:
         runner: BuiltRunner,
         simulated: Simulated | None = None,
     ) -> Subject:
-        """What a recipe measures of a program.
-
-        Raises:
-            UsageError: The program does not have the method that the recipe names, or what the
-                recipe wants to be generated does not fit the program.
-        """
+        """What a recipe measures of a program."""
         made = load_provenance(program_folder)
         if made.generation:
             work = work_of(loaded, made.generation, program_folder)
@@ -114,20 +109,7 @@ def assemble(
     files: Mapping[str, str],
     interleaved_with: str | None = None,
 ) -> RunRecord:
-    """The run record.
-
-    Args:
-        subject: What was measured.
-        device: Its facts and states.
-        results: By key of the pass; `timing` is always there.
-        threads: How many the runner was told, and why.
-        checks: How the outputs compare, for each size of the recipe.
-        revision: Of the recipe's folder.
-        started: In UTC.
-        run_id: Names the run.
-        files: What is in its folder.
-        interleaved_with: The run with which it took turns.
-    """
+    """The run record."""
     timing = results[TIMING].results
     series = series_of(results, results[TIMING].step.size)
     workload = (
@@ -349,12 +331,7 @@ def _recipe(loaded: LoadedRecipe, revision: Revision) -> RecipeRecord:
 
 
 def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterator[str]:
-    """Sentences about texts and about what was not measured.
-
-    Args:
-        workload: As the record has it.
-        has_tokenizer: Whether the program has one.
-    """
+    """Sentences about texts and about what was not measured."""
     for point in workload.points:
         if point.distinct > 1:
             yield (
@@ -372,14 +349,7 @@ def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterat
 def texts_of(
     made: Provenance, results: GenerationResults | None, tolerance: Tolerance, program_folder: Path
 ) -> Iterator[TextCheck]:
-    """The verdict on each text.
-
-    Args:
-        made: How the program was made, with the texts that are known of the model.
-        results: Of the text pass; None where there was none.
-        tolerance: The recipe's own limits.
-        program_folder: With the tokenizer.
-    """
+    """The verdict on each text."""
     if made.generation is None or results is None:
         return
     ids = compared_ids(made.generation)
@@ -407,13 +377,7 @@ _IN_FILE = 0.1
 
 
 def memory_of(results: RunnerResults, program: Program, method: Method) -> Memory:
-    """The memory pass as the record has it.
-
-    Args:
-        results: Of the memory pass.
-        program: That ran.
-        method: Of the program, that ran.
-    """
+    """The memory pass as the record has it."""
     peak_rss_bytes = results.peak_rss_bytes or None
     read = results.memory
     if read is None:

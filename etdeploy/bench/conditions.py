@@ -20,12 +20,7 @@ from etdeploy.runner.protocol import Processors, RunnerResults
 
 
 def judged(results: Results, device: DeviceRecord) -> Results:
-    """The results with what disturbed each pass, which shows when all have ended.
-
-    Args:
-        results: By key of the pass.
-        device: Its states before and after.
-    """
+    """The results with what disturbed each pass, which shows when all have ended."""
     states = [state for result in results.values() for state in result.observed.states]
     limits = limits_of((device.before, *states, device.after))
     return {
@@ -42,12 +37,7 @@ def samples_of(results: Results) -> tuple[DeviceSample, ...]:
 
 
 def disturbances_of(series: StartSeries, device: DeviceRecord) -> tuple[Disturbance, ...]:
-    """What disturbed the run as a whole.
-
-    Args:
-        series: The starts that its headline is of.
-        device: Its states.
-    """
+    """What disturbed the run as a whole."""
     told = run_disturbances([result.disturbances for result in series.passes])
     known = [result.results.processors for result in series.passes]
     if any(processors and processors.busy_s is not None for processors in known):
@@ -56,12 +46,7 @@ def disturbances_of(series: StartSeries, device: DeviceRecord) -> tuple[Disturba
 
 
 def cooldown_notes(results: Results, wanted: Cooldown | None) -> Iterator[str]:
-    """Sentences about a device that was not as cool as the recipe wants.
-
-    Args:
-        results: By key of the pass.
-        wanted: By the recipe.
-    """
+    """Sentences about a device that was not as cool as the recipe wants."""
     if wanted is None:
         return
     starts = [r for r in results.values() if r.step.name == TIMING]
@@ -115,14 +100,7 @@ def limits_of(states: Iterable[DeviceState]) -> Limits:
 def start_disturbances(
     observed: Observed, results: RunnerResults, limits: Limits
 ) -> tuple[Disturbance, ...]:
-    """What disturbed a start of the runner.
-
-    Args:
-        observed: Of the device.
-        results: Of the runner.
-        limits: Over the whole run. A limit that was low from the first state to the last is a
-            choice of the user's or the system's, and no disturbance.
-    """
+    """What disturbed a start of the runner."""
     states = observed.states
     sentences = {
         DisturbanceKind.THROTTLED: (
@@ -139,11 +117,7 @@ def start_disturbances(
 
 
 def run_disturbances(starts: Sequence[Sequence[Disturbance]]) -> tuple[Disturbance, ...]:
-    """What disturbed a run as a whole: most of its starts, so that their median is not spared.
-
-    Args:
-        starts: What disturbed each.
-    """
+    """What disturbed a run as a whole: most of its starts, so that their median is not spared."""
     by_kind = ([d for start in starts for d in start if d.kind == kind] for kind in DisturbanceKind)
     return tuple(found[0] for found in by_kind if 2 * len(found) > len(starts))
 

@@ -139,18 +139,7 @@ def run_error(
     iterations: int | None = None,
     limit_s: float | None = None,
 ) -> RunError:
-    """The error for a run that did not end with exit code 0.
-
-    Args:
-        outcome: How it ended.
-        pass_name: timing, memory, profile, sustained or TEXT.
-        recipe: For the remedies.
-        device: The device's name.
-        log: The file with the runner's output.
-        capabilities: Of the device, for the remedies.
-        iterations: Of the pass, where they may be fewer than the recipe's.
-        limit_s: Of the pass, where it is not the recipe's.
-    """
+    """The error for a run that did not end with exit code 0."""
     known = _cause(outcome, recipe, device, pass_name, iterations or recipe.benchmark.iterations)
     ending = _ending(outcome, limit_s or recipe.benchmark.timeout_s)
     message = f"the runner {ending} in the {pass_name} pass"

@@ -83,16 +83,6 @@ def begin(
     """Opens a measurement: a folder here, and one on the device.
 
     When the block fails, only the runner's log stays; after an interruption nothing does.
-
-    Args:
-        device: Locked for this run.
-        prepared: What is measured.
-        output: The folder that gets a folder for this run.
-        progress: Called for each pass.
-
-    Raises:
-        UsageError: The program does not have the recipe's method, or `output` cannot be written to.
-        DeviceError: The device went away.
     """
     bundle, loaded = prepared.bundle, prepared.loaded
     if device.capabilities.emulated:
@@ -209,30 +199,12 @@ class Measurement:
         self.run_id = here.name
 
     def start(self, number: int) -> None:
-        """Runs the timing pass of every size once, or with every number of threads of a sweep.
-
-        Args:
-            number: Counts the starts from 1.
-
-        Raises:
-            RunError: The runner failed.
-            DeviceError: The device went away.
-            Interrupted: The run was stopped.
-        """
+        """Runs the timing pass of every size once, or with every number of threads of a sweep."""
         for step in self._passes.starts[number - 1]:
             self._run(step)
 
     def finish(self, interleaved_with: str | None = None) -> StoredRun:
-        """Runs the other passes, compares the outputs and writes the record.
-
-        Args:
-            interleaved_with: `run_id` of the measurement with which this one took turns.
-
-        Raises:
-            RunError: The runner failed.
-            DeviceError: The device went away.
-            Interrupted: The run was stopped.
-        """
+        """Runs the other passes, compares the outputs and writes the record."""
         subject, here = self._subject, self._here
         self._settle()
         for step in self._passes.rest:
@@ -359,11 +331,6 @@ def cool_start(
     react-native-executorch's benchmarks: the passes before may have warmed it. A machine with a fan
     is as cool as it gets after seconds, so it does not wait. Nor does the machine that etdeploy
     runs on: its battery is warm from charging.
-
-    Args:
-        wanted: The recipe's `benchmark.cooldown`.
-        state: Of the device.
-        device: What can be done with it.
     """
     if wanted is not None:
         return wanted
@@ -376,13 +343,7 @@ _EVERY_S = 1.0
 
 @contextmanager
 def telling_time(progress: Progress, what: str, length_s: float) -> Iterator[None]:
-    """Reports each second of the block how long it has lasted, from a thread of its own.
-
-    Args:
-        progress: Called with a text and the fraction that is over, at most 1.
-        what: The beginning of the text.
-        length_s: How long the block is expected to last; nothing is reported for 0.
-    """
+    """Reports each second of the block how long it has lasted, from a thread of its own."""
     if not length_s:
         yield
         return
@@ -408,12 +369,6 @@ def plan_generation(
 ) -> Plan:
     """The passes: the whole grid in each start, then the texts that are known of the model, the
     first point once for the memory, and traces.
-
-    Args:
-        recipe: What is requested.
-        work: What is generated.
-        threads: As `choose_threads` gave them; a single number.
-        simulated: Whether a simulator runs the program: then there is one start.
     """
     first = work.points[0]
     timing = Pass(

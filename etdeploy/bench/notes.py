@@ -30,13 +30,7 @@ WARM_CELSIUS = 37.0
 
 
 def method_notes(method: str, methods: Sequence[str], *, chosen: bool) -> Iterator[str]:
-    """A sentence where nobody said which of several methods to run.
-
-    Args:
-        method: That was run.
-        methods: Of the program.
-        chosen: Whether the recipe names the method.
-    """
+    """A sentence where nobody said which of several methods to run."""
     others = [name for name in methods if name != method]
     if others and not chosen and method != FORWARD:
         yield (
@@ -65,13 +59,7 @@ def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
 
 
 def app_notes(wanted: Benchmark, generation: Generation | None, target: str) -> Iterator[str]:
-    """What of a recipe an app does not measure, or does in another way.
-
-    Args:
-        wanted: The recipe's section.
-        generation: How the program generates text; None for inferences.
-        target: What the app is for.
-    """
+    """What of a recipe an app does not measure, or does in another way."""
     if generation and len(generation.methods) > 1 and target.startswith("android"):
         yield (
             "The app takes prompts token by token: ExecuTorch's Java API gives each method memory "
@@ -99,15 +87,7 @@ def simulation_note(simulated: Simulated) -> str:
 def measurement_notes(
     series: StartSeries, device: DeviceRecord, portable_runner: bool, *, of_tokens: bool = False
 ) -> tuple[str, ...]:
-    """Sentences about the device, the runner and the samples, in this order.
-
-    Args:
-        series: The starts of the timing pass.
-        device: Its facts and states.
-        portable_runner: Whether the runner has its own C library.
-        of_tokens: Whether the samples are tokens of a text, which take longer the more tokens are
-            before them.
-    """
+    """Sentences about the device, the runner and the samples, in this order."""
     return (
         *_device_notes(device),
         *(_PORTABLE if portable_runner else ()),

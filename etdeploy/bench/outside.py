@@ -16,13 +16,7 @@ _MOST = 10
 def outside_of(
     executed: Executed, operators: Sequence[Operator], details: Mapping[str, Any]
 ) -> Outside:
-    """What the record has.
-
-    Args:
-        executed: The trace of the profile pass.
-        operators: Of the method outside of its delegates, whose names a trace has in part.
-        details: Of the method's export; empty for a finished program.
-    """
+    """What the record has."""
     known: Sequence[Mapping[str, Any]] = details.get("delegation", {}).get("outside", ())
     names = {each.name.partition("::")[2]: each.name for each in operators}
     slowest = sorted(executed.kernels, key=lambda kernel: -kernel.ms)[:_MOST]

@@ -194,12 +194,7 @@ def runner_arguments(step: Pass) -> tuple[str, ...]:
 
 
 def app_options(step: Pass, files: Collection[str]) -> tuple[str, ...]:
-    """The options of an app for a pass; `{bundle}` is filled in by the device.
-
-    Args:
-        step: The pass.
-        files: Paths in the bundle: a program that is no part of the app is among them.
-    """
+    """The options of an app for a pass; `{bundle}` is filled in by the device."""
     options = [
         f"iterations={step.iterations}",
         f"warmup={_UNTIL_STEADY if step.warmup == 'auto' else step.warmup}",
@@ -225,23 +220,7 @@ def run_pass(
     capabilities: Capabilities = _ELSEWHERE,
     app_files: Collection[str] | None = None,
 ) -> PassResult:
-    """Runs one pass and copies its results here.
-
-    Args:
-        folder: Of the run on the device.
-        step: The pass.
-        recipe: Gives the time limit.
-        device: Its name, for messages.
-        here: The run's folder on this machine; its `runner.stderr.txt` gets the runner's output.
-        capabilities: Of the device, for remedies.
-        app_files: Paths in the bundle of an app; None where a runner is started.
-
-    Raises:
-        RunError: The runner crashed, refused, took too long or left no usable results. A sustained
-            pass whose runner was ended on the way has results, and says so.
-        DeviceError: The device went away.
-        Interrupted: The run was stopped.
-    """
+    """Runs one pass and copies its results here."""
     started = datetime.now(timezone.utc)
     limit_s = (step.limit_s or recipe.benchmark.timeout_s) + step.sustained_s
     arguments = runner_arguments(step) if app_files is None else app_options(step, app_files)
@@ -365,15 +344,7 @@ def _elsewhere(line: str) -> str:
 
 
 def traced_methods(results: GenerationResults, etdump: Path) -> tuple[MethodTrace, ...]:
-    """Every method that a pass traced.
-
-    Args:
-        results: Of the pass.
-        etdump: With which the paths of its traces begin (`trace_of`).
-
-    Raises:
-        RunError: A trace is damaged.
-    """
+    """Every method that a pass traced."""
     traced = results.generation.traced
     return tuple(_of(method, calls, etdump) for method, calls in traced.items())
 
@@ -391,11 +362,7 @@ def _of(method: str, calls: TracedCalls, etdump: Path) -> MethodTrace:
 
 
 def _executed_generation(path: Path) -> Executed:
-    """The calls of a trace.
-
-    Raises:
-        RunError: It is damaged.
-    """
+    """The calls of a trace."""
     try:
         return read_executed(path.read_bytes())
     except CorruptError as error:

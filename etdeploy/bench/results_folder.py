@@ -36,16 +36,6 @@ def results_folder(output: Path, started: datetime, recipe: str, device: str) ->
     """A new folder in `output`, named by the run's id.
 
     When the block fails, only the runner's log stays in it; after an interruption nothing does.
-
-    Args:
-        output: Created when it does not exist; git ignores one that was.
-        started: In UTC; ids sort by it.
-        recipe: Name of the recipe.
-        device: Name of the device.
-
-    Raises:
-        UsageError: `output` cannot be written to.
-        OSError: The disk is full; its filename is in the folder.
     """
     sweep_empty(output, RUN_ID)
     folder = _new_folder(output, started, recipe, device)
@@ -185,18 +175,6 @@ def keep_files(
 
     The program itself stays in the cache: its digest names it, and the result of its inspection is
     kept here. The ETRecord, which names the operators of a trace, is kept where there is a trace.
-
-    Args:
-        here: The run's folder, with the results of the passes.
-        results: By key of the pass.
-        program_folder: In the cache.
-        plan: Of the runner.
-
-    Returns:
-        Paths relative to `here`, by their role.
-
-    Raises:
-        OSError: A file cannot be read or written.
     """
     files = {"record": RECORD_FILE}
     files |= {result.outputs: result.outputs for result in results.values() if result.outputs}

@@ -144,13 +144,7 @@ def probe_of(step: Pass) -> Pass:
 
 
 def limit_s(step: Pass, probe: PassResult, least_s: float) -> float:
-    """The time limit of a pass, in seconds.
-
-    Args:
-        step: The pass.
-        probe: The result of the short pass at the same size.
-        least_s: `benchmark.timeout_s`.
-    """
+    """The time limit of a pass, in seconds."""
     one_s = max(probe.results.samples_ms) / 1000
     if step.warmup == "auto":
         warmup_s = _AUTO_WARMUP_S + _AUTO_WARMUP_ITERATIONS * one_s

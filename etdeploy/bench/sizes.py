@@ -159,13 +159,7 @@ class Expectation:
 def compare_outputs(
     outputs: Sequence[RunnerOutput], folder: Path, expectation: Expectation
 ) -> tuple[OutputCheck, ...]:
-    """Compares every expected output; a difference is part of the result, not an error.
-
-    Args:
-        outputs: What the runner reports as written.
-        folder: Where those files are now.
-        expectation: Without tensors the result is empty.
-    """
+    """Compares every expected output; a difference is part of the result, not an error."""
     expected = expectation.tensors
     if not expected:
         return ()
@@ -309,9 +303,6 @@ def check_plain(
 
     A number that is infinite or undefined on both sides counts as equal: the runner does not report
     which of these it is.
-
-    Raises:
-        UnreadableError: A value of another kind came.
     """
     if output.kind != expected.kind:
         raise UnreadableTensorError(

@@ -9,11 +9,7 @@ from etdeploy.bench.records.performance import Latency
 
 
 def summarize(samples_ms: Sequence[float]) -> Latency:
-    """Statistics of the samples, which are kept in the order in which they were measured.
-
-    Raises:
-        ValueError: There is no sample.
-    """
+    """Statistics of the samples, which are kept in the order in which they were measured."""
     if not samples_ms:
         raise ValueError("there are no samples")
     return Latency(
@@ -46,11 +42,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def sample_stddev(values: Sequence[float]) -> float:
-    """Standard deviation of a sample, sqrt(sum((x - mean)^2) / (n - 1)); 0 for a single value.
-
-    Raises:
-        ValueError: There is no value.
-    """
+    """Standard deviation of a sample, sqrt(sum((x - mean)^2) / (n - 1)); 0 for a single value."""
     if not values:
         raise ValueError("there are no values")
     if len(values) == 1:

@@ -30,17 +30,7 @@ def sustained_of(
     disturbances: Sequence[Disturbance] = (),
     ended_early: str | None = None,
 ) -> Sustained:
-    """What the work shows, with the device's states beside it.
-
-    Args:
-        work: As the runner wrote it.
-        readings: Of the device's state in the pass, in their order.
-        idle: The state right before the pass.
-        cooldown: The wait before it.
-        disturbances: What made it slower. That the device throttled is not one here, but what the
-            pass is to show.
-        ended_early: Why it ended before its time.
-    """
+    """What the work shows, with the device's states beside it."""
     stretches = stretches_of(work.stretches)
     began_s, seconds = work.began_s, stretches[-1].end_s
     inferences = sum(stretch.inferences for stretch in stretches)
@@ -80,13 +70,7 @@ _NEAR_S = 5.0
 
 
 def state_near(readings: Sequence[Reading], end_s: float, length_s: float) -> DeviceState | None:
-    """The state that was read nearest to the end of a stretch; None if none was near.
-
-    Args:
-        readings: Of the pass.
-        end_s: When the stretch ended, by the clock of the readings.
-        length_s: Of the stretch.
-    """
+    """The state that was read nearest to the end of a stretch; None if none was near."""
     nearest = min(readings, key=lambda reading: abs(reading[0] - end_s), default=None)
     if nearest is None or abs(nearest[0] - end_s) > max(_NEAR_S, length_s):
         return None
@@ -122,16 +106,6 @@ def estimate(
 
     The average of the power over the readings, by the trapezoidal rule, times the length of the
     work. Fuel gauges report averages over seconds, so this is an estimate.
-
-    Args:
-        readings: States during the work, with seconds by any clock, in their order.
-        idle: The state before the work.
-        seconds: How long the work took.
-        inferences: Their number in it.
-
-    Returns:
-        None where the battery does not report current and voltage, is being charged, or was read
-        too seldom.
     """
     known = [(at_s, watts) for at_s, state in readings if (watts := _watts(state)) is not None]
     charged = any(_is_charged(state) for _, state in readings)
@@ -168,11 +142,7 @@ _SHORT_S = 60.0
 
 
 def sustained_notes(sustained: Sustained) -> Iterator[str]:
-    """Sentences about a sustained pass: what was lost, and what weakens it.
-
-    Args:
-        sustained: The pass.
-    """
+    """Sentences about a sustained pass: what was lost, and what weakens it."""
     if sustained.ended_early:
         yield (
             f"The sustained pass ended after {long_time(sustained.seconds)}: "

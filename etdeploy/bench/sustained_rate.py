@@ -35,11 +35,7 @@ class Stretch:
 
 
 def stretches_of(ends: Sequence[tuple[float, int]]) -> tuple[Stretch, ...]:
-    """Stretches, each from the end of the one before.
-
-    Args:
-        ends: The end of each, in seconds, with the number of inferences in it.
-    """
+    """Stretches, each from the end of the one before."""
     begins = itertools.chain((0.0,), (end for end, _ in ends))
     return tuple(Stretch(begin, end, n) for begin, (end, n) in zip(begins, ends, strict=False))
 
@@ -67,14 +63,6 @@ def drop_s(stretches: Sequence[Stretch], share: float) -> float | None:
     It stays there when the running mean over a tenth of the time remains below until the end, so
     neither a short recovery nor a governor that swings around its mean counts. The mean blurs the
     moment of the drop; that is given by the first stretch in its window that is below by itself.
-
-    Args:
-        stretches: The whole work.
-        share: Such as 0.1 for 10 %.
-
-    Returns:
-        The end of that stretch in seconds since the work began; None if the rate did not stay
-        below, or there are too few stretches to see it.
     """
     if len(stretches) < FEWEST:
         return None

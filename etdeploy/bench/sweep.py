@@ -45,13 +45,7 @@ class ThreadCounts:
 def choose_threads(
     wanted: int | str | Sequence[int], state: DeviceState, *, has_pool: bool = True
 ) -> ThreadCounts:
-    """How many threads a recipe's `runtime.threads` gives on a device.
-
-    Args:
-        wanted: As the recipe has it.
-        state: Of the device, before the run.
-        has_pool: Whether there is a thread pool in the runner.
-    """
+    """How many threads a recipe's `runtime.threads` gives on a device."""
     if isinstance(wanted, int):
         return ThreadCounts((wanted,))
     if not has_pool:
@@ -63,13 +57,7 @@ def choose_threads(
 
 
 def compared_with_cores(threads: ThreadCounts, state: DeviceState, taken: int) -> ThreadCounts:
-    """The same, with a note where ExecuTorch's own choice is not one for each performance core.
-
-    Args:
-        threads: As chosen.
-        state: Of the device, before the run.
-        taken: How many ExecuTorch's pool had.
-    """
+    """The same, with a note where ExecuTorch's own choice is not one for each performance core."""
     number, reason = performance_cores(state)
     if threads != ThreadCounts((0,)) or number in (0, taken):
         return threads
@@ -163,11 +151,6 @@ def settled(results: Results, threads: int, here: Path) -> dict[str, PassResult]
     """The results with those of the chosen number of threads as if it was the only one.
 
     Its files in the run's folder get the names that they have without a sweep.
-
-    Args:
-        results: Of the passes so far.
-        threads: The chosen number.
-        here: The run's folder.
     """
     found = {}
     for result in results.values():
@@ -196,13 +179,7 @@ def thread_records(results: Results) -> tuple[ThreadsRecord, ...]:
 
 
 def chosen_threads(results: Results, best: int, wrong: Sequence[int]) -> ThreadCounts:
-    """What is known about the fastest number of threads.
-
-    Args:
-        results: Of the passes so far.
-        best: The fastest.
-        wrong: Numbers with which the outputs are not the model's.
-    """
+    """What is known about the fastest number of threads."""
     numbers = list(swept_series(results))
     told = [
         f"With {_listed([n])} the outputs are not what the model gives: see "
@@ -280,13 +257,6 @@ def plan_passes(
 
     Every pass has its own process, so that its first inference really is a first one. The profile
     is of the first size, and threads are swept there.
-
-    Args:
-        recipe: What is requested.
-        method: Of the program, that every pass runs.
-        threads: As `choose_threads` gave them.
-        simulated: Whether a simulator runs the program. Then the outputs are all that counts, and
-            each size has one short pass, whatever is requested.
     """
     wanted = recipe.benchmark
     timing = Pass(TIMING, wanted.warmup, wanted.iterations, method=method)

@@ -77,11 +77,7 @@ class PassObservation:
     timed: bool
 
     def ended(self, during: tuple[TimedState, ...]) -> Observed:
-        """The device's state is asked for after it, which disturbs nothing any more.
-
-        Args:
-            during: States that were read in the pass.
-        """
+        """The device's state is asked for after it, which disturbs nothing any more."""
         ended_s = self.watch.seconds()
         step_s = _clock_offset_s() - self.clock_offset_s
         found = replace(self.observed, ended_s=ended_s, during=during, clock_step_s=step_s)
@@ -125,16 +121,7 @@ class DeviceWatch:
         self._last = None
 
     def open(self, *, timed: bool, wanted: Cooldown | None = None) -> PassObservation:
-        """Begins a pass; one that is timed waits until the device is cool, and is looked at.
-
-        Args:
-            timed: Whether its times count.
-            wanted: How cool the device has to be, where that is not what every start waits for.
-
-        Raises:
-            DeviceError: The device went away.
-            Interrupted: The run was stopped.
-        """
+        """Begins a pass; one that is timed waits until the device is cool, and is looked at."""
         cooldown = None
         wanted = wanted or self._wanted
         if timed and wanted:
@@ -172,22 +159,7 @@ def wait_until_cool(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> CooldownWait | None:
-    """Waits until the device is at most as warm as the recipe wants, or the time is over.
-
-    Args:
-        read: Asks the device for its state.
-        wanted: Temperature and time limit.
-        progress: Told the temperature and the time that is left.
-        clock: In seconds, from any moment on.
-        sleep: Sleeps so many seconds.
-
-    Returns:
-        None where the device reports no temperature; then it does not wait.
-
-    Raises:
-        DeviceError: The device went away.
-        Interrupted: The run was stopped.
-    """
+    """Waits until the device is at most as warm as the recipe wants, or the time is over."""
     began = clock()
     first = last = cooling_sensor(read())
     if first is None or last is None:

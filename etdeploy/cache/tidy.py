@@ -154,11 +154,7 @@ def _unused(workspace: Workspace, unit: Unit) -> Iterator[bool]:
 
 
 def _take_away(root: Path, path: Path) -> bool:
-    """Renames the part so that no run finds it; False if another run was faster.
-
-    Raises:
-        OSError: It cannot be renamed.
-    """
+    """Renames the part so that no run finds it; False if another run was faster."""
     gone = root / _GONE
     try:
         gone.mkdir(exist_ok=True)

@@ -41,25 +41,7 @@ def invoke(
     measures: bool = True,
     app: AppWish | None = None,
 ) -> Iterator[Job]:
-    """Runs the named steps and all before them, then yields the job, with the device still open.
-
-    Args:
-        recipe: Its name or path.
-        overrides: Each as `key=value`.
-        steps: The last steps to run.
-        device: As the command line names it.
-        target: As the command line names it.
-        output: The folder for run records.
-        measure_again: Whether to repeat an unchanged measurement.
-        quiet: Whether to hide progress.
-        copy_to: Where `deliver` will copy the result; checked before anything runs.
-        speech: What the recipe's language model is to understand; checked before it is exported.
-        measures: Whether the program may be measured: then it has what its traces need.
-        app: That an app runs the program, and not a runner.
-
-    Raises:
-        EtdeployError: The error of the first step that failed.
-    """
+    """Runs the named steps and all before them, then yields the job, with the device still open."""
     loaded = load_recipe(recipe, overrides)
     with open_job(loaded, output, device, target, measure_again, app) as opened:
         job = replace(opened, speech=speech, measures=measures)
@@ -111,11 +93,7 @@ def keep_small(workspace: Workspace, quiet: bool) -> None:
 
 
 def deliver(job: Job, source: Path, copy_to: Path, step: str) -> Path:
-    """Copies what a step made to a folder of the user, and returns that folder's path.
-
-    Raises:
-        UsageError: The folder contains something else, or cannot be written to.
-    """
+    """Copies what a step made to a folder of the user, and returns that folder's path."""
     return _delivery(job, copy_to, (step,)).put(source, NOTES)
 
 

@@ -107,17 +107,7 @@ class RunOptions:
 
 
 def run_whole(wish: RunOptions) -> None:
-    """Runs a night and shows it.
-
-    Raises:
-        RegressionError: A number has become worse.
-        JobsError: Visits failed.
-        DeviceError: Nothing could be measured.
-        Interrupted: It was stopped; the same command goes on with it.
-        RecipeError: The farm.yaml or a recipe cannot be used.
-        StoreError: The history cannot be used.
-        UsageError: The folder for results cannot be one.
-    """
+    """Runs a night and shows it."""
     loaded = load_farm(wish.file)
     place = required_place(loaded.farm.store)
     judged = Judged(loaded, place)
@@ -241,11 +231,7 @@ class _Whole:
         return opens(window, self._clock.now())
 
     def _wait(self) -> None:
-        """Waits until the window opens.
-
-        Raises:
-            Interrupted: It was stopped meanwhile.
-        """
+        """Waits until the window opens."""
         opened = self._opened
         if opened is None or self._clock.now() >= opened:
             return
@@ -278,15 +264,6 @@ def _concluded(
 
     A night that was stopped is only reported as far as it got: its files would else be those of the
     night before.
-
-    Args:
-        loaded: The farm.yaml.
-        place: The history.
-        end: The night.
-        reports: Gets the paths of what was written.
-
-    Returns:
-        The report of a night that is over; and why nothing could be judged.
     """
     from etdeploy.farm.report.end import conclude
     from etdeploy.farm.report.source import find_night
@@ -407,12 +384,6 @@ def error_of(
     highest exit code. A night that measured nothing of what it should is a failure of its devices;
     visits that were missed beside others are not. Last comes a night of which nothing could be
     judged.
-
-    Args:
-        end: The night.
-        verdicts: On recipes and devices.
-        blocked: Why nothing could be judged.
-        farm: The farm.yaml, for remedies.
     """
     worse = sum(each == REGRESSED for each in verdicts)
     if worse:
@@ -537,13 +508,7 @@ def told(ending: AttemptResult, figure: str = "") -> str:
 
 
 def visit_json(state: VisitState, device: str | None, verdict: str | None) -> dict[str, Any]:
-    """A visit that ended, as `--json` prints it.
-
-    Args:
-        state: Of the visit.
-        device: Name of the device that it was given to last; None where there was none.
-        verdict: On its recipe and device.
-    """
+    """A visit that ended, as `--json` prints it."""
     result = state.result
     last = result or (state.attempts[-1] if state.attempts else None)
     failure = last.failure if last else None

@@ -349,17 +349,7 @@ class NamedFarm:
 
 
 def named_farm(file: Path | None, store: str | None) -> NamedFarm:
-    """The farm.yaml that is named, else the one of the working folder, else its defaults.
-
-    Args:
-        file: As the command line has it.
-        store: As `--store` has it; it goes before the farm.yaml's.
-
-    Raises:
-        UsageError: The file is missing.
-        RecipeError: It cannot be used.
-        StoreError: No history is named, or it cannot be one.
-    """
+    """The farm.yaml that is named, else the one of the working folder, else its defaults."""
     from etdeploy.farm.report.end import settings_of
     from etdeploy.farm.report.source import Settings
     from etdeploy.farm.spec.load import load_farm

@@ -16,11 +16,7 @@ _WIDE = 52
 
 
 def explained(plan: Explanation, name: str) -> Explained:
-    """The choice with that name.
-
-    Raises:
-        UsageError: The plan has no such choice.
-    """
+    """The choice with that name."""
     from difflib import get_close_matches
 
     from etdeploy.core.errors import UsageError

@@ -99,13 +99,7 @@ class Voice:
     def answer(
         self, prompt: Sequence[int], show: Callable[[str], None], stop: Flag | None = None
     ) -> Answer:
-        """Generates once, and shows the text as it comes.
-
-        Raises:
-            UsageError: The prompt does not fit the context.
-            RepetitionError: It repeated itself, and was stopped for that.
-            Interrupted: It was stopped.
-        """
+        """Generates once, and shows the text as it comes."""
         from etdeploy.bench.text.speaker import (
             RepetitionError,
             Reply,
@@ -146,12 +140,7 @@ class Voice:
 
 @contextmanager
 def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
-    """Exports, builds and pushes as far as is needed, and opens the program on the device.
-
-    Raises:
-        UsageError: The recipe's model is no language model, or the device cannot stream.
-        EtdeployError: A step failed.
-    """
+    """Exports, builds and pushes as far as is needed, and opens the program on the device."""
     from etdeploy.cli.invocation import invoke
     from etdeploy.core.cached import occasional_task
     from etdeploy.program.tokenizer import load_tokenizer
@@ -195,12 +184,7 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
 
 @contextmanager
 def lasting(voice: Voice, *, quiet: bool) -> Iterator[Voice]:
-    """The same program, loaded once for all prompts; as it was where its device cannot do that.
-
-    Raises:
-        RunError: The runner crashed, or took too long to load it.
-        DeviceError: The device went away.
-    """
+    """The same program, loaded once for all prompts; as it was where its device cannot do that."""
     from etdeploy.bench.text.dialogue import Dialogue
 
     device = voice.speaker.device
@@ -270,11 +254,7 @@ _OF_CHANCE = ("top_k", "top_p", "min_p")
 
 @contextmanager
 def reading_traces(quiet: bool) -> Iterator[tuple[Workspace, Progress]]:
-    """Gives the cache that keeps what traces say, and the progress of reading those not in it.
-
-    Args:
-        quiet: Whether nothing is shown.
-    """
+    """Gives the cache that keeps what traces say, and the progress of reading those not in it."""
     workspace = Workspace.opened()
     with (
         workspace.in_use(),

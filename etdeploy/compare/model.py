@@ -217,13 +217,7 @@ def is_small(ratio: Ratio, min_difference_percent: float) -> bool:
 
 
 def why(ratio: Ratio, pairs: int, min_difference_percent: float = MIN_DIFFERENCE_PERCENT) -> str:
-    """The reason for the verdict, in a sentence.
-
-    Args:
-        ratio: Of the times.
-        pairs: Number of pairs; 0 where starts were not paired.
-        min_difference_percent: As `judge` got it.
-    """
+    """The reason for the verdict, in a sentence."""
     of = f"{pairs} pairs" if pairs != 1 else "one pair"
     if ratio.low is None or ratio.high is None:
         if pairs:
@@ -256,11 +250,7 @@ _DEVICE = {
 
 
 def obstacles(a: StoredRun, b: StoredRun) -> tuple[str, ...]:
-    """Why B cannot be measured against A, each as a clause; nothing of disturbances.
-
-    Raises:
-        ValueError: A link in a run's folder leads out of it.
-    """
+    """Why B cannot be measured against A, each as a clause; nothing of disturbances."""
     if a.record.run_id == b.record.run_id:
         return ("both are the same run",)
     return (

@@ -379,11 +379,7 @@ def _cannot(name: str, problem: str) -> OutputDifference:
 
 
 def _outputs(run: StoredRun) -> list[RunnerOutput]:
-    """What the timing pass says that it wrote.
-
-    Raises:
-        UnreadableError: That is not there any more.
-    """
+    """What the timing pass says that it wrote."""
     try:
         path = run.path("timing")
         if path is None:

@@ -50,15 +50,6 @@ def unpaired_ratio(
     The starts show how far the starts of one record are apart, not how far records are: the
     interval includes that too. Where one side has a single start, it is taken to vary like the
     other's.
-
-    Args:
-        a_ms: Median of each start of A.
-        b_ms: The same of B.
-        between_records: Standard deviation of the logarithm between records of the same thing; at
-            least that between starts is used.
-
-    Raises:
-        ValueError: A side has no start, or a time is not a positive number.
     """
     require_times(a_ms)
     require_times(b_ms)
@@ -160,10 +151,7 @@ def ratio(center: float, low: float, high: float) -> Ratio:
 
 
 def require_times(times_ms: Sequence[float]) -> None:
-    """
-    Raises:
-        ValueError: There is none, or one is not a positive number.
-    """
+    """Raises ValueError unless there are times, all positive and finite."""
     if not times_ms or not all(0 < time < math.inf for time in times_ms):
         raise ValueError("times have to be positive numbers")
 

@@ -121,12 +121,7 @@ class Schema:
 
 
 def parse_schema(text: str) -> Schema:
-    """Reads `my_ops::mul3.out(Tensor input, *, Tensor(a!) out) -> Tensor(a!)`.
-
-    Raises:
-        SchemaError: It does not parse, has a type that the runtime does not have, or writes to
-            nothing.
-    """
+    """Reads `my_ops::mul3.out(Tensor input, *, Tensor(a!) out) -> Tensor(a!)`."""
     reader = _Reader(text)
     namespace = reader.name("the namespace")
     reader.expect("::", f"after the namespace {namespace}")
@@ -309,20 +304,12 @@ class Declared:
 
 
 def read_operators(path: Path) -> tuple[Declared, ...]:
-    """Every operator of the file; none if the file holds something else.
-
-    Raises:
-        BuildError: It is not YAML, or an entry is not supported; the place is its line.
-    """
+    """Every operator of the file; none if the file holds something else."""
     return tuple(_declared(entry, path) for entry in _entries(path))
 
 
 def read_names(path: Path) -> tuple[str, ...]:
-    """The operators' full names alone, whatever their entries say about kernels.
-
-    Raises:
-        BuildError: It is not YAML, or a schema is invalid.
-    """
+    """The operators' full names alone, whatever their entries say about kernels."""
     return tuple(_schema(entry, path).full_name for entry in _entries(path))
 
 

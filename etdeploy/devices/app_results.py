@@ -62,11 +62,7 @@ class AppResults(BaseModel):
         return json.dumps(self.results) if self.results is not None else ""
 
     def outputs(self) -> tuple[str, ...]:
-        """The files in the folder of outputs, by their names there.
-
-        Raises:
-            ValueError: The app names a file that could be elsewhere.
-        """
+        """The files in the folder of outputs, by their names there."""
         listed = (self.results or {}).get("outputs")
         outputs = listed if isinstance(listed, list) else []
         paths = [each.get("path") for each in outputs if isinstance(each, dict)]
@@ -74,27 +70,14 @@ class AppResults(BaseModel):
 
 
 def checked_name(path: object) -> str:
-    """`path` itself when it is the plain name of a file.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """`path` itself when it is the plain name of a file."""
     if not isinstance(path, str) or not _NAME.fullmatch(path):
         raise ValueError(f"{path!r} is no plain name of a file")
     return path
 
 
 def parse_results(text: str, run_id: str, device: str) -> AppResults:
-    """Reads results.json of one start.
-
-    Args:
-        text: Its content.
-        run_id: Of the start.
-        device: The device's name, for the message.
-
-    Raises:
-        DeviceError: It is no such file, or that of another start.
-    """
+    """Reads results.json of one start."""
     try:
         found = AppResults.model_validate_json(text)
     except ValidationError as error:
@@ -132,15 +115,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def parse_options(words: Sequence[str]) -> dict[str, Option]:
-    """The options by name, each with a value of its kind.
-
-    Args:
-        words: `iterations=50`, `warmup=-1`, `threads=4`, `size=large`, `outputs=true`,
-            `program=/a/program.pte`, `request=/a/request.txt`.
-
-    Raises:
-        ValueError: A word is none of these, or occurs twice.
-    """
+    """The options by name, each with a value of its kind."""
     found: dict[str, Option] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -27,12 +27,7 @@ def by_content(bundle: Bundle) -> list[BundleFile]:
 
 
 def check_bundle(bundle: Bundle) -> None:
-    """Raises unless every file of the bundle stays in its folder.
-
-    Raises:
-        ValueError: A path is absolute, leads upwards or occurs twice, or a digest or the name of
-            a variable is not valid.
-    """
+    """Raises unless every file of the bundle stays in its folder."""
     for name in () if bundle.app else bundle.process.environment:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{name!r} cannot name a variable")
@@ -58,11 +53,7 @@ def check_relative(path: str) -> str:
 
 
 def check_run_id(run_id: str) -> str:
-    """`run_id` itself when it can name a folder.
-
-    Raises:
-        ValueError: It cannot.
-    """
+    """`run_id` itself when it can name a folder."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", run_id):
         raise ValueError(f"{run_id!r} cannot name a folder")
     return run_id

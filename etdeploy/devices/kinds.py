@@ -84,12 +84,7 @@ class DeviceKind:
 
 
 def described(device: Device, kind: str) -> DeviceListing:
-    """What a device says of itself, or why it does not; ends the connection.
-
-    Args:
-        device: Opened.
-        kind: Its kind's name.
-    """
+    """What a device says of itself, or why it does not; ends the connection."""
     try:
         facts = device.facts()
         return DeviceListing(

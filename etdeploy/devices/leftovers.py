@@ -39,11 +39,7 @@ class Process:
     seconds: float
 
     def leftover(self, root: str) -> Leftover | None:
-        """The leftover that it is; None for anything but etdeploy's runner.
-
-        Args:
-            root: The folder of all bundles; runs are in its folder `runs`.
-        """
+        """The leftover that it is; None for anything but etdeploy's runner."""
         run_id = run_of(self.folder, root)
         if run_id is None or not self._is_of(root):
             return None
@@ -65,15 +61,7 @@ def run_of(folder: str, root: str) -> str | None:
 
 
 def seconds_since_start(stat: str, uptime: str) -> float:
-    """How long a process has run.
-
-    Args:
-        stat: The content of /proc/PID/stat; a program's name in it may hold spaces and brackets.
-        uptime: That of /proc/uptime.
-
-    Raises:
-        ValueError: They are truncated.
-    """
+    """How long a process has run."""
     fields = stat.rpartition(")")[2].split()
     # What follows the name is the third field.
     if len(fields) <= _START_TIME - 3 or not re.match(r"\d", uptime):

@@ -147,15 +147,7 @@ def _number(text: str | None) -> int | None:
 def linux_state(
     sys_files: str, cpu_files: str, meminfo: str, loadavg: str, status: str
 ) -> DeviceState:
-    """The state of this machine or a board.
-
-    Args:
-        sys_files: `path:content` lines of `FILES`.
-        cpu_files: Those of `clusters.FILES`.
-        meminfo: The text of /proc/meminfo.
-        loadavg: The text of /proc/loadavg.
-        status: The text of /proc/self/status.
-    """
+    """The state of this machine or a board."""
     found = parse_state(sys_files)
     saving = (found.power_saving, clusters.parse_power_saving(cpu_files))
     return found.model_copy(
@@ -182,11 +174,6 @@ def milliamps(raw: int | None, charging: bool | None) -> float | None:
     mA, and Qualcomm's old ones and Huawei's have the other sign. So the sign follows from the
     battery's status. The unit follows from the size: less than 20,000 µA would be less than a
     device draws while it runs, and 20,000 mA is more than a charger gives.
-
-    Args:
-        raw: As the device reports it.
-        charging: Whether its status is charging, or discharging; None for neither, as when it is
-            full. Then the current may be anything, so a small one has no unit.
     """
     if raw is None or abs(raw) >= 2**31 - 1:  # what Android's service says for "unknown"
         return None

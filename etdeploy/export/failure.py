@@ -16,13 +16,7 @@ from etdeploy.export.spec import CodeReference
 
 
 def failure_error(failure: ExportFailure, log: Path, cause: Cause | None = None) -> EtdeployError:
-    """The error for a failure that the worker described.
-
-    Args:
-        failure: As the worker describes it.
-        log: All that it printed.
-        cause: What its backend makes of that, which is nearer than the exception that followed.
-    """
+    """The error for a failure that the worker described."""
     if cause:
         failure = failure.model_copy(update={"message": cause.cause, "remedy": cause.remedy})
     message = failure.message
@@ -87,15 +81,7 @@ _UNSURE = {
 
 
 def check_function(reference: CodeReference, key: str) -> None:
-    """Refuses a function that its file does not define.
-
-    Args:
-        reference: The function; the file of one in a module is not looked for.
-        key: Where the recipe names it, for messages.
-
-    Raises:
-        ExportError: The file is not Python, or has no such function.
-    """
+    """Refuses a function that its file does not define."""
     if reference.file is None:
         return
     path = Path(reference.file)
@@ -108,13 +94,7 @@ def check_function(reference: CodeReference, key: str) -> None:
 
 
 def missing_function(reference: CodeReference, key: str, functions: list[str]) -> str:
-    """The message for a function that is not there.
-
-    Args:
-        reference: The function.
-        key: Where the recipe names it.
-        functions: Those that are there.
-    """
+    """The message for a function that is not there."""
     public = [name for name in functions if not name.startswith("_")]
     shown = ", ".join(public[:_SHOWN]) + (" and more" if len(public) > _SHOWN else "")
     there = f"; it has {shown}" if public else ""
@@ -127,11 +107,7 @@ def install_remedy(module: str) -> str:
 
 
 def _parsed(path: Path) -> ast.Module | None:
-    """The file as a syntax tree; None when only running it can show what it holds.
-
-    Raises:
-        ExportError: It is not Python.
-    """
+    """The file as a syntax tree; None when only running it can show what it holds."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are shown when the file is run

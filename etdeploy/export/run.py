@@ -226,15 +226,6 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
     Inputs are random, from the spec's seed: floats are normally distributed, integers from 0 to 9,
     booleans either. A dynamic dimension gets its largest size; a plain value is the one that the
     program was made with. There are no expected outputs.
-
-    Args:
-        spec: Names the program and the method.
-        program: What inspection says of it.
-        folder: The empty folder.
-
-    Raises:
-        ExportError: The method takes something that cannot be given.
-        UsageError: The method is missing, or none is named and there are several.
     """
     if spec.program is None:
         raise ValueError("the spec names no finished program")

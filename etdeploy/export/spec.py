@@ -361,9 +361,6 @@ def only_method(program: Program, place: str) -> str:
 
     Its file lists methods by the alphabet, so that which is first says nothing. Methods that only
     return a constant, as those of language models do, do not count.
-
-    Raises:
-        UsageError: There is no `forward`, and there are several.
     """
     names = [method.name for method in program.methods]
     computing = [m.name for m in program.methods if m.operators or m.delegates] or names

@@ -209,11 +209,7 @@ def write_new(files: Mapping[Path, str]) -> list[Path]:
 
 
 def _is_there(path: Path, text: str) -> bool:
-    """Whether a file is there with this text.
-
-    Raises:
-        UsageError: Something else is there.
-    """
+    """Whether a file is there with this text."""
     if not os.path.lexists(path):
         return False
     if path.is_file() and path.read_bytes() == text.encode():

@@ -29,16 +29,7 @@ _ATTENTION = "etdeploy::attention.out"
 
 
 def app_plan(job: Job, program: Program | None, version: str) -> RuntimePlan:
-    """What the app's ExecuTorch is; what keeps the app from having it is among the blockers.
-
-    Args:
-        job: Its recipe and target.
-        program: What inspection found; None before the export.
-        version: The release of ExecuTorch that the program is of.
-
-    Raises:
-        UsageError: There are no apps for the target.
-    """
+    """What the app's ExecuTorch is; what keeps the app from having it is among the blockers."""
     platform, recipe = platform_for(job.target.system), job.loaded.recipe
     blockers: tuple[Blocker, ...] = ()
     try:
@@ -82,15 +73,7 @@ def built_plan(
     available: Available,
     custom: CustomKernels | None,
 ) -> RuntimePlan:
-    """The plan of an app's ExecuTorch that is built from a checkout.
-
-    Args:
-        job: Its recipe and target.
-        program: What inspection found; None before the export.
-        plan: From `app_plan`, which says why it is built.
-        available: The checkout and its options.
-        custom: The recipe's own kernels.
-    """
+    """The plan of an app's ExecuTorch that is built from a checkout."""
     from etdeploy.apps.android.native import app_plan as native_plan
 
     abi = abis_of(job)[0]
@@ -136,11 +119,7 @@ def _least(recipe: Recipe) -> Program:
 
 
 def app_maker(job: Job) -> AppMaker:
-    """Looks up what on this machine decides how the app is made.
-
-    Raises:
-        UsageError: There are no apps for the target, or the given one is none of etdeploy's.
-    """
+    """Looks up what on this machine decides how the app is made."""
     platform = platform_for(job.target.system)
     given = job.app.given if job.app else None
     return AppMaker(

@@ -107,11 +107,7 @@ def _source_notes(plan: RuntimePlan) -> Iterator[str]:
 
 
 def _carried(job: Job) -> tuple[AppModel, Payload, tuple[str, ...]]:
-    """What the app carries of the program of the step before, with notes.
-
-    Raises:
-        UsageError: The program does not have the method that the recipe names.
-    """
+    """What the app carries of the program of the step before, with notes."""
     from etdeploy.apps.payload import payload_of
 
     exported, program = load_program(job)
@@ -120,12 +116,7 @@ def _carried(job: Job) -> tuple[AppModel, Payload, tuple[str, ...]]:
 
 
 def subject_of(job: Job, model: AppModel) -> AppSubject:
-    """What the app of a job is made of, from the program and plan of the steps before.
-
-    Raises:
-        CheckError: The program was compiled for a SoC other than the device's.
-        BuildError: What a backend needs is missing here.
-    """
+    """What the app of a job is made of, from the program and plan of the steps before."""
     exported, program = load_program(job)
     versions = load_provenance(Path(exported.folder)).versions
     return AppSubject(
@@ -140,11 +131,7 @@ def subject_of(job: Job, model: AppModel) -> AppSubject:
 
 
 def sourced(resolved: Resolved, subject: AppSubject, log: StepLog) -> AppSubject:
-    """The same with the sources that its ExecuTorch is built from.
-
-    Raises:
-        BuildError: They cannot be obtained.
-    """
+    """The same with the sources that its ExecuTorch is built from."""
     from etdeploy.graph.obtain import obtain_libraries
 
     job = resolved.job

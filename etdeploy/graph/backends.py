@@ -42,12 +42,7 @@ def bundle_inputs(job: Job, program: Program | None) -> dict[str, str | None]:
 
 
 def require_device(job: Job) -> None:
-    """Raises unless the device can run what the recipe exports.
-
-    Raises:
-        ExportError: The device lacks the processor, has another SoC than the recipe names, or does
-            not report its SoC.
-    """
+    """Raises unless the device can run what the recipe exports."""
     recipe = job.loaded.recipe
     if recipe.model.program:
         return
@@ -73,17 +68,7 @@ def program_blockers(job: Job, program: Program | None) -> Iterator[Blocker]:
 
 
 def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extras:
-    """What the backends of a program add to its bundle.
-
-    Args:
-        job: Where the program will run.
-        program: What the file contains.
-        versions: Of what exported it, if known (`Provenance.versions`).
-
-    Raises:
-        CheckError: The program was compiled for a SoC other than the device's.
-        BuildError: What a backend needs is missing here, or does not fit device or program.
-    """
+    """What the backends of a program add to its bundle."""
     for blocker in program_blockers(job, program):
         raise CheckError(blocker.why, remedy=blocker.remedy)
     station, where = Workstation.this(), _destination(job)
@@ -94,13 +79,7 @@ def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extra
 
 
 def bundle_notes(job: Job, program: Program | None, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """What to know about the bundle of a program; nothing for a program that is not there yet.
-
-    Args:
-        job: Where the program will run.
-        program: What the file contains.
-        versions: Of what exported it, if known.
-    """
+    """What to know about the bundle of a program; nothing for a program that is not there yet."""
     return tuple(
         note
         for backend in _of_program(program)

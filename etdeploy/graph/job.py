@@ -275,12 +275,7 @@ class Reached:
 
 @contextmanager
 def reached(device: str | None, workspace: Workspace) -> Iterator[Reached | None]:
-    """Opens a device and asks it what it is; None for no device.
-
-    Raises:
-        UsageError: There is no such kind of device.
-        DeviceError: It cannot be reached or chosen.
-    """
+    """Opens a device and asks it what it is; None for no device."""
     from etdeploy.devices.registry import open_device
 
     if device is None:

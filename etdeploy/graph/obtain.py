@@ -59,17 +59,7 @@ def _builds_app(job: Job) -> bool:
 def obtain_libraries(
     resolved: Resolved, exported_with: str | None, progress: Progress, log: Path | None
 ) -> Libraries:
-    """Gets ExecuTorch from the plan's provider.
-
-    Args:
-        resolved: Its plan is feasible.
-        exported_with: The version of ExecuTorch that exported the program, if it is known.
-        progress: Reports each step.
-        log: Receives every command with its output.
-
-    Raises:
-        BuildError: It cannot be obtained, or is not what the plan was made for.
-    """
+    """Gets ExecuTorch from the plan's provider."""
     job, plan = resolved.job, resolved.plan
     if plan.provider.value == Provider.SOURCE:
         return _sources(resolved, exported_with, progress, log)

@@ -127,21 +127,13 @@ def certainly_missing(resolved: Resolved) -> tuple[Blocker, ...]:
 
 
 def model_notes(resolved: Resolved) -> tuple[str, ...]:
-    """What to know about a language model that is still to be exported.
-
-    Raises:
-        ExportError: Its files show that it cannot be exported.
-    """
+    """What to know about a language model that is still to be exported."""
     note = None if resolved.exported else check_language_model(resolved.export_spec)
     return tuple(filter(None, (note, context_note(resolved.export_spec))))
 
 
 def version_notes(resolved: Resolved) -> tuple[str, ...]:
-    """What to know if the checkout's release is not the one that exported the program.
-
-    Raises:
-        BuildError: The checkout's runtime cannot read the program.
-    """
+    """What to know if the checkout's release is not the one that exported the program."""
     if resolved.checkout is None or resolved.exported is None:
         return ()
     return require_readable(resolved.checkout, resolved.exported.versions.get("executorch"))

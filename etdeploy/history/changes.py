@@ -86,13 +86,7 @@ def _splits(values: Array, offset: int, draw: np.random.Generator) -> list[int]:
 
 
 def _stretch(values: Array, draw: np.random.Generator, *, inside: bool) -> tuple[int, ...]:
-    """Where the stretch begins and ends that differs most; nothing if one of random order could.
-
-    Args:
-        values: Of the part that may be cut.
-        draw: Shuffles.
-        inside: Whether there is something on both sides of it; else it begins at the first value.
-    """
+    """Where the stretch begins and ends that differs most; nothing if one of random order could."""
     import numpy as np
 
     ranks = _ranks(values)
@@ -119,16 +113,7 @@ def _stretch(values: Array, draw: np.random.Generator, *, inside: bool) -> tuple
 
 
 def _windows(ranks: Array, inside: bool) -> Iterator[tuple[Array, Array, Array]]:
-    """For each length of a stretch: where it begins and ends, and how far it is from the rest.
-
-    Args:
-        ranks: A row for each order of the values.
-        inside: As for `_stretch`.
-
-    Yields:
-        Starts, ends, and a row of distances for each order, in standard deviations of a rank sum
-        but for a factor.
-    """
+    """For each length of a stretch: where it begins and ends, and how far it is from the rest."""
     import numpy as np
 
     rows, count = ranks.shape

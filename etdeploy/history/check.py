@@ -174,11 +174,7 @@ def baseline(
 
 
 def _on_main(repository: Path, revisions: set[str]) -> set[str]:
-    """Which commits are on the branch main.
-
-    Raises:
-        UsageError: There is no such branch.
-    """
+    """Which commits are on the branch main."""
     branch = next((name for name in _BRANCHES if _exists(repository, name)), None)
     if branch is None:
         raise UsageError(
@@ -214,15 +210,7 @@ def findings(
     max_slowdown_percent: float,
     against: HistoryEntry | None = None,
 ) -> tuple[MetricFinding, ...]:
-    """What is found of each number of a run; `outputs_finding` has what is found of its outputs.
-
-    Args:
-        run: That is judged.
-        earlier: Comparable ones, whose numbers count, the earliest first.
-        max_slowdown_percent: How much worse a number may be.
-        against: The run to compare with, in place of the earlier ones' median; these then only
-            show how far runs are apart.
-    """
+    """What is found of each number of a run; `outputs_finding` has what is found of its outputs."""
     found = [
         _judge(metric, value, earlier, max_slowdown_percent, against)
         for metric, value in run.metrics.items()
@@ -323,12 +311,7 @@ def _reason(
 
 
 def outputs_finding(run: HistoryEntry, others: Sequence[HistoryEntry]) -> Iterator[MetricFinding]:
-    """What is found of a run's outputs; nothing where none of the others' were right.
-
-    Args:
-        run: That is judged.
-        others: Comparable ones, those whose numbers do not count included.
-    """
+    """What is found of a run's outputs; nothing where none of the others' were right."""
     if run.outputs_ok is None or not any(entry.outputs_ok for entry in others):
         return
     kind = FindingKind.NO_DIFFERENCE if run.outputs_ok else FindingKind.REGRESSED

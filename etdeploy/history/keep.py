@@ -150,11 +150,7 @@ class Pending:
 
 
 def note(record: Path, place: HistoryLocation) -> None:
-    """Adds a record to the list.
-
-    Raises:
-        OSError: The list cannot be written.
-    """
+    """Adds a record to the list."""
     with _locked() as file, file.open("a", encoding="utf-8") as stream:
         stream.write(_line(Pending(record.absolute(), place.shown)))
 
@@ -165,11 +161,7 @@ def waiting(place: HistoryLocation) -> list[Pending]:
 
 
 def forget(done: Iterable[Pending]) -> None:
-    """Takes records off the list, and leaves alone what was added meanwhile.
-
-    Raises:
-        OSError: The list cannot be written.
-    """
+    """Takes records off the list, and leaves alone what was added meanwhile."""
     with _locked() as file:
         gone = set(done)
         left = [entry for entry in _entries() if entry not in gone]

@@ -93,12 +93,7 @@ def custom_blockers(recipe: Recipe, requirements: Requirements) -> Iterator[Bloc
 def override_blockers(
     options: Iterable[Explained], switches: dict[str, tuple[str, str]]
 ) -> Iterator[Blocker]:
-    """Switches that the program needs and the recipe turns off.
-
-    Args:
-        options: All options of the plan.
-        switches: By option name: the component that it builds, and why that is needed.
-    """
+    """Switches that the program needs and the recipe turns off."""
     for option in options:
         if option.name in switches and option.by_hand and not is_on(option):
             component, reason = switches[option.name]
@@ -113,13 +108,7 @@ def override_blockers(
 def vendor_blockers(
     requirements: Requirements, target: Target, build_target: Target
 ) -> Iterator[Blocker]:
-    """What a backend itself has against the target, such as libraries that no bundle carries.
-
-    Args:
-        requirements: Of the program.
-        target: What the runner is for.
-        build_target: What it is built for, which differs for a portable runner.
-    """
+    """What a backend itself has against the target, such as libraries that no bundle carries."""
     for backend in filter(None, map(backend_of, requirements.delegate_ids)):
         yield from backend.target_blockers(target, build_target, _other_backend(requirements))
 

@@ -386,14 +386,7 @@ def _position(name: str) -> tuple[int, str]:
 def run_notes(
     recipe: Recipe, requirements: Requirements, program: Program | None, target: Target
 ) -> Iterator[str]:
-    """What to know about a run with the program's backends.
-
-    Args:
-        recipe: What the user requested.
-        requirements: Name the backends.
-        program: The exported program, if it is known.
-        target: What the runner is for.
-    """
+    """What to know about a run with the program's backends."""
     for backend in _backends(requirements):
         yield from backend.plan_notes(
             PlannedRun(

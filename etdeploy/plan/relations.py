@@ -30,12 +30,7 @@ def with_overrides(
 def apply_relations(
     options: tuple[Explained, ...], table: OptionTable
 ) -> tuple[tuple[Explained, ...], tuple[Blocker, ...]]:
-    """Turns on the options that others which are on require.
-
-    Returns:
-        The options, and a blocker for each requirement that the recipe turns off and for each pair
-        of options that exclude each other.
-    """
+    """Turns on the options that others which are on require."""
     found = {option.name: option for option in options}
     while added := _required(found, table):
         found |= added

@@ -176,12 +176,7 @@ def plan_toolchain(target: Target, host: Target) -> Explained | None:
 
 
 def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
-    """The definitions that the toolchain file reads; they depend on the target alone.
-
-    Args:
-        target: What is built for.
-        android_api: The recipe's `runtime.android_api`; used for Android only.
-    """
+    """The definitions that the toolchain file reads; they depend on the target alone."""
     if target.system == "android":
         return ndk.android_definitions(_ABI[target.name], android_api)
     if target.system in ("ios", "macos"):

@@ -208,14 +208,7 @@ def joined(
     graph: Mapping[int, Sequence[GraphNode]],
     families: Families,
 ) -> dict[int, int]:
-    """Debug handles by the position in `names`; nothing for what cannot be said.
-
-    Args:
-        names: Of the delegate's nodes in a partition, as they were executed.
-        handles: Of the partition's nodes, as they are executed.
-        graph: The nodes by handle.
-        families: `Backend.traced`.
-    """
+    """Debug handles by the position in `names`; nothing for what cannot be said."""
     found: dict[int, int] = {}
     by_family: dict[tuple[str, ...], list[int]] = {}
     for i, name in enumerate(names):
@@ -276,12 +269,7 @@ def outside_delegates(calls: Iterable[ProfiledCall], inference_ms: float) -> flo
 
 
 def shares_of(calls: Iterable[ProfiledCall], inference_ms: float) -> dict[str, float]:
-    """Shares of an inference from 0 to 1, as `Profile.shares` has them; their sum is 1.
-
-    Args:
-        calls: All of them; a delegate's nodes are in its calls.
-        inference_ms: The time of an inference.
-    """
+    """Shares of an inference from 0 to 1, as `Profile.shares` has them; their sum is 1."""
     times: dict[str, float] = {}
     for call in calls:
         if call.depth == 0:

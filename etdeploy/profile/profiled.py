@@ -199,12 +199,7 @@ def _schemes(record: RunRecord) -> tuple[str, ...]:
 def spans_of(
     calls: Iterable[ProfiledCall], executions: Mapping[int, TraceEvent]
 ) -> tuple[Span, ...]:
-    """The inference with the median time, so that neither a first nor a disturbed one is shown.
-
-    Args:
-        calls: All of the trace.
-        executions: The inferences as a whole, by the number of their block.
-    """
+    """The inference with the median time, so that neither a first nor a disturbed one is shown."""
     times = sorted(
         (time_ms, block, index)
         for block, event in executions.items()
@@ -234,11 +229,7 @@ def _span(call: ProfiledCall, index: int, began_ns: float) -> Span:
 
 
 def require_same_program(run: StoredRun, trace: Trace) -> None:
-    """Refuses to name a trace's operators after another program's modules.
-
-    Raises:
-        UsageError: The ETRecord is another program's.
-    """
+    """Refuses to name a trace's operators after another program's modules."""
     found = list(_agreements(trace))
     if found and sum(found) * 2 < len(found):
         etrecord = str(run.path("etrecord"))
@@ -328,11 +319,7 @@ def method_trace(record: RunRecord) -> MethodTrace | None:
 
 
 def untraced_ms(record: RunRecord) -> float | None:
-    """Median time of what was traced in the timing pass; None where that has none of the same.
-
-    Args:
-        record: Whose program's method is the one that was traced.
-    """
+    """Median time of what was traced in the timing pass; None where that has none of the same."""
     if not isinstance(record.workload, TextGeneration):
         return record.workload.latency_ms.median
     point, traced = record.workload.first, method_trace(record)
@@ -401,19 +388,7 @@ _CODE = ("protocol.py", "worker/inspect.py", "worker/record.py")
 def read_traces(
     run: StoredRun, workspace: Workspace, progress: Progress = silent
 ) -> dict[str, Trace]:
-    """The traces of a run's profile pass, by method.
-
-    Args:
-        run: The run, with its files.
-        workspace: The cache, in which traces that were read are kept.
-        progress: Called while they are read.
-
-    Raises:
-        UsageError: The run has no trace, or a file of it is damaged.
-        ExportError: ExecuTorch's Inspector is not installed.
-        RunError: The Inspector crashed.
-        Interrupted: The run was asked to stop.
-    """
+    """The traces of a run's profile pass, by method."""
     requests = requests_of(run)
     entry = workspace.entry(CacheKind.TRACES, _key(requests, run))
     if not entry.is_sound():
@@ -487,11 +462,7 @@ _IDENTIFIER, _PREFIX_BYTES = b"ED00", 4
 
 
 def requests_of(run: StoredRun) -> tuple[TraceRequest, ...]:
-    """What the worker is to read: the trace of each method.
-
-    Raises:
-        UsageError: The run has no trace, or one of them is not whole.
-    """
+    """What the worker is to read: the trace of each method."""
     if run.record.simulated:
         raise UsageError(
             "a simulated run has no profile: its times are the simulator's",
@@ -528,11 +499,7 @@ def without(etrecord: Path, run: StoredRun) -> str:
 
 
 def checksums(etrecord: Path, run: StoredRun) -> list[list[object]]:
-    """The checksums that the archive itself has: to read it all would take seconds for weights.
-
-    Raises:
-        UsageError: It is damaged.
-    """
+    """The checksums that the archive itself has: to read it all would take seconds for weights."""
     try:
         with ZipFile(etrecord) as archive:
             return [[each.filename, each.file_size, each.CRC] for each in archive.infolist()]
@@ -638,13 +605,7 @@ class _Group:
 def bottleneck_of(
     operators: Iterable[OperatorTime], shares: Mapping[str, float], about: Circumstances
 ) -> str:
-    """The sentence.
-
-    Args:
-        operators: Of the inference.
-        shares: As `shares_of` gives them.
-        about: What the remedy depends on.
-    """
+    """The sentence."""
     tracer = min(about.tracer, shares[RUNTIME])
     groups = _groups(operators, 1.0 - tracer)
     if not groups:

@@ -41,13 +41,7 @@ _READ_BYTES = 16 << 20
 
 
 def revision(folder: Path) -> str:
-    """The state of a checkout.
-
-    Returns:
-        With git: the commit, followed by a digest of all files that differ from it, if any,
-        including untracked files and submodules. Without git: a digest of the sizes and dates of
-        all files.
-    """
+    """The state of a checkout."""
     return _of_repository(folder) or "files-" + digest_json(dict(_stamps(folder)))[:32]
 
 
@@ -220,13 +214,7 @@ def examine(folder: Path, origin: Origin) -> Checkout:
 
 
 def checkout_remedy(origin: Origin, version: str | None, folder: Path) -> str:
-    """How to get a usable checkout, and how to name it so that it is used.
-
-    Args:
-        origin: What named the unusable one, and so has to change.
-        version: The release that is needed; the tested one if this has no tag.
-        folder: The unusable checkout.
-    """
+    """How to get a usable checkout, and how to name it so that it is used."""
     if origin == "cache" and version == EXECUTORCH_VERSION:
         return f"Delete it; the next run clones it again:\nrm -r {quoted(folder.parent)}"
     found = _TAG.fullmatch(version or "")

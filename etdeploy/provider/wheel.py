@@ -155,11 +155,7 @@ def read_components(root: Path) -> tuple[str, ...]:
 
 
 def unpack_wheel(wheel: Path, folder: Path) -> None:
-    """Unpacks headers, libraries, the CMake package and the metadata.
-
-    Raises:
-        BuildError: The file is not a zip archive, or an entry is a link or leads out of `folder`.
-    """
+    """Unpacks headers, libraries, the CMake package and the metadata."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for info in archive.infolist():

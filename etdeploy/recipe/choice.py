@@ -25,11 +25,7 @@ class Choice:
     names: Callable[[], Iterable[str]]
 
     def check(self, value: object) -> str:
-        """The value itself.
-
-        Raises:
-            PydanticKnownError: There is no such value; the error is that of a `Literal`.
-        """
+        """The value itself."""
         if isinstance(value, str) and self.known(value):
             return value
         *most, last = (repr(name) for name in self.names())
@@ -87,11 +83,7 @@ class Takes:
 
 
 def all_different(values: tuple[T, ...]) -> tuple[T, ...]:
-    """The values themselves.
-
-    Raises:
-        ValueError: One of them is there twice.
-    """
+    """The values themselves."""
     if len(set(values)) < len(values):
         raise ValueError("one of them is there twice")
     return values

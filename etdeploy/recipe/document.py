@@ -110,11 +110,7 @@ def read_document(path: Path, kind: FileKind = RECIPE) -> Document:
 
 
 def parse_value(text: str, shown: str) -> Any:
-    """The value of an override, as YAML reads it; `shown` names it in problems.
-
-    Raises:
-        RecipeError: It is not YAML, or contains what a recipe cannot.
-    """
+    """The value of an override, as YAML reads it; `shown` names it in problems."""
     try:
         node = compose(text, shown)
         walk = _Walk(shown, Path())
@@ -236,16 +232,7 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def compose(text: str, shown: str, noun: str = "a recipe") -> yaml.Node | None:
-    """The nodes of the only document; None for an empty text.
-
-    Args:
-        text: YAML.
-        shown: The file, for messages.
-        noun: What it is.
-
-    Raises:
-        RecipeError: The text is not YAML, or nested too deeply.
-    """
+    """The nodes of the only document; None for an empty text."""
     depth = 0
     try:
         # Composing deep nesting recurses until the C stack overflows; the events do not.

@@ -377,11 +377,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
 
 
 def require(findings: Iterator[Finding]) -> None:
-    """Raises unless no rule is broken.
-
-    Raises:
-        ValueError: Rules are broken; the message names all of them.
-    """
+    """Raises unless no rule is broken."""
     messages = [f"{key}: {text}" if key else text for key, text in findings]
     if messages:
         raise ValueError("; ".join(messages))

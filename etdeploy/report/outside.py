@@ -14,12 +14,7 @@ _LEAST_SHARE = 0.001
 
 
 def outside_text(outside: Outside, is_delegated: bool) -> str:
-    """A sentence without its end: the share, and the operators that take most of it.
-
-    Args:
-        outside: Of the record.
-        is_delegated: Whether the program delegates anything.
-    """
+    """A sentence without its end: the share, and the operators that take most of it."""
     worth = [each for each in outside.operators if each.share >= _LEAST_SHARE]
     parts = [_told(each) for each in worth[:_MOST_OPERATORS]]
     share = f"{_percent(outside.share)} of the time is outside of delegates"

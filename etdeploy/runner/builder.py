@@ -116,11 +116,7 @@ class Builder:
     custom_ops: CustomOps | None
 
     def build(self) -> None:
-        """Fills the folder.
-
-        Raises:
-            BuildError: A tool is missing, or a step failed.
-        """
+        """Fills the folder."""
         with self._compiled() as (built, compiler):
             executable = self.folder / EXECUTABLE
             shutil.copyfile(built, executable)

@@ -106,13 +106,6 @@ def nested_builds(tools: BuildTools, environ: Mapping[str, str]) -> dict[str, st
     """Environment of the nested builds: ExecuTorch builds flatc and flatcc with make.
 
     They know neither ninja's jobs nor the compiler cache of the outer cmake.
-
-    Args:
-        tools: Of the outer build.
-        environ: The user's environment, whose values take precedence.
-
-    Returns:
-        Changes to the environment.
     """
     settings = {"CMAKE_BUILD_PARALLEL_LEVEL": str(_usable_cpus())}
     if tools.ccache:
@@ -144,15 +137,7 @@ def source_definitions(
     toolchain: Iterable[Explained],
     program: Path | None,
 ) -> dict[str, str]:
-    """The plan's options, and the paths on this machine.
-
-    Args:
-        plan: With the provider `source`.
-        checkout: As the build sees it, in a folder called `executorch`.
-        tools: Of this machine.
-        toolchain: What the toolchain adds: its file and compiler.
-        program: Its operators are selected.
-    """
+    """The plan's options, and the paths on this machine."""
     definitions = {d.name: d.value or "" for d in toolchain}
     # What the recipe sets overrides the machine's definitions.
     definitions |= _tools(tools) | plan_definitions(plan)
@@ -255,15 +240,7 @@ class Kernels:
 
 
 def ask_runner(command: tuple[str, ...], log: Path | None) -> Kernels:
-    """Starts the runner, which lists its operators and backends.
-
-    Args:
-        command: The runner, preceded by qemu or the C library's loader if needed.
-        log: Receives the command and its output.
-
-    Raises:
-        BuildError: It does not start or prints no list.
-    """
+    """Starts the runner, which lists its operators and backends."""
     outcome = process.run(process.Request((*command, "--list-kernels"), timeout_s=120, log=log))
     if not outcome.ok:
         lines = [line for line in outcome.stderr.splitlines() if line.strip()]
@@ -299,11 +276,6 @@ def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
     The names of operators and backends are in the read-only data of the file that has their code.
     A name is there only if the code that registers it was linked, as nothing else in ExecuTorch's
     runtime names them.
-
-    Args:
-        executable: The runner, with ExecuTorch's static libraries in it.
-        libraries: Shared libraries of the same build that it loads, such as the backends of
-            Qualcomm and MediaTek.
     """
     data = [_read_only_data(path) for path in (executable, *libraries)]
     operators = {name.decode() for part in data for name in _OPERATOR.findall(part)}
@@ -320,10 +292,6 @@ def find_names(files: Iterable[Path], names: Iterable[str]) -> frozenset[str]:
 
     This is for kernels that register themselves, in a runner that cannot be started here: an
     operator's name is a string in the code that registers it.
-
-    Args:
-        files: The runner and its libraries.
-        names: Of operators, in full.
     """
     patterns = {name: re.compile(_START + re.escape(name.encode()) + _END) for name in names}
     data = [_read_only_data(path) for path in files if patterns]

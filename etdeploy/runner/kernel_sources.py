@@ -165,11 +165,6 @@ def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Blocker 
     """Why KleidiAI's sources are not available; None if they are or are not needed.
 
     Opens at most one network connection, for up to five seconds, and transfers nothing.
-
-    Args:
-        plan: What is to be built.
-        checkout: Of ExecuTorch.
-        cmake: The configured folder, which may hold an earlier download.
     """
     if not downloads_kleidiai(plan):
         return None
@@ -186,11 +181,7 @@ def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Blocker 
 
 
 def require_kleidiai(plan: RuntimePlan, checkout: Path, cmake: Path) -> None:
-    """Raises if cmake could not get KleidiAI's sources; arguments as for `kleidiai_problem`.
-
-    Raises:
-        BuildError: The sources are not available.
-    """
+    """Raises if cmake could not get KleidiAI's sources; arguments as for `kleidiai_problem`."""
     problem = kleidiai_problem(plan, checkout, cmake)
     if problem:
         raise BuildError(problem.why, remedy=problem.remedy)

@@ -208,11 +208,7 @@ def closure(executable: Path, find: Callable[[str], Path | None]) -> dict[str, P
 
 
 def system_library(compiler: Path, name: str) -> Path:
-    """The file that the compiler links for a library of its C or C++ runtime.
-
-    Raises:
-        BuildError: The compiler does not know it.
-    """
+    """The file that the compiler links for a library of its C or C++ runtime."""
     outcome = process.run(process.Request((str(compiler), f"-print-file-name={name}")))
     # Without a path it only repeats the name.
     path = Path(outcome.stdout.strip())
@@ -227,13 +223,7 @@ def system_library(compiler: Path, name: str) -> Path:
 def check_program(
     program: Program, runner: BuiltRunner, *, finished: bool = False
 ) -> tuple[Blocker, ...]:
-    """The backends and operators that the program uses and the runner does not have.
-
-    Args:
-        program: What is to be run.
-        runner: What is to run it.
-        finished: Whether the program was given as a file, so that no recipe can change it.
-    """
+    """The backends and operators that the program uses and the runner does not have."""
     return (
         *_missing_backends(program, runner, finished=finished),
         *_missing_operators(program, runner, finished=finished),

@@ -53,16 +53,7 @@ def find_kept(text: str, place: HistoryLocation) -> Shelved:
 
 
 def chosen(known: Iterable[Shelved], text: str, here: str) -> Shelved | None:
-    """The known device with this name, identity or serial number.
-
-    Args:
-        known: All of them.
-        text: What somebody calls it.
-        here: The name of this host.
-
-    Raises:
-        UsageError: Several fit.
-    """
+    """The known device with this name, identity or serial number."""
     found = {(each.identity, each.host): each for each in known if text in _names(each, here)}
     if len(found) > 1:
         raise UsageError(
@@ -73,11 +64,7 @@ def chosen(known: Iterable[Shelved], text: str, here: str) -> Shelved | None:
 
 
 def known_devices(place: HistoryLocation) -> list[Shelved]:
-    """Devices that were measured, reserved or set aside.
-
-    Raises:
-        StoreError: The history cannot be read.
-    """
+    """Devices that were measured, reserved or set aside."""
     from etdeploy.history.store import shelf
     from etdeploy.history.store.store import open_store
 
@@ -143,9 +130,6 @@ def require_free(identity: str, device: str) -> None:
     """Refuses a device that somebody else has reserved.
 
     A history that cannot be read stops no run: a warning says so once.
-
-    Raises:
-        DeviceError: Somebody else has reserved it.
     """
     global _unreadable
     with _lock:

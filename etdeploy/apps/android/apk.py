@@ -61,20 +61,7 @@ def build_apk(
     station: Workstation | None = None,
     log: Path | None = None,
 ) -> BuiltApk:
-    """Builds and signs the APK; what did not change since the last time is not made again.
-
-    Args:
-        project: The generated project.
-        work: A folder for this project alone; its stages stay there for the next time.
-        tools: What compiles, and the app's libraries.
-        app: The app.
-        progress: Reports each stage that is made.
-        station: This machine, whose debug key signs.
-        log: Receives all commands and their output.
-
-    Raises:
-        BuildError: A tool failed, or the project is not whole.
-    """
+    """Builds and signs the APK; what did not change since the last time is not made again."""
     require_valid(app)
     require_room(project)
     with exclusive(work / ".lock", f"the build of {app.id}", progress):
@@ -286,14 +273,6 @@ def completed_manifest(text: str, app: AndroidApp, place: str) -> str:
 
     These are the package, whether native libraries are extracted, and the id in placeholders;
     API levels and versions are aapt2's to add. Words for tools are left out.
-
-    Args:
-        text: Of AndroidManifest.xml.
-        app: The app.
-        place: The file, for messages.
-
-    Raises:
-        BuildError: It is no manifest.
     """
     if _ENTITY.search(text):
         raise BuildError("a manifest has no document type", place=place)
@@ -339,11 +318,7 @@ class Stages:
         self._digests = FileDigests(work / "digests.json")
 
     def digest(self, path: Path) -> str:
-        """The SHA-256 of a file, read again only if it was touched.
-
-        Raises:
-            BuildError: It cannot be read.
-        """
+        """The SHA-256 of a file, read again only if it was touched."""
         found = self._digests.of(path)
         if found is None:
             raise BuildError(f"{path} cannot be read", remedy="Generate the project again.")
@@ -355,13 +330,7 @@ class Stages:
         return {name: self.digest(folder / name) for name in names}
 
     def obtain(self, name: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Path:
-        """The folder of a stage, made again unless its inputs are those of the last time.
-
-        Args:
-            name: Of the stage.
-            inputs: What it is made from, as JSON.
-            make: Fills an empty folder.
-        """
+        """The folder of a stage, made again unless its inputs are those of the last time."""
         folder = self.work / name
         key = digest_json({"deciding": self._deciding, "inputs": inputs})
         if not _is_sound(folder, key):
@@ -407,11 +376,7 @@ def debug_keystore(station: Workstation) -> Path:
 
 
 def require_keystore(station: Workstation, jdk: Jdk, log: Path | None) -> Path:
-    """The debug keystore, made if there is none; one that is there is never touched.
-
-    Raises:
-        BuildError: It cannot be made.
-    """
+    """The debug keystore, made if there is none; one that is there is never touched."""
     keystore = debug_keystore(station)
     if keystore.is_file():
         return keystore
@@ -445,11 +410,7 @@ def _make_key(jdk: Jdk, keystore: Path, log: Path | None) -> None:
 def sign(
     jdk: Jdk, sdk: Sdk, keystore: Path, min_sdk: int, unsigned: Path, signed: Path, log: Path | None
 ) -> None:
-    """Signs an APK by the schemes v1, v2 and v3.
-
-    Raises:
-        BuildError: With apksigner's first complaints.
-    """
+    """Signs an APK by the schemes v1, v2 and v3."""
     argv = (
         *_apksigner(jdk, sdk), "sign", "--ks", keystore, "--ks-pass", f"pass:{_PASSWORD}",
         "--key-pass", f"pass:{_PASSWORD}", "--ks-key-alias", _ALIAS,

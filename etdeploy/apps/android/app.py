@@ -82,11 +82,7 @@ class BuiltApk(Value):
 
 
 def require_valid(app: AndroidApp) -> None:
-    """Raises unless Android accepts the app's id.
-
-    Raises:
-        BuildError: It does not.
-    """
+    """Raises unless Android accepts the app's id."""
     problem = android_id_problem(app.id)
     if problem:
         raise BuildError(
@@ -96,11 +92,7 @@ def require_valid(app: AndroidApp) -> None:
 
 
 def require_room(project: Path) -> None:
-    """Raises unless Android can read each asset of a project.
-
-    Raises:
-        BuildError: One is too large, or all are together.
-    """
+    """Raises unless Android can read each asset of a project."""
     folder = project / ASSETS
     sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
     for path, size_bytes in sizes.items():

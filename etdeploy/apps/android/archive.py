@@ -71,12 +71,7 @@ def entries_of(apk: Path) -> list[ApkEntry]:
 
 
 def write_archive(path: Path, entries: Iterable[ApkEntry]) -> None:
-    """Writes the archive; a name that comes twice keeps its first entry.
-
-    Raises:
-        OSError: A file cannot be read, or the archive cannot be written.
-        BuildError: It would be larger than Android reads.
-    """
+    """Writes the archive; a name that comes twice keeps its first entry."""
     try:
         with naming(path), zipfile.ZipFile(path, "w", allowZip64=False) as archive:
             _write_all(archive, entries)
@@ -119,12 +114,7 @@ def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, content: bytes | Path
 
 
 def _padding(begin: int, aligned: int) -> bytes:
-    """An extra field after which a multiple of `aligned` is reached.
-
-    Args:
-        begin: Where the field itself begins in the file.
-        aligned: The multiple, which the field also tells.
-    """
+    """An extra field after which a multiple of `aligned` is reached."""
     empty = struct.calcsize("<HHH")
     zeros = -(begin + empty) % aligned
     return struct.pack("<HHH", _ALIGNMENT_FIELD, 2 + zeros, aligned) + bytes(zeros)
@@ -134,11 +124,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
 
 def unpack_libraries(libraries: Sequence[Library], abis: Sequence[str], folder: Path) -> None:
-    """Writes `NAME.jar`, `NAME.pro` and `ABI/*.so` of each library into a folder.
-
-    Raises:
-        BuildError: A library is damaged, or has nothing for an ABI.
-    """
+    """Writes `NAME.jar`, `NAME.pro` and `ABI/*.so` of each library into a folder."""
     for library in libraries:
         try:
             if library.path.suffix == ".jar":
@@ -193,11 +179,7 @@ def _extract(archive: zipfile.ZipFile, name: str, target: Path) -> None:
 
 
 def unpack_native_module(aar: Path, abi: str, folder: Path) -> None:
-    """Writes an AAR's headers and its libraries for an ABI into a folder; known files stay.
-
-    Raises:
-        BuildError: The AAR is damaged, or has none of them.
-    """
+    """Writes an AAR's headers and its libraries for an ABI into a folder; known files stay."""
     try:
         with zipfile.ZipFile(aar) as archive:
             kept = [n for n in archive.namelist() if _of_module(n, abi) and not n.endswith("/")]
@@ -249,11 +231,7 @@ class Placed:
 
 
 def placed_files(apk: Path) -> tuple[Placed, ...]:
-    """Every file of an APK with its place, which only its local header tells.
-
-    Raises:
-        zipfile.BadZipFile: It is no APK.
-    """
+    """Every file of an APK with its place, which only its local header tells."""
     with apk.open("rb") as stream, zipfile.ZipFile(stream) as archive:
         return tuple(_placed(stream, info) for info in archive.infolist())
 
@@ -283,11 +261,7 @@ def apk_problems(apk: Path) -> Iterator[str]:
 
 
 def require_sound(apk: Path) -> None:
-    """Raises unless the files of an APK are where Android maps them.
-
-    Raises:
-        BuildError: They are not, or the APK cannot be read.
-    """
+    """Raises unless the files of an APK are where Android maps them."""
     try:
         wrong = [problem for file in placed_files(apk) for problem in _placed_wrong(file)]
     except (OSError, zipfile.BadZipFile, struct.error) as error:
@@ -361,18 +335,7 @@ def run_tool(
     env: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
 ) -> str:
-    """Runs a tool to its end and returns what it printed.
-
-    Args:
-        what: What it does, for the message: "compiling the app's code".
-        argv: Program and arguments.
-        log: Receives the command and its output.
-        env: Changes to the environment.
-        cwd: The working folder.
-
-    Raises:
-        BuildError: It failed, with its first complaints, or it cannot be started.
-    """
+    """Runs a tool to its end and returns what it printed."""
     words = tuple(map(str, argv))
     try:
         outcome = process.run(process.Request(words, cwd=cwd, env=env or {}, log=log))

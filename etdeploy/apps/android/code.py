@@ -49,19 +49,7 @@ _RULES = """\
 def link_resources(
     app: AndroidApp, sdk: Sdk, manifest: str, resources: Path, folder: Path, log: Path | None
 ) -> None:
-    """Compiles the resources, and writes linked.apk, the class R, and what the manifest names.
-
-    Args:
-        app: The app.
-        sdk: Has aapt2, and the platform's own resources.
-        manifest: Completed.
-        resources: The project's folder res; it need not exist.
-        folder: For the results.
-        log: Receives the commands and their output.
-
-    Raises:
-        BuildError: With aapt2's first complaints.
-    """
+    """Compiles the resources, and writes linked.apk, the class R, and what the manifest names."""
     write_atomic(folder / "AndroidManifest.xml", manifest)
     compiled = [folder / "resources.zip"] if resources.is_dir() else []
     for archive in compiled:
@@ -86,20 +74,7 @@ def compile_code(
     folder: Path,
     log: Path | None,
 ) -> None:
-    """Compiles Kotlin and Java to classes in a folder.
-
-    Args:
-        jdk: Runs the compilers.
-        kotlin: The compiler.
-        android_jar: The platform.
-        sources: Files of both languages.
-        class_path: The libraries.
-        folder: For the classes.
-        log: Receives the commands and their output.
-
-    Raises:
-        BuildError: With the compiler's first complaints.
-    """
+    """Compiles Kotlin and Java to classes in a folder."""
     files = sorted(sources)
     java = [file for file in files if file.suffix == ".java"]
     libraries = os.pathsep.join(map(str, (android_jar, *class_path, kotlin.stdlib)))
@@ -129,20 +104,7 @@ def shrink(
     folder: Path,
     log: Path | None,
 ) -> None:
-    """Writes classes.dex with what the app uses of its code and libraries.
-
-    Args:
-        jdk: Runs R8.
-        sdk: Has R8 and the platform.
-        min_sdk: The oldest API level that the app runs on.
-        programs: Jars with the app's classes and all libraries.
-        rules: Files that say what is kept.
-        folder: For classes.dex.
-        log: Receives the command and its output.
-
-    Raises:
-        BuildError: With R8's first complaints.
-    """
+    """Writes classes.dex with what the app uses of its code and libraries."""
     own = folder / "rules.pro"
     write_atomic(own, _RULES)
     given = (word for path in (own, *rules) for word in ("--pg-conf", path))

@@ -45,12 +45,7 @@ _REMEDIES = (
 
 
 def gradle_command(gradle: Path, project: Path) -> tuple[str, ...]:
-    """The command that builds the app, as a person types it in the project's folder.
-
-    Args:
-        gradle: The project's wrapper, or a program of the PATH.
-        project: The project's folder.
-    """
+    """The command that builds the app, as a person types it in the project's folder."""
     program = f"./{WRAPPER}" if gradle == project / WRAPPER else str(gradle)
     return (program, _TASK, "--console=plain")
 
@@ -64,19 +59,7 @@ def build_with_gradle(
     jdk: Jdk | None = None,
     log: Path | None = None,
 ) -> BuiltApk:
-    """Builds the APK; Gradle itself knows what has changed.
-
-    Args:
-        project: The generated project.
-        gradle: The project's wrapper, or a program of the PATH.
-        app: The app.
-        progress: Reports each task of Gradle.
-        jdk: What Gradle runs on; its own choice when None.
-        log: Receives the command and its output.
-
-    Raises:
-        BuildError: Gradle failed, with what it says went wrong.
-    """
+    """Builds the APK; Gradle itself knows what has changed."""
     require_valid(app)
     require_room(project)
     progress("building the app with Gradle")
@@ -180,16 +163,7 @@ class _Statement:
 def apply_gradle_files(
     project: Path, app: AndroidApp, generated: Mapping[str, str]
 ) -> tuple[AndroidApp, tuple[str, ...]]:
-    """The app with the API levels and versions of a project's build.gradle.kts.
-
-    Args:
-        project: Its folder.
-        app: As it was generated.
-        generated: Texts of `GRADLE_FILES` as they are generated.
-
-    Returns:
-        The app, and notes on every other change of the user, which only Gradle applies.
-    """
+    """The app with the API levels and versions of a project's build.gradle.kts."""
     notes: list[str] = []
     values: dict[str, int | str] = {}
     for path, text in generated.items():

@@ -106,20 +106,6 @@ def build_library(
     """Builds libexecutorch.so for one ABI, and writes it and what it loads into the project.
 
     The build folder stays, so that a second build compiles what has changed alone.
-
-    Args:
-        plan: From `app_plan`.
-        checkout: ExecuTorch's sources.
-        fbjni: The AAR, whose headers and library it is linked with.
-        workspace: The cache.
-        project: The app's.
-        progress: Reports each step, and the completed fraction.
-        log: Receives every command with its output.
-        program: Its operators are selected.
-        custom_ops: The recipe's own kernels.
-
-    Raises:
-        BuildError: There is no NDK, the plan has blockers, or the build failed.
     """
     require_feasible(plan, "an app")
     host, target = host_target(), find_target(plan.build_target)
@@ -147,11 +133,7 @@ def build_library(
 def require_toolchain(
     plan: RuntimePlan, target: Target, host: Target, checkout: Checkout
 ) -> Toolchain:
-    """The NDK on this machine.
-
-    Raises:
-        BuildError: There is none that does.
-    """
+    """The NDK on this machine."""
     api = plan.option("ANDROID_PLATFORM") or ""
     level = int(api.removeprefix("android-"))
     machine = Machine.this(host, os.environ)
@@ -174,18 +156,7 @@ def library_definitions(
 def build_api(
     checkout: Checkout, tools: Tools, folder: Path, project: Path, log: Path | None = None
 ) -> Path:
-    """Compiles the checkout's Java API and writes it as a jar into the project.
-
-    Args:
-        checkout: ExecuTorch's sources.
-        tools: The compilers, and the libraries that the API uses.
-        folder: An empty one, for the classes.
-        project: The app's.
-        log: Receives the commands and their output.
-
-    Raises:
-        BuildError: The checkout has no Java API, or it does not compile.
-    """
+    """Compiles the checkout's Java API and writes it as a jar into the project."""
     root = checkout.folder / _SOURCES
     sources = sorted(path for path in root.rglob("*") if path.suffix in (".kt", ".java"))
     if not sources:

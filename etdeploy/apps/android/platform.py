@@ -160,12 +160,7 @@ class Android:
 
 
 def require_no_library(project: Path) -> None:
-    """Raises unless the app gets its ExecuTorch from the release alone.
-
-    Raises:
-        BuildError: An earlier build from source left a library in the project, which would come
-            before that of the release.
-    """
+    """Raises unless the app gets its ExecuTorch from the release alone."""
     found = sorted((project / NATIVE).glob(f"*/{LIBRARY}"))
     jar = project / JARS / API
     left = [path for path in (*found, jar) if path.is_file()]
@@ -183,9 +178,6 @@ def require_readable(model: AppModel) -> None:
     """Raises unless ExecuTorch's Java API can hand over a model's inputs and outputs.
 
     Its DType has no other data types, and its EValue gives no None to a method (1.5.1).
-
-    Raises:
-        CheckError: It cannot; names the first.
     """
     for size in model.sizes:
         for noun, values in (("input", size.inputs), ("output", size.expected)):
@@ -257,11 +249,7 @@ def _build_executorch(
     progress: Progress,
     log: Path | None,
 ) -> None:
-    """Builds the native library and the Java API, and puts both into the project.
-
-    Raises:
-        BuildError: The app is for several instruction sets, a tool is missing, or the build failed.
-    """
+    """Builds the native library and the Java API, and puts both into the project."""
     if len(subject.abis) > 1:
         raise BuildError(
             "an ExecuTorch from source is built for one instruction set, and app.abis names "
@@ -295,11 +283,7 @@ def _tools(recipe: Recipe, plan: RuntimePlan, project: Path | None) -> Tools | t
 
 
 def _model_in(archive: Path) -> AppModel:
-    """`model.json` of an APK.
-
-    Raises:
-        UsageError: It has none, or is no APK.
-    """
+    """`model.json` of an APK."""
     try:
         with zipfile.ZipFile(archive) as opened:
             return AppModel.model_validate_json(opened.read(f"assets/model/{MODEL_FILE}"))
@@ -317,13 +301,7 @@ _BY_ITSELF = frozenset({"LD_LIBRARY_PATH"})
 
 
 def vendor_files(extras: Extras, abi: str) -> dict[str, Path]:
-    """The files of the project, by their paths there.
-
-    Args:
-        extras: What the backends of the program want for the device: the libraries of its SoC
-            alone, and not those of every SoC that a library on Maven has.
-        abi: As Android names it.
-    """
+    """The files of the project, by their paths there."""
     return {f"{NATIVE}/{abi}/{file.name}": Path(file.source) for file in extras.files}
 
 
@@ -347,17 +325,7 @@ BuildWish = Literal["auto", "gradle", "sdk"]
 def choose_build(
     wish: BuildWish, station: Workstation, project: Path | None, aar: Path | None = None
 ) -> tuple[Explained, Path | None]:
-    """What builds the app, with the reason; and the Gradle, where it is that.
-
-    Args:
-        wish: `app.build` of the recipe.
-        station: This machine.
-        project: Its own wrapper comes first; None where there is no project yet.
-        aar: `app.aar` of the recipe, which only the SDK's tools take.
-
-    Raises:
-        BuildError: Gradle is asked for, and there is none that does.
-    """
+    """What builds the app, with the reason; and the Gradle, where it is that."""
     if wish == "sdk":
         return _chosen("sdk", "app.build is sdk"), None
     found = find_gradle(station, project)
@@ -382,22 +350,7 @@ def build_app(
     aar: Path | None = None,
     log: Path | None = None,
 ) -> BuiltApk:
-    """Builds the APK; what did not change since the last time is not made again.
-
-    Args:
-        project: The generated project.
-        work: A folder for this project alone, which stays.
-        app: The app.
-        artifacts: Of ExecuTorch's library, from `choose_runtime`.
-        wish: `app.build` of the recipe.
-        progress: Reports each stage.
-        station: This machine.
-        aar: A file in place of ExecuTorch's library.
-        log: Receives all commands and their output.
-
-    Raises:
-        BuildError: Something is absent, or a tool failed.
-    """
+    """Builds the APK; what did not change since the last time is not made again."""
     here = station or Workstation.this()
     _, gradle = choose_build(wish, here, project, aar)
     if gradle:

@@ -78,19 +78,7 @@ def choose_runtime(
     version: str,
     abis: Sequence[str] = ("arm64-v8a",),
 ) -> AndroidRuntime:
-    """The ExecuTorch of an app for a program.
-
-    Args:
-        wish: `app.runtime` of the recipe.
-        recipe: Its `runtime` may need a build.
-        program: The app's.
-        version: The release of ExecuTorch that exported the program.
-        abis: What the app's native libraries are for, as Android names them.
-
-    Raises:
-        BuildError: `prebuilt` is asked for, and lacks something; or the program has parts that run
-            on no Android device. Names all of it.
-    """
+    """The ExecuTorch of an app for a program."""
     refuse(_foreign_blockers(recipe, program))
     blockers = tuple(prebuilt_blockers(recipe, program, version, abis))
     if wish == "source":

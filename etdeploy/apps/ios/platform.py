@@ -158,11 +158,7 @@ def _app(subject: AppSubject) -> IosApp:
 
 
 def _contents(archive: Path) -> tuple[AppModel, dict[str, object]]:
-    """`model.json` and the Info.plist of an .ipa.
-
-    Raises:
-        UsageError: It lacks them, or is no .ipa.
-    """
+    """`model.json` and the Info.plist of an .ipa."""
     try:
         with zipfile.ZipFile(archive) as opened:
             folder = _app_folder(opened)
@@ -189,17 +185,7 @@ def _app_folder(opened: zipfile.ZipFile) -> PurePosixPath:
 
 
 def build_ipa(build: XcodeBuild, ipa: Path, progress: Progress, log: Path | None) -> Path:
-    """Builds and signs the app, and packs it; gives the app's folder.
-
-    Args:
-        build: What to build.
-        ipa: Where the packed app goes.
-        progress: Reports each stage.
-        log: Receives all commands and their output.
-
-    Raises:
-        BuildError: There is no Xcode, or it failed.
-    """
+    """Builds and signs the app, and packs it; gives the app's folder."""
     progress("building the app with Xcode")
     _run(build.build(), build.project.parent, log)
     app = built_app(_run(build.settings(), build.project.parent, log))
@@ -256,15 +242,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def write_ipa(app: Path, ipa: Path) -> None:
-    """Packs a built app; all of it or nothing.
-
-    Args:
-        app: The folder `NAME.app`.
-        ipa: The file to write.
-
-    Raises:
-        BuildError: There is no app in that folder.
-    """
+    """Packs a built app; all of it or nothing."""
     if not (app / "Info.plist").is_file():
         raise BuildError("this is not a built app: it has no Info.plist", place=str(app))
     from io import BytesIO
@@ -347,12 +325,7 @@ def ios_app(
     file: str = "program.pte",
     bundled: bool = True,
 ) -> IosApp:
-    """The facts of an app with this program.
-
-    Raises:
-        CheckError: The program cannot run in an app with ExecuTorch's Swift package.
-        UsageError: The bundle id is not valid.
-    """
+    """The facts of an app with this program."""
     refuse(package_blockers(program), CheckError)
     require_bundle_id(app_id)
     products = swift_products(program)
@@ -421,11 +394,7 @@ _TAKEN = frozenset(_TAKEN_WORDS.split())
 
 
 def require_bundle_id(text: str) -> None:
-    """Refuses what Apple does not take: letters, digits, hyphens, and dots between.
-
-    Raises:
-        UsageError: It is not valid.
-    """
+    """Refuses what Apple does not take: letters, digits, hyphens, and dots between."""
     if not _BUNDLE_ID.fullmatch(text):
         raise UsageError(
             f"'{text}' is not a bundle id: it takes letters, digits and hyphens, in at least two "

@@ -76,9 +76,6 @@ def built_app(output: str) -> Path:
     """The folder `NAME.app`, from what `XcodeBuild.settings` printed.
 
     Xcode prints notes before the list, and targets of packages may be in it.
-
-    Raises:
-        BuildError: The output names no app.
     """
     for target in _target_settings(output):
         settings = target.get("buildSettings", {})
@@ -199,12 +196,7 @@ _CAUSES = (
 
 
 def build_failure(output: str, log: Path | None = None) -> BuildError:
-    """What a failed build means, in words for somebody who never saw Xcode.
-
-    Args:
-        output: All that xcodebuild printed.
-        log: Where it is, for the message.
-    """
+    """What a failed build means, in words for somebody who never saw Xcode."""
     for cause in _CAUSES:
         if found := cause.pattern.search(output):
             return BuildError(cause.say(found), remedy=cause.remedy, log=log)
@@ -258,12 +250,7 @@ def has_thread_pool(products: tuple[str, ...]) -> bool:
 
 
 def package_blockers(program: Program, *, finished: bool = False) -> Iterator[Blocker]:
-    """What of the program cannot run with the package.
-
-    Args:
-        program: What inspection found in it.
-        finished: Whether the recipe names it, so that no setting exports it anew.
-    """
+    """What of the program cannot run with the package."""
     for delegate_id in program.backend_ids:
         backend = backend_of(delegate_id)
         if backend is None or not _has(backend):
@@ -311,11 +298,7 @@ _TEAM = re.compile(r"[A-Z0-9]{10}")
 
 
 def identities(listed: str) -> tuple[str, ...]:
-    """The names of the certificates that sign apps in development.
-
-    Args:
-        listed: What `LIST_IDENTITIES` printed; certificates whose key is gone are not in it.
-    """
+    """The names of the certificates that sign apps in development."""
     names = (match["name"] for match in _IDENTITY.finditer(listed))
     return tuple(dict.fromkeys(name for name in names if _DEVELOPS.match(name)))
 
@@ -339,17 +322,7 @@ def team_of_subject(subject: str) -> str | None:
 def chosen_team(
     recipe: str | None, environ: Mapping[str, str], keychain: Callable[[], Iterable[str]]
 ) -> str | Blocker:
-    """The id of the team that signs.
-
-    Args:
-        recipe: Its `app.team`.
-        environ: The environment.
-        keychain: Gives the teams of the keychain's certificates; asked only if nothing else says
-            who signs.
-
-    Returns:
-        The team, or what is in the way.
-    """
+    """The id of the team that signs."""
     named = [("app.team", recipe), *((name, environ.get(name)) for name in VARIABLES)]
     for place, team in named:
         if team:

@@ -37,14 +37,7 @@ _FOLDER_VARIABLES = ("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH")
 def kit_blockers(
     kit: DeployKit | Blocker, soc: str, compiled_with: str | None = None
 ) -> Iterator[Blocker]:
-    """What is wrong with a deploy kit for a phone and a program.
-
-    Args:
-        kit: The result of `find_deploy_kit`.
-        soc: The phone's, or the recipe's.
-        compiled_with: Version of QNN that compiled the program; None if it is unknown, or if there
-            is no program yet.
-    """
+    """What is wrong with a deploy kit for a phone and a program."""
     if isinstance(kit, Blocker):
         yield kit
         return
@@ -79,12 +72,7 @@ def _export_with(kit: DeployKit) -> str:
 
 
 def kit_note(kit: DeployKit | Blocker, compiled_with: str | None) -> str | None:
-    """What to know of a deploy kit that is not refused; None if there is nothing.
-
-    Args:
-        kit: The result of `find_deploy_kit`.
-        compiled_with: Version of QNN that compiled the program; None if it is unknown.
-    """
+    """What to know of a deploy kit that is not refused; None if there is nothing."""
     if isinstance(kit, Blocker):
         return None
     if compiled_with is None:
@@ -108,16 +96,7 @@ def kit_note(kit: DeployKit | Blocker, compiled_with: str | None) -> str | None:
 
 
 def qnn_extras(kit: DeployKit | Blocker, soc: str, compiled_with: str | None = None) -> Extras:
-    """The additional files in the bundle of a QNN program.
-
-    Args:
-        kit: The result of `find_deploy_kit`.
-        soc: The phone's.
-        compiled_with: Version of QNN that compiled the program, if it is known.
-
-    Raises:
-        BuildError: There are no libraries, or they do not fit the phone or the program.
-    """
+    """The additional files in the bundle of a QNN program."""
     if isinstance(kit, Blocker):
         raise BuildError(kit.why, remedy=kit.remedy)
     for blocker in kit_blockers(kit, soc, compiled_with):
@@ -132,13 +111,7 @@ def qnn_extras(kit: DeployKit | Blocker, soc: str, compiled_with: str | None = N
 def missing_libraries(
     station: Workstation, soc: str | None, partitions: Partitions
 ) -> Iterator[Blocker]:
-    """What a bundle needs and the libraries for phones here do not provide.
-
-    Args:
-        station: This machine.
-        soc: The recipe's or the phone's; None where only the program may know.
-        partitions: Of the program; what compiles here is judged if that is not exported yet.
-    """
+    """What a bundle needs and the libraries for phones here do not provide."""
     kit, compiled = find_deploy_kit(station), partitions.compiled
     known = soc or _soc_of(compiled)
     if isinstance(kit, Blocker):
@@ -152,16 +125,7 @@ def missing_libraries(
 
 
 def program_extras(station: Workstation, soc: str | None, partitions: Partitions) -> Extras:
-    """Qualcomm's libraries for the bundle of a program.
-
-    Args:
-        station: This machine.
-        soc: The phone's; None if it does not report it.
-        partitions: Of the program; nothing is deployed if it does not say what it is for.
-
-    Raises:
-        BuildError: The libraries are missing, too old, or older than what compiled the program.
-    """
+    """Qualcomm's libraries for the bundle of a program."""
     compiled = partitions.compiled
     if not compiled:
         return Extras()
@@ -173,12 +137,7 @@ def program_extras(station: Workstation, soc: str | None, partitions: Partitions
 
 
 def program_notes(station: Workstation, partitions: Partitions) -> Iterator[str]:
-    """What to know of the libraries for the bundle of a program, as sentences.
-
-    Args:
-        station: This machine.
-        partitions: Of the program.
-    """
+    """What to know of the libraries for the bundle of a program, as sentences."""
     if partitions.compiled:
         compiled = compiled_version(partitions.compiled, partitions.versions.get("qnn"))
         note = kit_note(find_deploy_kit(station), compiled)

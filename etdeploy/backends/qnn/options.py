@@ -60,12 +60,7 @@ _NOT_SHARING = "V68"
 
 
 def option_blocker(options: Mapping[str, OptionValue], soc: str | None) -> Blocker | None:
-    """What prevents an export with these options for a SoC.
-
-    Args:
-        options: The value of each option.
-        soc: What is compiled for; None or an unknown one is not judged.
-    """
+    """What prevents an export with these options for a SoC."""
     facts = QUALCOMM_SOCS.get(soc or "")
     return (_vtcm_blocker(options, facts) or _sharing_blocker(options, facts)) if facts else None
 

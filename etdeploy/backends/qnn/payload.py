@@ -36,15 +36,7 @@ _PRECISIONS = {0: "precision=quantized", 1: FLOATS}
 
 
 def compiled_for(delegate: FlatbufferTable, payload: memoryview) -> CompiledFor | None:
-    """What a QNN delegate was compiled for; None if it has no compile spec.
-
-    Args:
-        delegate: Its entry in the program.
-        payload: Its context binary.
-
-    Raises:
-        CorruptError: The compile spec is damaged.
-    """
+    """What a QNN delegate was compiled for; None if it has no compile spec."""
     for spec in delegate.tables(_DELEGATE_SPECS):
         if spec.string(_SPEC_KEY) == _COMPILE_SPEC:
             return _target(spec.content(_SPEC_VALUE), payload)

@@ -16,14 +16,7 @@ from etdeploy.targets.platforms import Target
 def target_blockers(
     target: Target, build_target: Target, other: str, *, simulated: bool
 ) -> Iterator[Blocker]:
-    """Qualcomm's libraries, which the delegate loads and which are deployed to phones alone.
-
-    Args:
-        target: What the runner is for.
-        build_target: What it is built for, which differs for a portable runner.
-        other: The remedy that names another backend.
-        simulated: Whether a simulator runs the programs there.
-    """
+    """Qualcomm's libraries, which the delegate loads and which are deployed to phones alone."""
     emulator = htp_blocker(target)
     if emulator:
         yield emulator
@@ -56,13 +49,7 @@ def htp_blocker(target: Target) -> Blocker | None:
 
 
 def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocker | None:
-    """What prevents a program for the recipe's SoC from running on a device, or None.
-
-    Args:
-        wanted: `export.soc` of the recipe; None stands for `auto`.
-        device: Its name, as on the command line.
-        reported: The SoC that it reports; None if it reports none.
-    """
+    """What prevents a program for the recipe's SoC from running on a device, or None."""
     has = soc_name(reported, None, QUALCOMM_SOCS)
     if has is None:
         return None if _named(wanted) else _says_nothing(device)
@@ -89,12 +76,6 @@ def program_blockers(
     """What prevents a compiled program from running on a device.
 
     Nothing if the device does not report its SoC.
-
-    Args:
-        compiled: What the program says (`Program.compiled_for`).
-        device: Its name.
-        reported: The SoC that it reports.
-        finished: Whether the program was given as a file, so that no recipe can change it.
     """
     has = QUALCOMM_SOCS.get(soc_name(reported, None, QUALCOMM_SOCS) or "")
     for number in sorted({c.soc_id for c in compiled}) if has else ():
@@ -111,12 +92,7 @@ def program_blockers(
 
 
 def compiled_version(compiled: Iterable[CompiledFor], noted: str | None) -> str | None:
-    """The version of the SDK that compiled a program; the newest where partitions differ.
-
-    Args:
-        compiled: What the program says.
-        noted: What the export recorded (`Provenance.versions["qnn"]`).
-    """
+    """The version of the SDK that compiled a program; the newest where partitions differ."""
     shown = [c.sdk_version for c in compiled if c.sdk_version]
     return noted or max(shown, key=version_numbers, default=None)
 

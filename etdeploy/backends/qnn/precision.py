@@ -25,10 +25,6 @@ def scheme_blocker(quantization: str, soc: str | None) -> Blocker | None:
     """What prevents the export of a model in floats, or with weights in blocks.
 
     Without this, ExecuTorch fails on the first operator that QNN did not take.
-
-    Args:
-        quantization: The scheme.
-        soc: What is compiled for; None or an unknown one is not judged.
     """
     facts = QUALCOMM_SOCS.get(soc or "")
     if facts is None:
@@ -74,11 +70,7 @@ def precision_notes(quantization: str | None, soc: str | None) -> Iterator[str]:
 
 
 def finished_notes(compiled: Iterable[CompiledFor]) -> Iterator[str]:
-    """What to know of the floats of a program that was given as a file, as sentences.
-
-    Args:
-        compiled: What its partitions were compiled for.
-    """
+    """What to know of the floats of a program that was given as a file, as sentences."""
     for soc in dict.fromkeys(c.soc for c in compiled if FLOATS in c.settings):
         facts = _untried(soc)
         if facts:
@@ -103,12 +95,7 @@ _NEEDS = f"the backend qnn needs Qualcomm's compiler (QNN {dotted(ADAPTOR_SDK)} 
 
 
 def export_blockers(soc: str | None, station: Workstation) -> Iterator[Blocker]:
-    """What prevents an export, the most general first.
-
-    Args:
-        soc: The SoC to compile for; None or `auto` while it is not known.
-        station: This machine.
-    """
+    """What prevents an export, the most general first."""
     if not runs_here():
         yield Blocker(
             "Linux x86_64",

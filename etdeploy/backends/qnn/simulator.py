@@ -29,12 +29,7 @@ def simulates(target: Target) -> bool:
 
 
 def soc_blocker(wanted: str, where: Destination) -> Blocker | None:
-    """What prevents a program for the recipe's SoC from running on a device with Linux.
-
-    Args:
-        wanted: `export.soc` of the recipe.
-        where: The device.
-    """
+    """What prevents a program for the recipe's SoC from running on a device with Linux."""
     if not where.is_here:
         return _elsewhere(where, OTHER_BACKEND)
     if wanted != "auto" or not simulates(where.target):
@@ -62,13 +57,7 @@ def device_blockers(partitions: Partitions, where: Destination) -> Iterator[Bloc
 def simulator_blockers(
     station: Workstation, soc: str | None, partitions: Partitions
 ) -> Iterator[Blocker]:
-    """What a simulated run needs and this machine does not have.
-
-    Args:
-        station: This machine.
-        soc: The recipe's; None where only the program may know.
-        partitions: Of the program.
-    """
+    """What a simulated run needs and this machine does not have."""
     kit = _kit(station, soc, partitions)
     if isinstance(kit, Blocker):
         yield kit
@@ -79,11 +68,7 @@ def simulator_blockers(
 
 
 def simulator_extras(station: Workstation, partitions: Partitions) -> Extras:
-    """Where the runner finds the simulator.
-
-    Raises:
-        BuildError: There is none, or it is older than the program.
-    """
+    """Where the runner finds the simulator."""
     for blocker in simulator_blockers(station, None, partitions):
         raise BuildError(blocker.why, remedy=blocker.remedy)
     kit = _kit(station, None, partitions)

@@ -31,11 +31,7 @@ VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.\d+)?")
 
 
 def version_numbers(version: str) -> tuple[int, int, int]:
-    """Major, minor and patch number of a version like v2.37.0.250724175447_124859.
-
-    Raises:
-        ValueError: It is not a version.
-    """
+    """Major, minor and patch number of a version like v2.37.0.250724175447_124859."""
     found = VERSION.search(version)
     if found is None:
         raise ValueError(f"{version!r} is not a version of the QNN SDK")
@@ -49,10 +45,6 @@ def is_newer(version: str | None, than: str | None) -> bool:
     2.51 with the programs of those after it, and with none of those before. Releases that differ in
     the patch number only have the same interface by their own account (5.49.0 for 2.49.40); they
     could not be tried against each other.
-
-    Args:
-        version: That compiled a program; None if it is not known.
-        than: That of the libraries; None if it is not known.
     """
     return bool(version and than) and (
         version_numbers(str(version))[:2] > version_numbers(str(than))[:2]

@@ -174,11 +174,7 @@ _BYTES_PER_KB = 1024
 
 
 def compiler_cause(text: str) -> Cause | None:
-    """Why a graph was not compiled; None where the compiler did not fail, or said nothing known.
-
-    Args:
-        text: All that the export printed.
-    """
+    """Why a graph was not compiled; None where the compiler did not fail, or said nothing known."""
     for pattern, cause in _KNOWN:
         if found := pattern.search(text):
             return cause(found)

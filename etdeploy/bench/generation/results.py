@@ -18,11 +18,6 @@ def as_inferences(results: GenerationResults, method: str, warmup: int = 0) -> R
 
     The samples are the tokens after the first; where there is none, the times to first token. The
     first inference is the first generation's time to first token.
-
-    Args:
-        results: Of the runner.
-        method: That stands for the program's.
-        warmup: Generations before those that count.
     """
     made = results.generation
     counted = runs_of(results, 0)
@@ -50,13 +45,7 @@ def runs_of(results: GenerationResults, index: int) -> Sequence[Generated]:
 def points_of(
     work: GenerationWorkload, starts: Sequence[GenerationResults], program_folder: Path
 ) -> tuple[GenerationPoint, ...]:
-    """Every point of a measurement.
-
-    Args:
-        work: What was generated.
-        starts: What each start of the runner gave; at least one.
-        program_folder: With the tokenizer, for the text.
-    """
+    """Every point of a measurement."""
     return tuple(
         _point(point, [run for start in starts for run in runs_of(start, i)], work, program_folder)
         for i, point in enumerate(work.points)

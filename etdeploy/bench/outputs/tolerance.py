@@ -142,14 +142,7 @@ def limits_for(
 def logit_limit(
     largest: float, quantization: str | None, noise: LogitNoise | None, override: float | None
 ) -> float:
-    """How far a logit may be from the eager model's.
-
-    Args:
-        largest: The largest magnitude of the logits.
-        quantization: The program's scheme; None or "none" for an unquantised one.
-        noise: How far rounding alone moves them; None where it is not known.
-        override: The recipe's own limit.
-    """
+    """How far a logit may be from the eager model's."""
     if override is not None:
         return override
     rule = _wider(_FLOATS["float32"], _QUANTIZED.get(quantization or "none"))

@@ -221,18 +221,7 @@ def check_text(
     prompt: str | None = None,
     text: str | None = None,
 ) -> TextCheck:
-    """The verdict on one text.
-
-    Args:
-        name: Of the text.
-        token_ids: The most probable token on the device at each position.
-        expected: What the model gives.
-        quantization: The program's scheme; None or "none" for an unquantised one.
-        tolerance: The recipe's own limits; its `max_abs_error` is about logits.
-        logits: Of the device at each position: those of `sampled_ids` in their order, then others.
-        prompt: As text, for people.
-        text: Likewise, of the device's tokens.
-    """
+    """The verdict on one text."""
     found, wanted = tuple(token_ids), expected.expected
     count = min(len(found), len(wanted.tokens))
     positions = [

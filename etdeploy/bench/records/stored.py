@@ -68,11 +68,7 @@ def load_run(path: Path) -> StoredRun:
 
 
 def load_record(path: Path) -> RunRecord:
-    """Reads a run record.
-
-    Raises:
-        UsageError: The file cannot be read, is not a run record, or has another version.
-    """
+    """Reads a run record."""
     try:
         content = path.read_bytes()
     except OSError as error:

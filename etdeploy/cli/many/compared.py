@@ -37,13 +37,7 @@ class Options:
 
 
 def compared(a: str, b: str | None, options: Options) -> Comparison:
-    """Measures two recipes in turns, or reads two runs, and judges B against A.
-
-    Raises:
-        UsageError: The two do not go together, or there is no such run.
-        RecipeError: A recipe cannot be used; reports every problem of both.
-        EtdeployError: A recipe cannot be measured.
-    """
+    """Measures two recipes in turns, or reads two runs, and judges B against A."""
     from etdeploy.compare.runs import compare_runs
 
     runs = _measured(a, b, options) if _are_recipes(a, b, options) else _read(a, b, options)
@@ -52,11 +46,7 @@ def compared(a: str, b: str | None, options: Options) -> Comparison:
 
 
 def _are_recipes(a: str, b: str | None, options: Options) -> bool:
-    """Whether A and B are recipes; not, if they are runs.
-
-    Raises:
-        UsageError: They are one of each, something is missing or too much, or there is no such run.
-    """
+    """Whether A and B are recipes; not, if they are runs."""
     kinds = [_is_recipe(text) for text in (a, b) if text is not None]
     if kinds == [True, False] or kinds == [False, True]:
         raise _one_of_each(*((a, str(b)) if kinds[0] else (str(b), a)), options)

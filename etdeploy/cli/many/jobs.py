@@ -31,11 +31,7 @@ from etdeploy.recipe.load import LoadedRecipe, load_recipes
 
 
 def wanted_of(named: JobOptions) -> JobSelection:
-    """The recipes that are named, loaded; warns of those that are named more than once.
-
-    Raises:
-        RecipeError: A recipe cannot be used; reports every problem of all recipes.
-    """
+    """The recipes that are named, loaded; warns of those that are named more than once."""
     recipes, notes = without_repetitions(load_recipes(named.recipes, named.overrides))
     for note in notes:
         console.warn(note)
@@ -46,13 +42,7 @@ def wanted_of(named: JobOptions) -> JobSelection:
 
 @contextmanager
 def invoke_all(named: JobOptions, goal: StepName) -> Iterator[list[JobEnd]]:
-    """Runs the goal of every recipe on every device, then yields how each job ended.
-
-    Raises:
-        RecipeError: A recipe cannot be used; nothing was started.
-        UsageError: The command line is wrong; nothing was started.
-        Interrupted: The run was stopped.
-    """
+    """Runs the goal of every recipe on every device, then yields how each job ended."""
     with open_members(wanted_of(named)) as members:
         for note in members.notes:
             console.warn(note)
@@ -77,12 +67,7 @@ def invoke_all(named: JobOptions, goal: StepName) -> Iterator[list[JobEnd]]:
 
 
 def raise_failures(ends: Sequence[JobEnd], count: int | None = None) -> None:
-    """Raises one error that lists what failed; `count` is the number of all jobs.
-
-    Raises:
-        StepError: One of them is a bug in etdeploy.
-        JobsError: Its exit code is that of the worst.
-    """
+    """Raises one error that lists what failed; `count` is the number of all jobs."""
     failed = [end for end in ends if end.error]
     _keep_tracebacks(failed)
     known = [end.error for end in failed if isinstance(end.error, EtdeployError)]
@@ -186,12 +171,7 @@ class Turns:
 
 
 def measure_turns(turns: Turns) -> tuple[StoredRun, StoredRun]:
-    """Exports and builds both as one graph, then measures them start by start.
-
-    Raises:
-        JobsError: A step of one of the two failed; nothing was measured.
-        EtdeployError: The device cannot be used, or the measurement failed.
-    """
+    """Exports and builds both as one graph, then measures them start by start."""
     with open_two(turns.a, turns.b, turns.device, turns.output, turns.target) as members:
         jobs = [member.job for member in members.all if member.job]
         for job in jobs:
@@ -204,11 +184,7 @@ def measure_turns(turns: Turns) -> tuple[StoredRun, StoredRun]:
 
 
 def _make(members: Members, display: console.TaskDisplay) -> None:
-    """Everything that goes to the device.
-
-    Raises:
-        JobsError: Something cannot be made.
-    """
+    """Everything that goes to the device."""
     ready, failed = look_up(members.all)
     failed += refused_of(ready, StepName.BENCH)
     if not failed:

@@ -17,12 +17,7 @@ from etdeploy.graph.many.run import Ready, look_up, refused_of
 
 
 def explain_all(named: JobOptions, form: str, why: str | None, check: bool) -> None:
-    """Explains the graph of every recipe on every device; changes nothing.
-
-    Raises:
-        UsageError: The form is for one job only.
-        JobsError: A device cannot be reached; with `check`, a job could not start.
-    """
+    """Explains the graph of every recipe on every device; changes nothing."""
     if form == "cmake-preset":
         raise UsageError(
             "a CMakePresets.json is for one recipe and one device",
@@ -50,11 +45,7 @@ def explain_all(named: JobOptions, form: str, why: str | None, check: bool) -> N
 
 
 def _show_choice(graph: GraphExplanation, ready: Sequence[Ready], why: str, form: str) -> None:
-    """One choice in each job; a job whose plan does not have it says so.
-
-    Raises:
-        UsageError: No job has it.
-    """
+    """One choice in each job; a job whose plan does not have it says so."""
     found, errors = {}, []
     for each, plan in zip(ready, graph.jobs, strict=True):
         try:

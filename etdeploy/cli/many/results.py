@@ -24,11 +24,7 @@ from etdeploy.report.terminal.runs_table import Row, runs_table
 
 
 def measure_all(named: JobOptions, as_json: bool) -> None:
-    """Measures every recipe on every device and prints a row for each.
-
-    Raises:
-        JobsError: At least one failed, or has outputs that differ.
-    """
+    """Measures every recipe on every device and prints a row for each."""
     begun_s = time.time()
     with invoke_all(named, StepName.BENCH) as ends:
         pairs = [(end, _of(end, load_last_run)) for end in ends]
@@ -47,11 +43,7 @@ def measure_all(named: JobOptions, as_json: bool) -> None:
 
 
 def export_all(named: JobOptions, as_json: bool) -> None:
-    """Exports every recipe and prints a row for each.
-
-    Raises:
-        JobsError: At least one failed.
-    """
+    """Exports every recipe and prints a row for each."""
     with invoke_all(named, StepName.EXPORT) as ends:
         found = [(end, _of(end, load_program)) for end in ends]
     if as_json:
@@ -88,11 +80,7 @@ def _warn_of_losses(recipe: str, folder: Path) -> None:
 
 
 def build_all(named: JobOptions, as_json: bool) -> None:
-    """Builds every recipe's runner for every device and prints a row for each.
-
-    Raises:
-        JobsError: At least one failed.
-    """
+    """Builds every recipe's runner for every device and prints a row for each."""
     with invoke_all(named, StepName.CHECK) as ends:
         found = [(end, _of(end, load_runner)) for end in ends]
     if as_json:

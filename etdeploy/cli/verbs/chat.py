@@ -77,11 +77,7 @@ def command(
 
 
 def conversation_with(voice: Voice, system: str | None = None) -> Conversation:
-    """A conversation that has not begun.
-
-    Raises:
-        UsageError: The model has no tokenizer, or no chat template.
-    """
+    """A conversation that has not begun."""
     from etdeploy.bench.text.dialogue import Conversation
     from etdeploy.program.template import no_tokenizer, required_template
 
@@ -108,12 +104,7 @@ class Chat:
     as_json: bool = False
 
     def hear(self, line: str) -> None:
-        """Does what a line says, or answers it.
-
-        Raises:
-            EtdeployError: The program or the device failed.
-            Interrupted: The chat was stopped.
-        """
+        """Does what a line says, or answers it."""
         if line == _RESET:
             self.conversation.clear()
         elif line.startswith("/"):

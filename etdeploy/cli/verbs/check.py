@@ -122,17 +122,7 @@ def _checked(found: StoredRun, question: Question, place: HistoryLocation, *, qu
 
 
 def show(told: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
-    """Prints a check.
-
-    Args:
-        told: The check.
-        run: That was judged.
-        store: The history, as the command line names it.
-        as_json: Whether it is printed as JSON.
-
-    Raises:
-        RegressionError: A number is worse than it may be.
-    """
+    """Prints a check."""
     from etdeploy.bench.records.find import measure_again
     from etdeploy.history.model import CheckVerdict
     from etdeploy.history.text import check_text

@@ -83,11 +83,7 @@ def command(
 
 
 def prompt_ids(tokenizer: Tokenizer | None, text: str) -> tuple[int, ...]:
-    """A prompt's token ids; of a model without a tokenizer they are the prompt.
-
-    Raises:
-        UsageError: They are not.
-    """
+    """A prompt's token ids; of a model without a tokenizer they are the prompt."""
     if tokenizer:
         return tokenizer.encode(text)
     ids = given_ids(text)

@@ -204,15 +204,7 @@ def _opened(place: HistoryLocation) -> Iterator[Store | None]:
 def _trends(
     store: Store, wanted: Filter, metric: str | None, limit: int, whole: bool
 ) -> tuple[list[Trend], int]:
-    """The trends of the latest series, and how many more there are.
-
-    Args:
-        store: The history.
-        wanted: Which runs.
-        metric: Which number; None for the one that each series is compared by.
-        limit: How many runs of each series.
-        whole: Whether as many of each of several series, too; a list shows fewer.
-    """
+    """The trends of the latest series, and how many more there are."""
     from dataclasses import replace
 
     from etdeploy.history.model import trend_of
@@ -228,11 +220,7 @@ def _trends(
 
 
 def _page(form: str | None, output: Path | None, as_json: bool) -> Path | None:
-    """Where the page goes; None for text.
-
-    Raises:
-        UsageError: The options exclude each other, or the file is no page of etdeploy's.
-    """
+    """Where the page goes; None for text."""
     if form != "html" and (form or not output):
         if output:
             raise UsageError("--output is for a page", remedy="Leave --format out, or name html.")

@@ -77,12 +77,7 @@ def measure_named(named: JobOptions, as_json: bool) -> None:
 
 
 def measure_and_show(named: JobOptions, as_json: bool) -> None:
-    """Runs all steps and prints the run record or its summary.
-
-    Raises:
-        MismatchError: The outputs differ; raised after the record is printed.
-        RunError: The sustained pass ended early; likewise.
-    """
+    """Runs all steps and prints the run record or its summary."""
     from etdeploy.bench.diagnosis import require_whole
     from etdeploy.bench.outputs.verdict import require_match
     from etdeploy.cli.invocation import invoke

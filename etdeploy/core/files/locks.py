@@ -167,13 +167,7 @@ def _holder(process: str, command: str) -> str:
 
 
 def _process(process: str, command: str = "", path: Path | None = None) -> str:
-    """That process in brackets; empty for this one, and if it is not known.
-
-    Args:
-        process: Its number.
-        command: What it was started for.
-        path: The lock that it holds, for since when it does.
-    """
+    """That process in brackets; empty for this one, and if it is not known."""
     if process in ("", str(os.getpid())):
         return ""
     words = [f"process {process}", *([command] if command else [])]

@@ -78,11 +78,7 @@ class Fork:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for its end and returns its exit code.
-
-        Raises:
-            TimeoutError: It still runs after that many seconds.
-        """
+        """Waits for its end and returns its exit code."""
         if self.returncode is None:
             if not self._ready(timeout):
                 raise TimeoutError

@@ -29,12 +29,7 @@ _PAUSE_S = 0.05
 
 
 def watch(lines: Iterable[bytes]) -> tuple[set[int], set[int]]:
-    """Reads all notes; returns the sessions and the starts that are left.
-
-    Returns:
-        The leaders of the sessions that have not ended, and the pipes of the children that were
-        being started: a run may be killed before it knows its child's process id.
-    """
+    """Reads all notes; returns the sessions and the starts that are left."""
     leaders: set[int] = set()
     starts: set[int] = set()
     for line in lines:
@@ -57,11 +52,6 @@ def members(
 
     Descendants count because ninja gives each compiler a process group, and other programs open
     their own sessions.
-
-    Args:
-        leaders: Of the sessions.
-        parents: The parent of each running process.
-        sessions: The session of each running process.
     """
     found = {pid for pid, session in sessions.items() if session in leaders}
     while True:

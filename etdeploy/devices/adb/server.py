@@ -57,11 +57,7 @@ class ServerDevice:
 
 
 def list_devices() -> list[ServerDevice]:
-    """The devices that the server knows, unusable ones too; none when no server runs.
-
-    Raises:
-        AdbServerError: The server does not answer like one.
-    """
+    """The devices that the server knows, unusable ones too; none when no server runs."""
     if not server_is_running():
         return []
     return parse_devices(ask(server_address(), "host:devices-l", _ASKING))
@@ -71,16 +67,6 @@ def reconnect(serial: str) -> str | None:
     """Makes the server reconnect to a device on the network that is offline or that it let go of.
 
     After a restart of the device's adbd the server tries that by itself, but rarely.
-
-    Args:
-        serial: HOST:PORT, as the server lists it.
-
-    Returns:
-        None when the device can be used now; otherwise what the server said, or the state.
-
-    Raises:
-        AdbServerError: The server does not answer like one.
-        Interrupted: The run was asked to stop.
     """
     address = server_address()
     with suppress(AdbRefusedError):  # it has let go of the device already
@@ -104,15 +90,7 @@ def reconnect(serial: str) -> str | None:
 
 
 def kick(serial: str) -> None:
-    """Makes the server drop its connection to a device on a cable, and take it up again.
-
-    Args:
-        serial: As the server lists it.
-
-    Raises:
-        AdbServerError: The server does not answer like one.
-        AdbRefusedError: It does not know the device.
-    """
+    """Makes the server drop its connection to a device on a cable, and take it up again."""
     ask(server_address(), f"host-serial:{serial}:reconnect", _CONNECTING)
 
 
@@ -201,11 +179,7 @@ class FailError(Exception):
 
 
 def server_address() -> tuple[str, int]:
-    """Where adb's own environment variables say that the server listens.
-
-    Raises:
-        UsageError: They do not hold an address.
-    """
+    """Where adb's own environment variables say that the server listens."""
     whole = re.fullmatch(r"tcp:(?:(.+):)?(\d+)", os.environ.get("ADB_SERVER_SOCKET", ""))
     host = whole[1] if whole else os.environ.get("ANDROID_ADB_SERVER_ADDRESS")
     port = whole[2] if whole else os.environ.get("ANDROID_ADB_SERVER_PORT", str(_DEFAULT_PORT))
@@ -231,11 +205,7 @@ def _listens(address: tuple[str, int]) -> bool:
 
 
 def connect(address: tuple[str, int], patience: Patience) -> SocketStream:
-    """A connection to the server, with the patience for opening.
-
-    Raises:
-        AdbServerError: It has ended.
-    """
+    """A connection to the server, with the patience for opening."""
     try:
         connection = socket.create_connection(address, timeout=_CONNECT_S)
     except OSError as error:
@@ -244,12 +214,7 @@ def connect(address: tuple[str, int], patience: Patience) -> SocketStream:
 
 
 def ask(address: tuple[str, int], text: str, patience: Patience) -> str:
-    """The server's own answer to a request.
-
-    Raises:
-        AdbServerError: It does not answer like an adb server.
-        AdbRefusedError: It refuses the request.
-    """
+    """The server's own answer to a request."""
     with closing(connect(address, patience)) as stream, server_errors(address):
         try:
             request(stream, text)
@@ -259,13 +224,7 @@ def ask(address: tuple[str, int], text: str, patience: Patience) -> str:
 
 
 def request(stream: SocketStream, text: str) -> None:
-    """Sends a request and reads the status.
-
-    Raises:
-        FailError: The answer is FAIL.
-        AdbServerError: It is neither that nor OKAY.
-        AdbError: No answer came.
-    """
+    """Sends a request and reads the status."""
     data = text.encode()
     stream.send(b"%04x" % len(data) + data)
     status = receive_exactly(stream, 4)

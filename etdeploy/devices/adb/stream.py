@@ -43,12 +43,7 @@ class Patience:
         return replace(self, idle_s=self.open_s)
 
     def check(self, since: float) -> float:
-        """The seconds to wait until the next check.
-
-        Raises:
-            Interrupted: The run was asked to stop.
-            AdbTimeoutError: The time is up.
-        """
+        """The seconds to wait until the next check."""
         if self.heed_cancel:
             cancel.checkpoint()
         left_s = self.idle_s - (time.monotonic() - since)
@@ -105,11 +100,7 @@ class Transport(Protocol):
 
 
 def receive_exactly(stream: Stream, size: int) -> bytes:
-    """Exactly `size` bytes.
-
-    Raises:
-        AdbGoneError: The stream ended first.
-    """
+    """Exactly `size` bytes."""
     parts = bytearray()
     while len(parts) < size:
         part = stream.receive(size - len(parts))
@@ -282,9 +273,6 @@ def usb_transport_of(serial: str) -> Any:
     """The phone with a serial number, wherever it is on USB now.
 
     A phone that was plugged in again, or whose debugging was switched, has another address.
-
-    Raises:
-        AdbStateError: It is not connected, or this user has no permission to open it.
     """
     found = usb_transports()
     transport = found.get(serial)

@@ -67,15 +67,7 @@ class WireConnection:
         self.max_data = 4096
 
     def connect(self) -> None:
-        """Greets the device and authenticates.
-
-        Raises:
-            AdbDroppedError: The connection ended before the device answered.
-            AdbStateError: The device does not know our key, and nobody confirmed it.
-            AdbKeyError: There is no usable key.
-            AdbTlsError: The device requires TLS.
-            AdbError: It went away, or is not adbd.
-        """
+        """Greets the device and authenticates."""
         try:
             self._send(Packet(b"CNXN", _VERSION, _MAX_DATA, b"host::\0"))
             answer = self._receive()
@@ -91,12 +83,7 @@ class WireConnection:
         self.max_data = min(_MAX_DATA, answer.arg1)
 
     def open(self, service: str, patience: Patience) -> WireStream:
-        """A stream to a service.
-
-        Raises:
-            AdbRefusedError: The device has no such service.
-            AdbError: It went away.
-        """
+        """A stream to a service."""
         self._pipe.patience = patience.for_opening
         self._last_id += 1
         stream = WireStream(self, self._last_id, patience)
@@ -251,11 +238,7 @@ def key_path() -> Path:
 
 
 def user_signer(path: Path) -> Signer:
-    """The user's key; a new one is made when there is none, readable by the user alone.
-
-    Raises:
-        AdbKeyError: The key cannot be read or created, or is not an RSA key without a password.
-    """
+    """The user's key; a new one is made when there is none, readable by the user alone."""
     try:
         return _signer(path)
     except IsADirectoryError as error:

@@ -49,18 +49,7 @@ _LOG_S = 60.0
 def opened_app_run(
     shell: RemoteShell, bundle: Bundle, app: AppLaunch, run_id: str, sampling: StateSampling
 ) -> Iterator[AppRun]:
-    """A new folder for one run of an app that was pushed; it is removed when the block ends.
-
-    Args:
-        shell: The connection.
-        bundle: What was pushed.
-        app: Its launch.
-        run_id: Names the folder.
-        sampling: How the device's state is read meanwhile.
-
-    Raises:
-        DeviceError: The device went away, or cannot make it.
-    """
+    """A new folder for one run of an app that was pushed; it is removed when the block ends."""
     with opened_run(shell, bundle, run_id, sampling) as inner:
         command = files_command(shell.place, inner.folder, small_files(bundle, app))
         shell.require(command, "laying out the app's files")
@@ -93,11 +82,7 @@ def files_command(place: DevicePaths, folder: str, files: Sequence[BundleFile]) 
 
 
 def filled(word: str, place: DevicePaths, folder: str, bundle: Bundle, copied: set[str]) -> str:
-    """An option with the paths of the bundle's files in place of `{bundle}`.
-
-    Raises:
-        ValueError: It names something that is not in the bundle.
-    """
+    """An option with the paths of the bundle's files in place of `{bundle}`."""
     name, _, value = word.partition("=")
     if _BUNDLE not in value:
         return word
@@ -336,11 +321,7 @@ def _first(text: str, *patterns: str) -> bool | None:
 
 
 def prepare_screen(shell: RemoteShell) -> None:
-    """Turns the screen on, and removes a lock screen that needs no code.
-
-    Raises:
-        DeviceError: The phone is locked, its screen stays off, or the device went away.
-    """
+    """Turns the screen on, and removes a lock screen that needs no code."""
     screen = _read(shell)
     if not screen.is_on:
         shell.shell(WAKE_COMMAND, "turning its screen on")

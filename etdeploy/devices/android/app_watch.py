@@ -70,13 +70,7 @@ def extras(run_id: str, options: Mapping[str, Option]) -> str:
 
 
 def watch_script(app_id: str, run_id: str, options: Mapping[str, Option]) -> str:
-    """Starts the app anew, and waits; its working folder is the run's.
-
-    Args:
-        app_id: The app's.
-        run_id: Of this start, letters and digits.
-        options: The others that it is started with.
-    """
+    """Starts the app anew, and waits; its working folder is the run's."""
     check_app_id(app_id)
     external = f"{external_files(app_id)}/{FILE}"
     start = f"am start -W -S -n {activity(app_id)} {extras(run_id, options)}"
@@ -249,14 +243,7 @@ def ending_command(app_id: str) -> str:
 
 
 def parse_ending(output: str, app_id: str, pid: int | None, since: str | None) -> AppExit | None:
-    """Why the app's process is gone; None where the device has not said it, or not yet.
-
-    Args:
-        output: Of `ending_command`.
-        app_id: The app's.
-        pid: Of its process; None when it was gone before it could be seen.
-        since: When it was started, by the device's clock.
-    """
+    """Why the app's process is gone; None where the device has not said it, or not yet."""
     parts = sections(output)
     crash = logs.parse_log(parts.get("crash", ""), since)
     log = logs.parse_log(parts.get("log", ""), since)

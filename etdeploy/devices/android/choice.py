@@ -83,9 +83,6 @@ def open_android(spec: DeviceSpec) -> AndroidDevice:
 
     A running adb server is used when it has the device, because a phone's USB interface can have
     one owner only. No server is started.
-
-    Raises:
-        DeviceError: There is none, it cannot be used, or there are several and none is named.
     """
     known = known_devices()
     serial = spec.serial or os.environ.get("ANDROID_SERIAL") or None
@@ -101,11 +98,7 @@ def open_android(spec: DeviceSpec) -> AndroidDevice:
 
 
 def known_devices() -> list[ServerDevice]:
-    """The devices of the adb server; where none runs, those that libusb finds.
-
-    Raises:
-        DeviceError: What runs on the adb server's port does not answer like one.
-    """
+    """The devices of the adb server; where none runs, those that libusb finds."""
     with _server_errors():
         if server_is_running():
             return adb_server.list_devices()
@@ -129,11 +122,7 @@ def _server_errors() -> Iterator[None]:
 
 
 def list_android() -> list[DeviceListing]:
-    """Every Android device that the adb server or libusb knows, with what to do about each.
-
-    Raises:
-        UsageError: The environment variables of the adb server do not hold an address.
-    """
+    """Every Android device that the adb server or libusb knows, with what to do about each."""
     try:
         known = known_devices()
     except DeviceError as error:
@@ -151,11 +140,7 @@ def list_android() -> list[DeviceListing]:
 
 
 def plugged_android() -> list[DeviceListing]:
-    """The same devices, without asking them anything.
-
-    Raises:
-        UsageError: The environment variables of the adb server do not hold an address.
-    """
+    """The same devices, without asking them anything."""
     try:
         known = known_devices()
     except DeviceError as error:
@@ -301,28 +286,16 @@ class AndroidDevice(RemoteDevice):
         return android_facts.android_state(result.output)
 
     def boot_id(self) -> str:
-        """Of this start of its kernel; another one after a restart.
-
-        Raises:
-            DeviceError: It cannot be reached.
-        """
+        """Of this start of its kernel; another one after a restart."""
         return self._link.require(android_facts.BOOT_ID_COMMAND, "reading its boot id").strip()
 
     def has_booted(self) -> bool:
-        """Whether Android has started, and not only its kernel.
-
-        Raises:
-            DeviceError: It cannot be reached.
-        """
+        """Whether Android has started, and not only its kernel."""
         said = self._link.require("getprop", "reading its properties")
         return android_facts.parse_getprop(said).get("sys.boot_completed") == "1"
 
     def restart(self) -> None:
-        """Restarts the phone, as `adb reboot` does; the connection ends with it.
-
-        Raises:
-            DeviceError: It cannot be reached.
-        """
+        """Restarts the phone, as `adb reboot` does; the connection ends with it."""
         with self._link.errors("restarting it"):
             self._link.transport.open("reboot:", self._link.patience).close()
 
@@ -366,9 +339,6 @@ def end_apps(shell: RemoteShell) -> tuple[Leftover, ...]:
     """Ends them, and returns them.
 
     An app that its user started is no leftover: a run notes the process that it started.
-
-    Raises:
-        DeviceError: Such a run is active, an app cannot be ended, or the device went away.
     """
     found = _find(shell)
     for app in found:

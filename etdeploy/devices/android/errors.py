@@ -21,13 +21,7 @@ _GO_ON = "then run the same command again: what has arrived is kept."
 
 
 def explained(error: AdbError, name: str, doing: str) -> DeviceError:
-    """An error of the connection, with what usually causes it and what to do.
-
-    Args:
-        error: What went wrong.
-        name: The device's name for the user.
-        doing: What etdeploy was doing: "reading its battery state".
-    """
+    """An error of the connection, with what usually causes it and what to do."""
     if isinstance(error, AdbStateError):
         return unusable(name, error.state)
     if isinstance(error, AdbKeyError):
@@ -81,12 +75,7 @@ def _pairing(name: str) -> str:
 
 
 def unusable(name: str, state: str | None) -> DeviceError:
-    """The error for a device that the adb server or libusb lists as one that cannot be used.
-
-    Args:
-        name: The device's name for the user.
-        state: As `adb devices` names it; None for a device that is gone.
-    """
+    """The error for a device that the adb server or libusb lists as one that cannot be used."""
     if state is None:
         return DeviceError(
             "the device is not connected any more",
@@ -135,12 +124,7 @@ def _offline(name: str) -> DeviceError:
 
 
 def still_offline(name: str, said: str) -> DeviceError:
-    """The error for a device on the network that reconnecting did not bring back.
-
-    Args:
-        name: The device's name for the user.
-        said: The adb server's answer; it does not list the device any more.
-    """
+    """The error for a device on the network that reconnecting did not bring back."""
     return DeviceError(
         f"the device is offline, and the adb server could not reconnect to it: {said}",
         place=name,

@@ -72,13 +72,7 @@ def parse_getprop(text: str) -> dict[str, str]:
 
 
 def android_facts(name: str, connection: str, output: str) -> DeviceFacts | None:
-    """The facts in the output of FACTS_COMMAND; None for an ABI that ExecuTorch has no target for.
-
-    Args:
-        name: The device's name for the user.
-        connection: How it is reached.
-        output: Of the command.
-    """
+    """The facts in the output of FACTS_COMMAND; None for an ABI without a target."""
     parts = sections(output)
     properties = parse_getprop(parts[""])
     abi = properties.get("ro.product.cpu.abi")
@@ -113,10 +107,6 @@ def android_identity(serial: str, output: str) -> str:
 
     Emulators share one serial number, and so do phones that are named by their port; their boot id
     distinguishes them.
-
-    Args:
-        serial: What the connection calls the device; used when the device reports no identity.
-        output: Of FACTS_COMMAND.
     """
     parts = sections(output)
     own = None if _is_port(serial) else _own_serial(parse_getprop(parts[""]))

@@ -46,12 +46,7 @@ class InstalledApk:
 
 
 def install(shell: RemoteShell, bundle: Bundle, app: AppLaunch, progress: Progress) -> None:
-    """Installs the app of a bundle that was pushed, and makes the bundle's files readable to it.
-
-    Raises:
-        DeviceError: The device refuses it, does not answer, or went away.
-        Interrupted: The run was asked to stop.
-    """
+    """Installs the app of a bundle that was pushed, and makes the bundle's files readable to it."""
     file = archive_of(bundle, app)
     command = f"{open_command(shell.place)}\n{installed_command(app.id)}"
     there = parse_installed(shell.require(command, _LOOKING, _HASH_S))
@@ -69,11 +64,7 @@ def install(shell: RemoteShell, bundle: Bundle, app: AppLaunch, progress: Progre
 
 
 def archive_of(bundle: Bundle, app: AppLaunch) -> BundleFile:
-    """The file that is installed.
-
-    Raises:
-        ValueError: The bundle does not have it, or the id is none.
-    """
+    """The file that is installed."""
     check_app_id(app.id)
     for file in bundle.files:
         if file.path == app.archive:
@@ -250,14 +241,7 @@ def cannot_open(output: str) -> bool:
 
 
 def refusal(output: str, app_id: str, apk: str, device: str) -> DeviceError:
-    """The error for what `pm install` said.
-
-    Args:
-        output: Of it.
-        app_id: The app's.
-        apk: Its file here, quoted for a shell.
-        device: The device's name, quoted for a shell.
-    """
+    """The error for what `pm install` said."""
     found = _FAILURE.search(output) or _CODE.search(output)
     code = found["code"] if found else ""
     known = _REFUSALS.get(code) or (_BROKEN if "_PARSE_FAILED_" in code else _OTHER)

@@ -40,11 +40,6 @@ class RunningCommand:
         """Waits for the exit code; `on_line` is called with each line as it comes.
 
         Not for the end of the stream: what a command left behind may keep that open.
-
-        Raises:
-            AdbTimeoutError: It was silent for longer than its patience.
-            AdbError: The device went away.
-            Interrupted: The run was asked to stop.
         """
         output, lines = bytearray(), Lines(on_line)
         while not is_marked(output, self.marker) and (part := self.stream.receive(_READ)):
@@ -61,23 +56,13 @@ class RunningCommand:
 
 
 def start_command(transport: Transport, command: str, patience: Patience) -> RunningCommand:
-    """Starts a command; every word in it from outside must have gone through shlex.quote.
-
-    Raises:
-        AdbError: The device or the adb server went away, or did not answer in time.
-        Interrupted: The run was asked to stop.
-    """
+    """Starts a command; every word in it from outside must have gone through shlex.quote."""
     marker = f"etdeploy-{secrets.token_hex(8)}"
     return RunningCommand(transport.open(f"exec:{marked(command, marker)}", patience), marker)
 
 
 def run_command(transport: Transport, command: str, patience: Patience) -> ShellResult:
-    """Like `start_command`, but waits for the end.
-
-    Raises:
-        AdbError: The device went away, or the command took too long.
-        Interrupted: The run was asked to stop.
-    """
+    """Like `start_command`, but waits for the end."""
     with closing(start_command(transport, command, patience)) as running:
         return running.finish()
 
@@ -277,22 +262,7 @@ def push_file(
     start: int = 0,
     size: int | None = None,
 ) -> None:
-    """Sends a file or a range of it; the device writes it as it comes.
-
-    Args:
-        transport: The way to the device.
-        source: The file here.
-        target: Its absolute path on the device.
-        patience: For each read and write.
-        on_bytes: Told how many bytes have gone so far.
-        start: Where the range begins.
-        size: Of the range in bytes; None for all that follows.
-
-    Raises:
-        OSError: The source cannot be read.
-        AdbRefusedError: The device could not write it; the message is the device's.
-        AdbError: The device went away.
-    """
+    """Sends a file or a range of it; the device writes it as it comes."""
     with FileIO(source) as file, closing(transport.open("sync:", patience)) as stream:
         file.seek(start)
         _ask(stream, b"SEND", f"{target},{_REGULAR_FILE | 0o644}")
@@ -360,23 +330,13 @@ def _read_status(stream: Stream) -> None:
 
 
 def pull_file(transport: Transport, source: str, patience: Patience) -> Iterator[bytes]:
-    """The content of a file on the device, in pieces.
-
-    Raises:
-        AdbRefusedError: The device cannot read it.
-        AdbError: The device went away.
-    """
+    """The content of a file on the device, in pieces."""
     with closing(transport.open("sync:", patience)) as stream:
         yield from _received(stream, source)
 
 
 def read_file(transport: Transport, source: str, patience: Patience) -> bytes | None:
-    """The content of a small file on the device; None where there is none.
-
-    Raises:
-        AdbRefusedError: The device cannot read it.
-        AdbError: The device went away.
-    """
+    """The content of a small file on the device; None where there is none."""
     with closing(transport.open("sync:", patience)) as stream:
         _ask(stream, b"STAT", source)
         kind, mode, _, _ = struct.unpack("<4s3I", receive_exactly(stream, 16))

@@ -67,12 +67,7 @@ class NativeCrash:
 
 
 def parse_log(text: str, since: str | None) -> tuple[LogLine, ...]:
-    """The lines since a time.
-
-    Args:
-        text: Of logcat.
-        since: YYYY-MM-DD HH:MM:SS of the device; None for all lines.
-    """
+    """The lines since a time."""
     after = since[5:] if since else ""
     matches = (_LINE.match(line) for line in text.splitlines())
     return tuple(
@@ -144,11 +139,7 @@ _ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
 
 
 def check_app_id(app_id: str) -> str:
-    """`app_id` itself when it is an application id, which needs no quotes in a shell.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """`app_id` itself when it is an application id, which needs no quotes in a shell."""
     if not _ID.fullmatch(app_id) or len(app_id) > 200:
         raise ValueError(f"{app_id!r} is no application id")
     return app_id

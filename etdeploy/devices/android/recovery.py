@@ -24,17 +24,7 @@ _HERE = ("127.0.0.1", "localhost", "::1")
 
 
 def recover_android(spec: DeviceSpec, step: Recovery, tell: Callable[[str], None]) -> None:
-    """Takes one step, and waits until the phone can be used again.
-
-    Args:
-        spec: The phone, by its serial number or address.
-        step: What to do.
-        tell: Told what is done.
-
-    Raises:
-        DeviceError: It is not back after a while, or the step cannot be taken.
-        Interrupted: The run was asked to stop.
-    """
+    """Takes one step, and waits until the phone can be used again."""
     name, serial = f"android:{spec.serial}", spec.serial or ""
     if step is Recovery.RECONNECT:
         _reconnect(serial, name, tell)

@@ -112,11 +112,7 @@ def send_files(apps: Apps, app: str, files: tuple[BundleFile, ...]) -> None:
 
 
 def push_bundle(apps: Apps, bundle: Bundle, progress: Progress) -> PushReport:
-    """Installs the app where another one is installed, and sends the files that differ.
-
-    Raises:
-        DeviceError: The phone refuses the app, has no room, or went away.
-    """
+    """Installs the app where another one is installed, and sends the files that differ."""
     started = time.monotonic()
     app = bundle.app.id if bundle.app else ""
     installed = apps.query(app)
@@ -230,11 +226,7 @@ def parse_marker(text: str) -> Marker:
 
 
 def archive_of(bundle: Bundle) -> BundleFile:
-    """The file that is installed.
-
-    Raises:
-        ValueError: The bundle starts no app, or has no such file.
-    """
+    """The file that is installed."""
     if bundle.app is None:
         raise ValueError("the bundle starts no app")
     for file in bundle.files:
@@ -244,13 +236,7 @@ def archive_of(bundle: Bundle) -> BundleFile:
 
 
 def work_for(bundle: Bundle, marker: Marker, installed_path: str | None) -> PushPlan:
-    """What a push has to do.
-
-    Args:
-        bundle: What is to be on the phone.
-        marker: What is there.
-        installed_path: Where the app is installed now; None where it is not.
-    """
+    """What a push has to do."""
     archive = archive_of(bundle)
     is_installed = (
         installed_path is not None
@@ -272,9 +258,5 @@ def work_for(bundle: Bundle, marker: Marker, installed_path: str | None) -> Push
 
 
 def bundle_folder(container: str | None) -> str:
-    """Where the bundle's files are, as an app takes it: absolute, else from its documents.
-
-    Args:
-        container: The app's home folder; None where the phone does not tell it.
-    """
+    """Where the bundle's files are, as an app takes it: absolute, else from its documents."""
     return f"{container}/{FOLDER}" if container else posixpath.basename(FOLDER)

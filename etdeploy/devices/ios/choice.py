@@ -19,12 +19,7 @@ _LIST_S = 30.0
 
 
 def open_ios(spec: DeviceSpec) -> IosDevice:
-    """The phone that `ios` or `ios:UDID` means.
-
-    Raises:
-        DeviceError: There is none, pymobiledevice3 is missing, or there are several and none is
-            named.
-    """
+    """The phone that `ios` or `ios:UDID` means."""
     place = f"ios:{spec.serial}" if spec.serial else "ios"
     known = _known(place)
     if known is None:

@@ -50,13 +50,7 @@ class Crash:
 
 
 def candidates(paths: Iterable[str], process: str, most: int = 3) -> list[str]:
-    """The reports that may be about a process, newest first: names end in date and time.
-
-    Args:
-        paths: Of all reports, as `crash ls` prints them.
-        process: Name of the executable.
-        most: How many of them.
-    """
+    """The reports that may be about a process, newest first: names end in date and time."""
     named = re.compile(rf"({re.escape(process)}|{_JETSAM})-(\d{{4}}-\d\d-\d\d-\d{{6}})\S*\.ips")
     found = []
     for path in paths:
@@ -67,14 +61,7 @@ def candidates(paths: Iterable[str], process: str, most: int = 3) -> list[str]:
 
 
 def parse_crash(text: str, report: str, process: str, app: str) -> Crash | None:
-    """How a process ended; None where the report is about others, or cannot be read.
-
-    Args:
-        text: Of the report.
-        report: Its name.
-        process: Name of the executable.
-        app: Its bundle id.
-    """
+    """How a process ended; None where the report is about others, or cannot be read."""
     head, _, rest = text.partition("\n")
     try:
         header, body = json.loads(head), json.loads(rest)

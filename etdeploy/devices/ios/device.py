@@ -119,11 +119,7 @@ class IosDevice:
 
 
 def required_app(bundle: Bundle, name: str) -> AppLaunch:
-    """The app that a bundle starts.
-
-    Raises:
-        DeviceError: It starts a program.
-    """
+    """The app that a bundle starts."""
     if bundle.app is None:
         raise DeviceError(
             "an iPhone starts apps, and no programs",
@@ -268,11 +264,7 @@ class UnexpectedOutputError(Exception):
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """An answer that is one JSON object.
-
-    Raises:
-        UnreadableError: It is not.
-    """
+    """An answer that is one JSON object."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -283,13 +275,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def phone_facts(values: dict[str, Any], udid: str, connection: str | None) -> DeviceFacts:
-    """Facts from the values of lockdownd (`lockdown info`).
-
-    Args:
-        values: By lockdownd's names.
-        udid: Of the phone.
-        connection: USB or Network, as usbmuxd says it.
-    """
+    """Facts from the values of lockdownd (`lockdown info`)."""
     product = _text(values, "ProductType") or ""
     model = known_model(product)
     named = f"{model.name} ({product})" if model else product or None

@@ -145,13 +145,7 @@ class UnavailableError(DeviceError):
 
 
 def explained(answer: PhoneCommandResult, command: PhoneCommand, doing: str) -> DeviceError:
-    """An error of a request, with what usually causes it and what to do.
-
-    Args:
-        answer: With what pymobiledevice3 said.
-        command: To which phone.
-        doing: What etdeploy was doing: "reading its facts".
-    """
+    """An error of a request, with what usually causes it and what to do."""
     if answer.timed_out:
         return _silent(answer, command, doing)
     for words, explain in (*_KNOWN, *(REFUSED if doing == INSTALLING else ())):

@@ -55,17 +55,6 @@ def launch(
     """Starts an app, ending an earlier start of it, and waits until its results are there.
 
     Where the phone does not offer its developer services, its developer image is mounted first.
-
-    Args:
-        command: The way to the phone.
-        app: Its bundle id.
-        arguments: For the app.
-        run_id: That its announcement names.
-        timeout_s: How long it may take.
-
-    Raises:
-        DeviceError: The phone refuses to start it, or went away.
-        Interrupted: The run was asked to stop; the app is ended.
     """
     try:
         return _launch(command, app, arguments, run_id, timeout_s)
@@ -75,11 +64,7 @@ def launch(
 
 
 def prepare(command: PhoneCommand) -> None:
-    """Makes a phone offer its developer services.
-
-    Raises:
-        DeviceError: Developer Mode is off, or the image cannot be mounted.
-    """
+    """Makes a phone offer its developer services."""
     answer = command.ask(["amfi", "developer-mode-status"])
     if not answer.ok:
         raise explained(answer, command, "asking for its Developer Mode")
@@ -170,12 +155,7 @@ def _folder(command: PhoneCommand, app: str) -> str | None:
 
 
 def parse_processes(listed: str, folder: str | None) -> list[int]:
-    """The processes whose program is in an app's folder.
-
-    Args:
-        listed: What `list-processes` prints.
-        folder: Of the app; None gives no process.
-    """
+    """The processes whose program is in an app's folder."""
     try:
         processes = json.loads(listed)
     except ValueError:
@@ -195,11 +175,7 @@ def _public(path: str | None) -> str:
 
 
 def require_words(arguments: Sequence[str], name: str) -> None:
-    """Raises unless every argument is `key=value`.
-
-    Raises:
-        DeviceError: One is not.
-    """
+    """Raises unless every argument is `key=value`."""
     for word in arguments:
         if "=" not in word:
             raise DeviceError(f"an app takes options key=value, not {word!r}", place=name)

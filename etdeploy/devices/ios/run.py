@@ -81,11 +81,7 @@ class IosRun:
             shutil.copytree(Path(folder) / Path(OUTPUTS).name, to, dirs_exist_ok=True)
 
     def _pull_results(self, start_id: str, *, announced: bool) -> IosAppResults | None:
-        """The results of this start; None where the app left none.
-
-        Raises:
-            DeviceError: The app said that they are there, and they cannot be used.
-        """
+        """The results of this start; None where the app left none."""
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "results.json"
             if not self._apps.pull(self._app.id, RESULTS, copy):

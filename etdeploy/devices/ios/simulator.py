@@ -45,11 +45,7 @@ _CLOCK_S = 2.0
 
 
 def open_simulator(udid: str | None) -> SimulatorDevice:
-    """The simulator with a UDID, or the one that runs.
-
-    Raises:
-        DeviceError: There is none, it does not run, or several do and none is named.
-    """
+    """The simulator with a UDID, or the one that runs."""
     place = f"ios:simulator:{udid}" if udid else "ios:simulator"
     if process.which("xcrun") is None:
         raise DeviceError(
@@ -305,11 +301,7 @@ def _system(runtime: str) -> str:
 
 
 def unpacked(archive: Path, folder: Path, place: str) -> Path:
-    """The .app of an .ipa, unpacked into a folder with its files' modes.
-
-    Raises:
-        DeviceError: It is no such archive.
-    """
+    """The .app of an .ipa, unpacked into a folder with its files' modes."""
     try:
         with zipfile.ZipFile(archive) as file:
             for member in file.infolist():
@@ -330,11 +322,7 @@ def unpacked(archive: Path, folder: Path, place: str) -> Path:
 
 
 def simctl(words: Sequence[str], place: str, doing: str) -> str:
-    """What simctl prints.
-
-    Raises:
-        DeviceError: It fails.
-    """
+    """What simctl prints."""
     outcome = process.run(process.Request(command_line(*words), timeout_s=REQUEST_S))
     if not outcome.ok:
         raise failure(outcome.stderr, place, doing)

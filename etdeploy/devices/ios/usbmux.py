@@ -49,11 +49,7 @@ def socket_address() -> str:
 
 
 def attached() -> list[Attached] | None:
-    """Every attached phone, once, preferring its cable; None where no usbmuxd runs.
-
-    Raises:
-        MuxError: What listens there does not answer like usbmuxd.
-    """
+    """Every attached phone, once, preferring its cable; None where no usbmuxd runs."""
     try:
         with _connected() as connection:
             answer = _asked(connection, {"MessageType": "ListDevices"})
@@ -65,11 +61,7 @@ def attached() -> list[Attached] | None:
 
 
 def parse_devices(answer: dict[str, Any]) -> list[Attached]:
-    """The phones in an answer to ListDevices.
-
-    Raises:
-        MuxError: It is no such answer.
-    """
+    """The phones in an answer to ListDevices."""
     try:
         found = [
             Attached(dashed(str(p["SerialNumber"])), str(p["ConnectionType"]))

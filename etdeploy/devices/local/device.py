@@ -233,11 +233,7 @@ def open_host(folder: Path) -> LocalDevice:
 
 
 def open_qemu(folder: Path, sysroot: Path = _SYSROOT) -> LocalDevice:
-    """linux-aarch64 under qemu's user mode.
-
-    Raises:
-        DeviceError: qemu is not installed.
-    """
+    """linux-aarch64 under qemu's user mode."""
     program = platforms.find_emulator("aarch64")
     if program is None:
         raise DeviceError(
@@ -307,15 +303,7 @@ class LocalTalk:
 
 @contextmanager
 def talking(request: process.Request, outcome: Ended) -> Iterator[LocalTalk]:
-    """Starts a process to talk with, and ends it with the block.
-
-    Args:
-        request: The process.
-        outcome: As LocalTalk takes it.
-
-    Raises:
-        OSError: It cannot be started.
-    """
+    """Starts a process to talk with, and ends it with the block."""
     with process.talking(request) as conversation:
         yield LocalTalk(conversation, outcome)
 

@@ -42,12 +42,7 @@ class LocalStore:
         return self.root / "runs" / run_id
 
     def push(self, bundle: Bundle, progress: Progress) -> PushReport:
-        """Copies and verifies what is missing, and lays out the bundle's folder.
-
-        Raises:
-            DeviceError: A source is gone or has changed, or nothing can be written.
-            OSError: The disk is full; the error names the file.
-        """
+        """Copies and verifies what is missing, and lays out the bundle's folder."""
         started = time.monotonic()
         check_bundle(bundle)
         self._remove_stale_runs()
@@ -179,15 +174,7 @@ _POLL_S = 0.02
 
 
 def end_leftovers(root: Path) -> tuple[Leftover, ...]:
-    """Ends them, and returns them; none where there is no /proc.
-
-    Args:
-        root: The folder of all bundles and runs; the caller holds the device's lock, so none of
-            its runs is active.
-
-    Raises:
-        DeviceError: One cannot be ended.
-    """
+    """Ends them, and returns them; none where there is no /proc."""
     root = root.resolve()
     ended: list[Leftover] = []
     # A process may start another one between the look and its end.

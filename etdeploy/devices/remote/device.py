@@ -74,12 +74,7 @@ _LAYING_OUT = "laying out the bundle"
 
 
 def push_bundle(shell: RemoteShell, bundle: Bundle, progress: Progress) -> PushReport:
-    """Copies every file of the bundle that the device does not have.
-
-    Raises:
-        DeviceError: There is no room, the device went away, or a file arrived changed.
-        Interrupted: The run was asked to stop.
-    """
+    """Copies every file of the bundle that the device does not have."""
     started = time.monotonic()
     check_bundle(bundle)
     limit = store.limit_bytes()
@@ -260,11 +255,7 @@ def hold_command(place: DevicePaths, token: str) -> str:
 
 @contextlib.contextmanager
 def opened_session(shell: RemoteShell) -> Iterator[Session]:
-    """A shell with a new folder for this push alone; the folder is released when the block ends.
-
-    Raises:
-        DeviceError: The device went away, or cannot make it.
-    """
+    """A shell with a new folder for this push alone; the folder is released when the block ends."""
     token = secrets.token_hex(8)
     doing = "checking what it has"
     with shell.held(hold_command(shell.place, token), doing) as holder:

@@ -43,14 +43,7 @@ def refused(shell: RemoteShell, file: BundleFile, said: str) -> DeviceError:
 
 
 def changed(shell: RemoteShell, file: BundleFile, arrived: str, kept: bool = False) -> DeviceError:
-    """What arrived has another digest than the source; reads the source again.
-
-    Args:
-        shell: The connection.
-        file: What was sent.
-        arrived: The digest there, of the file or of a part of it.
-        kept: Whether the next push finds what arrived, and looks which parts are damaged.
-    """
+    """What arrived has another digest than the source; reads the source again."""
     try:
         if sha256_file(Path(file.source)) != file.sha256:
             return source_changed(file)

@@ -236,17 +236,6 @@ def start_command(
     for the end of the connection, which it sees at its input, and then ends the group: nothing else
     would if etdeploy was killed. `.watch` has its process id. How often the system killed a process
     for want of memory is counted before and after, where it tells.
-
-    Args:
-        folder: The run's.
-        argv: The program with its arguments.
-        variables: For its environment.
-        limit_s: After so many seconds the device ends the group by itself: a network that is gone
-            without a word does not end the connection there for hours.
-        sampling: How the device's state is read meanwhile.
-        end: If given, the program's stdout is printed, followed by this at the end of a line.
-        ending: A command that runs before the device ends the group by itself, as it does when the
-            connection ends: for what is not in the group.
     """
     stdout = "" if end else ">.stdout "
     return "\n".join(
@@ -278,14 +267,6 @@ def talk_command(
 
     The shell that hands over its input waits for the end of the connection, and ends the group
     then: also one whose program has ended.
-
-    Args:
-        folder: The run's.
-        argv: The program with its arguments.
-        variables: For its environment.
-        limit_s: After so many seconds the device ends the group by itself.
-        end: Follows the program's stdout, at the end of a line.
-        marker: Begins the last line.
     """
     return "\n".join(
         (
@@ -336,11 +317,7 @@ def parse_exit_code(output: str) -> int | None:
 
 
 def require_exit_code(output: str, device: str) -> int:
-    """The same.
-
-    Raises:
-        DeviceError: The device did not start the program; it may have said why.
-    """
+    """The same."""
     exit_code = parse_exit_code(output)
     if exit_code is None:
         raise DeviceError(

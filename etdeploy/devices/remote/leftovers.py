@@ -23,9 +23,6 @@ def end_leftovers(shell: RemoteShell) -> tuple[Leftover, ...]:
     """Ends them, and returns them.
 
     A run from another computer whose connection is still open is not a leftover.
-
-    Raises:
-        DeviceError: Such a run is active, a leftover cannot be ended, or the device went away.
     """
     found = _find(shell)
     for leftover in found:

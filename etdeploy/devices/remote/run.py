@@ -34,17 +34,7 @@ _LOST_S = 60
 def opened_run(
     shell: RemoteShell, bundle: Bundle, run_id: str, sampling: StateSampling
 ) -> Iterator[RemoteRun]:
-    """A new folder for one run of a bundle that was pushed; it is removed when the block ends.
-
-    Args:
-        shell: The connection.
-        bundle: What runs.
-        run_id: Names the folder.
-        sampling: How the device's state is read meanwhile.
-
-    Raises:
-        DeviceError: The device went away, or cannot make it.
-    """
+    """A new folder for one run of a bundle that was pushed; it is removed when the block ends."""
     folder = shell.place.run(check_run_id(run_id))
     digest = bundle_digest(bundle)
     shell.require(layout.run_command(shell.place, run_id, digest), "making the run's folder")
@@ -106,15 +96,7 @@ class RemoteRun:
         heard: OutputReader | None = None,
         ending: str = ":",
     ) -> RunOutcome:
-        """Runs any command in the run's folder, as `run` does the bundle's.
-
-        Args:
-            argv: The command, without placeholders.
-            variables: For its environment.
-            timeout_s: As for `run`.
-            heard: Takes its stdout as it comes; None for a file.
-            ending: A command for the device's shell, where the connection ends before the other.
-        """
+        """Runs any command in the run's folder, as `run` does the bundle's."""
         limit_s = math.ceil(timeout_s) + _LOST_S
         end = heard.end if heard else ""
         command = layout.start_command(
@@ -222,11 +204,7 @@ class OutputReader:
         return "".join(f"{line}\n" for line in self._lines)
 
     def take(self, line: str) -> None:
-        """The next line of the shell's output.
-
-        Raises:
-            SilentError: The time is up.
-        """
+        """The next line of the shell's output."""
         if self._ended:
             return
         if time.monotonic() > self._deadline:
@@ -308,17 +286,7 @@ class RemoteTalk:
 def talking(
     shell: RemoteShell, folder: str, argv: Sequence[str], variables: Mapping[str, str]
 ) -> Iterator[RemoteTalk]:
-    """Starts a program in a run's folder to talk with, and ends it with the block.
-
-    Args:
-        shell: The connection to the device.
-        folder: The run's.
-        argv: The program with its arguments.
-        variables: For its environment.
-
-    Raises:
-        DeviceError: The device went away.
-    """
+    """Starts a program in a run's folder to talk with, and ends it with the block."""
     end, marker = (f"etdeploy-{secrets.token_hex(8)}" for _ in range(2))
     command = layout.talk_command(folder, argv, variables, _LIMIT_S, end, marker)
     with shell.held(command, "starting the program") as held:

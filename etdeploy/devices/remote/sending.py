@@ -98,21 +98,7 @@ class Sending:
         note: str = "",
         on_bytes: Callable[[int], None] = _ignore,
     ) -> None:
-        """Sends the file, or a part of it.
-
-        Args:
-            target: Its path there.
-            part: The only part to send.
-            there_bytes: What is there of the file already.
-            note: Follows the file's name where progress is shown.
-            on_bytes: Told how many bytes have gone so far.
-
-        Raises:
-            OSError: The source cannot be read.
-            RefusedError: The device cannot write it.
-            DeviceError: The device went away.
-            Interrupted: The run was asked to stop.
-        """
+        """Sends the file, or a part of it."""
         start, size = (part.start, part.size) if part else (0, None)
         text = f"pushing {self.file.path}"
 
@@ -125,12 +111,7 @@ class Sending:
         self.shell.send(Path(self.file.source), target, text, told, start, size)
 
     def begin_verifying(self, script: str, kept: bool) -> Begun:
-        """Begins a script that prints the file's digest at its end.
-
-        Args:
-            script: Ends with `layout.CHANGED` when it is another than it should be.
-            kept: Whether the next push finds what arrived.
-        """
+        """Begins a script that prints the file's digest at its end."""
 
         def done(result: ShellResult) -> None:
             if result.exit_code == layout.CHANGED:
@@ -172,14 +153,7 @@ class Sending:
 
 
 def send_whole(sending: Sending) -> Sent:
-    """Sends a file in one go; it is verified and kept while what follows is sent.
-
-    Raises:
-        OSError: The source cannot be read.
-        RefusedError: The device cannot write it.
-        DeviceError: It arrived changed, or the device went away.
-        Interrupted: The run was asked to stop.
-    """
+    """Sends a file in one go; it is verified and kept while what follows is sent."""
     file = sending.file
     arrived = f"{sending.folder}/{file.sha256}"
     sending.transfer(arrived)
@@ -206,19 +180,7 @@ def is_large(file: BundleFile) -> bool:
 
 
 def send_large(sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
-    """Sends a large file, or what is missing of it.
-
-    Args:
-        sending: The file.
-        was_begun: Whether an interrupted push sent some of it.
-        may_resume: Whether the device has room for a part more than the file.
-
-    Raises:
-        OSError: The source cannot be read.
-        RefusedError: The device cannot write it; nothing of it is kept.
-        DeviceError: It arrived changed, or the device went away.
-        Interrupted: The run was asked to stop.
-    """
+    """Sends a large file, or what is missing of it."""
     try:
         there = _taken(sending, may_resume) if was_begun else ()
         if not sending.can_hash:

@@ -77,17 +77,7 @@ class Running(Protocol):
     """A command that a device's shell has begun."""
 
     def finish(self, doing: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
-        """Waits for its end.
-
-        Args:
-            doing: What goes on, in the message of an error.
-            on_line: Called with each line that it prints, as soon as it is there.
-
-        Raises:
-            SilentError: It printed nothing for as long as it may.
-            DeviceError: The device went away.
-            Interrupted: The run was asked to stop.
-        """
+        """Waits for its end."""
         ...
 
     def close(self) -> None:
@@ -111,19 +101,11 @@ class Held(Protocol):
         ...
 
     def line(self, doing: str, idle_s: float) -> str | None:
-        """The next line without its end, as soon as it is there; None at the end of all.
-
-        Raises:
-            SilentError: It printed none for that long.
-        """
+        """The next line without its end, as soon as it is there; None at the end of all."""
         ...
 
     def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
-        """What it prints up to a line with a marker and an exit code.
-
-        Raises:
-            DeviceError: It, or the connection, ended before that.
-        """
+        """What it prints up to a line with a marker and an exit code."""
         ...
 
 
@@ -152,13 +134,7 @@ class RemoteShell(Protocol):
         ...
 
     def shell(self, command: str, doing: str, idle_s: float | None = None) -> ShellResult:
-        """Runs a command; its stdout and stderr come as one.
-
-        Args:
-            command: For `sh`.
-            doing: What it is for.
-            idle_s: How long it may be silent.
-        """
+        """Runs a command; its stdout and stderr come as one."""
         ...
 
     def require(self, command: str, doing: str, idle_s: float | None = None) -> str:
@@ -193,20 +169,7 @@ class RemoteShell(Protocol):
         start: int = 0,
         size: int | None = None,
     ) -> None:
-        """Sends a file or a range of it, which is written there as it comes.
-
-        Args:
-            source: The file here.
-            target: Its absolute path there; what is there is replaced.
-            doing: What it is for.
-            on_bytes: Told how many bytes have gone so far.
-            start: Where the range begins.
-            size: Of the range in bytes; None for all that follows.
-
-        Raises:
-            OSError: The source cannot be read.
-            RefusedError: The device cannot write it.
-        """
+        """Sends a file or a range of it, which is written there as it comes."""
         ...
 
     def content(self, source: str, doing: str) -> Iterator[bytes]:
@@ -301,15 +264,7 @@ class Session:
         *,
         after_success: bool = False,
     ) -> Begun:
-        """Has a script run after those before it; returns at once.
-
-        Args:
-            script: For `sh`; what is said to it comes at its descriptor 3.
-            doing: What it is for.
-            done: Takes the result, in the order in which scripts were begun; may raise.
-            idle_s: How long it may be silent.
-            after_success: Does nothing, with the same exit code, if the one before failed.
-        """
+        """Has a script run after those before it; returns at once."""
         begun = self._last = Begun(doing, done, idle_s)
         if len(script) > _LONGEST:
             return self._run_apart(script, begun)

@@ -34,12 +34,6 @@ def limit_bytes() -> int | None:
 
     8 GB hold a few large language models, or some hundred programs for vision, and leave most of
     a phone of 64 GB to its user.
-
-    Returns:
-        None for no limit: `0` or `none`.
-
-    Raises:
-        UsageError: The variable is not a size.
     """
     return size_limit(LIMIT_VARIABLE, _LIMIT_BYTES)
 
@@ -125,13 +119,7 @@ def parse_uses(output: str) -> StoreUses:
 
 
 def excess_bytes(survey: Survey, bundle: Bundle, limit: int | None) -> int:
-    """How much has to go before a bundle is pushed; 0 or less when nothing has to.
-
-    Args:
-        survey: What the device has.
-        bundle: What is to be pushed.
-        limit: The bytes that the store may hold; None for no limit.
-    """
+    """How much has to go before a bundle is pushed; 0 or less when nothing has to."""
     sizes = _sizes(survey)
     needed = needed_bytes((f for f in by_content(bundle) if f.sha256 not in sizes), survey)
     used = sum(sizes.values()) + sum(survey.partial.values())
@@ -152,13 +140,6 @@ def removal(
 
     Nothing of the bundle itself or of another that is in use is removed, even if the store then
     exceeds its limit.
-
-    Args:
-        survey: What the device has.
-        uses: Who uses it.
-        bundle: What is to be pushed.
-        digest: Of that bundle.
-        limit: The bytes that the store may hold; None for no limit.
     """
     sizes, excess = _sizes(survey), excess_bytes(survey, bundle, limit)
     kept = {f.sha256 for f in bundle.files} | uses.live

@@ -50,14 +50,7 @@ class Channel:
         self.output = b""
 
     def begin(self, idle_s: float) -> None:
-        """Waits for the script's own output; may be left out, and is done by the first `read`.
-
-        Raises:
-            SshError: The connection failed.
-            ForeignError: The script did not run.
-            TimeoutError: There was no answer for that long.
-            Interrupted: The run was asked to stop.
-        """
+        """Waits for the script's own output; may be left out, and is done by the first `read`."""
         said = b""
         while self._mark and self._mark not in said:
             part = self._receive(idle_s)
@@ -111,11 +104,7 @@ class Channel:
         return result
 
     def exit_code(self) -> int:
-        """The script's exit code, after its output has ended.
-
-        Raises:
-            SshError: The connection failed.
-        """
+        """The script's exit code, after its output has ended."""
         try:
             code = self._conversation.ended(_END_S)
         except TimeoutError as error:
@@ -125,11 +114,7 @@ class Channel:
         return code
 
     def failure(self) -> SshError:
-        """Why the channel ended before the script did.
-
-        Raises:
-            Interrupted: The run was asked to stop, which ends channels too.
-        """
+        """Why the channel ended before the script did."""
         if self._heed_stop:
             cancel.checkpoint()
         return self._connection.failure(self._conversation)
@@ -147,11 +132,6 @@ class Channel:
 
         What it printed is in `output` then. Raises what `begin` does, TimeoutError where neither
         the input nor the output moved for that long.
-
-        Args:
-            file: Its input.
-            start: Where in the file it began to read.
-            idle_s: How long nothing may move.
         """
         output = bytearray()
         moved, before = time.monotonic(), start
@@ -190,18 +170,7 @@ def begun(
     *,
     heed_stop: bool = True,
 ) -> Iterator[Channel]:
-    """Starts a script with the board's sh; the end of the block ends its input.
-
-    Args:
-        connection: To the board.
-        script: For sh.
-        stdin: A file for its input; else a pipe, which stays open as long as the block.
-        heed_stop: Whether a stop request ends each wait.
-
-    Raises:
-        SshError: The board cannot be reached.
-        FileNotFoundError: ssh is not installed.
-    """
+    """Starts a script with the board's sh; the end of the block ends its input."""
     mark = f"etdeploy-{secrets.token_hex(8)}"
     with connection.channel(f"echo {mark}\n{script}", stdin, heed_stop=heed_stop) as conversation:
         yield Channel(connection, conversation, mark, heed_stop)

@@ -62,17 +62,7 @@ class Connection:
     def channel(
         self, script: str, stdin: IO[bytes] | None = None, *, heed_stop: bool = True
     ) -> Iterator[InteractiveProcess]:
-        """Runs a script with the board's sh; the end of the block ends its input.
-
-        Args:
-            script: For sh; it leads a process group of its own.
-            stdin: A file for its input; else a pipe, which stays open as long as the block.
-            heed_stop: Whether a stop request ends the attempt to connect.
-
-        Raises:
-            SshError: The board cannot be reached.
-            FileNotFoundError: ssh is not installed.
-        """
+        """Runs a script with the board's sh; the end of the block ends its input."""
         socket = self._connected(heed_stop)
         is_long = stdin is None and len(encoded(script)) > LONGEST
         command = as_input() if is_long else as_argument(script)
@@ -228,11 +218,7 @@ def by_hand(address: Address, *command: str) -> str:
 
 
 def effective(address: Address) -> Mapping[str, str]:
-    """What ssh makes of its configuration for this board: hostname, port, user and the like.
-
-    Raises:
-        FileNotFoundError: ssh is not installed.
-    """
+    """What ssh makes of its configuration for this board: hostname, port, user and the like."""
     argv = ("ssh", *config_words(), "-G", *_words(address))
     outcome = process.run(process.Request(argv, env=ENVIRONMENT, timeout_s=_CONNECT_S))
     return dict(re.findall(r"^(\w+) (.*)$", outcome.stdout, re.MULTILINE))
@@ -274,11 +260,7 @@ _TRY = """try() (
 
 
 def place_command(folder: str | None) -> str:
-    """Prints what is wrong with the folder, its path, and a folder that could be used instead.
-
-    Args:
-        folder: The one that the user named; None for a folder in the user's home.
-    """
+    """Prints what is wrong with the folder, its path, and a folder that could be used instead."""
     base = quote(folder) if folder else _USUAL
     return (
         f"{_TRY}b={base}\n"
@@ -299,11 +281,7 @@ def room_command(folder: str | None) -> str:
 
 
 def place_of(output: str, address: Address) -> DevicePaths:
-    """The folder in the output of `place_command`.
-
-    Raises:
-        DeviceError: It cannot be used.
-    """
+    """The folder in the output of `place_command`."""
     state, base, *rest = [*output.splitlines(), "", ""]
     if state == "ok" and base.startswith("/") and ":" not in base:
         return DevicePaths(base)
@@ -390,11 +368,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Reads what follows `ssh:`.
-
-    Raises:
-        UsageError: It has another form.
-    """
+    """Reads what follows `ssh:`."""
     match = _FORM.fullmatch(text)
     if match is None or not 0 < int(match["port"] or 1) < 65536:
         raise _malformed(text)

@@ -84,11 +84,7 @@ class SshDevice(RemoteDevice):
 
 
 def open_ssh(spec: DeviceSpec) -> SshDevice:
-    """The board that `ssh:[USER@]HOST[:PORT][:/FOLDER]` names.
-
-    Raises:
-        UsageError: It has another form.
-    """
+    """The board that `ssh:[USER@]HOST[:PORT][:/FOLDER]` names."""
     return SshDevice(SshShell(parse_address(spec.serial or "")))
 
 
@@ -177,9 +173,6 @@ class BoardInfo:
         A runner needs at most the version of the C library that it is linked with, so a board with
         an older one gets the runner that brings its own; so does one with another C library, or
         whose own programs are 32-bit.
-
-        Args:
-            built_with: Version of glibc on the machine that builds; None where it has none.
         """
         plain = (
             self.is_64_bit
@@ -191,12 +184,7 @@ class BoardInfo:
         return f"linux-{self.architecture}" + ("" if plain else "-portable")
 
     def facts(self, name: str, target: str) -> DeviceFacts:
-        """The facts for records.
-
-        Args:
-            name: The board's name for the user.
-            target: As `target` gave it.
-        """
+        """The facts for records."""
         release = self._lines("uname")[2:4]
         return DeviceFacts(
             name=name,

@@ -23,13 +23,7 @@ def not_installed(address: Address) -> DeviceError:
 
 
 def explained(error: SshError, address: Address, doing: str) -> DeviceError:
-    """An error of the connection, with what usually causes it and what to do.
-
-    Args:
-        error: With what ssh said.
-        address: The board.
-        doing: What etdeploy was doing: "reading its facts".
-    """
+    """An error of the connection, with what usually causes it and what to do."""
     said = str(error)
     for words, explain in _KNOWN:
         if re.search(words, said):

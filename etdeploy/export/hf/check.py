@@ -82,12 +82,7 @@ def context_note(spec: ExportSpec) -> str | None:
 
 
 def checkpoint_refusals(folder: Path, context: int) -> Iterator[ConfigProblem]:
-    """What keeps a checkpoint from being exported; each may hold only if those before do not.
-
-    Args:
-        folder: With the checkpoint.
-        context: Positions that the recipe asks for.
-    """
+    """What keeps a checkpoint from being exported; each may hold only if those before do not."""
     if folder.is_file():  # a recipe names a folder, or a file in GGUF
         yield gguf_refusal(str(folder.parent), folder.name)
         return

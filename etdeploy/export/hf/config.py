@@ -75,13 +75,7 @@ def pipeline_refusal(place: str) -> ConfigProblem:
 
 
 def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iterator[ConfigProblem]:
-    """What keeps a model from being exported, as far as its configuration tells.
-
-    Args:
-        config: Of `config.json`.
-        place: The folder or the id.
-        context: Positions that the recipe asks for.
-    """
+    """What keeps a model from being exported, as far as its configuration tells."""
     if not config.get("model_type") and "auto_map" not in config:
         yield ConfigProblem(
             f"{CONFIG} names no model_type, so the kind of model is unknown", AGAIN, place=place

@@ -84,12 +84,7 @@ def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is not JSON, or no object.
-    """
+    """The object in a JSON file."""
     content = json.loads(path.read_bytes())
     if not isinstance(content, dict):
         raise ValueError("it holds no JSON object")

@@ -70,12 +70,7 @@ class Excerpt:
 
 
 def no_tokenizer(text: NamedText, why: str) -> ConfigProblem:
-    """The refusal of a text for which there is no tokenizer.
-
-    Args:
-        text: The text.
-        why: A clause about the model.
-    """
+    """The refusal of a text for which there is no tokenizer."""
     key = ".".join(text.key)
     return ConfigProblem(
         f"{text.path.name} cannot be split into tokens: {why}",

@@ -58,12 +58,7 @@ def weights_refusal(folder: Path) -> ConfigProblem | None:
 
 
 def no_weights(names: list[str], place: str) -> ConfigProblem:
-    """The refusal of a folder or repository without safetensors that can be loaded.
-
-    Args:
-        names: Of the files that are there.
-        place: The folder, or the repository's id.
-    """
+    """The refusal of a folder or repository without safetensors that can be loaded."""
     if PIPELINE in names and CONFIG not in names:
         return pipeline_refusal(place)
     foreign = foreign_refusal(names, place)
@@ -87,12 +82,7 @@ def no_weights(names: list[str], place: str) -> ConfigProblem:
 
 
 def foreign_refusal(names: list[str], place: str) -> ConfigProblem | None:
-    """The refusal of an adapter or of GGUF, which come without what transformers saves.
-
-    Args:
-        names: Of the files that are there.
-        place: The folder, or the repository's id.
-    """
+    """The refusal of an adapter or of GGUF, which come without what transformers saves."""
     if any(name.startswith("adapter_model.") or name == "adapter_config.json" for name in names):
         return ConfigProblem(
             "these are the weights of an adapter, without those of the model that it changes",
@@ -140,12 +130,7 @@ def _conversion(names: list[str], place: str) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights.
-
-    Raises:
-        OSError: The index cannot be read.
-        ValueError: It is not an index, or names a file elsewhere.
-    """
+    """The files that hold the weights."""
     index = folder / WEIGHTS_INDEX
     if (folder / WEIGHTS).is_file() or not index.is_file():
         return [folder / WEIGHTS]
@@ -160,12 +145,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor in a file.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is not whole, or no safetensors.
-    """
+    """The shape of each tensor in a file."""
     shapes = {}
     end = 0
     header, data_bytes = _header(path)

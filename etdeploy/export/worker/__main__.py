@@ -18,12 +18,7 @@ from etdeploy.export.worker.loading.user_code import run_user_files
 
 
 def main(arguments: list[str], preloaded: Collection[str] = ()) -> int:
-    """Runs the export; a failure is described in `failure.json` beside the spec.
-
-    Args:
-        arguments: The path of the spec, and the folder to fill.
-        preloaded: Names of modules that were imported ahead; empty in a process of its own.
-    """
+    """Runs the export; a failure is described in `failure.json` beside the spec."""
     spec_path, folder = Path(arguments[0]), Path(arguments[1])
     # Warnings of the libraries are not about the user's recipe; they belong in the log.
     warnings.simplefilter("default")

@@ -258,12 +258,7 @@ _IN_PASS = re.compile(r"An error occurred when running the '(\w+)' pass")
 
 
 def lowering_meaning(text: str, meanings: Meanings = ()) -> Meaning | None:
-    """What an exception means that a traced model raised while it was made into a program.
-
-    Args:
-        text: The exception's.
-        meanings: Those that the backend knows, which come first.
-    """
+    """What an exception means that a traced model raised while it was made into a program."""
     for pattern, meaning in (*meanings, *_LOWERING):
         if found := pattern.search(text):
             tensor = found[1] if pattern.groups else None
@@ -294,12 +289,7 @@ _AS_PYTHON = "Call the module with the same inputs in Python, without etdeploy, 
 
 
 def user_remedy(error: BaseException, kind: FailureKind) -> str | None:
-    """What to do about an exception that the user's own code ended with.
-
-    Args:
-        error: The exception.
-        kind: The step that failed.
-    """
+    """What to do about an exception that the user's own code ended with."""
     text = str(error)
     if isinstance(error, FileNotFoundError):
         return _file_remedy(error)
@@ -361,12 +351,7 @@ _KERNEL = re.compile(r"failed at instruction \S+ in operator (\w+::\w+)")
 
 
 def runtime_refusal(text: str, logged: str = "") -> str | None:
-    """Why the runtime did not load or run a program, as a clause, if the program is to blame.
-
-    Args:
-        text: Of the exception.
-        logged: What it printed meanwhile, which says more.
-    """
+    """Why the runtime did not load or run a program, as a clause, if the program is to blame."""
     # Written as `error: 0x:1` and as `error 0x12`.
     found = re.search(r"error:? 0x:?([0-9a-f]+)", text)
     known = _OF_THE_PROGRAM.get(int(found[1], 16)) if found else None

@@ -45,6 +45,7 @@ from etdeploy.export.worker.rewrites.gain import dropped, not_made, refused, tol
 from etdeploy.export.worker.rewrites.images.channels_last import inputs_by_pixel, order_notes
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers, recurrence_notes
+from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
 from etdeploy.export.worker.tracing.tensors import (
     Values,
@@ -54,7 +55,7 @@ from etdeploy.export.worker.tracing.tensors import (
     losses,
     run_eagerly,
 )
-from etdeploy.export.worker.tracing.trace import in_either_mode, trace, use_known_operators
+from etdeploy.export.worker.tracing.trace import trace, use_known_operators
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 from etdeploy.program.quality import OutputLoss
 
@@ -115,20 +116,7 @@ Sized = tuple[tuple[SizedCall, ...], tuple[Values, ...]]
 
 
 def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> ModelSources:
-    """Fills the program folder, except for `program.json`.
-
-    Args:
-        spec: What is to be exported.
-        folder: The empty folder.
-        tell: Called for each step.
-        recorder: Knows what has been read so far.
-
-    Returns:
-        The files that the model was made from.
-
-    Raises:
-        WorkerError: The export cannot continue.
-    """
+    """Fills the program folder, except for `program.json`."""
     steps = Steps(tell)
     if spec.exported:
         _import_executorch(steps)  # the file may hold operators that ExecuTorch registers
@@ -151,11 +139,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> M
 def _that_runs(
     spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder
 ) -> tuple[Lowered, str | None]:
-    """The program, written and tried; a second one in ExecuTorch's own way if the first fails.
-
-    Raises:
-        WorkerError: It is not made, does not load, or does not run, either way.
-    """
+    """The program, written and tried; a second one in ExecuTorch's own way if the first fails."""
     problem = None
     try:
         lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)

@@ -105,15 +105,7 @@ class Lowered:
 
 
 def write_program(spec: ExportSpec, folder: Path, lowered: Lowered) -> Lowered:
-    """Writes the program, and its ETRecord where the spec says so.
-
-    Returns:
-        The same, with what storing equal weights once has saved.
-
-    Raises:
-        WorkerError: ExecuTorch cannot write it.
-        OSError: The disk is full.
-    """
+    """Writes the program, and its ETRecord where the spec says so."""
     with (
         explaining("writing the program failed:", lowered.graphs, spared=OSError),
         (folder / PROGRAM_FILE).open("wb") as stream,
@@ -161,15 +153,7 @@ def provenance_of(
     written: Mapping[str, MethodValues],
     retraced: str | None,
 ) -> Provenance:
-    """How the program in the folder was made; files and times are not known here.
-
-    Args:
-        spec: What was exported.
-        folder: Holds the program.
-        lowered: The program.
-        written: The values of its methods.
-        retraced: A sentence where torch.export's other mode was used.
-    """
+    """How the program in the folder was made; files and times are not known here."""
     made = Provenance(
         source=spec.source,
         backend=spec.backend,
@@ -262,9 +246,6 @@ def output_quantization(
     PT2E quantises layout operators like `view` on their own, so that even behind those the last
     node is a dequantisation. Dynamic quantisation computes its scale as it runs: such an output
     has none here.
-
-    Returns:
-        An entry for each of the user's outputs, in order; None for one that is not quantised.
     """
     nodes = {node.name: node for node in traced.graph.nodes}
     return tuple(

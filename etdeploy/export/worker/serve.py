@@ -37,14 +37,7 @@ Worker = Callable[[list[str], Collection[str]], int]
 
 
 def serve(worker: Worker, before: Collection[str], needs: str, descriptor: str) -> int:
-    """Serves until the socket ends; returns only in a fork, with the exit code of its export.
-
-    Args:
-        worker: What each fork does.
-        before: Names of the modules that every worker has when the user's code runs.
-        needs: JSON: pairs of backend and quantisation scheme.
-        descriptor: The number of the socket's file descriptor.
-    """
+    """Serves until the socket ends; returns only in a fork, with the exit code of its export."""
     control = socket.socket(fileno=int(descriptor))
     control.set_inheritable(False)
     server = Server(control, _preloaded(before, needs), worker)
@@ -73,11 +66,7 @@ def _preloaded(before: Collection[str], needs: str) -> Preloaded | str:
 
 
 def _require_one_thread() -> None:
-    """A fork takes only the calling thread along, and locks that another one holds stay locked.
-
-    Raises:
-        UnfitError: Other threads run.
-    """
+    """A fork takes only the calling thread along, and locks that another one holds stay locked."""
     import torch
 
     if torch.cuda.is_initialized():
@@ -266,16 +255,7 @@ class Preloaded:
 
 
 def preload(before: Collection[str], needs: Iterable[tuple[str | None, str | None]]) -> Preloaded:
-    """Imports what exports need.
-
-    Args:
-        before: Names of the modules that every worker has when the user's code runs.
-        needs: Backends with quantisation schemes.
-
-    Raises:
-        UnfitError: What was imported is not an installed package.
-        ImportError: PyTorch or ExecuTorch cannot be imported.
-    """
+    """Imports what exports need."""
     for name in _ALWAYS:
         importlib.import_module(name)
     for backend, scheme in sorted({(b or "", s or "") for b, s in needs}):

@@ -133,11 +133,7 @@ def check_certificate(tls: Tls) -> str | None:
 
 
 def revoked_serials(crl: Path) -> frozenset[int]:
-    """Serial numbers of the certificates that an authority's list names.
-
-    Raises:
-        UsageError: The file cannot be read or is not such a list.
-    """
+    """Serial numbers of the certificates that an authority's list names."""
     from cryptography import x509
 
     try:

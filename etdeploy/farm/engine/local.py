@@ -86,9 +86,6 @@ class LocalEngine:
         """The devices that are plugged in, each once.
 
         A device under way is not asked anything.
-
-        Raises:
-            UsageError: The environment variables of the adb server do not hold an address.
         """
         with self._looking:
             if self._offers is None or time.monotonic() - self._offers[0] > _FRESH_S:
@@ -97,11 +94,7 @@ class LocalEngine:
             return self._offers[1]
 
     def start(self, order: Order) -> None:
-        """Begins an attempt in a thread and a process of its own.
-
-        Raises:
-            ValueError: The visit is under way already.
-        """
+        """Begins an attempt in a thread and a process of its own."""
         if order.visit in self._running:
             raise ValueError(f"the visit {order.visit} is under way")
         running = _Running(order, cancel.Flag(self._above))
@@ -219,11 +212,7 @@ class LocalEngine:
 
     @contextmanager
     def _cores(self, offer: Offer, progress: Progress) -> Iterator[Callable[[], None]]:
-        """Waits for this host's processors; gives what lets go of them.
-
-        Raises:
-            Interrupted: It was stopped while waiting.
-        """
+        """Waits for this host's processors; gives what lets go of them."""
         measures = offer.capabilities.shares_cores
         progress("waiting for this host's processors")
         with ExitStack() as stack:

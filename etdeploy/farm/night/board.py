@@ -114,12 +114,7 @@ class RunState:
         self._around(state.visit)[order.offer.identity] += 1
 
     def end(self, ending: AttemptResult, now_s: float) -> AttemptEffect:
-        """An attempt ended; of one visit, the first that was measured counts.
-
-        Args:
-            ending: Of an attempt of one of the night's visits, perhaps not the one that runs.
-            now_s: Seconds of the night.
-        """
+        """An attempt ended; of one visit, the first that was measured counts."""
         order = self._release(ending)
         state = self.states[ending.visit]
         if state.result:  # an earlier attempt was given up for lost too soon, and counts
@@ -322,21 +317,13 @@ class Parcels:
         self.pending: set[Pair] = set()
 
     def make_now(self, wanted: Mapping[str, Sequence[Offer]]) -> None:
-        """Makes what is wanted, and waits for it.
-
-        Raises:
-            EtdeployError: Nothing can be made.
-        """
+        """Makes what is wanted, and waits for it."""
         wanted = self.missing(wanted)
         if wanted:
             self.take(Made(_pairs(wanted), self._prepare(wanted)))
 
     def begin(self, wanted: Mapping[str, Sequence[Offer]]) -> list[str]:
-        """Begins to make what is wanted and missing, if nothing else is being made.
-
-        Returns:
-            Names of devices that it is made for.
-        """
+        """Begins to make what is wanted and missing, if nothing else is being made."""
         wanted = {} if self.pending else self.missing(wanted)
         if wanted:
             pairs = _pairs(wanted)

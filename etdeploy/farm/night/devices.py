@@ -161,15 +161,7 @@ class Devices:
         loses_others: Callable[[str, str], bool],
         busy_hosts: Collection[str],
     ) -> None:
-        """An attempt failed: recovers the device, or sets it or its host aside.
-
-        Args:
-            seen: What failed.
-            row: All that failed on the device since it last succeeded, this included.
-            succeeds_elsewhere: Whether a recipe succeeded on another device than this.
-            loses_others: Whether other devices fail during a recipe that succeeded nowhere.
-            busy_hosts: Hosts that measure on a device now.
-        """
+        """An attempt failed: recovers the device, or sets it or its host aside."""
         if seen.trouble is Trouble.HOST:
             self._host_failed(seen)
             return
@@ -214,13 +206,7 @@ class Devices:
         self._climb(offer, steps)
 
     def care(self, needed: Collection[str], busy: Collection[str], hosts: Collection[str]) -> None:
-        """Recovers devices that are there with a problem for a while, if a visit needs them.
-
-        Args:
-            needed: Identities of devices that visits wait for.
-            busy: Identities of devices that are being measured.
-            hosts: Those that measure on a device now.
-        """
+        """Recovers devices that are there with a problem for a while, if a visit needs them."""
         now_s = self._clock.seconds()
         for identity, offer in self.offers.items():
             if not offer.problem:

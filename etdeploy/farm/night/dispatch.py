@@ -37,10 +37,6 @@ def present(offers: Iterable[Offer], holders: Mapping[str, str]) -> Present:
 
     The host that first offered it keeps it while it offers it without a problem, so that two hosts
     with the same phone do not take turns; the other is there in case.
-
-    Args:
-        offers: In the engine's order.
-        holders: The host that had each device until now, by identity.
     """
     found: dict[str, list[Offer]] = {}
     for offer in offers:
@@ -62,15 +58,7 @@ def barred(
     quarantined: Collection[QuarantinedLike],
     aside: Mapping[str, str],
 ) -> dict[str, Barred]:
-    """Why devices cannot be used, by identity; those that can are not in it.
-
-    Args:
-        offers: That are there now, each device once.
-        seen: Every device of this night as it was offered last, and when.
-        reservations: Those that hold.
-        quarantined: Devices that were set aside.
-        aside: Why this night has set devices aside, by identity: the shelf may not have noted it.
-    """
+    """Why devices cannot be used, by identity; those that can are not in it."""
     found = {}
     for identity, (last, at) in seen.items():
         offer = offers.get(identity)
@@ -285,13 +273,7 @@ def waiting(situation: DispatchState) -> Iterator[VisitState]:
 
 
 def missed_because(state: VisitState, situation: DispatchState, over: str) -> str:
-    """Why a visit was not measured.
-
-    Args:
-        state: Of the visit.
-        situation: At the end.
-        over: Why nothing else can begin: `the window closed`.
-    """
+    """Why a visit was not measured."""
     visit = state.visit
     devices = visit.among if visit.device is None else (visit.device,)
     why = [f"{each} {situation.barred[each].text}" for each in devices if each in situation.barred]

@@ -30,14 +30,6 @@ def steps_after(
     Where the ladder begins depends on the failures in a row: at reconnect after the first one, at
     reboot after the last one before the device is set aside. Nothing reboots the coordinator's or
     a worker's own computer.
-
-    Args:
-        offer: The device.
-        failures: How many of its attempts failed in a row.
-        quarantine_after: With so many, it is set aside instead.
-        taken: How often each step was taken on it in this night.
-        host_is_busy: Whether its host measures on another device, which a restart of adb would
-            disconnect.
     """
     if offer.capabilities.is_here or offer.capabilities.shares_cores:
         return ()
@@ -126,15 +118,7 @@ def waits_for(
     patience_s: float,
     until: datetime | None,
 ) -> str:
-    """For which devices the night waits, why, and how long, in a line.
-
-    Args:
-        devices: Their identities; none if no device matches at all.
-        barred: Why they cannot be used.
-        name: What people call a device.
-        patience_s: How long it waits without a window.
-        until: When the window closes; None without one.
-    """
+    """For which devices the night waits, why, and how long, in a line."""
     same: dict[str, list[str]] = {}
     for each in devices:
         same.setdefault(barred[each].text, []).append(name(each))

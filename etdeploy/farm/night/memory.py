@@ -118,9 +118,6 @@ def claimed(spool: Path, farm: str) -> Iterator[CoordinatorProcess]:
     """Holds a farm on this machine; yields what others are told of this process.
 
     It has the token of who had the lock before, and has ended therefore: so it goes on at once.
-
-    Raises:
-        TakenError: A process on this machine has it.
     """
     with if_free(_lock(spool)) as free:
         other = _noted(spool)

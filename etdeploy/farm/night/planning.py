@@ -30,13 +30,7 @@ class Gained:
 
 
 def gained(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) -> Gained:
-    """Compares a new plan with what the night has.
-
-    Args:
-        night: Its id, which the ids of new visits begin with.
-        known: Its visits.
-        planned: As they would be planned for all devices that were ever there.
-    """
+    """Compares a new plan with what the night has."""
     have = list(known)
     missing = Counter(_key(visit) for visit in planned)
     missing.subtract(Counter(_key(state.visit) for state in have))
@@ -60,13 +54,7 @@ def gained(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) ->
 def unsatisfied_visits(
     night: str, known: Iterable[VisitState], unsatisfied: Iterable[UnsatisfiedLike]
 ) -> list[tuple[Visit, str]]:
-    """A visit, with the reason why it is missed, for each part of the matrix without a device.
-
-    Args:
-        night: Its id, which the ids of new visits begin with.
-        known: Its visits; a reason that one of them has already is left out.
-        unsatisfied: Recipes, groups and reasons.
-    """
+    """A visit, with the reason why it is missed, for each part of the matrix without a device."""
     have = list(known)
     reasons = {(state.visit.recipe, state.visit.group, state.reason) for state in have}
     number = max((_number(state.visit.id) for state in have), default=0)

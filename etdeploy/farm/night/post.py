@@ -79,30 +79,16 @@ class Post:
         self._began = True
 
     def begin(self, settle: Callable[[Connection], None] | None) -> None:
-        """From now on others are told that the coordinator lives, and the spool is brought in.
-
-        Args:
-            settle: Done once in the database, when this has the farm there; None for nothing.
-        """
+        """From now on others are told that the coordinator lives, and the spool is brought in."""
         self._settle = settle
         self._began = True
 
     def read(self, action: Callable[[Store], R], wait_s: float) -> R:
-        """Asks the database.
-
-        Raises:
-            TimeoutError: It does not answer.
-            StoreError: It cannot be used.
-        """
+        """Asks the database."""
         return self._aside.do(lambda: self._with_store(action), wait_s)
 
     def bring_in(self, wait_s: float) -> None:
-        """Writes what is in the spool into the database, in its order.
-
-        Raises:
-            TimeoutError: It does not answer.
-            StoreError: It cannot be used; what is not written stays.
-        """
+        """Writes what is in the spool into the database, in its order."""
         if self._spool and not self._spool.is_empty:
             self._aside.do(self._replay, wait_s)
 
@@ -120,24 +106,12 @@ class Post:
                 return
 
     def note(self, event: Event) -> None:
-        """Writes an event to the spool.
-
-        Raises:
-            BuildError: The disk is full.
-        """
+        """Writes an event to the spool."""
         with self._lock:
             self._put(event)
 
     def send(self, event: Event) -> KeptVisit | None:
-        """Writes an event to the database, or to the spool.
-
-        Returns:
-            The visit that it is about, as the database has it; None where that is not known.
-
-        Raises:
-            TakenError: Another coordinator has the farm, and only that may do this.
-            BuildError: The database is down, and the disk of the spool is full.
-        """
+        """Writes an event to the database, or to the spool."""
         fence = self._fence if isinstance(event, Began | Planned) else None
         if fence and self._taken:
             raise self._taken
@@ -320,12 +294,7 @@ class Aside:
         self._thread.start()
 
     def do(self, action: Callable[[], R], wait_s: float) -> R:
-        """Does something in the thread, and returns what it gives.
-
-        Raises:
-            TimeoutError: It has not ended after so long; it goes on, and may still have an effect.
-            Exception: What the action raised.
-        """
+        """Does something in the thread, and returns what it gives."""
         task = _Task(action)
         self._queue.put(task)
         if not task.done.wait(wait_s):
@@ -385,12 +354,7 @@ class Spool:
         return found
 
     def add(self, *lines: str) -> None:
-        """Adds lines, all or none, and waits for the disk.
-
-        Raises:
-            BuildError: The disk is full.
-            OSError: The file cannot be written.
-        """
+        """Adds lines, all or none, and waits for the disk."""
         data = "".join(f"{line}\n" for line in lines).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -207,9 +207,5 @@ _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="
 
 
 def event_of(line: str) -> Event:
-    """Reads an event.
-
-    Raises:
-        pydantic.ValidationError: It is none of this release's.
-    """
+    """Reads an event."""
     return _EVENTS.validate_json(line)

@@ -119,14 +119,7 @@ def text_of(ending: AttemptResult) -> str:
 def stop_reason(
     failures: Sequence[AttemptTrouble], succeeded: bool, sound: Collection[str], rules: Rules
 ) -> str | None:
-    """Why a recipe is stopped for the night; None where it is not.
-
-    Args:
-        failures: All of the recipe's, the earliest first.
-        succeeded: Whether it was measured on any device in this night.
-        sound: Identities of devices on which another recipe was measured in this night.
-        rules: Those of the night.
-    """
+    """Why a recipe is stopped for the night; None where it is not."""
     own = _of_recipe(failures, sound)
     if succeeded or len(own) < rules.stop_after:
         return None
@@ -174,15 +167,7 @@ def set_aside_reason(
     loses_others: Callable[[str, str], bool],
     rules: Rules,
 ) -> str | None:
-    """Why a device is set aside; None where it is not.
-
-    Args:
-        row: What failed there since it last succeeded, the earliest first.
-        succeeds_elsewhere: Whether a recipe succeeded in this night on another device than this.
-        loses_others: Whether another device than this failed during a recipe, too, which succeeded
-            nowhere: then this one is not to blame.
-        rules: Those of the night.
-    """
+    """Why a device is set aside; None where it is not."""
     for trouble, needed in (
         (Trouble.DISK, _SURE_AFTER),
         (Trouble.UNAUTHORISED, _SURE_AFTER),
@@ -237,10 +222,6 @@ def variance_reason(own: Sequence[float], others: Sequence[float]) -> str | None
     the spreads on all other devices. Both are needed: quiet devices differ by four times between
     1 and 4 %, and a noisy recipe is so everywhere. With less than four spreads elsewhere, nothing
     is said.
-
-    Args:
-        own: `spread` of each recipe on this device.
-        others: The same of all recipes on all other devices.
     """
     if not own or len(others) < _LEAST_OTHERS:
         return None

@@ -39,12 +39,7 @@ class DatabaseConnection:
         self._store: Store | None = None
 
     def store(self) -> Store:
-        """The database, opened if it is not.
-
-        Raises:
-            StoreError: It cannot be used.
-            BuildError: Its disk is full.
-        """
+        """The database, opened if it is not."""
         from etdeploy.history.store.store import open_store
 
         if self._store is None:
@@ -60,22 +55,7 @@ class DatabaseConnection:
 def write(
     store: Store, event: Event, tell: Callable[[str], None], fence: Fence | None = None
 ) -> KeptVisit | None:
-    """Writes an event; one that is there changes nothing.
-
-    Args:
-        store: The database.
-        event: What happened.
-        tell: Is told what is odd.
-        fence: For what only the farm's coordinator may do; None where it was done already.
-
-    Returns:
-        The visit that it is about, as it is now; None where there is none.
-
-    Raises:
-        TakenError: Another coordinator has the farm.
-        StoreError: The database cannot be used.
-        BuildError: Its disk is full.
-    """
+    """Writes an event; one that is there changes nothing."""
     record = _record_of(event.ending, tell) if isinstance(event, AttemptEnded) else None
     with store.transaction(writes=True) as connection:
         if fence:
@@ -148,22 +128,14 @@ class Fence:
         self.farm, self.mine = farm, mine
 
     def take(self, connection: Connection, *, anew: bool = True) -> None:
-        """Takes the farm; or, if it was this process's before, says that this still lives.
-
-        Raises:
-            TakenError: Another coordinator has it.
-        """
+        """Takes the farm; or, if it was this process's before, says that this still lives."""
         from etdeploy.history.store import nights
 
         if other := nights.take(connection, self.farm, self.mine, anew=anew):
             raise taken(self.farm, other)
 
     def require(self, connection: Connection) -> None:
-        """Makes sure that nobody took it, until the transaction ends.
-
-        Raises:
-            TakenError: Somebody did.
-        """
+        """Makes sure that nobody took it, until the transaction ends."""
         from etdeploy.history.store import nights
 
         other = nights.holder(connection, self.farm)
@@ -192,12 +164,6 @@ def abandon_others(connection: Connection, farm: str, going_on: str, at: str) ->
     """Ends all nights of a farm that nobody goes on with, and returns them.
 
     What such a night did not measure was missed.
-
-    Args:
-        connection: In a transaction that writes, of the farm's coordinator.
-        farm: Its name.
-        going_on: The id of the night that is not ended.
-        at: The time, in UTC, ISO 8601.
     """
     from etdeploy.history.store import nights
 

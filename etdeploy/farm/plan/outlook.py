@@ -189,13 +189,6 @@ def look_up_classes(
     """Looks up what each recipe needs for each class of its devices, and what speaks against it.
 
     Just what a night looks up and refuses before it makes anything.
-
-    Args:
-        wanted: The devices of each recipe, by its label.
-        recipes: By label.
-        workspace: The cache.
-        output: The folder for results.
-        apps: Apps that are built already, by label.
     """
     classes = classes_of(wanted)
     members = [
@@ -351,13 +344,7 @@ def _seconds(record: Mapping[str, Any] | None) -> float:
 
 
 def lasts(recipe: str, devices: Sequence[str], earlier: Earlier) -> Lasts:
-    """How long one visit takes.
-
-    Args:
-        recipe: A label.
-        devices: Identities that it may be on.
-        earlier: Of all pairs.
-    """
+    """How long one visit takes."""
     own = [s for device in devices for s in earlier.get((recipe, device), ())]
     if own:
         return Lasts(

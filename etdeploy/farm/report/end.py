@@ -122,17 +122,7 @@ def notify(
     sleep: Callable[[float], None] = time.sleep,
     context: ssl.SSLContext | None = None,
 ) -> list[str]:
-    """Tells everyone who wants to know.
-
-    Args:
-        report: The night.
-        wanted: Who, and when.
-        sleep: Waits between attempts.
-        context: Which certificates of servers are believed; by default the system's.
-
-    Returns:
-        Who could not be told and why, in a sentence each. No URL is in it: it may be a secret.
-    """
+    """Tells everyone who wants to know."""
     body = json.dumps(summary_of(report)).encode()
     return [trouble for each in wanted for trouble in _told(each, report, body, sleep, context)]
 
@@ -188,9 +178,6 @@ def _post_in_time(url: str, body: bytes, context: ssl.SSLContext | None) -> tupl
     """The same as `_post`, which has a time limit for each step only.
 
     Neither the look-up of a name nor a server that answers letter by letter ends it.
-
-    Raises:
-        Interrupted: It was stopped.
     """
     told: list[tuple[str, bool]] = []
     thread = threading.Thread(target=lambda: told.append(_post(url, body, context)), daemon=True)

@@ -38,16 +38,7 @@ def report_of(
     trends: Sequence[Trend] = (),
     labels: Mapping[str, str] | None = None,
 ) -> NightReport:
-    """A night's report.
-
-    Args:
-        night: Which.
-        states: Of its visits.
-        verdicts: As `judge_night` gives them.
-        quarantined: Why devices are set aside, by identity.
-        trends: Of the verdicts' series.
-        labels: Devices as a person tells them apart, by identity.
-    """
+    """A night's report."""
     names = dict(labels or {}) | {each.identity: each.device for each in verdicts}
     failed = [s for s in states if s.standing is Standing.FAILED or _wrong(s)]
     missed = [state for state in states if state.standing is Standing.MISSED]
@@ -65,11 +56,7 @@ def report_of(
 
 
 def trends_of(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, ...]:
-    """The trend of each verdict's series: of the number that is worse, else of the first one.
-
-    Raises:
-        StoreError: The history cannot be read.
-    """
+    """The trend of each verdict's series: of the number that is worse, else of the first one."""
     from etdeploy.history.model import trend_of
     from etdeploy.history.store.store import Filter
 
@@ -125,12 +112,7 @@ def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[Fai
 
 
 def _failure(state: VisitState, of_recipe: AttemptFailure | None) -> AttemptFailure:
-    """Why a visit was not measured, or not well.
-
-    Args:
-        state: Of the visit.
-        of_recipe: Of another visit of its recipe, for one that was given up with that.
-    """
+    """Why a visit was not measured, or not well."""
     if state.standing is Standing.MISSED:
         return AttemptFailure(kind=MISSED, exit_code=0, message=state.reason or "nobody said why")
     told = [ending.failure for ending in state.attempts if ending.failure]

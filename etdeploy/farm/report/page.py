@@ -39,12 +39,7 @@ _MOST_PLOTS = 24
 
 
 def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Page:
-    """The page of a night.
-
-    Args:
-        report: The night.
-        links: Other pages, as titles and relative addresses.
-    """
+    """The page of a night."""
     sections = (
         PageSection("verdicts", "Verdicts", tuple(_verdicts(report))),
         PageSection("failures", "Failures", tuple(map(_cause, report.failures))),

@@ -75,11 +75,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def board(self) -> Dashboard:
-        """What is shown: some seconds old, or as old as it takes to make another one.
-
-        Raises:
-            EtdeployError: The last attempt to make one failed.
-        """
+        """What is shown: some seconds old, or as old as it takes to make another one."""
         age_s, making = self.make()
         if making:
             making.join(_PATIENCE_S if age_s < _OLD_S else None)

@@ -71,16 +71,7 @@ def info_of(night: KeptNight) -> NightInfo:
 def nights_of(
     place: HistoryLocation, farm: str | None = None, limit: int = _MOST_NIGHTS
 ) -> list[NightInfo]:
-    """The latest nights, the latest first; none where there is no history yet.
-
-    Args:
-        place: The history.
-        farm: Only of this farm; None for all.
-        limit: At most so many.
-
-    Raises:
-        StoreError: It cannot be read.
-    """
+    """The latest nights, the latest first; none where there is no history yet."""
     from etdeploy.history.store import nights
     from etdeploy.history.store.store import open_store
 

@@ -43,14 +43,7 @@ class Around:
 def status_of(
     night: NightInfo | None, states: Sequence[VisitState], now: datetime, around: Around
 ) -> Status:
-    """The night as it stands.
-
-    Args:
-        night: Which; None where there was none yet.
-        states: Of its visits.
-        now: In UTC.
-        around: What else is known.
-    """
+    """The night as it stands."""
     standing = Counter(state.standing for state in states)
     took = _durations(states)
     over = night is not None and night.finished_at is not None

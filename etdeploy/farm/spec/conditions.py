@@ -39,11 +39,7 @@ class ConditionError(ValueError):
 
 
 def group_of(written: Group) -> DeviceGroup:
-    """The group with its conditions.
-
-    Raises:
-        ConditionError: One of them cannot be read, or there is none.
-    """
+    """The group with its conditions."""
     found: list[Condition] = []
     for key, value in written.model_dump(exclude={"take"}, exclude_none=True).items():
         found += conditions_of(key, str(value))
@@ -53,15 +49,7 @@ def group_of(written: Group) -> DeviceGroup:
 
 
 def conditions_of(key: str, text: str) -> list[Condition]:
-    """What a key asks for: several where a value has a comma, or a name before a comparison.
-
-    Args:
-        key: As in farm.yaml.
-        text: `SM8650`, `Pixel*`, `>=14`, `Android >=13, <16`.
-
-    Raises:
-        ConditionError: A part is empty, or cannot be compared.
-    """
+    """What a key asks for: several where a value has a comma, or a name before a comparison."""
     fact = _MEMORY if key == "memory" else key
     parts = text.split(",") if fact in _COMPARABLE else [text]
     return [condition for part in parts for condition in _conditions(key, fact, part.strip())]

@@ -366,14 +366,7 @@ def read_pools(
     alone: bool,
     findings: Findings,
 ) -> dict[str, tuple[str, ...]]:
-    """The pools of this machine's devices; those that groups name and no list finds are one, too.
-
-    Args:
-        written: By name.
-        groups: That may ask for one.
-        alone: Whether no other host can have pools.
-        findings: Gets what is wrong.
-    """
+    """The pools of this machine's devices, also those that groups name and no list finds."""
     for name, devices in written.items():
         require_name(("pools", name), findings)
         for number, device in enumerate(devices):

@@ -290,12 +290,7 @@ _SHOWN = 3
 
 
 def results_problem(folder: Path, farm: Path) -> str | None:
-    """Why a folder cannot be that of a farm's results; None if it can.
-
-    Args:
-        folder: Absolute; it need not exist.
-        farm: The folder of farm.yaml.
-    """
+    """Why a folder cannot be that of a farm's results; None if it can."""
     if farm.resolve().is_relative_to(folder.resolve()):
         return "is or contains the folder of this file"
     try:

@@ -99,11 +99,7 @@ def judge_night(
 
 
 def note(store: Store, verdicts: Sequence[PairVerdict]) -> None:
-    """Notes in the history what was found, as `etdeploy check` does; for `last-good`.
-
-    Raises:
-        StoreError: The history cannot be written.
-    """
+    """Notes in the history what was found, as `etdeploy check` does; for `last-good`."""
     for verdict in verdicts:
         if verdict.kind in (VerdictKind.NOT_JUDGED, VerdictKind.SUSPECTED):
             continue
@@ -165,11 +161,7 @@ def _label(store: Store, series: str) -> str:
 
 
 def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> PairHistory:
-    """The night with those before it that it is judged by.
-
-    Raises:
-        UsageError: The baseline is the branch main, and there is none.
-    """
+    """The night with those before it that it is judged by."""
     against = _AGAINST[farm.baseline]
     every = past = _before(store, farm, night, fit=True)
     if not all(entry.fit for entry in night.entries):
@@ -295,10 +287,6 @@ def discoveries(chances: Sequence[float], false_share: float = FALSE_SHARE) -> l
     dependent, as pairs are that share a recipe or a device. A single one needs a chance of at most
     `false_share`; of 200, one that is alone needs 1/200 of that, and each of ten that are worse
     together 10/200: a commit that slows down a recipe everywhere is found as easily as on one.
-
-    Args:
-        chances: That an unchanged pair is as far away, from 0 to 1.
-        false_share: The expected share of false ones among those found.
     """
     ordered = sorted(chances)
     found = [x for i, x in enumerate(ordered, 1) if x <= i * false_share / len(ordered)]
@@ -307,11 +295,6 @@ def discoveries(chances: Sequence[float], false_share: float = FALSE_SHARE) -> l
 
 
 def sure(at_once: Sequence[float], twice: Sequence[float]) -> list[bool]:
-    """Which of many pairs have regressed, by this night alone or by the last two.
-
-    Args:
-        at_once: The chance that an unchanged pair's night is as bad as this one.
-        twice: The chance that the mean of two unchanged nights is as bad as that of the last two.
-    """
+    """Which of many pairs have regressed, by this night alone or by the last two."""
     found = zip(discoveries(at_once), discoveries(twice), strict=True)
     return [one or two for one, two in found]

@@ -45,9 +45,6 @@ def by_night(entries: Sequence[HistoryEntry]) -> list[Night]:
 
     A night ends before a pause of six hours, or 18 hours after it began: a device that is measured
     all day has several.
-
-    Args:
-        entries: Of one series, the earliest first.
     """
     nights: list[list[HistoryEntry]] = []
     for entry in entries:
@@ -161,14 +158,7 @@ def _twice(
 def twice_of(
     last: Deviation | None, this: Deviation | None, metric: str, max_slowdown_percent: float
 ) -> float:
-    """The chance that the mean of two unchanged nights is as bad; 1 where not both are worse.
-
-    Args:
-        last: How far the last night is from those before both.
-        this: How far this night is from the same.
-        metric: The number's name.
-        max_slowdown_percent: How much worse it may be.
-    """
+    """The chance that the mean of two unchanged nights is as bad; 1 where not both are worse."""
     if last is None or this is None:
         return 1.0
     if not all(each.worse(metric, max_slowdown_percent) for each in (last, this)):
@@ -177,13 +167,7 @@ def twice_of(
 
 
 def finding_of(look: Look, max_slowdown_percent: float, *, discovered: bool) -> NightFinding:
-    """What is found of a number, once all pairs were looked at.
-
-    Args:
-        look: The number alone.
-        max_slowdown_percent: How much worse it may be.
-        discovered: Whether it stands out among all pairs, in this night or in the last two.
-    """
+    """What is found of a number, once all pairs were looked at."""
     if look.distance is None:
         have = "has" if look.nights == 1 else "have"
         nights = count(look.nights, "earlier night")

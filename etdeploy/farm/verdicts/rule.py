@@ -82,15 +82,7 @@ class Deviation:
 
 
 def distance(values: Sequence[float], nights: Sequence[Sequence[float]]) -> Deviation | None:
-    """How far a night is from earlier ones.
-
-    Args:
-        values: Of the night's repeats, positive; at least one.
-        nights: The same of each earlier night, the earliest first.
-
-    Returns:
-        None with fewer than `MIN_NIGHTS` earlier nights.
-    """
+    """How far a night is from earlier ones."""
     if len(nights) < MIN_NIGHTS:
         return None
     all_levels = [middle(night) for night in nights]
@@ -136,12 +128,6 @@ def chance_of(reaches: float, nights: int, *, exact: bool = False) -> float:
 
     The distance in units of a median absolute deviation is distributed nearly as Student's, with
     so many degrees of freedom that both have the same bounds at 95 %.
-
-    Args:
-        reaches: The distance, in units of the distance that 95 of 100 unchanged nights stay below.
-        nights: How many the spread is estimated from.
-        exact: Whether the earlier nights agree exactly, as sizes do: then the least spread decides,
-            which is not estimated.
     """
     if exact:
         return NormalDist().cdf(-reaches * _NORMAL)
@@ -154,9 +140,6 @@ def chance_of_mean(nights: Sequence[Deviation]) -> float:
 
     The product of their chances would be too small: they are judged by the same level and spread,
     and where these are too low by chance, all are far above.
-
-    Args:
-        nights: Their distances from the same earlier nights; at least one.
     """
     count = min(each.nights for each in nights)
     of_level = variance_of_median(count)

@@ -53,19 +53,7 @@ def attempt(
     progress: Progress = silent,
     idle: Callable[[], None] = lambda: None,
 ) -> AttemptResult:
-    """Measures a parcel on a device of this host, once.
-
-    Args:
-        order: What is asked for.
-        parcel_folder: Where the parcel is on this host.
-        output: The folder that gets a folder for this run.
-        progress: Called for each part of it.
-        idle: Called once, when this host's processors have nothing to do for it any more: it waits
-            for the device, or the device works.
-
-    Returns:
-        What became of it. An error is part of that, whatever it is.
-    """
+    """Measures a parcel on a device of this host, once."""
     began = time.monotonic()
     cache = Workspace.default().root
     try:
@@ -236,22 +224,7 @@ def wait_until_open(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits until every gate is open.
-
-    Args:
-        gates: What the device has to be.
-        read: Asks it for its state.
-        left_s: For at most so long.
-        progress: Told what is waited for.
-        waiting: Called once if there is a wait.
-        clock: In seconds, from any moment on.
-        sleep: Sleeps so many seconds.
-
-    Raises:
-        GateError: One is still closed.
-        DeviceError: The device went away.
-        Interrupted: The attempt was stopped.
-    """
+    """Waits until every gate is open."""
     if gates.battery_percent is gates.temperature_celsius is gates.free_bytes is None:
         return
     until = clock() + left_s

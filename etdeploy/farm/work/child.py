@@ -58,17 +58,7 @@ def run_attempt(
     progress: Progress = silent,
     idle: Callable[[], None] = lambda: None,
 ) -> AttemptResult:
-    """Does an attempt in a child process, and says how it ended, whatever happens to the child.
-
-    Args:
-        order: What is asked for.
-        parcel_folder: Where the parcel is on this host.
-        output: The folder that gets a folder for this run.
-        limit_s: After so long the child is ended.
-        cancelled: Raised to end the attempt, perhaps by another thread.
-        progress: Called for each part of it.
-        idle: Called once, when this host's processors have nothing to do for it any more.
-    """
+    """Does an attempt in a child process, and says how it ended, whatever happens to the child."""
     began = time.monotonic()
     task = ChildTask(order=order, parcel_folder=str(parcel_folder), output=str(output.absolute()))
     heard = _Heard(progress, idle)
@@ -127,13 +117,7 @@ class _Heard:
 
 
 def _followed(task: ChildTask, limit_s: float, heard: _Heard) -> AttemptResult | None:
-    """Follows a child to its end; None if it did not say how it ended.
-
-    Raises:
-        TimeoutError: It took too long, and was ended.
-        Interrupted: It was cancelled, and was ended.
-        OSError: It cannot be started.
-    """
+    """Follows a child to its end; None if it did not say how it ended."""
     deadline = time.monotonic() + limit_s
     kills = oom_kills()
     # Its own output must come at once, and no variable of the user's may change what it imports.

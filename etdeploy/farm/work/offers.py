@@ -198,10 +198,6 @@ def one_each(offers: Sequence[Offer], kept: Mapping[str, str]) -> tuple[Offer, .
 
     Of several names of one device, one that can be used; the one that was chosen before, or that of
     a cable before an address on the network.
-
-    Args:
-        offers: All names.
-        kept: The name that was chosen before, by identity.
     """
     best: dict[str, Offer] = {}
     pools: dict[str, tuple[str, ...]] = {}
@@ -236,11 +232,7 @@ def _presumed(name: str, host: str) -> str:
 
 
 def require_same(device: Device, offer: Offer) -> None:
-    """Raises unless the device behind an offer's name is the one that was offered.
-
-    Raises:
-        DeviceError: It is another one, or cannot be reached.
-    """
+    """Raises unless the device behind an offer's name is the one that was offered."""
     identity, planned = identity_of(device, offer.host), offer.locked or offer.identity
     if identity != planned:
         raise DeviceError(

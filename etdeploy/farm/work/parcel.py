@@ -72,19 +72,6 @@ def pack(
     """The parcel of what the steps before a measurement made; made once, and taken from the cache.
 
     While the workspace is `in_use`, nobody removes it.
-
-    Args:
-        prepared: What is measured.
-        label: Of the recipe.
-        soc: That the program was compiled for; None where any will do.
-        revision: Of the recipe's folder.
-        workspace: The cache.
-        app: Whether an app runs the program; then its archive is part of the bundle.
-
-    Raises:
-        OSError: A file is missing, or the disk is full.
-        BuildError: One changed meanwhile.
-        ValueError: The bundle has a path that leads out of it.
     """
     contents = _of_program(prepared.program_folder, workspace)
     bundle = _add_bundle(prepared.bundle, contents)
@@ -116,16 +103,7 @@ def pack(
 
 
 def open_parcel(folder: Path, parcel: Parcel | None = None) -> PreparedMeasurement:
-    """What a parcel's folder holds, ready to measure with.
-
-    Args:
-        folder: On this host.
-        parcel: What has to be in it; what the folder itself says, by default.
-
-    Raises:
-        BuildError: A file is missing, damaged, leads out of the folder, or cannot be read.
-        Interrupted: The run was asked to stop.
-    """
+    """What a parcel's folder holds, ready to measure with."""
     try:
         parcel = parcel or Parcel.load(folder / PARCEL_FILE)
         verify(folder, parcel.files)
@@ -152,15 +130,7 @@ def open_parcel(folder: Path, parcel: Parcel | None = None) -> PreparedMeasureme
 
 
 def verify(folder: Path, files: Mapping[str, str]) -> None:
-    """Compares every file with its digest; what is untouched since is not read again.
-
-    Args:
-        folder: Of a parcel.
-        files: SHA-256 by relative path.
-
-    Raises:
-        BuildError: A file is missing or damaged, or its path leads out of the folder.
-    """
+    """Compares every file with its digest; what is untouched since is not read again."""
     known = _known_stamps(folder)
     stamps: dict[str, list[int]] = {}
     for name, sha256 in files.items():
@@ -352,12 +322,7 @@ TIME_LIMIT = "time limit"
 
 
 def failure_of(error: BaseException, cache: Path) -> AttemptFailure:
-    """An error as a value.
-
-    Args:
-        error: Of etdeploy, of a full disk, or any other, which is a bug.
-        cache: The cache folder, for what to do about a full disk.
-    """
+    """An error as a value."""
     if isinstance(error, EtdeployError):
         message = f"{error.message}\nlog: {error.log}" if error.log else error.message
         return AttemptFailure(

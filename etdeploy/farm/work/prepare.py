@@ -161,16 +161,7 @@ def member_of(
     workspace: Workspace,
     archive: Path | None = None,
 ) -> Member:
-    """A recipe for the class of an offered device, which need not be connected here.
-
-    Args:
-        label: Of the recipe.
-        loaded: The recipe.
-        offer: A device of the class.
-        output: The folder for run records.
-        workspace: The cache.
-        archive: The app for devices that run apps only; None to build one.
-    """
+    """A recipe for the class of an offered device, which need not be connected here."""
     device = StandIn(offer)
     pair = RecipeDevicePair(label, device.name)
     app = AppWish(archive) if DeviceClass.of(offer).needs_app else None

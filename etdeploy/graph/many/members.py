@@ -52,16 +52,7 @@ def _distinct(loaded: LoadedRecipe, recipes: Sequence[LoadedRecipe]) -> str:
 
 
 def served(some: Sequence[RecipeDevicePair], everyone: Sequence[RecipeDevicePair]) -> str:
-    """Whom a task serves, in few words.
-
-    Args:
-        some: The jobs that need the task.
-        everyone: All jobs of the graph.
-
-    Returns:
-        `all`; recipes, where the task is for all of their devices or there is one device; devices,
-        where there is one recipe; else pairs. What is too long ends with a number.
-    """
+    """Whom a task serves, in few words."""
     if len(some) == len(everyone) > 1:
         return "all"
     names = []

@@ -33,17 +33,7 @@ def run_steps(
 def run_tasks(
     tasks: Sequence[Task], goals: Sequence[str], run: Run, *, keep_going: bool = False
 ) -> TaskRunResult:
-    """Runs the goals and all tasks that they need; failures are part of the result.
-
-    Args:
-        tasks: The whole graph.
-        goals: Names of the tasks to run.
-        run: What they share.
-        keep_going: Whether a failure stops only what needs the failed task.
-
-    Raises:
-        StepError: The engine failed: a bug.
-    """
+    """Runs the goals and all tasks that they need; failures are part of the result."""
     chosen = with_needs(tasks, goals)
     # A task may wait in its thread for the device or the cores, and of each job one task can run.
     threads = max(2, len({task.job for task in chosen}))

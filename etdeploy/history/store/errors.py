@@ -65,12 +65,7 @@ def is_refused(error: EtdeployError) -> bool:
 
 @contextmanager
 def explained(place: HistoryLocation) -> Iterator[None]:
-    """Turns a database's errors in the block into one for the user.
-
-    Raises:
-        StoreError: The history cannot be used.
-        BuildError: Its disk is full.
-    """
+    """Turns a database's errors in the block into one for the user."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -162,16 +157,7 @@ WRITES = "etdeploy_writes"
 
 
 def engine_of(place: HistoryLocation, *, read_only: bool = False) -> Engine:
-    """An engine that connects when it is first used.
-
-    Args:
-        place: Where the history is. A file's folder has to exist.
-        read_only: Whether nothing is written; then a file on a read-only disk will do.
-
-    Raises:
-        ModuleNotFoundError: The driver is not installed.
-        ArgumentError: The URL is none.
-    """
+    """An engine that connects when it is first used."""
     if place.file is None:
         return _postgres_engine(str(place.url))
     file = place.file

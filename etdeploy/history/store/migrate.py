@@ -25,11 +25,7 @@ etdeploy history import runs.jsonl"""
 
 
 def revision_of(engine: Engine, place: HistoryLocation) -> str | None:
-    """The revision of the tables; None for a database that has none of them.
-
-    Raises:
-        StoreError: It belongs to something else.
-    """
+    """The revision of the tables; None for a database that has none of them."""
     with engine.connect() as connection:
         return _revision(connection, place)
 
@@ -38,10 +34,6 @@ def migrate(engine: Engine, place: HistoryLocation, scripts: Path = SCRIPTS) -> 
     """Brings the tables to the newest revision; a SQLite file is copied before.
 
     Nothing is changed if it fails.
-
-    Raises:
-        StoreError: Another etdeploy wrote them, or the database belongs to something else.
-        SQLAlchemyError: The database refuses.
     """
     if place.file is None:
         _upgrade(engine, place, scripts)
@@ -54,11 +46,7 @@ def migrate(engine: Engine, place: HistoryLocation, scripts: Path = SCRIPTS) -> 
 
 
 def require_known(revision: str | None, place: HistoryLocation, scripts: Path = SCRIPTS) -> None:
-    """Refuses tables that this release cannot bring to its own form.
-
-    Raises:
-        StoreError: The revision is not one of this release's.
-    """
+    """Refuses tables that this release cannot bring to its own form."""
     known = _known(scripts)
     if revision is None or revision in known:
         return

@@ -22,11 +22,7 @@ _CACHE_KIB = 16_000
 
 
 def writer(file: Path) -> sqlite3.Connection:
-    """A connection to a file that may be written to; it is made if it is not there.
-
-    Raises:
-        sqlite3.Error: It cannot be opened.
-    """
+    """A connection to a file that may be written to; it is made if it is not there."""
     connection = _connected(file, "mode=rwc")
     try:
         _keep_a_journal(connection)
@@ -59,11 +55,7 @@ def _keep_a_journal(connection: sqlite3.Connection) -> None:
 
 
 def reader(file: Path) -> sqlite3.Connection:
-    """A connection that only reads, also on a disk that is read-only.
-
-    Raises:
-        sqlite3.Error: It cannot be opened.
-    """
+    """A connection that only reads, also on a disk that is read-only."""
     connection = _connected(file, "mode=ro")
     try:
         connection.execute("SELECT count(*) FROM sqlite_master")

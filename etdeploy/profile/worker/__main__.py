@@ -20,11 +20,7 @@ from etdeploy.profile.worker.record import MethodRecord, UnreadableRecordError, 
 
 
 def main(arguments: list[str]) -> int:
-    """Reads the files that `request.json` names; a failure is described in `failure.json`.
-
-    Args:
-        arguments: The folder of both.
-    """
+    """Reads the files that `request.json` names; a failure is described in `failure.json`."""
     folder = Path(arguments[0])
     # Warnings of the libraries are not about the user's files; they belong in the log.
     warnings.simplefilter("default")

@@ -20,15 +20,7 @@ _CALL = "OPERATOR_CALL"
 
 
 def read_trace(etdump: Path, record: MethodRecord | None) -> Trace:
-    """All events of the inferences in a trace.
-
-    Args:
-        etdump: The trace.
-        record: Of the program that was traced.
-
-    Raises:
-        UnreadableError: The trace is damaged.
-    """
+    """All events of the inferences in a trace."""
     try:
         inspector = Inspector(etdump_path=str(etdump), etrecord=_light(record) if record else None)
     except Exception as error:  # of flatc, of json, of the Inspector's own checks

@@ -57,11 +57,7 @@ class MethodRecord:
 
 
 def read_record(path: Path, method: str) -> MethodRecord:
-    """Reads the part of an ETRecord that is about one method.
-
-    Raises:
-        UnreadableError: It is damaged, not an ETRecord, or does not have the method.
-    """
+    """Reads the part of an ETRecord that is about one method."""
     try:
         with ZipFile(path) as record:
             names = set(record.namelist())
@@ -119,9 +115,6 @@ def model_line(stack: str) -> str:
 
     Of an installed package the path begins with its name; of other files the name alone is given,
     since a profile goes wherever a record goes.
-
-    Args:
-        stack: A graph node's `stack_trace`, the innermost frame last.
     """
     for file, line in reversed(_FRAME.findall(stack)):
         installed = _INSTALLED.fullmatch(file)

@@ -228,13 +228,6 @@ def write_compilers(zig: Zig, folder: Path) -> Path:
 
     Zig caches everything that it compiles, 1 GB for a build of ExecuTorch; that cache is beside
     these programs unless ZIG_GLOBAL_CACHE_DIR names another folder.
-
-    Args:
-        zig: What they start.
-        folder: In the cache, for these programs and zig's own cache.
-
-    Returns:
-        The C++ compiler; the other programs are beside it.
     """
     driver = resource_folder("toolchains") / "zig_compiler.py"
     # Part of the programs' text, so that a compiler cache that reads it distinguishes zigs.

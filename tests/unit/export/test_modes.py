@@ -7,7 +7,7 @@ import pytest
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.tracing.trace import cured_by_other_mode, in_either_mode
+from etdeploy.export.worker.tracing.modes import cured_by_other_mode, in_either_mode
 
 # As torch 2.13 words them.
 _ALIASED = "expected compiled_fn to be GraphModule, got <class 'function'>"

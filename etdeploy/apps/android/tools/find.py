@@ -40,16 +40,7 @@ def find_tools(
     project: Path | None = None,
     aar: Path | None = None,
 ) -> Tools | tuple[Blocker, ...]:
-    """Everything, or what is absent.
-
-    Args:
-        station: This machine.
-        coordinates: Of ExecuTorch's library: `org.pytorch:executorch-android:1.5.1`; empty if the
-            project has one that was built for it.
-        compile_sdk: The API level that the app's code is compiled against.
-        project: Its local.properties may name the SDK.
-        aar: A file in place of ExecuTorch's library.
-    """
+    """Everything, or what is absent."""
     jdk = find_jdk(station)
     sdk = find_sdk(station, compile_sdk, project)
     kotlin = find_kotlin(station)
@@ -60,11 +51,7 @@ def find_tools(
 
 
 def require_tools(found: Tools | tuple[Blocker, ...]) -> Tools:
-    """The tools.
-
-    Raises:
-        BuildError: Something is absent; names all of it.
-    """
+    """The tools."""
     if isinstance(found, Tools):
         return found
     reasons = list(dict.fromkeys(blocker.why for blocker in found))
@@ -124,12 +111,7 @@ _OTHER_WAYS = (
 
 
 def find_gradle(station: Workstation, project: Path | None = None) -> Path | Blocker:
-    """The project's own wrapper, or else the one on the PATH.
-
-    Args:
-        station: This machine.
-        project: Its wrapper counts only with its jar, which no project is generated with.
-    """
+    """The project's own wrapper, or else the one on the PATH."""
     if project:
         wrapper = project / WRAPPER
         if os.access(wrapper, os.X_OK) and (project / _WRAPPER_JAR).is_file():

@@ -93,13 +93,7 @@ class Library:
 def find_libraries(
     station: Workstation, coordinates: Sequence[str], aar: Path | None = None
 ) -> tuple[tuple[Library, ...], tuple[Blocker, ...]]:
-    """The libraries of an app, and what is absent.
-
-    Args:
-        station: This machine.
-        coordinates: ExecuTorch's, `org.pytorch:executorch-android:1.5.1`; empty if it is built.
-        aar: A file in place of the one with these coordinates.
-    """
+    """The libraries of an app, and what is absent."""
     found: list[Library] = []
     absent: list[Blocker] = []
     poms: list[str] = []
@@ -122,11 +116,7 @@ def find_libraries(
 
 
 def needed(poms: Sequence[str]) -> Iterator[Artifact]:
-    """What ExecuTorch's library needs besides Android, in the versions that its poms name.
-
-    Args:
-        poms: Their text; empty for one that is not here.
-    """
+    """What ExecuTorch's library needs besides Android, in the versions that its poms name."""
     for artifact in _NEEDED:
         entry = rf"<artifactId>\s*{artifact.name}\s*</artifactId>\s*<version>\s*([\w.-]+)\s*<"
         versions = [found[1] for pom in poms if (found := re.search(entry, pom))]

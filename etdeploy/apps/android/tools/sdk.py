@@ -63,10 +63,6 @@ def find_sdk_folder(station: Workstation, project: Path | None = None) -> Path |
 
     What is named is the user's choice: if it is no folder, that is reported and no other is used
     instead.
-
-    Args:
-        station: This machine.
-        project: Of Gradle; its local.properties may name the SDK.
     """
     for words, path in _named(station, project):
         if path.is_dir():
@@ -84,13 +80,7 @@ def find_sdk_folder(station: Workstation, project: Path | None = None) -> Path |
 
 
 def find_sdk(station: Workstation, compile_sdk: int, project: Path | None = None) -> Sdk | Blocker:
-    """The SDK with its newest build tools and the platform of an API level, or a newer one.
-
-    Args:
-        station: This machine.
-        compile_sdk: The API level that the app's code is compiled against.
-        project: Of Gradle; its local.properties may name the SDK.
-    """
+    """The SDK with its newest build tools and the platform of an API level, or a newer one."""
     folder = find_sdk_folder(station, project)
     if isinstance(folder, Blocker):
         return folder

@@ -74,12 +74,7 @@ class CompileKit:
 
 
 def compile_problem(kit: CompileKit, soc: QualcommSoc | None = None) -> Blocker | None:
-    """What is wrong with a kit for an export; None if nothing is.
-
-    Args:
-        kit: The result of `find_compile_kit`.
-        soc: What is compiled for; None for what concerns all.
-    """
+    """What is wrong with a kit for an export; None if nothing is."""
     return (
         (too_old(kit.version, kit.from_, soc) if soc else None)
         or _too_old_to_export(kit)
@@ -146,10 +141,6 @@ def find_compile_kit(station: Workstation, soc: str | None = None) -> CompileKit
     ExecuTorch, and the package is there: its libraries may still go to the phone. Without a name,
     the package comes before ExecuTorch's downloads, unless its programs would be too new for the
     libraries that go to the phone: older ones load no newer program.
-
-    Args:
-        station: This machine.
-        soc: What is compiled for; None or an unknown one leaves it out of account.
     """
     sdk = find_sdk(station.environ, station.home, COMPILING)
     if station.environ.get(VARIABLE) and not (isinstance(sdk, QnnSdk) and rejects(sdk.version)):
@@ -224,13 +215,7 @@ def required_libraries(soc: QualcommSoc) -> tuple[str, ...]:
 
 
 def too_old(version: str | None, place: str, soc: QualcommSoc) -> Blocker | None:
-    """The blocker for a QNN that is too old for the SoC; None if it is new enough, or not known.
-
-    Args:
-        version: Of QNN; None if it is not known.
-        place: The package, folder or archive that has it.
-        soc: What is compiled for or run on.
-    """
+    """The blocker for a QNN that is too old for the SoC; None if it is new enough, or not known."""
     least = soc.least_sdk
     if version is None or version_numbers(version)[:2] >= least:
         return None

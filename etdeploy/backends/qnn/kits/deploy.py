@@ -85,11 +85,7 @@ class DeployKit:
         return f"{skel if _SKEL.fullmatch(name) else ANDROID_LIBRARIES}/{name}"
 
     def paths(self, names: Iterable[str]) -> tuple[Path, ...]:
-        """The files, for a bundle; an AAR is unpacked into the cache.
-
-        Raises:
-            BuildError: The AAR is damaged.
-        """
+        """The files, for a bundle; an AAR is unpacked into the cache."""
         if isinstance(self.origin, Aar):
             folder = unpack_aar(self.origin, Workspace.default())
             return tuple(folder / name for name in names)

@@ -25,9 +25,6 @@ def examine_qnn(station: Workstation) -> tuple[Finding, ...]:
     """Examines what the backend qnn needs to compile, to deploy and to build.
 
     Where there is nothing, only the compiler is told of: it comes first for everybody.
-
-    Args:
-        station: This machine.
     """
     kit, phone = find_compile_kit(station), find_deploy_kit(station)
     headers = headers_problem(station) or find_headers(station)

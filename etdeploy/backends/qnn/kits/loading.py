@@ -111,13 +111,7 @@ def loading_problem(kit: CompileKit, environ: Mapping[str, str]) -> Blocker | No
 
 
 def loader_problem(library: Path, said: str, again: str | None = None) -> Blocker:
-    """What the dynamic loader's message means.
-
-    Args:
-        library: What was loaded.
-        said: The output of the process; its last line counts.
-        again: How to install the package again; None for an SDK.
-    """
+    """What the dynamic loader's message means."""
     lines = said.strip().splitlines() or ["it printed nothing"]
     last = re.sub(r"^(OSError|AttributeError): ", "", lines[-1])
     remedy = next((text for pattern, text in _LOADER_REMEDIES if re.search(pattern, last)), None)

@@ -202,11 +202,7 @@ def read_aar(path: Path) -> Aar | Blocker:
 
 
 def unpack_aar(aar: Aar, workspace: Workspace) -> Path:
-    """The folder of the cache with its libraries, unpacked if it is not there yet.
-
-    Raises:
-        BuildError: The archive is damaged; nothing of it is kept.
-    """
+    """The folder of the cache with its libraries, unpacked if it is not there yet."""
     entry = workspace.entry(CacheKind.KITS, sha256_file(aar.path)[:32])
     workspace.obtain(entry, lambda folder: _unpack(aar, folder))
     return entry.path

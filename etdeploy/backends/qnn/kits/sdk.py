@@ -83,11 +83,6 @@ def find_sdk(
 
     The variable is the user's choice: if it names no SDK, that is reported and no other is used
     instead.
-
-    Args:
-        environ: The environment.
-        home: The user's home folder, for ExecuTorch's download folder.
-        parts: What it is needed for: `COMPILING`, `BUILDING`, `DEPLOYING`; otherwise all of it.
     """
     named = environ.get(VARIABLE)
     if named:
@@ -103,11 +98,7 @@ def find_sdk(
 
 
 def how_to_get(version: str | None = None) -> str:
-    """The commands that install an SDK.
-
-    Args:
-        version: The oldest suitable one, like 2.42; None for the one that ExecuTorch downloads.
-    """
+    """The commands that install an SDK."""
     if version is None:
         return (
             f"{sys.executable} -m {_DOWNLOADER}   (downloads {PINNED_VERSION}, as an export "

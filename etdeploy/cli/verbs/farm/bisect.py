@@ -135,11 +135,7 @@ def command(
 def _programs(
     files: tuple[str, ...], programs: bool, good: str | None, bad: str | None
 ) -> tuple[str, ...] | None:
-    """The programs; None where commits are wanted.
-
-    Raises:
-        UsageError: The options exclude each other, or something is missing.
-    """
+    """The programs; None where commits are wanted."""
     if programs:
         if good or bad:
             raise UsageError("--good and --bad are of commits: leave them out with --programs")
@@ -197,12 +193,7 @@ def _bisected(options: _Options) -> Bisection:
 
 
 def _asked(options: _Options) -> tuple[Asked, Opened]:
-    """What is looked for, and how a candidate's recipe is had.
-
-    Raises:
-        UsageError: There are no such commits or programs.
-        RecipeError: There is no such recipe.
-    """
+    """What is looked for, and how a candidate's recipe is had."""
     from etdeploy.farm.verdicts.bisect import commits
     from etdeploy.farm.verdicts.bisect.run import Asked
     from etdeploy.recipe.load import load_recipe

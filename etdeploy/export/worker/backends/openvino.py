@@ -69,11 +69,7 @@ class OpenvinoLowering(Lowering):
         return [OpenvinoPartitioner([CompileSpec("device", b"CPU")])]
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
-        """Lowers what OpenVINO's delegate can run; see `Lowering.lower`.
-
-        Raises:
-            WorkerError: The model has dynamic shapes, or a partition takes or gives single values.
-        """
+        """Lowers what OpenVINO's delegate can run; see `Lowering.lower`."""
         for name, method in methods.items():
             with of_method(name, methods):
                 _refuse_dynamic(method.program)

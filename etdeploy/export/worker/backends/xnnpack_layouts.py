@@ -138,11 +138,7 @@ _quantized = torch.ops.quantized_decomposed
 
 
 def own_quantisations(program: torch.export.ExportedProgram) -> None:
-    """Gives operators of unlike kinds a dynamic quantisation each, where they share one; in place.
-
-    Args:
-        program: As it was traced after PT2E.
-    """
+    """Gives operators of unlike kinds that share a dynamic quantisation one each; in place."""
     for node in list(program.graph.nodes):
         if node.target is _quantized.dequantize_per_tensor.tensor:
             _share_among_alike(program.graph, node)
@@ -240,12 +236,7 @@ class _Passes(NeededPasses):
 def preprocessing_by_layout(
     *, is_dynamic: bool = False, skips: bool = True
 ) -> AbstractContextManager[None]:
-    """While the block runs, ExecuTorch's preprocessing has the passes above.
-
-    Args:
-        is_dynamic: Whether activations are quantised at run time.
-        skips: Whether passes with nothing to do are left out.
-    """
+    """While the block runs, ExecuTorch's preprocessing has the passes above."""
     layouts = CopiesWhatIsQuantised if is_dynamic else SoftmaxByChannel
     return preprocessing_with(type("_Passes", (_Passes,), {"layouts": layouts, "skips": skips}))
 

@@ -13,14 +13,7 @@ _BLOCKS = ((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2), (16, 1), (16, 1), (3
 
 
 def convnet(*, width: int = 32, image: int = 128, classes: int = 100, batch: int = 1) -> Example:
-    """`[batch, 3, image, image]` floats to `[batch, classes]` scores.
-
-    Args:
-        width: Channels of the first layer; the last has 32 times as many.
-        image: Height and width of the picture in pixels.
-        classes: Elements of an output row.
-        batch: Pictures.
-    """
+    """`[batch, 3, image, image]` floats to `[batch, classes]` scores."""
     check_positive({"width": width, "image": image, "classes": classes, "batch": batch})
     layers: list[nn.Module] = [_conv_unit(3, width, kernel=3, stride=2)]
     channels = width

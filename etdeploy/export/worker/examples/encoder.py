@@ -27,16 +27,7 @@ def encoder(
     tokens: int = 128,
     batch: int = 1,
 ) -> Example:
-    """`[batch, tokens]` int64 token ids to `[batch, tokens, width]` features.
-
-    Args:
-        vocabulary: Different tokens.
-        width: Elements of a token's vector.
-        layers: Encoder layers.
-        heads: Attention heads; `width` is a multiple of it.
-        tokens: Length of the sequence.
-        batch: Sequences.
-    """
+    """`[batch, tokens]` int64 token ids to `[batch, tokens, width]` features."""
     check_positive(
         {
             "vocabulary": vocabulary,

@@ -13,15 +13,7 @@ from etdeploy.export.worker.examples.base import Example, check_positive, make_e
 def mlp(
     *, features: int = 256, width: int = 1024, layers: int = 4, classes: int = 10, batch: int = 1
 ) -> Example:
-    """Linear layers with ReLU: `[batch, features]` floats to `[batch, classes]` scores.
-
-    Args:
-        features: Elements of an input row.
-        width: Elements of each hidden layer.
-        layers: Hidden layers.
-        classes: Elements of an output row.
-        batch: Rows.
-    """
+    """Linear layers with ReLU: `[batch, features]` floats to `[batch, classes]` scores."""
     check_positive(
         {
             "features": features,

@@ -32,16 +32,7 @@ def transformer(
     tokens: int = 64,
     batch: int = 1,
 ) -> Example:
-    """`[batch, tokens]` int64 token ids to `[batch, tokens, vocabulary]` logits.
-
-    Args:
-        vocabulary: Different tokens.
-        width: Elements of a token's vector.
-        layers: Decoder layers.
-        heads: Attention heads; `width` is a multiple of twice their number.
-        tokens: Length of the sequence.
-        batch: Sequences.
-    """
+    """`[batch, tokens]` int64 token ids to `[batch, tokens, vocabulary]` logits."""
     check_positive(
         {
             "vocabulary": vocabulary,

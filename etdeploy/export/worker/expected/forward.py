@@ -62,12 +62,7 @@ class OwnForward:
 
 @contextmanager
 def own_attention(model: Any, name: str) -> Iterator[None]:
-    """The model with the attention that it was loaded with, in the block.
-
-    Args:
-        model: transformers'.
-        name: Of that attention.
-    """
+    """The model with the attention that it was loaded with, in the block."""
     of_path = model.config._attn_implementation
     model.set_attn_implementation(name)
     try:
@@ -161,13 +156,7 @@ class Original:
 
 
 def windows(ids: Sequence[int], size: int, bos_id: int | None) -> tuple[tuple[int, ...], ...]:
-    """A text in parts that a cache has room for; each begins as a text does.
-
-    Args:
-        ids: Of the text, as the tokenizer gives them.
-        size: The most tokens of a part; at least 2.
-        bos_id: What texts begin with; None for nothing.
-    """
+    """A text in parts that a cache has room for; each begins as a text does."""
     head = () if bos_id is None else (bos_id,)
     body = tuple(ids[1:] if head and tuple(ids[:1]) == head else ids)
     room = size - len(head)
@@ -178,13 +167,7 @@ def windows(ids: Sequence[int], size: int, bos_id: int | None) -> tuple[tuple[in
 def evaluate(
     begin: Callable[[], Forward], parts: Sequence[Sequence[int]], *, keep: bool
 ) -> Original:
-    """The original model's perplexity.
-
-    Args:
-        begin: Gives the model at the beginning of a text.
-        parts: Of the text, as `windows` gives them.
-        keep: Whether its logits are compared with another model's later.
-    """
+    """The original model's perplexity."""
     surprise, kept, count = 0.0, [], 0
     for logits, targets in _predicted(begin, parts):
         surprise += _surprise(torch.log_softmax(logits, -1), targets)
@@ -197,13 +180,7 @@ def evaluate(
 def compare(
     begin: Callable[[], Forward], parts: Sequence[Sequence[int]], original: Original
 ) -> QuantizationCost:
-    """The quantised model's perplexity, and how far its logits are from the original's.
-
-    Args:
-        begin: Gives the quantised model at the beginning of a text.
-        parts: The same as of the original.
-        original: With its logits.
-    """
+    """The quantised model's perplexity, and how far its logits are from the original's."""
     sums = _Sums()
     for before, (after, targets) in zip(original.logits, _predicted(begin, parts), strict=True):
         sums.add(before, after, targets)

@@ -76,16 +76,7 @@ class Eager:
 def run_original(
     spec: ExportSpec, loaded: LoadedModel, methods: Sequence[GenerationMethod]
 ) -> Eager:
-    """Runs a model as it was loaded.
-
-    Args:
-        spec: Of the export.
-        loaded: The model; nothing of it was changed yet.
-        methods: Of the program that it becomes.
-
-    Raises:
-        WorkerError: The recipe's text cannot be evaluated.
-    """
+    """Runs a model as it was loaded."""
     if spec.generation is None:
         raise ValueError("the spec names no language model")
     evaluated = evaluation_parts(spec, loaded)
@@ -129,19 +120,7 @@ def run_quantized(
     *,
     in_place: bool,
 ) -> Found:
-    """Runs the model that is exported, if it is another one than the original.
-
-    Args:
-        spec: Of the export.
-        eager: Of the original.
-        model: transformers'.
-        methods: As the runner is told of them.
-        modules: Of the methods, by name.
-        in_place: Whether the layers of `model` itself were quantised.
-
-    Raises:
-        WorkerError: The recipe's text cannot be evaluated.
-    """
+    """Runs the model that is exported, if it is another one than the original."""
     if not _quantizes(spec):
         return _found(eager, [(text, None) for text in eager.texts])
     with _exported(eager, model, methods, modules, in_place=in_place) as begin:
@@ -290,15 +269,7 @@ class UndefinedLogitsError(Exception):
 
 
 def greedy_text(forward: Forward, prompt: Prompt) -> GreedyText:
-    """A model's text.
-
-    Args:
-        forward: The model, at the beginning of a text.
-        prompt: What it continues.
-
-    Raises:
-        UndefinedLogitsError: A logit is NaN.
-    """
+    """A model's text."""
     tokens = [next_token(forward.last(prompt.ids))]
     while len(tokens) < prompt.new_tokens:
         tokens.append(next_token(forward.last([tokens[-1].ids[0]])))
@@ -311,15 +282,7 @@ def logit_noise(
     texts: Sequence[GreedyText],
     weights: Sequence[torch.Tensor],
 ) -> LogitNoise | None:
-    """How far the logits along a model's texts move if some weights change by rounding errors.
-
-    Args:
-        begin: The model, at the beginning of a text.
-        prompts: What the texts continue.
-        texts: Those of the model.
-        weights: Vectors of floats in the model, such as those of norms; changed for the time of
-            the call.
-    """
+    """How far the logits along a model's texts move if some weights change by rounding errors."""
     distances: list[tuple[float, float]] = []
     for draw in range(_DRAWS):
         with _rounded_otherwise(weights, draw):
@@ -358,14 +321,7 @@ def _rounded_otherwise(weights: Sequence[torch.Tensor], draw: int) -> Iterator[N
 
 
 def next_token(logits: torch.Tensor) -> NextToken:
-    """The choice of a token.
-
-    Args:
-        logits: Of shape (vocabulary,).
-
-    Raises:
-        UndefinedLogitsError: A logit is NaN or infinite; some models exclude tokens by -inf.
-    """
+    """The choice of a token."""
     finite = logits[torch.isfinite(logits)]
     if torch.isnan(logits).any() or torch.isposinf(logits).any() or not finite.numel():
         raise UndefinedLogitsError

@@ -66,22 +66,13 @@ class TokenizedText:
 
 
 def evaluation_parts(spec: ExportSpec, loaded: LoadedModel) -> TokenizedText | None:
-    """The text on which the model is evaluated; None for none.
-
-    Raises:
-        WorkerError: It cannot be read, or the model has no tokenizer for it, or there is no token
-            with others before it.
-    """
+    """The text on which the model is evaluated; None for none."""
     context = spec.generation.context if spec.generation else 0
     return _readable(spec, loaded, evaluated_text(spec), context, "evaluation")
 
 
 def calibration_parts(spec: ExportSpec, loaded: LoadedModel) -> TokenizedText | None:
-    """The text that calibrates the model; None for none.
-
-    Raises:
-        WorkerError: As of `evaluation_parts`.
-    """
+    """The text that calibrates the model; None for none."""
     context = spec.generation.context if spec.generation else 0
     room = min(context, _CALIBRATION_WINDOW)
     return _readable(spec, loaded, calibration_text(spec), room, "calibration")
@@ -176,13 +167,7 @@ class Prompt:
 def prompts_for(
     loaded: LoadedModel, methods: Sequence[GenerationMethod], context: int
 ) -> tuple[Prompt, ...]:
-    """A short prompt, and where the program has further methods or parts, one that needs them.
-
-    Args:
-        loaded: The model with its tokenizer.
-        methods: Of the program.
-        context: Positions of its cache.
-    """
+    """A short prompt, and where the program has further methods or parts, one that needs them."""
     return tuple(_prompts(loaded, methods, context))
 
 
@@ -197,11 +182,7 @@ def _prompts(
 
 
 def long_prompt_length(methods: Sequence[GenerationMethod], context: int) -> int | None:
-    """Tokens of a prompt that is taken in parts, and is beyond what a shorter method looks at.
-
-    Returns:
-        None where a short prompt calls all methods, or where no such prompt fits.
-    """
+    """Tokens of a prompt that is taken in parts, and is beyond what a shorter method looks at."""
     ends = {m.capacity for m in methods if m.capacity < context}
     ends |= {m.max_tokens for m in methods if m.role == "prefill"}
     largest = min(_LONGEST, context) - _LONG_NEW + 1
@@ -229,16 +210,7 @@ def _random(loaded: LoadedModel, length: int) -> tuple[int, ...]:
 
 
 def activations(spec: ExportSpec, loaded: LoadedModel, attention: str) -> Activations:
-    """Mean squared inputs of the linear layers, on the text that calibrates the model.
-
-    Args:
-        spec: Of the export.
-        loaded: The model, not quantised yet.
-        attention: transformers' name of the model's own attention.
-
-    Raises:
-        WorkerError: The recipe's text cannot be read, or the model raises with it.
-    """
+    """Mean squared inputs of the linear layers, on the text that calibrates the model."""
     if spec.calibration_text is None:
         return Activations(origin="export.calibration is none")
     text = calibration_parts(spec, loaded)

@@ -48,24 +48,7 @@ def grouped_attention(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention of a cache whose keys and values have no dimension for a batch.
-
-    Args:
-        module: The model's attention layer.
-        query: Of shape (1, heads, S, d).
-        key: Of shape (key heads, N, d); several of the cache's segments make up N.
-        value: Of shape (key heads, N, e), the same.
-        attention_mask: As `additive_mask` gives it.
-        scaling: Of the scores; 1 / sqrt(d) where the model names none.
-        softcap: The scores' bound, as Gemma 2 has it.
-        others: What else a model passes.
-
-    Returns:
-        The output, of shape (1, S, heads, e), and no weights.
-
-    Raises:
-        MisfitError: The model wants what this does not compute.
-    """
+    """The attention of a cache whose keys and values have no dimension for a batch."""
     _refuse(module, others)
     length = query.shape[2]
     keys, values = _segments(key, length), _segments(value, length)
@@ -119,11 +102,7 @@ def kernel_attention(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention by etdeploy's operator, of a cache without a dimension for a batch.
-
-    Raises:
-        MisfitError: The model wants what this does not compute.
-    """
+    """The attention by etdeploy's operator, of a cache without a dimension for a batch."""
     _refuse(module, others)
     if key.dim() != 3 or query.shape[1] % key.shape[0]:
         raise MisfitError("its attention changes keys or values after they are in the cache")
@@ -141,11 +120,7 @@ def whole_attention(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention as models write it themselves, with keys of shape (1, key heads, N, d).
-
-    Raises:
-        MisfitError: The model wants what this does not compute.
-    """
+    """The attention as models write it themselves, with keys of shape (1, key heads, N, d)."""
     _refuse(module, others)
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     values = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
@@ -177,25 +152,7 @@ def additive_mask(
     config: Any = None,
     **_: Any,
 ) -> torch.Tensor:
-    """What is added to scores: 0 where a token sees a position, -1e9 where it does not.
-
-    Args:
-        q_length: Number of tokens S.
-        q_offset: Their positions, of shape (S,), as the cache's layers give them.
-        kv_offset: The positions in the cache, float of shape (N,).
-        mask_function: transformers' rule; the causal one, or one of `local_size`.
-        attention_mask: Of the caller; there is none.
-        local_size: How many positions a token sees, itself the last; None for all.
-        use_vmap: Whether the model has another rule.
-        config: The model's.
-
-    Returns:
-        Of shape (1, 1, N) for one token, else (1, groups * S, N): each group of queries has the
-        same rows.
-
-    Raises:
-        MisfitError: The model has another rule.
-    """
+    """What is added to scores: 0 where a token sees a position, -1e9 where it does not."""
     _require_causal(mask_function, attention_mask, local_size, use_vmap)
     rows = q_offset.to(torch.float32)
     if q_length != 1 and config._attn_implementation == GROUPED:
@@ -215,11 +172,7 @@ def seen(
     use_vmap: bool = False,
     **_: Any,
 ) -> AttentionWindow:
-    """What `kernel_attention` takes as a mask; see `additive_mask`.
-
-    Raises:
-        MisfitError: The model has another rule.
-    """
+    """What `kernel_attention` takes as a mask; see `additive_mask`."""
     _require_causal(mask_function, attention_mask, local_size, use_vmap)
     return AttentionWindow(q_offset, local_size or 0)
 
@@ -259,19 +212,7 @@ def attention(
     scale: float,
     softcap: float,
 ) -> torch.Tensor:
-    """Calls the operator.
-
-    Args:
-        query: Of shape (1, heads, S, d).
-        keys: Of shape (key heads, N, d); a position is at its remainder by N.
-        values: Of shape (key heads, N, e).
-        seen: By each token.
-        scale: Of the scores.
-        softcap: Their bound; 0 for none.
-
-    Returns:
-        Of shape (1, S, heads, e).
-    """
+    """Calls the operator."""
     return ATTENTION(query, keys, values, seen.positions, seen.window, scale, softcap)
 
 

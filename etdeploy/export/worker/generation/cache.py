@@ -188,11 +188,7 @@ class ConvolutionLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
     def update_recurrent_state(
         self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs: Any
     ) -> torch.Tensor:
-        """Refused: such a state knows no positions.
-
-        Raises:
-            MisfitError: Always.
-        """
+        """Refused: such a state knows no positions."""
         raise MisfitError("its layers keep a state that cannot be set back to a position")
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
@@ -205,17 +201,7 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
     def __init__(
         self, model: Any, examples: Sequence[Any], bounds: Sequence[int], most_tokens: int
     ) -> None:
-        """Makes them.
-
-        Args:
-            model: transformers'.
-            examples: Its cache's layers, as `probed` gives them.
-            bounds: Where the segments end; the last is the number of positions.
-            most_tokens: That a call takes.
-
-        Raises:
-            MisfitError: The model has layers of another kind.
-        """
+        """Makes them."""
         super().__init__()
         self.segments = Segments(bounds)
         self.capacity = capacity = bounds[-1]
@@ -251,13 +237,7 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         return (self.ring.places,) if self.ring and kind == _SLIDING else self.segments.places
 
     def layers(self, positions: torch.Tensor, prefix: int, *, batched: bool) -> Cache:
-        """What the model is called with.
-
-        Args:
-            positions: Of the tokens, int64 of shape (S,); one follows the other.
-            prefix: How many positions the attention looks at, all tokens' included.
-            batched: Whether keys and values have a first dimension of 1.
-        """
+        """What the model is called with."""
         whole = self._in_segments(positions, prefix)
         sliding = self.ring.at(positions, self.slots, prefix) if self.ring else whole
         step = CachePositions(positions, whole, sliding, batched)
@@ -334,11 +314,6 @@ class Ring:
 
         In floats, so that XNNPACK computes `held`. With half a place added, a quotient's rounding
         cannot move it across a whole number.
-
-        Args:
-            positions: Of the tokens, int64 of shape (S,); one follows the other.
-            slots: 0, 1, 2 and so on, float; at least as many as there are places.
-            end: Positions that the method looks at, from 0 on: if they fit in, nothing goes around.
         """
         if end <= self.places:
             return Places((positions,), slots[:end])
@@ -350,17 +325,7 @@ class Ring:
 
 
 def ring_of(windows: Sequence[int | None], capacity: int, most_tokens: int) -> Ring | None:
-    """The ring of a model's sliding layers.
-
-    Args:
-        windows: Of each sliding layer.
-        capacity: Positions of the cache.
-        most_tokens: That a call takes.
-
-    Returns:
-        None where there are none, where all positions would fit into a ring, and where windows
-        have several lengths: transformers makes one mask for all layers.
-    """
+    """The ring of a model's sliding layers."""
     window = windows[0] if len(set(windows)) == 1 else None
     if window is None:
         return None

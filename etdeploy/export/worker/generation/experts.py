@@ -27,14 +27,7 @@ def register() -> None:
 
 
 def join_experts(model: Any) -> None:
-    """Joins the experts of each layer, in place; nothing where a model has none.
-
-    Args:
-        model: transformers'.
-
-    Raises:
-        MisfitError: The experts are more than linear layers and what is between them.
-    """
+    """Joins the experts of each layer, in place; nothing where a model has none."""
     every = (m for m in model.modules() if hasattr(m, "has_post_expert_norm"))
     found = [experts for experts in every if not hasattr(experts, "joined")]
     for experts in found:
@@ -98,17 +91,7 @@ def joined_experts(
     top_k_index: torch.Tensor,
     top_k_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """The output of a layer of experts.
-
-    Args:
-        self: transformers' module, with `joined`.
-        hidden_states: Of shape (T, hidden).
-        top_k_index: The experts of each token, int64 of shape (T, k).
-        top_k_weights: Of those, of shape (T, k).
-
-    Returns:
-        Of shape (T, hidden).
-    """
+    """The output of a layer of experts."""
     joined: Joined = self.joined
     none = torch.zeros(hidden_states.shape[0], joined.count)
     weights = none.scatter(1, top_k_index, top_k_weights.to(none.dtype))

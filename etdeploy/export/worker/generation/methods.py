@@ -24,12 +24,7 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         self.options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """The logits of the last token.
-
-        Args:
-            tokens: int64 of shape (1, S).
-            position: Of the first, int64 of shape (1,).
-        """
+        """The logits of the last token."""
         length = tokens.shape[1]
         positions = position if length == 1 else position + torch.arange(length)
         out = self.model(
@@ -49,12 +44,6 @@ def methods_for(
 
     The stock attention's cost follows a method's capacity, so there are several for each role: of
     2048 positions, those of 128, 512 and 2048. The kernel's follows the position.
-
-    Args:
-        context: Positions of the cache.
-        prefill_tokens: The most that a call takes.
-        attention: How it is computed.
-        fixed: Whether a call takes as many or one: the backend knows no dynamic shapes.
     """
     bounds = (context,) if attention == "kernel" else bounds_of(context)
     return tuple(_methods(bounds, min(prefill_tokens, context), fixed))

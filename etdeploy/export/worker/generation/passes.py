@@ -79,11 +79,7 @@ _WEIGHTS, _BIAS = "p_etdeploy_mean_of_{}", "p_etdeploy_added_{}"
 
 
 def means_as_products(program: torch.export.ExportedProgram) -> None:
-    """Replaces every mean over the last dimension of float32 values; in place.
-
-    Args:
-        program: As torch.export made it.
-    """
+    """Replaces every mean over the last dimension of float32 values; in place."""
     for node in list(program.graph.nodes):
         if node.target is torch.ops.aten.mean.dim and (size := _last_only(node)):
             _replace(program, node, size)
@@ -156,11 +152,7 @@ _ATEN = torch.ops.aten
 
 
 def rotations_by_kernel(program: torch.export.ExportedProgram) -> None:
-    """Replaces x cos + rotate_half(x) sin, in place, where the attention is a kernel, too.
-
-    Args:
-        program: As torch.export made it.
-    """
+    """Replaces x cos + rotate_half(x) sin, in place, where the attention is a kernel, too."""
     if not any(node.target is attention.ATTENTION for node in program.graph.nodes):
         return
     for node in list(program.graph.nodes):

@@ -63,19 +63,7 @@ def generation_sources(
     attention: Attention = "stock",
     fixed: bool = False,
 ) -> GenerationSources:
-    """The methods of a language model.
-
-    Args:
-        model: transformers', in float32 and evaluation mode; it is changed to the path's attention.
-        context: Positions of the cache.
-        prefill_tokens: The most that a call of `prefill` takes.
-        path: As the recipe names it; `auto` takes the fast one where the model fits it.
-        attention: Of the fast path.
-        fixed: Whether the backend knows no dynamic shapes.
-
-    Raises:
-        WorkerError: The model does not fit the path that the recipe names, or none.
-    """
+    """The methods of a language model."""
     register()
     experts.register()
     own = _own_logits(model)
@@ -113,11 +101,7 @@ def _fitting(
     most_tokens: int,
     wanted: torch.Tensor,
 ) -> Buffers:
-    """The cache of a path on which the model gives the logits of its own forward.
-
-    Raises:
-        MisfitError: It does not.
-    """
+    """The cache of a path on which the model gives the logits of its own forward."""
     own, fast = model.config._attn_implementation, path == "fast"
     try:
         with torch.no_grad():
@@ -147,11 +131,7 @@ def _raised(model: Any, path: Path, error: Exception) -> str:
 
 
 def _own_logits(model: Any) -> torch.Tensor:
-    """Of the last token, as the model computes them before any part of it is exchanged.
-
-    Raises:
-        WorkerError: It cannot, or they are no numbers.
-    """
+    """Of the last token, as the model computes them before any part of it is exchanged."""
     try:
         with torch.no_grad():
             logits: torch.Tensor = model(input_ids=_tokens(model), use_cache=False).logits[:, -1]
@@ -194,11 +174,7 @@ def _compare(wanted: torch.Tensor, found: torch.Tensor) -> None:
 
 
 def _use_exportable_parts(model: Any, context: int) -> None:
-    """Chooses, of what transformers offers, what torch.export can trace.
-
-    Raises:
-        MisfitError: It offers nothing for a part of the model.
-    """
+    """Chooses, of what transformers offers, what torch.export can trace."""
     if not model._can_set_attn_implementation():
         raise MisfitError("its attention is code of its own, and takes no other implementation")
     experts.join_experts(model)

@@ -15,11 +15,7 @@ _UNDEFINED = re.compile(r"undefined symbol: (\S+)|Symbol not found: (\S+)")
 
 
 def load_custom_ops(path: Path) -> None:
-    """Runs the Python file, or loads the shared library, that registers operators.
-
-    Raises:
-        WorkerError: The file raises, or the library cannot be loaded.
-    """
+    """Runs the Python file, or loads the shared library, that registers operators."""
     if path.suffix == ".py":
         run_file(path, "custom-ops")
         return
@@ -46,11 +42,7 @@ def load_custom_ops(path: Path) -> None:
 
 
 def without_out_variant(operator: str) -> tuple[str, str]:
-    """Why ExecuTorch cannot call a registered operator, and what to do.
-
-    Args:
-        operator: Its name without overload, `fused::rms_norm`.
-    """
+    """Why ExecuTorch cannot call a registered operator, and what to do."""
     namespace, name = operator.split("::", 1)
     packet = getattr(getattr(torch.ops, namespace), name)
     overloads = packet.overloads()

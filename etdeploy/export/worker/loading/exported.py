@@ -32,11 +32,7 @@ _DISTRUST = (
 
 
 def load_exported(path: Path) -> torch.export.ExportedProgram:
-    """Return the program called `model` of an archive.
-
-    Raises:
-        WorkerError: The archive cannot be read, or an entry of it could run code.
-    """
+    """Return the program called `model` of an archive."""
     from torch.export.pt2_archive._package import load_pt2
 
     try:

@@ -19,12 +19,7 @@ Around = Callable[[str], AbstractContextManager[None]]
 
 
 def seed_at_import(seed: int, around: Around) -> None:
-    """Seeds Python's random numbers now, torch's and NumPy's after their import.
-
-    Args:
-        seed: Of all three.
-        around: Returns a context, by the module's name, in which each of the two is imported.
-    """
+    """Seeds Python's random numbers now, torch's and NumPy's after their import."""
     random.seed(seed)
     acts: dict[str, Callable[[Any], object]] = {
         "torch": lambda torch: torch.manual_seed(seed),

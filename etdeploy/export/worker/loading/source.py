@@ -53,14 +53,7 @@ class MethodSource:
 
 
 def load_sources(spec: ExportSpec) -> dict[str, MethodSource]:
-    """Loads or makes the model.
-
-    Returns:
-        What each method of the program is traced from, in the order of the factory.
-
-    Raises:
-        WorkerError: It cannot be loaded or made.
-    """
+    """Loads or makes the model."""
     prepare(spec)
     if spec.example:
         sources = {FORWARD: _from_example(spec)}
@@ -78,11 +71,7 @@ def load_sources(spec: ExportSpec) -> dict[str, MethodSource]:
 
 
 def prepare(spec: ExportSpec) -> None:
-    """What comes before any model: seeds, and the recipe's own operators.
-
-    Raises:
-        WorkerError: The operators cannot be loaded.
-    """
+    """What comes before any model: seeds, and the recipe's own operators."""
     _seed(spec.seed)
     if spec.custom_ops:
         load_custom_ops(Path(spec.custom_ops))
@@ -235,15 +224,7 @@ class Returned:
 
 
 def methods_returned(made: object, name: str) -> dict[str, Returned]:
-    """The methods that a factory returned, in its order; a single one is `forward`.
-
-    Args:
-        made: What the factory returned.
-        name: Of the factory.
-
-    Raises:
-        WorkerError: It is nothing that torch.export takes.
-    """
+    """The methods that a factory returned, in its order; a single one is `forward`."""
     if not isinstance(made, Mapping):
         return {FORWARD: _checked(made, f"the factory {name} returned")}
     if not made:
@@ -266,9 +247,6 @@ def method_of(module: torch.nn.Module, name: str) -> torch.nn.Module:
 
     torch.export traces forward alone. The copy has the same parameters, buffers and submodules, as
     the same objects under the same names.
-
-    Raises:
-        WorkerError: It has neither such a method nor a forward.
     """
     own = inspect.getattr_static(type(module), name, None)
     if inspect.isfunction(own) and not hasattr(torch.nn.Module, name):

@@ -21,11 +21,7 @@ from etdeploy.export.worker.loading.paths import add_user_folder
 
 
 def check_arguments(function: Callable[..., Any], arguments: dict[str, Any], what: str) -> None:
-    """Whether the function can be called so, told before it is called.
-
-    Raises:
-        WorkerError: It cannot.
-    """
+    """Whether the function can be called so, told before it is called."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some callables written in C have none
@@ -41,11 +37,7 @@ def check_arguments(function: Callable[..., Any], arguments: dict[str, Any], wha
 
 
 def run_user_files(spec: ExportSpec) -> None:
-    """Runs the files that a spec names, as far as that takes nothing but Python.
-
-    Raises:
-        WorkerError: One of them raises, or lacks the function.
-    """
+    """Runs the files that a spec names, as far as that takes nothing but Python."""
     if spec.custom_ops:
         if not spec.custom_ops.endswith(".py"):
             return  # a library registers the operators that the other files may refer to
@@ -55,15 +47,7 @@ def run_user_files(spec: ExportSpec) -> None:
 
 
 def load_function(reference: CodeReference, key: str) -> Callable[..., Any]:
-    """The function that a recipe names; its module is run for that.
-
-    Args:
-        reference: The function.
-        key: Where the recipe names it, for messages.
-
-    Raises:
-        WorkerError: There is none, or its module raises.
-    """
+    """The function that a recipe names; its module is run for that."""
     module = run_file(Path(reference.file)) if reference.file else _module(reference, key)
     place = reference.file or getattr(module, "__file__", None)
     function = getattr(module, reference.name, None)
@@ -108,11 +92,7 @@ def _module(reference: CodeReference, key: str) -> ModuleType:
 
 
 def run_file(path: Path, kind: FailureKind = "factory-raised") -> ModuleType:
-    """Runs a Python file as a module, once; files beside it can be imported, as from a script.
-
-    Raises:
-        WorkerError: It raises; of the given kind.
-    """
+    """Runs a Python file as a module, once; files beside it can be imported, as from a script."""
     if path in _ran:
         return _ran[path]
     add_user_folder(path.parent)

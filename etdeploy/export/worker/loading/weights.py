@@ -32,11 +32,7 @@ _SAFETENSORS_DTYPES: dict[str, torch.dtype] = {
 
 
 def load_weights(module: torch.nn.Module, path: Path) -> None:
-    """Loads a state dict into the module.
-
-    Raises:
-        WorkerError: The file cannot be read, or does not fit the module.
-    """
+    """Loads a state dict into the module."""
     state = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     own = module.state_dict()
     missing = [name for name in own if name not in state]

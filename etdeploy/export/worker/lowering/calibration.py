@@ -75,15 +75,7 @@ class Calibration:
     ranges: dict[str, Range] = field(default_factory=dict)
 
     def check(self, call: ExampleInputs, number: int) -> None:
-        """Adds the ranges of a calibration input.
-
-        Args:
-            call: The input.
-            number: Of the input, from 0.
-
-        Raises:
-            WorkerError: The model does not take it, or it has values that give no range.
-        """
+        """Adds the ranges of a calibration input."""
         example = self._example
         found = leaves(by_parameter(self.source.module, call))
         given = {dotted(path, "input"): value for path, value in found}
@@ -173,13 +165,7 @@ def _form(value: Any) -> str:
 def loss_notes(
     spec: ExportSpec, losses: Sequence[OutputLoss], misfits: Mapping[str, tuple[Range, Range]]
 ) -> Iterator[str]:
-    """A warning where quantisation moves outputs far, with the likely cause.
-
-    Args:
-        spec: Names the scheme.
-        losses: Of each output.
-        misfits: As `Calibration` has them.
-    """
+    """A warning where quantisation moves outputs far, with the likely cause."""
     high = [f"{loss.name} ({loss.text})" for loss in losses if loss.is_high]
     if not high:
         return

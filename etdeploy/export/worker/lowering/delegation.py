@@ -22,11 +22,6 @@ def delegation(edge: Any, method: str) -> dict[str, Any]:
 
     Counted by ExecuTorch's own `get_delegation_info`, whose names for operators are kept:
     `aten_linear_default`.
-
-    Returns:
-        Also `outside`, the operators that run on the CPU with their line in the model and the
-        backend's reason where it gave one, and `crossing`, the tensors that at each inference pass
-        between a delegate and the rest of the program, without the user's inputs and outputs.
     """
     from executorch.devtools.backend_debug import get_delegation_info
 
@@ -104,14 +99,7 @@ def _size_bytes(tensor: torch.Tensor) -> int:
 def delegation_notes(
     backend: str | None, counts: dict[str, Any], apart: bool, what: str = "the model"
 ) -> Iterator[str]:
-    """Sentences about what the backend left to the CPU.
-
-    Args:
-        backend: Its name.
-        counts: What `delegation` gave.
-        apart: Whether the backend computes elsewhere than the CPU.
-        what: What it lowered: `the model`, or `the method prefill`.
-    """
+    """Sentences about what the backend left to the CPU."""
     outside = counts["outside"]
     if backend == "portable":
         return

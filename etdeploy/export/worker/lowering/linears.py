@@ -65,16 +65,7 @@ def layers_of(
 
 
 def apply(config: Any, layers: Sequence[Layer[Any]], what: str) -> None:
-    """Quantises the weights of layers in place, so that methods that share a layer share them.
-
-    Args:
-        config: torchao's.
-        layers: All of one kind.
-        what: They are, for a message: `the linear layers`.
-
-    Raises:
-        WorkerError: torchao cannot quantise one of them.
-    """
+    """Quantises the weights of layers in place, so that methods that share a layer share them."""
     from torchao.quantization.quant_api import quantize_
 
     modules = {id(layer.module) for layer in layers}
@@ -137,11 +128,7 @@ def quantize_linears(
     linears: Linears,
     activations: Activations,
 ) -> Iterator[str]:
-    """Quantises the linear layers that fit, in place; yields sentences for the user.
-
-    Raises:
-        WorkerError: None fits, or the overrides leave none.
-    """
+    """Quantises the linear layers that fit, in place; yields sentences for the user."""
     finer = _finer_parts(spec, sources, linears)
     wishes = {layer.name: _wish(spec, layer, finer) for layer in linears}
     wanted = [layer for layer in linears if wishes[layer.name].scheme not in FLOAT_SCHEMES]
@@ -301,15 +288,7 @@ def nothing_fits(
     exported: bool,
     attention: bool,
 ) -> WorkerError:
-    """The failure of a model without a linear layer that can be quantised.
-
-    Args:
-        spec: Names the scheme.
-        linears: Those that it has, without those of attention.
-        group_sizes: That were wanted for them.
-        exported: Whether it comes as an exported program.
-        attention: Whether it has linear layers in nn.MultiheadAttention.
-    """
+    """The failure of a model without a linear layer that can be quantised."""
     scheme = spec.quantization
     if exported:
         return fail(
@@ -359,12 +338,7 @@ def _other_scheme(spec: ExportSpec, scheme: str, what: str) -> str:
 
 
 def attention_notes(spec: ExportSpec, names: Sequence[str]) -> Iterator[str]:
-    """A sentence about the output layers of nn.MultiheadAttention.
-
-    Args:
-        spec: Names the scheme.
-        names: Theirs.
-    """
+    """A sentence about the output layers of nn.MultiheadAttention."""
     if names:
         modules = [name.rpartition(".")[0] or name for name in names]
         yield (
@@ -374,12 +348,7 @@ def attention_notes(spec: ExportSpec, names: Sequence[str]) -> Iterator[str]:
 
 
 def left_notes(group_sizes: Mapping[str, int | None], outputs: int) -> Iterator[str]:
-    """A sentence for each group size about the layers that it does not fit.
-
-    Args:
-        group_sizes: Of these layers, by their names.
-        outputs: What their output size has to be a multiple of.
-    """
+    """A sentence for each group size about the layers that it does not fit."""
     size = f", or their output size not of {outputs}" if outputs > 1 else ""
     for group_size in dict.fromkeys(group_sizes.values()):
         names = [name for name, wanted in group_sizes.items() if wanted == group_size]

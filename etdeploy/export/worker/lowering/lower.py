@@ -18,15 +18,7 @@ from etdeploy.export.worker.lowering.releases import may_replace_parts
 
 
 def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
-    """Hands the traced methods to the backend; an `EdgeProgramManager` with an ETRecord.
-
-    Args:
-        spec: Names the backend.
-        methods: By name.
-
-    Raises:
-        WorkerError: An operator has no place in a program, or the backend failed.
-    """
+    """Hands the traced methods to the backend; an `EdgeProgramManager` with an ETRecord."""
     release = release_of(str(spec.backend))
     whose = f" of the package {release}" if release else ""
     lowering, prefix = lowering_of(spec), f"lowering to {spec.backend}{whose} failed:"
@@ -35,14 +27,7 @@ def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
 
 
 def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, int]:
-    """What the backend would take of the methods without rewrites of their graphs.
-
-    Returns:
-        The number of `partitions`, and of operators `outside` of them.
-
-    Raises:
-        WorkerError: It fails.
-    """
+    """What the backend would take of the methods without rewrites of their graphs."""
     from etdeploy.export.worker.rewrites.base import Log
     from etdeploy.export.worker.rewrites.gain import counted
 
@@ -58,12 +43,7 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
 
 
 def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
-    """Plans the memory and makes the program; an `ExecutorchProgramManager`.
-
-    Raises:
-        WorkerError: An operator has no kernel with an output argument, a shape no bound, or methods
-            share state in a way that ExecuTorch cannot.
-    """
+    """Plans the memory and makes the program; an `ExecutorchProgramManager`."""
     with explaining("making the program failed:", graphs(methods)), _shortened(spec):
         return edge.to_executorch(_backend_config(spec, edge, methods))
 
@@ -119,9 +99,6 @@ def planning_in_place(**options: Any) -> Any:
     In ExecuTorch 1.5.1, an operator that writes a buffer in place shares the buffer's memory
     (`_alias_inplace_result_specs` of exir/memory_planning.py), but the graph's output node still
     describes the result as a tensor of its own, so the planner reserves all buffers once more.
-
-    Args:
-        options: Of `MemoryPlanningPass`.
     """
     from executorch.exir.passes import MemoryPlanningPass
 
@@ -190,14 +167,6 @@ def shared_state(methods: Mapping[str, Traced], edge: Any) -> tuple[str, ...]:
 
     ExecuTorch gives buffers of one name the same memory in every method
     (`MemoryPlanningPass(share_mutable_buffers=True)`), so names and tensors have to agree.
-
-    Args:
-        methods: What was lowered.
-        edge: The lowered program.
-
-    Raises:
-        WorkerError: They do not agree, or a backend has taken what another method changes for a
-            constant.
     """
     states = [state for name, of in methods.items() for state in _states(name, of, edge)]
     written = {id(state.tensor) for state in states if state.written}

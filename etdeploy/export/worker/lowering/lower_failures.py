@@ -51,17 +51,7 @@ def explaining(
     spared: type[Exception] | tuple[()] = (),
     meanings: Meanings = (),
 ) -> Iterator[None]:
-    """Describes any exception of the block, at the line of the model that it is about.
-
-    Args:
-        doing: How the message of an exception that is not known begins.
-        graphs: The methods as they were traced.
-        spared: Exceptions that are passed on unchanged.
-        meanings: What exceptions mean whose text the backend knows.
-
-    Raises:
-        WorkerError: The block raised.
-    """
+    """Describes any exception of the block, at the line of the model that it is about."""
     try:
         yield
     except (WorkerError, MemoryError):
@@ -220,15 +210,6 @@ def refusal(
     """Loads every method with ExecuTorch's Python package and runs it, as a runner would.
 
     Language models are loaded only: their methods share a cache, and take long.
-
-    Args:
-        spec: Of the export.
-        program: The file.
-        methods: With their example inputs.
-        convolved: The multiplications of each method's convolutions outside of delegates.
-
-    Returns:
-        Why the program cannot be used anywhere; None if it runs, or cannot be tried here.
     """
     if not lowering_of(spec).loads_here or spec.custom_ops:
         return None
@@ -283,9 +264,6 @@ def overheard() -> Iterator[Callable[[], str]]:
 
     C++ writes to the descriptors, so these are exchanged. Their new file keeps what is written,
     while a pipe would have to be read by another thread, which native code could keep from running.
-
-    Returns:
-        Gives the text, once the block has ended.
     """
     said: list[bytes] = []
     with tempfile.TemporaryFile() as file:

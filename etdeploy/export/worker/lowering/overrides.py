@@ -35,26 +35,13 @@ def module_path(node: torch.fx.Node) -> str:
 
 
 def check_overrides(spec: ExportSpec, traced: Mapping[str, torch.export.ExportedProgram]) -> None:
-    """Refuses a pattern that no operator of any method is inside of.
-
-    Raises:
-        WorkerError: There is one.
-    """
+    """Refuses a pattern that no operator of any method is inside of."""
     paths = {module_path(node) for program in traced.values() for node in _calls(program)}
     check_patterns(spec, lambda _: sorted(paths), "no module that computes something")
 
 
 def check_patterns(spec: ExportSpec, paths: Callable[[str], Iterable[str]], nothing: str) -> None:
-    """Refuses a pattern that matches no module.
-
-    Args:
-        spec: Has the patterns.
-        paths: Gives those of the modules that a scheme can be for.
-        nothing: The subject of the message: `no module that computes something`.
-
-    Raises:
-        WorkerError: There is one.
-    """
+    """Refuses a pattern that matches no module."""
     for pattern, scheme in spec.overrides:
         modules = dict.fromkeys(each for path in paths(scheme) for each in _around(path))
         if not any(fnmatchcase(module, pattern) for module in modules):
@@ -78,12 +65,7 @@ def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> I
 
 
 def first_match(spec: ExportSpec, paths: Iterable[str]) -> tuple[str, str] | None:
-    """The pattern with its scheme that overrides the spec's for a module; None where none does.
-
-    Args:
-        spec: Has the patterns.
-        paths: Of the module, which may have one in each method.
-    """
+    """The pattern with its scheme that overrides the spec's for a module; None where none does."""
     around = [each for path in paths for each in _around(path)]
     for pattern, scheme in spec.overrides:
         if any(fnmatchcase(module, pattern) for module in around):

@@ -87,17 +87,7 @@ def quantize(
     log: Log | None = None,
     activations: Activations | None = None,
 ) -> dict[str, Quantized]:
-    """Quantises the methods by the spec's scheme; none where nothing is to do before lowering.
-
-    Args:
-        spec: Names the scheme.
-        sources: The methods.
-        log: Names the rewrites of what is quantised, and is told of them; None for none.
-        activations: Of a language model; None where they are not known.
-
-    Raises:
-        WorkerError: The model cannot be quantised that way.
-    """
+    """Quantises the methods by the spec's scheme; none where nothing is to do before lowering."""
     if spec.quantization in LINEAR_SCHEMES or spec.embeddings:
         notes = quantize_layers(spec, sources, activations or Activations())
         return {name: Quantized(source.module, notes) for name, source in sources.items()}
@@ -256,11 +246,7 @@ def _checked(samples: Iterable[Any]) -> Iterable[ExampleInputs]:
 def quantize_layers(
     spec: ExportSpec, sources: Mapping[str, MethodSource], activations: Activations
 ) -> tuple[str, ...]:
-    """Quantises what the spec says; returns sentences for the user.
-
-    Raises:
-        WorkerError: The model has nothing that can be quantised that way.
-    """
+    """Quantises what the spec says; returns sentences for the user."""
     linears = layers_of(spec, sources, torch.nn.Linear)
     for layer in linears:
         _store_computed_weight(layer.module)

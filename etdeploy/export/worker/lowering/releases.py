@@ -21,12 +21,7 @@ def may_replace_parts(spec: ExportSpec) -> bool:
 
 
 def release_notes(spec: ExportSpec, *, shortens: bool) -> Iterator[str]:
-    """Sentences about releases that are not those that are tested.
-
-    Args:
-        spec: What is exported.
-        shortens: Whether its lowering replaces parts of them.
-    """
+    """Sentences about releases that are not those that are tested."""
     for name, (installed, tested) in _others(spec.wanted_versions).items():
         yield f"Exported with {name} {installed}; {tested} is the version that is tested."
     others = _others(spec.wanted_versions | _TORCHAO)

@@ -63,13 +63,7 @@ def all_quantized_in_groups(
 def quantized_in_groups(
     weight: torch.Tensor, group_size: int, mean_squares: torch.Tensor | None
 ) -> Any:
-    """The weight of a linear layer in 4 bits, with 8-bit dynamic activations; torchao's tensor.
-
-    Args:
-        weight: Of shape (outputs, inputs).
-        group_size: Weights that share a scale; a divisor of the inputs.
-        mean_squares: Of the layer's inputs; None where all count alike.
-    """
+    """The weight of a linear layer in 4 bits, with 8-bit dynamic activations; torchao's tensor."""
     from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
         IntxUnpackedToInt8Tensor,
         IntxUnpackedToInt8TensorActivationQuantization,

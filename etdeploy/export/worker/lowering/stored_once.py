@@ -50,13 +50,6 @@ def store_once(path: Path, least_bytes: int = _LEAST_BYTES) -> int:
     """Writes the program again, with equal bytes once; by how many bytes it is smaller.
 
     A program in which nothing is stored twice, or of another layout, stays as it is.
-
-    Args:
-        path: Of the `.pte`.
-        least_bytes: The smallest segment that counts.
-
-    Raises:
-        OSError: The disk is full.
     """
     try:
         pte = map_pte(path)

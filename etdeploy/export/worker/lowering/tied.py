@@ -13,12 +13,7 @@ _FLOAT_BITS = 32
 
 
 def tied_notes(model: Any, saved_bytes: int) -> Iterator[str]:
-    """Sentences about the two tensors that one tensor of the model has become.
-
-    Args:
-        model: transformers', quantised or not; None for another model than a language model.
-        saved_bytes: By how much storing equal weights once has made the program smaller.
-    """
+    """Sentences about the two tensors that one tensor of the model has become."""
     if saved_bytes:
         yield (
             "Weights that are equal in a delegate and outside of it are stored once: the program "

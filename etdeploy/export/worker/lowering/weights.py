@@ -38,11 +38,6 @@ def packed_weights_note(backend: str, folder: Path, shared_bytes: int) -> Iterat
 
     ExecuTorch stores equal constants once, also those that a backend gives it by name, as XNNPACK
     does. A backend that packs weights into its partitions is seen by the size of these.
-
-    Args:
-        backend: The backend's name.
-        folder: Holds the program.
-        shared_bytes: As `shared_weight_bytes` gives them.
     """
     program = inspect_file(folder / PROGRAM_FILE)
     taken = {m.name: sum(d.size_bytes for d in m.delegates) for m in program.methods}

@@ -41,13 +41,7 @@ def folded_scalars(program: Program, told: RewriteLog) -> None:
 
 
 def folded_constants(program: Program, told: RewriteLog, most_bytes: int = _MOST_BYTES) -> None:
-    """Replaces operators whose inputs are all constant by what they give; in place.
-
-    Args:
-        program: Functional: no operator changes a tensor.
-        told: Counts the operators that are left out.
-        most_bytes: Of a result that is kept.
-    """
+    """Replaces operators whose inputs are all constant by what they give; in place."""
     known: dict[torch.fx.Node, torch.Tensor] = {}
     for node in program.graph.nodes:
         value = _given(program, node) if node.op == "placeholder" else _computed(node, known)

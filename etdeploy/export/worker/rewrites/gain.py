@@ -72,14 +72,7 @@ def counted(program: Program, partitioner: Any, passes: Any) -> dict[str, int]:
 def told(
     log: Log, before: Mapping[str, int], after: Mapping[str, int], idle: Sequence[str]
 ) -> dict[str, Any]:
-    """What `export.json` has of the rewrites.
-
-    Args:
-        log: What they did.
-        before: What `counted` gave for the programs as they were; empty where it was not asked.
-        after: The same of the programs that were made.
-        idle: Rewrites that depend on the target and change nothing, tried or not.
-    """
+    """What `export.json` has of the rewrites."""
     keys = ("rewrite", "reason", "file", "line")
     return {
         "tried": list(log.names),

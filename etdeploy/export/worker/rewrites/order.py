@@ -68,13 +68,7 @@ def rewritten_to_quantize(program: Program, log: Log) -> Program:
 
 
 def rewritten_to_lower(program: Program, log: Log, *, quantized: bool) -> Program:
-    """The graph for a backend's lowering; `program` stays as it is.
-
-    Args:
-        program: As torch.export made it.
-        log: Gets what was done.
-        quantized: Whether the graph was rewritten before it was quantised.
-    """
+    """The graph for a backend's lowering; `program` stays as it is."""
     wanted = _LOWERED if quantized else {**_QUANTIZED, **_LOWERED}
     if not _any(wanted, log):
         return program
@@ -97,12 +91,7 @@ def edge_passes(log: Log) -> list[Any]:
 
 
 def idle_rewrites(programs: Iterable[Program], log: Log) -> list[str]:
-    """Of rewrites that depend on the target, those that change nothing, tried or not.
-
-    Args:
-        programs: As they were quantised; where a rewrite came before, it is in the log.
-        log: What was done.
-    """
+    """Of rewrites that depend on the target, those that change nothing, tried or not."""
     found = list(programs)
     return [
         name

@@ -96,9 +96,6 @@ def check_numbers(source: MethodSource, traced: torch.export.ExportedProgram) ->
     """Raises when the dynamic shapes leave a number open.
 
     ExecuTorch writes None in its place, so that the program cannot be given one.
-
-    Raises:
-        WorkerError: They do.
     """
     paths = leaves(by_parameter(source.module, source.inputs))
     for (path, leaf), value in zip(paths, input_values(traced), strict=True):

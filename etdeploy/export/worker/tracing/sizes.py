@@ -44,11 +44,7 @@ class SizedCall:
 def sized_calls(
     spec: ExportSpec, source: MethodSource, traced: torch.export.ExportedProgram
 ) -> Iterator[SizedCall]:
-    """The inputs of every size that the recipe names.
-
-    Raises:
-        WorkerError: The program does not take such a size, or the user's function fails.
-    """
+    """The inputs of every size that the recipe names."""
     shapes = Shapes(source, traced)
     for name, sizes in spec.sizes.items():
         wanted = shapes.of_sizes(spec, name)
@@ -134,15 +130,7 @@ def write_sets(
     outputs: Sequence[Values],
     below: str = "",
 ) -> tuple[InputSet, ...]:
-    """Writes inputs and expected outputs of every size below folders of its name.
-
-    Args:
-        folder: Of the program.
-        module: Of the method, as it takes the inputs.
-        sets: Inputs of each size.
-        outputs: For each of them.
-        below: The folder of the method, `/prefill`, where there are several.
-    """
+    """Writes inputs and expected outputs of every size below folders of its name."""
     return tuple(
         InputSet(
             name=each.name,
@@ -180,11 +168,7 @@ class Shapes:
                 self._example.setdefault(symbol, value)
 
     def of_sizes(self, spec: ExportSpec, name: str) -> list[tuple[int, ...]]:
-        """The shape of every input at one of the recipe's sizes; () for one that is no tensor.
-
-        Raises:
-            WorkerError: A dimension is not there, is fixed, or does not take its size.
-        """
+        """The shape of every input at one of the recipe's sizes; () for one that is no tensor."""
         found: dict[Any, tuple[int, str]] = {}
         for key, size in spec.sizes[name].items():
             place = spec.place("benchmark", "sizes", name, key)

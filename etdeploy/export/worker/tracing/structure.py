@@ -29,11 +29,7 @@ KeyPath = tuple[Any, ...]
 
 
 def children(tree: object) -> list[tuple[Any, Any]] | None:
-    """Keys and values of a container, in the order in which torch.export flattens it.
-
-    Returns:
-        None for a leaf: a tensor, a plain value, or an object that no one registered with PyTorch.
-    """
+    """Keys and values of a container, in the order in which torch.export flattens it."""
     node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(tree))
     if node is None:
         return None

@@ -47,11 +47,7 @@ Values = list[NamedValue]
 
 
 def flat_inputs(module: torch.nn.Module, call: ExampleInputs) -> Values:
-    """The values of nested inputs, in the order of the program's inputs.
-
-    Raises:
-        WorkerError: A leaf is neither a dense tensor nor a number, a boolean or None.
-    """
+    """The values of nested inputs, in the order of the program's inputs."""
     values = _flat(by_parameter(module, call), "input")
     for value in values:
         if isinstance(value.value, float) and not math.isfinite(value.value):
@@ -62,18 +58,7 @@ def flat_inputs(module: torch.nn.Module, call: ExampleInputs) -> Values:
 def run_eagerly(
     module: torch.nn.Module, call: ExampleInputs, what: str, given: str = "the example inputs"
 ) -> Values:
-    """The flattened outputs of one call; the module's buffers and the inputs stay as they are.
-
-    Args:
-        module: The model.
-        call: Its inputs.
-        what: How a message calls the model.
-        given: How it calls the inputs.
-
-    Raises:
-        WorkerError: The model raises or writes into an input, or an output has no place in a
-            program.
-    """
+    """The flattened outputs of one call; the module's buffers and the inputs stay as they are."""
     with (
         torch.no_grad(),
         buffers_restored(module.buffers()),
@@ -110,13 +95,7 @@ def copied(call: ExampleInputs) -> ExampleInputs:
 
 
 def laid_out(call: ExampleInputs, like: ExampleInputs | None = None) -> ExampleInputs:
-    """The inputs, themselves if possible, with strides that ExecuTorch knows.
-
-    Args:
-        call: The inputs.
-        like: Where one of these is an image by pixel (NHWC), so is the result; None for all values
-            in the order of their shapes.
-    """
+    """The inputs, themselves if possible, with strides that ExecuTorch knows."""
     flat, structure = pytree.tree_flatten((call.args, dict(call.keywords)))
     models = pytree.tree_leaves((like.args, dict(like.keywords))) if like else []
     if len(models) != len(flat):
@@ -180,13 +159,7 @@ def _strides(tensor: torch.Tensor, order: torch.memory_format) -> tuple[int, ...
 
 
 def write_values(folder: Path, name: str, values: Values) -> tuple[Stored, ...]:
-    """Writes tensors as `name/0.logits.bin` and so on: raw little-endian contiguous bytes.
-
-    Args:
-        folder: Of the program.
-        name: Of the new folder in it.
-        values: In the order of the program's.
-    """
+    """Writes tensors as `name/0.logits.bin` and so on: raw little-endian contiguous bytes."""
     (folder / name).mkdir(parents=True, exist_ok=True)
     return tuple(_written(folder, name, i, value) for i, value in enumerate(values))
 
@@ -225,17 +198,7 @@ def plain(value: NamedValue) -> PlainValue:
 
 
 def misfit(name: str, have: Any, want: Any, sizes: Sequence[range]) -> str | None:
-    """What is wrong with an input, as an object: `torch.int64 [1, 8] for ids, not ...`.
-
-    Args:
-        name: Of the input.
-        have: Its value.
-        want: The example's.
-        sizes: What each dimension may be, of a tensor.
-
-    Returns:
-        None where the program takes it.
-    """
+    """What is wrong with an input, as an object: `torch.int64 [1, 8] for ids, not ...`."""
     if not isinstance(want, torch.Tensor):
         same = have == want and type(have) is type(want)
         return None if same else f"{have!r} for {name}, which is fixed at {want!r}"

@@ -68,11 +68,7 @@ class Coordinator:
         self._client: Client
 
     async def open(self, listen: str, security: FarmSecurity) -> str:
-        """Starts to listen, and returns the address.
-
-        Raises:
-            UsageError: Nothing can listen there.
-        """
+        """Starts to listen, and returns the address."""
         protocol, host, port = parse_address(listen)
         _require_free(listen, host, port)
         self._scheduler = FarmScheduler(
@@ -124,11 +120,7 @@ class Coordinator:
         self._orders.cancelled(visit)
 
     async def recover(self, offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
-        """Has the host take a step of the recovery ladder.
-
-        Raises:
-            DeviceError: The host is gone, or does not answer.
-        """
+        """Has the host take a step of the recovery ladder."""
         number = next(self._numbers)
         future: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
         self._recoveries[number] = future, tell
@@ -257,12 +249,7 @@ class ServedFiles:
             self._paths[digest] = Path(parcel.folder) / safe_relative(name)
 
     def read(self, digest: str, offset: int) -> bytes:
-        """At most a chunk of a file; empty at its end.
-
-        Raises:
-            UsageError: It is in no parcel of this night, or the offset is none.
-            OSError: It cannot be read.
-        """
+        """At most a chunk of a file; empty at its end."""
         path = self._paths.get(digest)
         if path is None or offset < 0:
             raise UsageError("only files of parcels can be read")
@@ -280,15 +267,7 @@ class Records:
         self.clear()
 
     def store(self, key: Key, offset: int, data: bytes) -> int:
-        """Appends a chunk if it is the next one.
-
-        Returns:
-            How many bytes are there now: where the host goes on.
-
-        Raises:
-            UsageError: The archive would be too large.
-            OSError: There is no room.
-        """
+        """Appends a chunk if it is the next one."""
         path = self._incoming(key)
         have_bytes = path.stat().st_size if path.exists() else 0
         if offset != have_bytes:
@@ -302,15 +281,7 @@ class Records:
         return have_bytes + len(data)
 
     def finish(self, key: Key, digest: str) -> Path:
-        """Unpacks an archive that is complete.
-
-        Returns:
-            The folder with the files of the attempt.
-
-        Raises:
-            UsageError: It did not arrive as it was sent, or does not stay in its folder.
-            OSError: There is no room.
-        """
+        """Unpacks an archive that is complete."""
         path = self._incoming(key)
         try:
             if not path.is_file() or sha256_file(path) != digest:

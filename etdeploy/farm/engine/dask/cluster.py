@@ -57,12 +57,7 @@ class ClusterEngine:
         return self._do(self._coordinator.offers())
 
     def start(self, order: Order) -> None:
-        """Begins an attempt on the device's host.
-
-        Raises:
-            ValueError: The device has an order already.
-            UsageError: The parcel names a file outside of its folder.
-        """
+        """Begins an attempt on the device's host."""
         self._do(self._coordinator.start(order))
 
     def ended(self, wait_s: float) -> Sequence[AttemptResult]:
@@ -80,11 +75,7 @@ class ClusterEngine:
         self._do(self._coordinator.cancel(visit))
 
     def recover(self, offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
-        """Takes a step of the recovery ladder on the device's host.
-
-        Raises:
-            DeviceError: The host is gone, or does not answer.
-        """
+        """Takes a step of the recovery ladder on the device's host."""
         return self._do(self._coordinator.recover(offer, step, tell))
 
     def close(self) -> None:

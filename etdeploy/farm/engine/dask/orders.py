@@ -86,11 +86,7 @@ class Orders:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, client: Client, order: Order) -> None:
-        """Begins an attempt.
-
-        Raises:
-            ValueError: It is under way already, or its device has another one.
-        """
+        """Begins an attempt."""
         self._require_free(order)
         loop = asyncio.get_running_loop()
         session = self._hosts.session(order.offer.host)
@@ -198,11 +194,7 @@ def _submit(client: Client, order: Order, address: str, number: int) -> Any:
 
 
 async def _until(client: Client, underway: Underway, future: Any) -> str | None:
-    """Waits until the ending is there or the task is over.
-
-    Returns:
-        Why the task failed; None where the ending is there, or the Worker was lost.
-    """
+    """Waits until the ending is there or the task is over."""
     with client.as_current():
         over = asyncio.ensure_future(wait([future]))
     try:

@@ -86,12 +86,7 @@ class FarmSecurity(Security):  # type: ignore[misc]
 
 
 def security_of(tls: Tls | None) -> FarmSecurity:
-    """Dask's form of the certificates; each side shows its own and requires the other's.
-
-    Raises:
-        UsageError: A file cannot be read, or does not hold what it should, or the own certificate
-            has expired or was revoked.
-    """
+    """Dask's form of the certificates; each side shows its own and requires the other's."""
     if tls is None:
         return FarmSecurity(require_encryption=False)
     _require_pem(tls)
@@ -112,11 +107,7 @@ def security_of(tls: Tls | None) -> FarmSecurity:
 
 
 def parse_address(text: str) -> tuple[str, str, int]:
-    """Protocol, host and port of tls://HOST:PORT or tcp://HOST:PORT.
-
-    Raises:
-        UsageError: It has another form.
-    """
+    """Protocol, host and port of tls://HOST:PORT or tcp://HOST:PORT."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[3]) > 65535:
         raise UsageError(
@@ -127,16 +118,7 @@ def parse_address(text: str) -> tuple[str, str, int]:
 
 
 def require_safe(address: str, tls: Tls | None) -> None:
-    """Refuses what would let anybody on a network run code here.
-
-    Args:
-        address: tls://HOST:PORT or tcp://HOST:PORT.
-        tls: Certificates, if there are any.
-
-    Raises:
-        UsageError: TLS without certificates, certificates without TLS, or neither on an address
-            that is not of this machine.
-    """
+    """Refuses what would let anybody on a network run code here."""
     protocol, host, _ = parse_address(address)
     if protocol == "tls" and tls is None:
         raise UsageError(

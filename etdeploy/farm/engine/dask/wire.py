@@ -77,11 +77,7 @@ def own_versions() -> Versions:
 
 
 def mismatch(host: Versions, coordinator: Versions) -> tuple[str, str] | None:
-    """What differs and how to update the host; None where nothing does.
-
-    Returns:
-        Message and remedy.
-    """
+    """What differs and how to update the host; None where nothing does."""
     names = (("etdeploy", "etdeploy"), ("python", "Python"), ("distributed", "distributed"))
     theirs, ours = host.model_dump(), coordinator.model_dump()
     differing = [(key, name) for key, name in names if theirs[key] != ours[key]]
@@ -188,11 +184,7 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def unpack(archive: Path, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-    """Fills a new folder from an archive of another host; it appears complete or not at all.
-
-    Raises:
-        UsageError: The archive has something else than files below it, is too large or is damaged.
-    """
+    """Fills a new folder from an archive of another host; it appears complete or not at all."""
     try:
         with new_folder(folder) as work, tarfile.open(archive, "r:gz") as tar:
             left_bytes = limit_bytes
@@ -217,11 +209,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Non
 
 
 def safe_relative(name: str) -> PurePosixPath:
-    """A path of another host that stays below the folder that it is joined to.
-
-    Raises:
-        UsageError: It does not, or names the folder itself.
-    """
+    """A path of another host that stays below the folder that it is joined to."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
         raise UsageError(f"the path {name!r} leads out of its folder")

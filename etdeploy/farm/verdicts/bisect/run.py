@@ -213,11 +213,7 @@ def bisect(
 def _whole(
     asked: Asked, bad: Candidate, reference: LoadedRecipe, tools: _Tools
 ) -> tuple[Ratio, str]:
-    """Bad's number by good's, and what the number is called.
-
-    Raises:
-        UsageError: They do not differ, or bad is the better one.
-    """
+    """Bad's number by good's, and what the number is called."""
     pairs: Pairs = ()
     with tools.opened(bad) as recipe:
         for _ in range(_sets(asked.metric)):
@@ -244,11 +240,7 @@ def _whole(
 def _tried(
     asked: Asked, candidate: Candidate, reference: LoadedRecipe, whole: Ratio, tools: _Tools
 ) -> BisectStep:
-    """A candidate, measured until it is sure to be nearer to good or to bad.
-
-    Raises:
-        EtdeployError: The device cannot be used: no other candidate would help.
-    """
+    """A candidate, measured until it is sure to be nearer to good or to bad."""
     pairs: Pairs = ()
     ids: tuple[str, ...] = ()
     tools.tell(f"measuring {candidate.label}")

@@ -47,11 +47,7 @@ def thinned(values: Sequence[float], most: int = _MOST_POINTS) -> list[tuple[int
 
 
 def visible_range(values: Sequence[float]) -> tuple[float, float] | None:
-    """A range that shows the bulk of the times, where a few would squeeze all others together.
-
-    Returns:
-        None where all fit.
-    """
+    """A range that shows the bulk of the times, where a few would squeeze all others together."""
     known = [value for value in values if is_number(value)]
     if not known:
         return None

@@ -61,10 +61,6 @@ def histogram(values: Sequence[float], end: float | None) -> tuple[list[float], 
     """Edges of bins of one width, and how many values each has.
 
     The width is that of Freedman and Diaconis (1981), 2 IQR / n^(1/3), within bounds.
-
-    Args:
-        values: Any.
-        end: What lies above is not counted; None for all.
     """
     inside = [value for value in values if end is None or value <= end] or [0.0]
     low, high = min(inside), max(inside)

@@ -80,10 +80,6 @@ class QnnLowering(Lowering):
         Several methods are compiled into one context, and share weights there if the option says
         so: two linear layers of 1 MB take 2.2 MB for two methods without, 1.1 MB with it (SM8650,
         QNN 2.49).
-
-        Raises:
-            WorkerError: A method is not fit for the HTP, or the methods do not have as many
-                partitions each.
         """
         check_adaptor()
         for method in methods.values():
@@ -136,13 +132,6 @@ def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:
 
     Floats run as 16-bit floats: the HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
     from the compiled program; the runner lowers it in the passes that trace nothing.
-
-    Args:
-        spec: What is exported; it has a value for each of the backend's options.
-        several: Whether the program has several methods.
-
-    Raises:
-        WorkerError: ExecuTorch does not know the SoC.
     """
     from executorch.backends.qualcomm.serialization.qc_schema import (
         QnnExecuTorchHtpPerformanceMode,
@@ -191,11 +180,7 @@ _DTYPES = {
 
 
 def htp_quantizer(spec: ExportSpec) -> Any:
-    """The PT2E quantiser of the spec's scheme and overrides, for its SoC.
-
-    Raises:
-        WorkerError: There is no adaptor that works, or ExecuTorch does not know the SoC.
-    """
+    """The PT2E quantiser of the spec's scheme and overrides, for its SoC."""
     check_adaptor()
     from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer
     from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
@@ -281,12 +266,7 @@ def positional(module: torch.nn.Module, call: ExampleInputs) -> Positional:
 
 
 def refuse_unfit(source: MethodSource, traced: torch.export.ExportedProgram) -> None:
-    """Ends the export of a model that the HTP cannot run, before it is compiled.
-
-    Raises:
-        WorkerError: The model has dynamic shapes or control flow, or integers that need more than
-            32 bits.
-    """
+    """Ends the export of a model that the HTP cannot run, before it is compiled."""
     if traced.range_constraints:
         raise _dynamic(source, traced)
     for node in traced.graph.nodes:

@@ -173,9 +173,6 @@ def check_adaptor() -> None:
 
     An adaptor that was built with a pybind11 before 2.12 takes none of numpy 2 (16557). No SDK is
     needed for this.
-
-    Raises:
-        WorkerError: There is no adaptor, or it does not take arrays of the installed numpy.
     """
     import numpy as np
 
@@ -211,11 +208,7 @@ def check_adaptor() -> None:
 
 
 def chipset(spec: ExportSpec) -> Any:
-    """ExecuTorch's value for the spec's SoC.
-
-    Raises:
-        WorkerError: ExecuTorch does not know the SoC.
-    """
+    """ExecuTorch's value for the spec's SoC."""
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 
     known = {chipset.name: chipset for chipset in QcomChipset}
@@ -236,13 +229,7 @@ _GROUPS = 6  # the place of `groups` in the arguments of conv2d
 
 
 def blocked(quantizer: type[Any], config: Any, spec: ExportSpec) -> type[Any]:
-    """ExecuTorch's quantiser, with blocks in each layer that the HTP computes right with them.
-
-    Args:
-        quantizer: The class `QnnQuantizer`.
-        config: Makes a `ModuleQConfig` of the scheme.
-        spec: Says how many weights a block has.
-    """
+    """ExecuTorch's quantiser, with blocks in each layer that the HTP computes right with them."""
 
     class Blocked(quantizer):  # type: ignore[misc]
         def annotate(self, model: Any) -> Any:
@@ -262,9 +249,6 @@ def block_sizes(graph: Any, group_size: int) -> dict[str, tuple[int, ...]]:
 
     Linear layers and convolutions with a kernel of 1 x 1. Of larger kernels the outputs are wrong
     in the simulator of QNN 2.49.40 (cosine 0.0 to 0.3), whether or not a block spans the kernel.
-
-    Raises:
-        WorkerError: There is no such layer.
     """
     found = {}
     for node in graph.nodes:
@@ -305,11 +289,7 @@ def shares(spec: ExportSpec) -> bool:
 
 @contextmanager
 def explaining_partitions() -> Iterator[None]:
-    """Explains what `QnnBackend.preprocess_multimethod` asserts (ExecuTorch 1.5.1).
-
-    Raises:
-        WorkerError: The methods do not have as many partitions each.
-    """
+    """Explains what `QnnBackend.preprocess_multimethod` asserts (ExecuTorch 1.5.1)."""
     try:
         yield
     except AssertionError as error:

@@ -14,15 +14,7 @@ from etdeploy.export.worker.failures import WorkerError, fail
 
 
 def require_code(spec: ExportSpec, folder: Path) -> None:
-    """Refuses a model that needs code which may not run, or which is not in its repository.
-
-    Args:
-        spec: Names the model.
-        folder: With its `config.json`, and `tokenizer_config.json` where it is there already.
-
-    Raises:
-        WorkerError: It is refused.
-    """
+    """Refuses a model that needs code which may not run, or which is not in its repository."""
     model = spec.hf
     if model is None:
         raise ValueError("the spec names no language model")

@@ -49,11 +49,7 @@ class Checkpoint:
     commit: str | None = None
 
     def digests(self, *, code: bool) -> dict[str, str]:
-        """SHA-256 of each file of a folder of the user, by its path; a commit says as much.
-
-        Args:
-            code: Whether files of code count, too.
-        """
+        """SHA-256 of each file of a folder of the user, by its path; a commit says as much."""
         files = {} if self.commit else loaded_files(self.folder, code=code)
         return {str(path): sha256_file(path) for path in files.values()}
 
@@ -63,15 +59,6 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
 
     What the hub's cache has of a revision is used as it is, without a network; only where the
     tokenizer is missing, the hub is asked for it.
-
-    Args:
-        spec: Names the model.
-        tell: Reports the progress.
-
-    Raises:
-        WorkerError: The hub cannot be reached, does not give the model, or has nothing that can
-            be exported.
-        OSError: The model does not fit on the disk.
     """
     model = spec.hf
     if model is None:
@@ -97,16 +84,7 @@ def refused(refusal: ConfigProblem, spec: ExportSpec) -> WorkerError:
 
 
 def require_tokenizer(spec: ExportSpec, folder: Path | None, why: str = "") -> None:
-    """Refuses a model that cannot be talked with, where somebody wants to; see `require_speech`.
-
-    Args:
-        spec: Says what the model is to understand.
-        folder: With the tokenizer's files; None if there are none, or none that can be loaded.
-        why: They cannot be loaded.
-
-    Raises:
-        WorkerError: It has no tokenizer, or no chat template.
-    """
+    """Refuses a model that cannot be talked with, where somebody wants to; see `require_speech`."""
     try:
         require_speech(folder, spec.speech, place=spec.place("model", "hf"), why=why)
     except UsageError as error:
@@ -177,16 +155,7 @@ _FULL = (28, 122)  # ENOSPC and EDQUOT of Linux, which other kinds of OSError he
 
 @contextmanager
 def explained(spec: ExportSpec, model: HfModel, hub: str) -> Iterator[None]:
-    """Explains what huggingface_hub raises in the block.
-
-    Args:
-        spec: For the places of keys.
-        model: That is looked for.
-        hub: Its address.
-
-    Raises:
-        WorkerError: Something failed; a full disk stays an OSError.
-    """
+    """Explains what huggingface_hub raises in the block."""
     from httpx2 import HTTPError
     from huggingface_hub.errors import HfHubHTTPError, RevisionResolutionError
 

@@ -47,11 +47,7 @@ class LanguageModel:
         return max(self.generation.methods, key=lambda method: method.max_tokens).name
 
     def activations(self, spec: ExportSpec) -> Activations:
-        """What its linear layers are given on the text that calibrates it.
-
-        Raises:
-            WorkerError: The recipe's text cannot be read, or the model raises with it.
-        """
+        """What its linear layers are given on the text that calibrates it."""
         if self.eager is None:
             return Activations()
         return activations(spec, self.loaded, self.eager.attention)
@@ -59,16 +55,7 @@ class LanguageModel:
     def evaluated(
         self, spec: ExportSpec, modules: Mapping[str, torch.nn.Module], *, in_place: bool
     ) -> LanguageModel:
-        """The same with the texts that a device has to give.
-
-        Args:
-            spec: Of the export.
-            modules: Of the methods, quantised where the scheme quantises before lowering.
-            in_place: Whether the layers of the model itself were quantised.
-
-        Raises:
-            WorkerError: The recipe's text cannot be evaluated.
-        """
+        """The same with the texts that a device has to give."""
         if self.eager is None:
             return self
         methods = self.generation.methods
@@ -81,11 +68,7 @@ class LanguageModel:
 
 
 def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
-    """What a model gives before anything of it is changed.
-
-    Raises:
-        WorkerError: The recipe's text cannot be evaluated.
-    """
+    """What a model gives before anything of it is changed."""
     asked = _asked(spec)
     methods = methods_for(
         asked.context,
@@ -103,11 +86,7 @@ def _asked(spec: ExportSpec) -> ExportGeneration:
 
 
 def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> LanguageModel:
-    """Makes the methods of a model.
-
-    Raises:
-        WorkerError: It is none that can be exported.
-    """
+    """Makes the methods of a model."""
     asked = _asked(spec)
     made = generation_sources(
         loaded.model,

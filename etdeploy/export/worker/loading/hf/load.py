@@ -70,11 +70,7 @@ class HfTokenizer:
         return int(with_it[0]) if begins else None
 
     def write(self, folder: Path) -> None:
-        """Copies the files into a program folder; `tokenizer.json` is made where it is missing.
-
-        Raises:
-            OSError: The disk is full.
-        """
+        """Copies the files into a program folder; `tokenizer.json` is made where it is missing."""
         if self.folder is None:
             return
         target = folder / TOKENIZER_FOLDER
@@ -88,12 +84,7 @@ class HfTokenizer:
 
 
 def load_tokenizer(folder: Path, *, remote_code: bool) -> HfTokenizer:
-    """The tokenizer of a checkpoint.
-
-    Args:
-        folder: Of the checkpoint.
-        remote_code: Whether code in it may run.
-    """
+    """The tokenizer of a checkpoint."""
     from transformers import AutoTokenizer
 
     if not has_tokenizer(folder):
@@ -133,13 +124,7 @@ def _is_untyped(token: Any) -> bool:
 
 
 def stop_ids(model: Any, tokenizer: HfTokenizer, vocabulary: int) -> tuple[int, ...]:
-    """The tokens at which transformers' `generate` stops, or else the tokenizer's end of text.
-
-    Args:
-        model: transformers'; its generation_config follows from config.json where there is none.
-        tokenizer: Its tokenizer.
-        vocabulary: Number of logits; an id beyond them cannot occur.
-    """
+    """The tokens at which transformers' `generate` stops, or else the tokenizer's end of text."""
     chosen = (model.generation_config, model.config, tokenizer.loaded)
     each = (getattr(one, "eos_token_id", None) for one in chosen)
     found: Any = next((ids for ids in each if ids is not None), ())
@@ -173,12 +158,7 @@ class LoadedModel:
 
 
 def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
-    """The language model that the spec names.
-
-    Raises:
-        WorkerError: It cannot be got or loaded, or is none that can be exported.
-        OSError: The model does not fit on the disk.
-    """
+    """The language model that the spec names."""
     if spec.hf is None or spec.generation is None:
         raise ValueError("the spec names no language model")
     checkpoint = fetch(spec, tell)
@@ -246,11 +226,7 @@ def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> tuple[Any, s
 
 
 def _config(folder: Path, *, remote_code: bool) -> Any:
-    """What transformers makes of `config.json`.
-
-    Raises:
-        WorkerError: A value is none that the model can have.
-    """
+    """What transformers makes of `config.json`."""
     from transformers import AutoConfig
 
     try:

@@ -40,14 +40,7 @@ def inputs_by_pixel(inputs: ExampleInputs, told: RewriteLog) -> ExampleInputs:
 def order_notes(
     module: torch.nn.Module, given: ExampleInputs, taken: ExampleInputs, offered: tuple[str, ...]
 ) -> Iterator[str]:
-    """Sentences about example inputs whose values are not in the order of their dimensions.
-
-    Args:
-        module: The model.
-        given: The inputs as the factory made them.
-        taken: The same with the strides that the program has them with.
-        offered: The rewrites that the backend offers.
-    """
+    """Sentences about example inputs whose values are not in the order of their dimensions."""
     pairs = zip(
         leaves(by_parameter(module, given)), leaves(by_parameter(module, taken)), strict=True
     )

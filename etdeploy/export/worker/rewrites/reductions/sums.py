@@ -136,14 +136,7 @@ def _count(x: torch.Tensor, dims: Any) -> int:
 def weighted(
     write: Writer, x: torch.fx.Node, factor: float, added: float | None = None
 ) -> torch.fx.Node:
-    """The sum over the last dimension, which stays with a size of 1, times a number.
-
-    Args:
-        write: Where.
-        x: Its last dimension has a known size.
-        factor: For each value.
-        added: To each sum; None for nothing.
-    """
+    """The sum over the last dimension, which stays with a size of 1, times a number."""
     shape = x.meta["val"].shape
     size = fixed_size(shape[-1]) or 1
     inner = _divisor_near_root(size)

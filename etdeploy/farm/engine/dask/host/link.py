@@ -75,15 +75,6 @@ class CoordinatorConnection:
         """The coordinator's answer; waits for a connection that was lost, and asks again.
 
         Must not be called in the loop's thread.
-
-        Args:
-            op: Name of the question.
-            to_the_end: Whether to ask also while this process is being stopped.
-            message: Plain values.
-
-        Raises:
-            LinkLostError: There was none for longer than the coordinator waits.
-            Interrupted: The run was asked to stop.
         """
         while True:
             if not to_the_end:
@@ -115,19 +106,7 @@ Read = Callable[[str, int], bytes]
 
 
 def obtain_parcel(parcel: Parcel, workspace: Workspace, read: Read) -> Path:
-    """The folder of a parcel in the cache; what is not there is fetched.
-
-    Args:
-        parcel: Whose files are needed.
-        workspace: The cache; it has to be `in_use`, so that nobody removes the files meanwhile.
-        read: Asks the coordinator.
-
-    Raises:
-        UsageError: A path leads out of the folder.
-        DeviceError: A file did not arrive as it was sent, or the connection is lost.
-        OSError: There is no room.
-        Interrupted: The attempt was stopped.
-    """
+    """The folder of a parcel in the cache; what is not there is fetched."""
     entry = workspace.entry(CacheKind.PARCELS, parcel.key)
 
     def build(folder: Path) -> None:

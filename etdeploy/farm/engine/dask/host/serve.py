@@ -130,11 +130,7 @@ class Agent:
         self._attempts = Attempts(lambda order, flag: self._work.do(order, flag, self._session))
 
     async def run(self) -> None:
-        """Returns when the process is asked to stop.
-
-        Raises:
-            UsageError: This host can never take part as it is: versions, certificates.
-        """
+        """Returns when the process is asked to stop."""
         pause_s = 1.0
         while not cancel.requested():
             try:
