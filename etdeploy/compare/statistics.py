@@ -194,10 +194,11 @@ def paired_ratio(a_ms: Sequence[float], b_ms: Sequence[float]) -> Ratio:
         b_ms: The same of B; each start belongs to the one of A at its position.
 
     Raises:
-        ValueError: There is no pair, a start has no partner, or a time is not a positive number.
+        ValueError: There is no pair, the sides have unequal numbers of starts, or a time is not
+            a positive number.
     """
     if len(a_ms) != len(b_ms):
-        raise ValueError("a start has no partner")
+        raise ValueError("the two sides have unequal numbers of starts")
     require_times(a_ms)
     require_times(b_ms)
     a, b = ([math.log(time) for time in side] for side in (a_ms, b_ms))

@@ -169,7 +169,7 @@ def _text_only() -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise UsageError(f"standard input is no text: {error}") from error
+        raise UsageError(f"standard input is not valid text: {error}") from error
 
 
 @contextlib.contextmanager

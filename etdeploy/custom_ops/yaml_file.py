@@ -194,7 +194,7 @@ class _Reader:
         names = [a.name for a in found]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise SchemaError(f"two arguments are called {sorted(twice)[0]}")
+            raise SchemaError(f"duplicate argument {sorted(twice)[0]}")
         return tuple(found)
 
     def _argument(self, by_keyword: bool) -> Argument:

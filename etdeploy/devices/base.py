@@ -397,8 +397,7 @@ class ConversingRun(StreamingRun, Protocol):
     def converse(self, arguments: Sequence[str]) -> AbstractContextManager[Talk]:
         """Launches the bundle as `run` does; the program is ended with the block.
 
-        Nothing limits its time but a day on the device, for a connection that is gone without a
-        word.
+        There is no timeout but a watchdog of 24 h on the device, in case the link drops silently.
 
         Raises:
             DeviceError: The device went away, or cannot start the program at all.

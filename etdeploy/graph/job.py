@@ -156,7 +156,7 @@ def _require_launchable(device: Device, app: AppWish | None) -> None:
         )
     if not app and "process" not in launches and "app" in launches:
         raise UsageError(
-            f"{device.name} starts apps only, and a runner is none",
+            f"{device.name} can run apps but not command-line programs",
             remedy="Run the model in an app: --as app",
         )
     if not app and "process" not in launches:

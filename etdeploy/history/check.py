@@ -307,7 +307,7 @@ def _reason(
         return f"{what}, {abs(away.z):.1f} standard deviations between runs"
     if abs(percent) <= max_slowdown_percent:
         return what
-    return f"{what}: runs in which nothing changed are as far apart"
+    return f"{what}: within normal run-to-run variation"
 
 
 def outputs_finding(run: HistoryEntry, others: Sequence[HistoryEntry]) -> Iterator[MetricFinding]:

@@ -100,7 +100,7 @@ def _refused(run: StoredRun, place: HistoryLocation | None, error: Exception) ->
     """Says why, and notes the record for later."""
     bug = not isinstance(error, EtdeployError)
     why = f"{type(error).__name__}: {error}" if bug else str(error)
-    _say(f"this run is not in the history yet: {why}")
+    _say(f"the history does not have this run yet: {why}")
     if place:
         _failed.add(place.shown)
         _wait(run, place)

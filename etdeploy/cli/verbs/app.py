@@ -139,7 +139,7 @@ def _require_kind(platform: str, device: str | None) -> None:
     """Raises UsageError for a device of another kind."""
     if device and device.partition(":")[0] != platform:
         raise UsageError(
-            f"the app is for {platform}, and {device} is another kind of device",
+            f"the app targets {platform}; {device} does not run {platform} apps",
             remedy=f"Name one like --device {platform}, or none",
         )
 

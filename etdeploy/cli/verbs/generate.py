@@ -89,8 +89,7 @@ def prompt_ids(tokenizer: Tokenizer | None, text: str) -> tuple[int, ...]:
     ids = given_ids(text)
     if ids is None:
         raise UsageError(
-            "the model has no tokenizer, so --prompt takes the ids of tokens, "
-            f"and not {text[:40]!r}",
+            f"the model has no tokenizer, so --prompt expects token IDs, and not {text[:40]!r}",
             remedy="Give it numbers: --prompt '1 15 27'",
         )
     return ids

@@ -175,7 +175,7 @@ def _work(
         arguments = _become(order)
         spec = ExportSpec.load(Path(arguments[0]))
         if met := preloaded.met_beside(spec, Path.cwd()):
-            raise UnfitError(f"{met} is called like a module that is imported already")
+            raise UnfitError(f"{met} shadows a module that is already imported")
         channel.sendall(f"pid {os.getpid()}\n".encode())
     except Exception as error:
         _answer(channel, f"refused {error}")

@@ -142,8 +142,7 @@ class Post:
         self._aside.close(_WAIT_S)
         if self._spool and not self._spool.is_empty:
             self._tell(
-                "what the night did is not in the history yet; the next `farm run` brings it in: "
-                f"{self._spool.path}"
+                f"results are queued locally; the next `farm run` imports them: {self._spool.path}"
             )
 
     def _put(self, event: Event) -> None:
@@ -206,7 +205,7 @@ class Post:
     def _lose(self, error: TakenError) -> None:
         if self._taken is None:
             self._taken = error
-            self._tell(f"nothing more is begun by this process: {error}")
+            self._tell(f"not starting further work: {error}")
 
     def _replay(self) -> None:
         spool = self._spool
@@ -227,7 +226,7 @@ class Post:
         if done:
             self._pause_s = _FIRST_S
             entries = "1 entry" if done == 1 else f"{done} entries"
-            self._tell(f"the history is up to date again: it took {entries}")
+            self._tell(f"database reachable again: imported {entries}")
 
     def _bring(self, line: str) -> None:
         """Writes an entry, and leaves out one that the database will never take."""

@@ -131,7 +131,7 @@ class _Night:
         self.ends.stop_recipes()
         left = self.board.waiting
         self.telling.tell(
-            f"going on with the night {self.night}: {left} of {count(len(states), 'visit')} left"
+            f"resuming night {self.night}: {left} of {count(len(states), 'visit')} left"
         )
 
     def _settle(self, visit: str) -> None:

@@ -137,10 +137,10 @@ def _told(
     if wanted.when != ALWAYS and report.exit_code == 0:
         return
     if wanted.command and (why := _run(wanted.command, body)):
-        yield f"the command {wanted.command[0]} was not told of the night: {why}"
+        yield f"the command {wanted.command[0]} could not be notified of the night: {why}"
     if wanted.webhook and (why := _post_patiently(wanted.webhook, body, sleep, context)):
         host = urlsplit(wanted.webhook).hostname or "the webhook"
-        yield f"{host} was not told of the night: {why}"
+        yield f"{host} could not be notified of the night: {why}"
 
 
 def _run(argv: Sequence[str], body: bytes) -> str:

@@ -235,7 +235,7 @@ def _make(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except FileNotFoundError as error:
         raise UsageError(
-            "the folder that the dashboard's folder belongs in does not exist",
+            "the parent directory of the dashboard does not exist",
             place=str(folder.parent),
             remedy=f"Create it: mkdir -p {quoted(folder.parent)}",
         ) from error

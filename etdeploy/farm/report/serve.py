@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _found(self) -> tuple[HTTPStatus, str, str]:
         if not self._is_meant():
-            return HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this host name is not mine\n"
+            return HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "Host header not allowed\n"
         name = unquote(urlsplit(self.path).path).removeprefix("/") or INDEX
         try:
             board = self.server.board()

@@ -210,7 +210,7 @@ def _reason(look: Look, kind: VerdictKind, max_slowdown_percent: float) -> str:
         return told
     if abs(percent) <= max_slowdown_percent:
         return what
-    return f"{what}: nights in which nothing changed are as far apart"
+    return f"{what}: within normal night-to-night variation"
 
 
 def outputs_of(pair: PairHistory) -> Iterator[NightFinding]:

@@ -123,7 +123,7 @@ OTHER_RELEASE = "its last result was cut short, or another release of etdeploy w
 
 
 def nothing() -> None:
-    """A step that needs nothing alone, or that is like no other."""
+    """Default: no exclusive resource, no dedup key."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def writer(file: Path) -> sqlite3.Connection:
 
 
 def _keep_a_journal(connection: sqlite3.Connection) -> None:
-    """With one, readers and a writer do not wait for each other.
+    """A WAL lets readers and a writer run concurrently.
 
     A file system that cannot do it keeps its own way. SQLite does not wait where several processes
     begin with it at the same moment.

@@ -77,7 +77,7 @@ def test_each_measurement_is_in_the_history_whatever_that_costs(cli: Cli) -> Non
     assert "not in the history yet" not in first.stderr
     assert first.stderr.count("warning: whether host is reserved is not known") == 1
     second = cli.ok("bench", "--recipe", recipe, "--json", ETDEPLOY_STORE=broken)
-    assert second.stderr.count("warning: this run is not in the history yet") == 1
+    assert second.stderr.count("warning: the history does not have this run yet") == 1
     assert "the next run, or etdeploy history, imports it" in second.stderr
     Path(broken).unlink()
     third = cli.ok("bench", "--recipe", recipe, "--json", ETDEPLOY_STORE=broken)

@@ -181,7 +181,7 @@ def test_a_server_that_is_stopped_for_a_while(server: Restartable, tmp_path: Pat
         ledger.finish(night)
     require_once_each(place, night)
     assert "the history cannot be used; the night goes on" in said[0]
-    assert "is up to date again" in said[1]
+    assert "database reachable again" in said[1]
     assert len(said) == 2
 
 

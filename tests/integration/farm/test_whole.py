@@ -87,7 +87,7 @@ def test_a_night_that_is_stopped_in_the_middle_and_gone_on_with(
     assert "stopped: etdeploy farm run goes on with it" in cli.ok("farm", "status").stdout
 
     rest = cli.ok("farm", "run", "--now", "--json")
-    assert f"going on with the night {totals['night']}" in rest.stderr
+    assert f"resuming night {totals['night']}" in rest.stderr
     second, totals = lines_of(rest.stdout)
     visits = first + second
     assert len({each["visit"] for each in visits}) == len(visits) == 8

@@ -142,8 +142,8 @@ def test_lines_of_standard_input_end_with_it(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_input_that_is_no_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
-    with pytest.raises(UsageError, match="standard input is no text"):
+    with pytest.raises(UsageError, match="standard input is not valid text"):
         console.read()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
-    with pytest.raises(UsageError, match="standard input is no text"):
+    with pytest.raises(UsageError, match="standard input is not valid text"):
         console.ask("> ")

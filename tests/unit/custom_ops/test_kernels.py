@@ -93,7 +93,7 @@ def test_defaults_and_names_of_results_are_passed_over() -> None:
         ("my::twice", r"'\(' is expected after the operator's name, not the end"),
         (f"my::twice.out(Tensor x Tensor y, {_OUT}", "',' is expected between arguments"),
         (f"my::twice.out(Tensor, {_OUT}", "the name of an argument of the type Tensor is expected"),
-        (f"my::twice.out(Tensor x, int x, {_OUT}", "two arguments are called x"),
+        (f"my::twice.out(Tensor x, int x, {_OUT}", "duplicate argument x"),
         (f"my::twice.out(Generator? g, {_OUT}", "has no type Generator; it has int, "),
         (f"my::twice.out(str[] x, {_OUT}", "has no lists of str"),
         (f"my::twice.out(int?[] x, {_OUT}", r"has no lists int\?\[\]"),

@@ -164,7 +164,7 @@ def test_a_device_that_starts_no_processes_is_refused_before_anything_is_made(
         etdeploy_attic.Attic.capabilities.model_copy(update={"launches": ("app",)}),
     )
     with (
-        pytest.raises(UsageError, match=r"starts apps only, and a runner is none\n.*--as app"),
+        pytest.raises(UsageError, match=r"can run apps but not command-line programs\n.*--as app"),
         open_job(load_recipe("xnnpack", ()), tmp_path / "out", f"attic:{attic}"),
     ):
         pytest.fail("the job was opened")

@@ -143,7 +143,7 @@ def test_a_namesake_of_an_imported_module_gets_a_process_of_its_own(
     (users / "sympy" / "__init__.py").write_text("")
     (users / "my_model.py").write_text("")
     python = CodeReference(file=str(users / "my_model.py"), name="make")
-    with pytest.raises(ForkRefusedError, match="users/sympy is called like a module"):
+    with pytest.raises(ForkRefusedError, match="users/sympy shadows a module"):
         _fork(server, tmp_path, "", ExportSpec(python=python, backend="portable"))
     assert _fork(server, tmp_path, "").ok, "without the user's code nobody imports it"
 

@@ -58,7 +58,7 @@ def test_what_could_not_be_kept_is_brought_in_later(
     keep(first)
     keep(second)
     said = capsys.readouterr().err
-    assert said.count("this run is not in the history yet") == 1
+    assert said.count("the history does not have this run yet") == 1
     assert "this is not a SQLite database" in said
     assert said.count("the next run, or etdeploy history, imports it") == 1
     assert [entry.record for entry in pending.waiting(place)] == [

@@ -176,7 +176,7 @@ def _compare(wanted: torch.Tensor, found: torch.Tensor) -> None:
 def _use_exportable_parts(model: Any, context: int) -> None:
     """Chooses, of what transformers offers, what torch.export can trace."""
     if not model._can_set_attn_implementation():
-        raise MisfitError("its attention is code of its own, and takes no other implementation")
+        raise MisfitError("the model hard-codes its attention, so it cannot be replaced")
     experts.join_experts(model)
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):

@@ -90,7 +90,7 @@ class Writer:
         return constant(self._program, f"p_etdeploy_{plain}", tensor, _mode_of(self._node))
 
     def replace(self, made: torch.fx.Node) -> None:
-        """Gives `made` to all that take the node, which goes."""
+        """Replaces all uses of the node by `made`, and erases it."""
         self._node.replace_all_uses_with(made)
         self._node.graph.erase_node(self._node)
 

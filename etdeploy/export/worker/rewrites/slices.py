@@ -32,7 +32,7 @@ def rolls_as_slices(program: Program, told: RewriteLog) -> None:
         given = bound(node)
         shape = fixed_sizes(node.meta["val"].shape)
         if not given["dims"] or None in shape or not _is_taken(given["self"]):
-            told.left(node, "its sizes are dynamic, or its tensor is none of floats")
+            told.left(node, "dynamic shape or non-float32 tensor")
             continue
         write, made = Writer(program, node), given["self"]
         for shift, dim in zip(given["shifts"], given["dims"], strict=True):
@@ -68,7 +68,7 @@ def _select(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) 
     size = fixed_size(x.meta["val"].shape[dim])
     shape = fixed_sizes(node.meta["val"].shape)
     if size is None or not isinstance(index, int) or None in shape or not _is_taken(x):
-        told.left(node, "its sizes are dynamic, or its tensor is none of floats")
+        told.left(node, "dynamic shape or non-float32 tensor")
         return
     write, start = Writer(program, node), index % size
     part = write(edge.slice_copy.Tensor, x, dim, start, start + 1)
@@ -80,7 +80,7 @@ def _split(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -
     x, sizes, dim = _three(*node.args)
     fixed = fixed_sizes(sizes)
     if None in fixed or not _is_taken(x):
-        told.left(node, "its sizes are dynamic, or its tensor is none of floats")
+        told.left(node, "dynamic shape or non-float32 tensor")
         return
     starts = [sum(fixed[:i]) for i in range(len(fixed))]
     for user in list(node.users):
@@ -103,7 +103,7 @@ def _stride(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) 
     shape = fixed_sizes(node.meta["val"].shape)
     start, dim = given["start"] or 0, dim % len(sizes)
     if None in sizes or not _is_taken(x) or not isinstance(start, int):
-        told.left(node, "its sizes are dynamic, or its tensor is none of floats")
+        told.left(node, "dynamic shape or non-float32 tensor")
         return
     size = sizes[dim]
     if size % step or not 0 <= start < step or shape[dim] != size // step or len(sizes) >= _RANK:

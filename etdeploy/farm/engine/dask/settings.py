@@ -111,7 +111,7 @@ def parse_address(text: str) -> tuple[str, str, int]:
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[3]) > 65535:
         raise UsageError(
-            f"{text!r} is no address of a scheduler",
+            f"{text!r} is not a scheduler address",
             remedy=f"tls://HOST:{DEFAULT_PORT}, or tcp://127.0.0.1:{DEFAULT_PORT} on this machine",
         )
     return match[1], match[2], int(match[3])

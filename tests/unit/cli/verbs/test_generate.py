@@ -19,7 +19,7 @@ def test_a_prompt_is_text_for_a_tokenizer_and_ids_without_one() -> None:
     tokenizer = Tokenizer(Path("tokenizer"), byte_level())
     assert len(prompt_ids(tokenizer, "1 2")) == 3
     assert prompt_ids(None, "1, 2 30\n") == (1, 2, 30)
-    with pytest.raises(UsageError, match="takes the ids of tokens, and not 'Once upon'"):
+    with pytest.raises(UsageError, match="expects token IDs, and not 'Once upon'"):
         prompt_ids(None, "Once upon")
 
 

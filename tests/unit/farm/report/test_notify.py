@@ -40,7 +40,7 @@ def test_a_command_gets_the_summary_at_its_input(report: NightReport, tmp_path: 
 def test_a_command_that_fails_is_told(report: NightReport, tmp_path: Path) -> None:
     command = program(tmp_path, "echo no such channel >&2; exit 3")
     [told] = notify(report, [Notify(command=(command,))])
-    assert told.endswith("was not told of the night: exit code 3: no such channel")
+    assert told.endswith("could not be notified of the night: exit code 3: no such channel")
     [missing] = notify(report, [Notify(command=(str(tmp_path / "none"),))])
     assert "it cannot be started: No such file" in missing
 
@@ -137,7 +137,7 @@ def test_a_busy_server_is_asked_again_and_in_bounds(report: NightReport, tmp_pat
     assert waits == [1.0, 4.0]
     with webhook(tmp_path, 503, 503, 503, 200) as (url, server, trusted):
         [told] = notify(report, [Notify(webhook=url)], waits.append, trusted)
-        assert told == "127.0.0.1 was not told of the night: it answered 503"
+        assert told == "127.0.0.1 could not be notified of the night: it answered 503"
         assert len(server.bodies) == 3
 
 
@@ -205,7 +205,7 @@ def test_a_strange_server_holds_nobody_up(
     monkeypatch.setattr(_Handler, "do_POST", answer)
     with webhook(tmp_path) as (url, _, trusted):
         told = notify(report, [Notify(webhook=url)], lambda _: None, trusted)
-    assert told == ([f"127.0.0.1 was not told of the night: {why}"] if why else [])
+    assert told == ([f"127.0.0.1 could not be notified of the night: {why}"] if why else [])
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(

@@ -102,7 +102,7 @@ def test_the_end_of_a_night(
     assert foreign.read_text() == "mine"
     assert len(told) == 2
     assert told[0].startswith("a report is missing: ")
-    assert "was not told of the night" in told[1]
+    assert "could not be notified of the night" in told[1]
     with open_store(place) as store:
         entry = store.entry(report.verdicts[0].run_ids[0])
     assert entry is not None

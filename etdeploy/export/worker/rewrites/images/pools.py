@@ -39,7 +39,7 @@ def pools_as_convolutions(program: Program, told: RewriteLog) -> None:
         image, pooled = bound(node)["self"].meta["val"], node.meta["val"]
         sizes = fixed_sizes((*image.shape, *pooled.shape))
         if image.dtype != torch.float32 or image.dim() != 4 or None in sizes:
-            told.left(node, "its sizes are dynamic, or its tensors are no images of 32-bit floats")
+            told.left(node, "dynamic shape, or not an image of float32")
             continue
         write, is_plain = Writer(program, node), node.target is _aten.avg_pool2d.default
         made = _average(write, node) if is_plain else _adaptive(write, node)
