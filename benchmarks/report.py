@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from etdeploy.report.formats import Format, text_of
 from etdeploy.report.html.page import render
 from etdeploy.report.html.single import single_page
-from etdeploy.report.material import Material, Report
+from etdeploy.report.report_data import Material, Report
 from tests.support.browser import chromium, opened
 from tests.support.report_values import make_material, make_profile
 

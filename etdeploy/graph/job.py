@@ -125,7 +125,7 @@ class Job:
         Raises:
             DeviceError: Somebody else has reserved it.
         """
-        from etdeploy.shelf.named import device_held
+        from etdeploy.device_pool.lookup import device_held
 
         if self.device is None or self.identity is None:
             raise RuntimeError("a step that needs a device was selected without one")

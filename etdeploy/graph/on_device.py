@@ -189,7 +189,7 @@ def bench_step(job: Job, device: Device) -> Step:
 
     def act(log: StepLog) -> str:
         from etdeploy.bench.measure import measure
-        from etdeploy.history.keep import keep
+        from etdeploy.history.record_sink import keep
 
         run = measure(device, prepared(job), job.output, log.progress)
         path = run.record_path

@@ -14,7 +14,17 @@ from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.core.layout import cut
 from etdeploy.core.values import Kind
-from etdeploy.report import markdown, rows, shown
+from etdeploy.report import formatting, markdown, rows
+from etdeploy.report.formatting import (
+    NOTHING,
+    Sample,
+    finite,
+    is_number,
+    outputs,
+    ratio_text,
+    sample,
+    unit_of,
+)
 from etdeploy.report.html import page
 from etdeploy.report.html.blocks import (
     BAD,
@@ -46,17 +56,7 @@ from etdeploy.report.html.figures.base import (
 from etdeploy.report.html.figures.latency import histogram
 from etdeploy.report.html.single import single_page
 from etdeploy.report.html.tables import compared_table
-from etdeploy.report.material import Material, Report
-from etdeploy.report.shown import (
-    NOTHING,
-    Sample,
-    finite,
-    is_number,
-    outputs,
-    ratio_text,
-    sample,
-    unit_of,
-)
+from etdeploy.report.report_data import Material, Report
 
 BENCHMARK = "ExecuTorch"
 # An object begins with it, and an array without a space in front.
@@ -283,11 +283,11 @@ def _cards(report: Report) -> Iterator[Card]:
         if record.simulated:
             yield Card(run.name, "simulated", "", tuple(lines), QUIET)
             continue
-        number, _, unit = shown.duration(record.workload.timed.median).partition(" ")
+        number, _, unit = formatting.duration(record.workload.timed.median).partition(" ")
         between = record.workload.spread.between_percent
-        spread = f"{shown.percent(between)} between {len(record.workload.runs)} starts"
+        spread = f"{formatting.percent(between)} between {len(record.workload.runs)} starts"
         lines += [spread if between is not None else "one start"]
-        yield Card(run.name, number, unit, (*lines, f"outputs {shown.outputs(record)}"))
+        yield Card(run.name, number, unit, (*lines, f"outputs {formatting.outputs(record)}"))
 
 
 def _compared(comparison: Comparison | None) -> list[str]:
@@ -300,7 +300,7 @@ def _compared(comparison: Comparison | None) -> list[str]:
 
 def _notices(runs: Sequence[Material]) -> Iterator[Text]:
     marked = [
-        f"{run.name} ({', '.join(dict.fromkeys(shown.disturbance(d) for d in run.disturbances))})"
+        f"{run.name} ({', '.join(dict.fromkeys(map(formatting.disturbance, run.disturbances)))})"
         for run in runs
         if run.disturbances
     ]
@@ -330,8 +330,9 @@ def _verdict_table(report: Report) -> Table:
             verdict = Cell(str(comparison.verdict), TONES[comparison.verdict])
         rows.append([
             code(run.name), code(record.device.facts.name),
-            "simulated" if hidden else shown.duration(record.workload.timed.median),
-            shown.NOTHING if hidden else shown.percent(record.workload.spread.between_percent),
+            "simulated" if hidden else formatting.duration(record.workload.timed.median),
+            formatting.NOTHING if hidden
+            else formatting.percent(record.workload.spread.between_percent),
             ratio_text(comparison) if comparison else "1", verdict,
             comparison.reason if comparison else "",
         ])  # fmt: skip
@@ -344,14 +345,14 @@ def _other_figures(runs: Sequence[Material]) -> Table:
     for run in runs:
         record, hidden = run.record, run.record.simulated is not None
         figures = (
-            shown.duration(record.workload.timed.p90),
-            shown.duration(record.load_ms),
-            shown.duration(record.workload.first_ms),
-            shown.size(record.peak_rss_bytes),
+            formatting.duration(record.workload.timed.p90),
+            formatting.duration(record.load_ms),
+            formatting.duration(record.workload.first_ms),
+            formatting.size(record.peak_rss_bytes),
         )
-        cells = (shown.NOTHING,) * len(figures) if hidden else figures
-        program = shown.size(record.program.size_bytes)
-        rows.append([code(run.name), *cells, program, shown.outputs(record)])
+        cells = (formatting.NOTHING,) * len(figures) if hidden else figures
+        program = formatting.size(record.program.size_bytes)
+        rows.append([code(run.name), *cells, program, formatting.outputs(record)])
     columns = ("run", "p90", "load", "first inference", "peak memory", "program", "outputs")
     return table("Other figures of the runs", columns, rows, right=columns[1:6])
 
@@ -382,8 +383,8 @@ def _profile(runs: Sequence[Material]) -> Iterator[Block]:
 
 def _outputs(report: Report) -> Iterator[Block]:
     rows = [
-        [code(run.name), code(each.name), shown.number(each.max_abs_error),
-         shown.number(each.cosine_similarity, 6), each.problem or ""]
+        [code(run.name), code(each.name), formatting.number(each.max_abs_error),
+         formatting.number(each.cosine_similarity, 6), each.problem or ""]
         for run, comparison in zip(report.runs[1:], report.comparisons, strict=True)
         for each in comparison.outputs
     ]  # fmt: skip

@@ -11,9 +11,9 @@ from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.profile.model import Profile
-from etdeploy.report import shown
-from etdeploy.report.material import Material, Report
-from etdeploy.report.shown import quality_of, verdict_lines
+from etdeploy.report import formatting
+from etdeploy.report.formatting import quality_of, verdict_lines
+from etdeploy.report.report_data import Material, Report
 
 # Tells a later report of the same file from somebody's notes.
 MARK = "<!-- etdeploy report -->"
@@ -60,33 +60,33 @@ def _latency(record: RunRecord) -> str:
     if record.simulated:
         return f"simulated by {name(record.simulated.by)}"
     if isinstance(record.workload, TextGeneration):
-        return shown.headline(record.workload)
-    return f"{shown.duration(record.workload.latency_ms.median)} per inference"
+        return formatting.headline(record.workload)
+    return f"{formatting.duration(record.workload.latency_ms.median)} per inference"
 
 
 def _facts(run: Material) -> Iterator[tuple[str, str]]:
     record = run.record
     latency = record.workload.timed
     if not record.simulated:
-        unit = shown.unit_of(latency.median)
-        times = [shown.in_unit(unit, t, latency.median) for t in (latency.median, latency.p90)]
+        unit = formatting.unit_of(latency.median)
+        times = [formatting.in_unit(unit, t, latency.median) for t in (latency.median, latency.p90)]
         label = _PER[record.workload.metric]
         yield f"{label}median, p90", f"**{times[0]}**, {times[1]} {unit.name}"
         yield "spread", prose(spread_text(record))
-        first = shown.duration(record.workload.first_ms)
-        first_of = shown.first_of(record.workload)
-        yield f"load, {first_of}", f"{shown.duration(record.load_ms)}, {first}"
+        first = formatting.duration(record.workload.first_ms)
+        first_of = formatting.first_of(record.workload)
+        yield f"load, {first_of}", f"{formatting.duration(record.load_ms)}, {first}"
         if record.peak_rss_bytes is not None:
-            yield "peak memory", f"{shown.size(record.peak_rss_bytes)} resident"
+            yield "peak memory", f"{formatting.size(record.peak_rss_bytes)} resident"
     if isinstance(record.workload, TextGeneration) and record.workload.methods:
-        yield "outside of delegates", prose(shown.outside(record.workload))
+        yield "outside of delegates", prose(formatting.outside(record.workload))
     if (
         isinstance(record.workload, Inference)
         and record.workload.outside
         and record.program.delegates
     ):
-        yield "outside of delegates", shown.percent(100 * record.workload.outside.share)
-    yield "outputs", f"**{shown.outputs(record)}**"
+        yield "outside of delegates", formatting.percent(100 * record.workload.outside.share)
+    yield "outputs", f"**{formatting.outputs(record)}**"
     if isinstance(record.workload, TextGeneration) and record.workload.texts:
         yield "text", prose("; ".join(verdict_lines(record.workload)))
     if quality := list(quality_of(record)):
@@ -103,20 +103,20 @@ def spread_text(record: RunRecord) -> str:
     between = (
         "unknown between starts, since there was one"
         if spread.between_percent is None
-        else f"{shown.percent(spread.between_percent)} between {starts} starts"
+        else f"{formatting.percent(spread.between_percent)} between {starts} starts"
     )
-    return f"{shown.percent(spread.within_percent)} within a start, {between}"
+    return f"{formatting.percent(spread.within_percent)} within a start, {between}"
 
 
 def _device(record: RunRecord) -> list[str]:
     facts = record.device.facts
-    return [part for part in (shown.device(record), facts.soc, facts.os) if part]
+    return [part for part in (formatting.device(record), facts.soc, facts.os) if part]
 
 
 def _program(record: RunRecord) -> list[str]:
     program = record.program
     scheme = None if program.quantization == "none" else program.quantization
-    parts = (program.source, program.backend, scheme, shown.size(program.size_bytes))
+    parts = (program.source, program.backend, scheme, formatting.size(program.size_bytes))
     return [part for part in parts if part]
 
 
@@ -145,7 +145,7 @@ def _folded(run: Material) -> Iterator[str]:
 def _operators(profile: Profile) -> str:
     rows = [
         (name(o.name), name(o.module) if o.module else "", name(o.delegate or "CPU kernel"),
-         str(o.calls), shown.duration(o.self_ms), shown.percent(100 * o.share))
+         str(o.calls), formatting.duration(o.self_ms), formatting.percent(100 * o.share))
         for o in profile.operators[:_MOST_OPERATORS]
     ]  # fmt: skip
     columns = ("operator", "module", "runs on", "calls", "self time", "share")
@@ -157,11 +157,12 @@ def _operators(profile: Profile) -> str:
 def _starts(record: RunRecord) -> str:
     starts = record.workload.runs
     rows = [
-        (str(i), *map(shown.duration, (s.median_ms, s.stddev_ms, s.load_ms, s.first_inference_ms)),
+        (str(i),
+         *map(formatting.duration, (s.median_ms, s.stddev_ms, s.load_ms, s.first_inference_ms)),
          ", ".join(str(d.kind) for d in s.disturbances))
         for i, s in enumerate(starts[:_MOST_STARTS], 1)
     ]  # fmt: skip
-    first = shown.first_of(record.workload)
+    first = formatting.first_of(record.workload)
     columns = ("start", "median", "stddev", "load", first, "disturbed by")
     more = len(starts) - len(rows)
     rest = f"\n\nand {count(more, 'more start')}" if more > 0 else ""
@@ -171,8 +172,8 @@ def _starts(record: RunRecord) -> str:
 def _sizes(record: RunRecord) -> str:
     simulated = record.simulated is not None
     rows = [
-        (name(each.name), "simulated" if simulated else shown.duration(each.latency_ms.median),
-         "" if simulated else shown.size(each.peak_rss_bytes))
+        (name(each.name), "simulated" if simulated else formatting.duration(each.latency_ms.median),
+         "" if simulated else formatting.size(each.peak_rss_bytes))
         for each in record.inference.sizes
     ]  # fmt: skip
     return table(("size", "median", "peak memory"), rows, right=("median", "peak memory"))
@@ -180,10 +181,10 @@ def _sizes(record: RunRecord) -> str:
 
 def _points(workload: TextGeneration) -> str:
     """The grid, with what its numbers mean."""
-    rows = [shown.point_cells(point) for point in workload.points]
-    columns = shown.COLUMNS
-    meanings = [f"- {term}: {meaning}" for term, meaning in shown.DEFINITIONS.items()]
-    text = shown.told_text(workload)
+    rows = [formatting.point_cells(point) for point in workload.points]
+    columns = formatting.COLUMNS
+    meanings = [f"- {term}: {meaning}" for term, meaning in formatting.DEFINITIONS.items()]
+    text = formatting.told_text(workload)
     parts = [table(columns, rows, right=columns), "\n".join(meanings)]
     return "\n\n".join([*parts, *([prose(text)] if text else [])])
 
@@ -201,7 +202,7 @@ def _provenance(record: RunRecord) -> str:
     dirty = " with changes" if record.recipe.git_dirty else ""
     rows = [
         ("run", name(record.run_id)),
-        ("started", prose(shown.moment(record.started_at))),
+        ("started", prose(formatting.moment(record.started_at))),
         ("recipe", name(record.recipe.file)),
         ("commit", f"{name(record.recipe.git_revision or 'none')}{dirty}"),
         ("program sha256", name(record.program.sha256)),
@@ -240,19 +241,19 @@ def _run_row(run: Material, comparison: Comparison | None) -> Sequence[str]:
     return (
         name(run.name),
         name(record.device.facts.name),
-        "simulated" if simulated else shown.duration(record.workload.timed.median),
-        shown.ratio_text(comparison) if comparison else "1",
+        "simulated" if simulated else formatting.duration(record.workload.timed.median),
+        formatting.ratio_text(comparison) if comparison else "1",
         verdict,
-        "" if simulated else shown.percent(record.workload.spread.between_percent),
-        "" if simulated else shown.size(record.peak_rss_bytes),
-        shown.outputs(record),
+        "" if simulated else formatting.percent(record.workload.spread.between_percent),
+        "" if simulated else formatting.size(record.peak_rss_bytes),
+        formatting.outputs(record),
     )
 
 
 def _changes(comparison: Comparison) -> str:
     rows = [
-        (name(each.name), name(each.module) if each.module else "", shown.duration(each.a_ms),
-         shown.duration(each.b_ms))
+        (name(each.name), name(each.module) if each.module else "", formatting.duration(each.a_ms),
+         formatting.duration(each.b_ms))
         for each in comparison.operators[:_MOST_OPERATORS]
     ]  # fmt: skip
     return table(("operator", "module", "before", "after"), rows, right=("before", "after"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from etdeploy.bench.records.outputs import Outside, OutsideOperator
 from etdeploy.core.console import count
-from etdeploy.report import shown
+from etdeploy.report import formatting
 
 _MOST_OPERATORS = 4
 # What is below is not worth a look.
@@ -38,4 +38,4 @@ def _one(names: Sequence[str], what: str) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    return shown.percent(100 * share)
+    return formatting.percent(100 * share)

@@ -15,8 +15,8 @@ from etdeploy.bench.records.performance import Start, samples_by_start
 from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.bench.records.stored import FOLDER_KEY
 from etdeploy.bench.reference import descriptions
-from etdeploy.report.material import Material
-from etdeploy.report.shown import finite, is_number, outputs
+from etdeploy.report.formatting import finite, is_number, outputs
+from etdeploy.report.report_data import Material
 
 _NS_PER_MS = 1_000_000
 JSONL_BEGINNING = '{"run_id": '

@@ -25,7 +25,7 @@ from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations, quantized_in_groups
-from etdeploy.export.worker.lowering.stored_once import store_once
+from etdeploy.export.worker.lowering.weight_dedup import store_once
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.inspect import inspect_file

@@ -33,7 +33,7 @@ from etdeploy.core.values import Explained
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile
-from etdeploy.report.material import Material
+from etdeploy.report.report_data import Material
 from tests.support.bench_values import FOLDER, make_check, make_device, make_record
 
 # A name that is dangerous wherever text is not told from markup.

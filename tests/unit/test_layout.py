@@ -19,7 +19,7 @@ LAYERS = (
     ("cli",),
     ("farm",),
     ("graph", "doctor"),
-    ("apps", "report", "shelf"),
+    ("apps", "report", "device_pool"),
     ("profile", "history"),
     ("compare",),
     ("bench",),
@@ -91,7 +91,7 @@ HEAVY = {
 OF_ACTIONS = {
     "etdeploy.bench.assemble", "etdeploy.bench.measure", "etdeploy.custom_ops.kernels",
     "etdeploy.deploy.bundle", "etdeploy.backends.qnn.bundle", "etdeploy.provider.clone",
-    "etdeploy.history.keep",
+    "etdeploy.history.record_sink",
     "etdeploy.runner.builder", "etdeploy.runner.missing",
 }  # fmt: skip
 # Where a heavy import at the top costs nobody else: these modules are imported when needed.

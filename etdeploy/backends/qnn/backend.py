@@ -104,7 +104,7 @@ class Qnn(Backend):
 
     def export_failure(self, text: str) -> Cause | None:
         """What Qualcomm's compiler prints."""
-        from etdeploy.backends.qnn.words import compiler_cause
+        from etdeploy.backends.qnn.diagnostics import compiler_cause
 
         return compiler_cause(text)
 
@@ -230,7 +230,7 @@ class Qnn(Backend):
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What Qualcomm's libraries log, on a phone or here."""
-        from etdeploy.backends.qnn.words import qnn_cause, simulator_cause
+        from etdeploy.backends.qnn.diagnostics import qnn_cause, simulator_cause
 
         return simulator_cause(text) if device == "host" else qnn_cause(text)
 

@@ -95,7 +95,7 @@ def command(
 def _checked(found: StoredRun, question: Question, place: HistoryLocation, *, quiet: bool) -> Check:
     """Judges the run, and notes in the history what was found."""
     from etdeploy.history.check import check, judgement_of
-    from etdeploy.history.keep import bring_in
+    from etdeploy.history.record_sink import bring_in
     from etdeploy.history.store.store import open_store
 
     trouble = None

@@ -184,7 +184,7 @@ def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json
 @contextmanager
 def _opened(place: HistoryLocation) -> Iterator[Store | None]:
     """The history for reading, with the records that waited for it; None if there is none yet."""
-    from etdeploy.history.keep import bring_in
+    from etdeploy.history.record_sink import bring_in
     from etdeploy.history.store.store import open_store
 
     trouble = None

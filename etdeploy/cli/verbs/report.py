@@ -15,7 +15,7 @@ from etdeploy.core.errors import UsageError
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
     from etdeploy.report.formats import Format
-    from etdeploy.report.material import Report
+    from etdeploy.report.report_data import Report
 
 _FORMATS = ("html", "markdown", "csv", "jsonl", "pytorch-oss")
 _STDOUT = Path("-")
@@ -121,7 +121,7 @@ def _require_reader(form: Format) -> None:
 
 
 def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool) -> Report:
-    from etdeploy.report.material import bare, gather
+    from etdeploy.report.report_data import bare, gather
 
     if not form.is_for_people:
         return bare(found)

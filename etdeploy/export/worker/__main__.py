@@ -12,8 +12,8 @@ from pathlib import Path
 from etdeploy.export.protocol import FAILURE_FILE, SOURCES_FILE, progress_line
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.loading.paths import add_user_folder, pin_installed
+from etdeploy.export.worker.loading.random_seeds import seed_at_import
 from etdeploy.export.worker.loading.recorder import FileRecorder
-from etdeploy.export.worker.loading.seeds import seed_at_import
 from etdeploy.export.worker.loading.user_code import run_user_files
 
 

@@ -17,8 +17,8 @@ from etdeploy.export.worker.lowering.delegation import delegation_notes
 from etdeploy.export.worker.lowering.lower import graphs, shortens
 from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.lowering.releases import release_notes
-from etdeploy.export.worker.lowering.stored_once import store_once
-from etdeploy.export.worker.lowering.tied import tied_notes
+from etdeploy.export.worker.lowering.tied_weights import tied_notes
+from etdeploy.export.worker.lowering.weight_dedup import store_once
 from etdeploy.export.worker.lowering.weights import packed_weights_note, separate_weights_note
 from etdeploy.export.worker.rewrites.gain import notes as rewrite_notes
 from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes, recurrence_notes

@@ -19,10 +19,7 @@ from etdeploy.farm.model import (
 )
 from etdeploy.farm.night.background import Background
 from etdeploy.farm.night.dispatch import DispatchState, Round, round_of
-from etdeploy.farm.night.model import Barred, Rules
-from etdeploy.farm.night.parts import Prepare, PreparedLike
-from etdeploy.farm.night.planning import AttemptDurations
-from etdeploy.farm.night.trouble import (
+from etdeploy.farm.night.failure_attribution import (
     AttemptTrouble,
     Trouble,
     room_for_trials,
@@ -31,6 +28,9 @@ from etdeploy.farm.night.trouble import (
     trouble_of,
     uses_up,
 )
+from etdeploy.farm.night.model import Barred, Rules
+from etdeploy.farm.night.parts import Prepare, PreparedLike
+from etdeploy.farm.night.planning import AttemptDurations
 
 _PAUSE_S = 30.0
 # 30 s, 1 min, ... and at most half an hour.

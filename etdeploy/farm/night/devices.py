@@ -12,12 +12,11 @@ from etdeploy.farm.model import Offer
 from etdeploy.farm.night.background import Background
 from etdeploy.farm.night.dispatch import Present, barred, present
 from etdeploy.farm.night.dispatch import clock as shown
-from etdeploy.farm.night.ladder import (
-    RESTART,
-    RecoveryResult,
-    climb,
-    steps_after,
-    steps_for_problem,
+from etdeploy.farm.night.failure_attribution import (
+    OF_DEVICE,
+    AttemptTrouble,
+    Trouble,
+    set_aside_reason,
 )
 from etdeploy.farm.night.model import BarKind, Barred, Rules, listed
 from etdeploy.farm.night.notes import Telling
@@ -27,7 +26,13 @@ from etdeploy.farm.night.parts import (
     ReservationLike,
     ShelfLike,
 )
-from etdeploy.farm.night.trouble import OF_DEVICE, AttemptTrouble, Trouble, set_aside_reason
+from etdeploy.farm.night.recovery_steps import (
+    RESTART,
+    RecoveryResult,
+    climb,
+    steps_after,
+    steps_for_problem,
+)
 
 _HOST_FAILURES = 2
 _HOST_PAUSE_S = 600.0

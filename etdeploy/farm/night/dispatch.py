@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from etdeploy.farm.model import Fate, Offer, Visit, VisitState
+from etdeploy.farm.night.failure_attribution import text_of
 from etdeploy.farm.night.model import BarKind, Barred, listed
 from etdeploy.farm.night.parts import QuarantinedLike, ReservationLike
 from etdeploy.farm.night.planning import AttemptDurations
-from etdeploy.farm.night.trouble import text_of
 
 
 @dataclass(frozen=True)

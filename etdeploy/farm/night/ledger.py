@@ -18,8 +18,8 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import StoreError
 from etdeploy.farm.model import AttemptResult, Fate, Standing, Visit, VisitState
 from etdeploy.farm.night import memory, rules
+from etdeploy.farm.night.database_writer import Post
 from etdeploy.farm.night.memory import NightCache
-from etdeploy.farm.night.post import Post
 from etdeploy.farm.night.rules import AttemptEnded, Began, Closed, Event, GivenUp, Opened, Planned
 from etdeploy.farm.night.writing import Fence, abandon_others
 from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit, storable

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from etdeploy.core.files.locks import if_free
 from etdeploy.core.hashing import sha256_bytes
+from etdeploy.device_pool.reservations import myself
 from etdeploy.farm.night import rules
 from etdeploy.farm.night.rules import (
     AttemptEnded,
@@ -30,7 +31,6 @@ from etdeploy.farm.night.rules import (
 from etdeploy.farm.night.writing import TakenError, taken
 from etdeploy.history.nights import CoordinatorProcess, KeptNight, KeptVisit
 from etdeploy.history.place import HistoryLocation
-from etdeploy.shelf.reservations import myself
 
 
 class NightCache:

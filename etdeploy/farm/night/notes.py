@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from etdeploy.core.errors import Interrupted
 from etdeploy.farm.model import AttemptResult, Order, Visit
+from etdeploy.farm.night.failure_attribution import spread, variance_reason
 from etdeploy.farm.night.model import Event, EventKind
 from etdeploy.farm.night.parts import Clock, Headline, LedgerLike
-from etdeploy.farm.night.trouble import spread, variance_reason
 from etdeploy.farm.night.writing import TakenError
 
 _AGAIN_S = 10.0

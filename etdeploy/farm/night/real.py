@@ -10,6 +10,8 @@ from pathlib import Path
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
+from etdeploy.device_pool.quarantine import Quarantined, all_of, set_aside
+from etdeploy.device_pool.reservations import Reservation, Shelved, active
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Offer
 from etdeploy.farm.night.ledger import Ledger
@@ -17,8 +19,6 @@ from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.spec.model import Farm
 from etdeploy.graph.tasks.steps import Slots
 from etdeploy.history.place import HistoryLocation
-from etdeploy.shelf.quarantine import Quarantined, all_of, set_aside
-from etdeploy.shelf.reservations import Reservation, Shelved, active
 
 _EARLIER_NIGHTS = 5
 

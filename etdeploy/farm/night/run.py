@@ -21,7 +21,6 @@ from etdeploy.farm.night.dispatch import (
     waiting,
 )
 from etdeploy.farm.night.ends import Ends, digest_of
-from etdeploy.farm.night.ladder import RecoveryResult, awaited, waits_for
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, Rules, listed
 from etdeploy.farm.night.notes import Notes, Numbers, Telling
 from etdeploy.farm.night.parts import Clock, LedgerLike, NightDependencies, PlanLike
@@ -30,6 +29,7 @@ from etdeploy.farm.night.planning import (
     offers_by_recipe,
     unsatisfied_visits,
 )
+from etdeploy.farm.night.recovery_steps import RecoveryResult, awaited, waits_for
 from etdeploy.farm.spec.model import LoadedFarm
 
 _STOPPING_S = 30.0

@@ -20,6 +20,7 @@ from etdeploy.farm.report.words import when
 from etdeploy.farm.verdicts.model import VerdictKind
 from etdeploy.history.model import Trend
 from etdeploy.history.nights import storable
+from etdeploy.report.formatting import NOTHING, moment
 from etdeploy.report.html.blocks import (
     BAD,
     GOOD,
@@ -36,7 +37,6 @@ from etdeploy.report.html.blocks import (
 )
 from etdeploy.report.html.page import render
 from etdeploy.report.html.trends import trends_page
-from etdeploy.report.shown import NOTHING, moment
 
 INDEX, HISTORY = "index.html", "history.html"
 _NIGHT = "night-{}.html"

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.farm.report.pages import INDEX, Dashboard, page_of
 from etdeploy.farm.spec.model import is_loopback
+from etdeploy.report.formatting import finite
 from etdeploy.report.html.page import render
-from etdeploy.report.shown import finite
 
 DEFAULT = "127.0.0.1:8033"
 STATUS = "status.json"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from etdeploy.core.errors import UsageError
+from etdeploy.device_pool import quarantine, reservations
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.rules import states_of, under_way
 from etdeploy.farm.report.gather import report_of, trends_of
@@ -21,7 +22,6 @@ from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history.nights import KeptNight, Shelved
 from etdeploy.history.place import HistoryLocation
-from etdeploy.shelf import quarantine, reservations
 
 LAST = "last"
 _MOST_NIGHTS = 100

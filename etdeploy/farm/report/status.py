@@ -14,7 +14,7 @@ from etdeploy.core.values import Kind, Value
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Standing, VisitState
 from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.work.parcel import GATE
-from etdeploy.report.shown import moment
+from etdeploy.report.formatting import moment
 
 _OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
 

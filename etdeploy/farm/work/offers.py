@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError
+from etdeploy.device_pool.reservations import this_host
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
 from etdeploy.devices.registry import open_device, plugged_in
 from etdeploy.farm.model import Offer, is_network_name
 from etdeploy.history.nights import is_of_one_start
-from etdeploy.shelf.reservations import this_host
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

@@ -256,8 +256,8 @@ def run_in_turns(
     Raises:
         EtdeployError: As `measure_in_turns`, and as the device's `push`.
     """
-    from etdeploy.bench.turns import measure_in_turns
-    from etdeploy.history.keep import keep
+    from etdeploy.bench.interleaving import measure_in_turns
+    from etdeploy.history.record_sink import keep
 
     device = a.device
     if device is None:

@@ -10,10 +10,10 @@ from etdeploy.bench.records.performance import Latency, Spread
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import rate as per_s
 from etdeploy.core.console import count
-from etdeploy.report import shown
+from etdeploy.report import formatting
+from etdeploy.report.formatting import disturbed_lines, verdict_lines
 from etdeploy.report.html.blocks import BAD, GOOD, QUIET, WARN, Card, Cell, Folded, Text
-from etdeploy.report.material import Material
-from etdeploy.report.shown import disturbed_lines, verdict_lines
+from etdeploy.report.report_data import Material
 
 # More would push the plots off the first screen.
 _SHOWN_NOTES = 2
@@ -31,9 +31,9 @@ def cards(run: Material) -> tuple[Card, ...]:
 def badges(run: Material) -> tuple[Cell, ...]:
     """What a reader must not miss, beside the title."""
     record = run.record
-    verdict = shown.outputs(record)
+    verdict = formatting.outputs(record)
     found = [Cell("simulated", WARN)] if record.simulated else []
-    kinds = dict.fromkeys(map(shown.disturbance, run.disturbances))
+    kinds = dict.fromkeys(map(formatting.disturbance, run.disturbances))
     found += [Cell(kind, WARN) for kind in kinds]
     if any(loss.is_high for loss in record.program.quantization_loss):
         found.append(Cell("high quantisation loss", WARN))
@@ -52,7 +52,7 @@ def notices(run: Material) -> tuple[Text | Folded, ...]:
 
 def outputs_card(record: RunRecord) -> Card:
     """The verdict on the outputs, with the one that is nearest to its limits."""
-    verdict = shown.outputs(record)
+    verdict = formatting.outputs(record)
     lines: list[str] = []
     wrong, every = wrong_outputs(record), record.workload.all_outputs
     if wrong:
@@ -80,8 +80,8 @@ def _times(record: RunRecord) -> Iterator[Card]:
     else:
         yield _latency(workload.latency_ms, len(starts), record.runner.threads)
     yield _spread(record.workload.spread, len(starts))
-    yield _timed("load", record.load_ms, f"program and {shown.loaded(workload)}")
-    yield _timed(shown.first_of(workload), workload.first_ms, "before any warm-up")
+    yield _timed("load", record.load_ms, f"program and {formatting.loaded(workload)}")
+    yield _timed(formatting.first_of(workload), workload.first_ms, "before any warm-up")
 
 
 def _rates(workload: TextGeneration, threads: str) -> Iterator[Card]:
@@ -90,41 +90,42 @@ def _rates(workload: TextGeneration, threads: str) -> Iterator[Card]:
     decoded = first.decode_tokens_per_s
     if decoded is not None and tokens:
         lines = (
-            f"{shown.duration(tokens.median)} per token, p90 {shown.duration(tokens.p90)}",
+            f"{formatting.duration(tokens.median)} per token, "
+            f"p90 {formatting.duration(tokens.p90)}",
             f"{first.label}; {threads}",
         )
         yield Card("decode", per_s(decoded), "tokens/s", lines, lead=True)
-    lines = (f"first token after {shown.duration(first.ttft_ms)}", first.label)
+    lines = (f"first token after {formatting.duration(first.ttft_ms)}", first.label)
     yield Card("prefill", per_s(first.prefill_tokens_per_s), "tokens/s", lines, lead=not decoded)
 
 
 def _latency(latency: Latency, starts: int, threads: int) -> Card:
-    unit = shown.unit_of(latency.median)
-    p90, p99 = (shown.in_unit(unit, t, latency.median) for t in (latency.p90, latency.p99))
+    unit = formatting.unit_of(latency.median)
+    p90, p99 = (formatting.in_unit(unit, t, latency.median) for t in (latency.p90, latency.p99))
     lines = (
         f"p90 {p90}, p99 {p99} {unit.name}; {rate(latency.median)}",
         f"median of {count(len(latency.samples), 'inference')} in {count(starts, 'start')}, "
         f"{count(threads, 'thread')}",
     )
-    return Card("latency", shown.in_unit(unit, latency.median), unit.name, lines, lead=True)
+    return Card("latency", formatting.in_unit(unit, latency.median), unit.name, lines, lead=True)
 
 
 def rate(median_ms: float) -> str:
     """Inferences per second."""
-    if not shown.is_number(median_ms) or median_ms <= 0:
+    if not formatting.is_number(median_ms) or median_ms <= 0:
         return "countless per second"
     per_s = 1000 / median_ms
     return f"{per_s:,.0f} per second" if per_s >= 100 else f"{per_s:.3g} per second"
 
 
 def _percent(value: float | None) -> tuple[str, str]:
-    number, _, unit = shown.percent(value).partition(" ")
+    number, _, unit = formatting.percent(value).partition(" ")
     return number, unit
 
 
 def _spread(spread: Spread, starts: int) -> Card:
     label = "spread between starts"
-    within = f"{shown.percent(spread.within_percent)} within a start"
+    within = f"{formatting.percent(spread.within_percent)} within a start"
     if spread.between_percent is None:
         lines = (within, "one start cannot show it: --runs 5")
         return Card(label, "unknown", "", lines, QUIET)
@@ -133,7 +134,7 @@ def _spread(spread: Spread, starts: int) -> Card:
 
 
 def _timed(label: str, value_ms: float, line: str) -> Card:
-    number, _, unit = shown.duration(value_ms).partition(" ")
+    number, _, unit = formatting.duration(value_ms).partition(" ")
     return Card(label, number, unit, (line,))
 
 
@@ -142,12 +143,12 @@ def _memory(record: RunRecord) -> Iterator[Card]:
     peak = memory.peak_rss_bytes if memory else record.peak_rss_bytes
     if record.simulated or (peak is None and memory is None):
         return
-    number, _, unit = shown.size(peak).partition(" ")
+    number, _, unit = formatting.size(peak).partition(" ")
     lines = ["resident, program and runner"]
     if memory and memory.peak_pss_bytes is not None:
-        lines.append(f"PSS {shown.size(memory.peak_pss_bytes)}")
+        lines.append(f"PSS {formatting.size(memory.peak_pss_bytes)}")
     if memory and memory.planned_bytes is not None:
-        lines.append(f"planned by the program {shown.size(memory.planned_bytes)}")
+        lines.append(f"planned by the program {formatting.size(memory.planned_bytes)}")
     yield Card("peak memory", number, unit, tuple(lines))
 
 
@@ -155,7 +156,7 @@ def _device(record: RunRecord) -> Card:
     facts = record.device.facts
     parts = (facts.soc, facts.os, count(facts.cpu_count, "CPU") if facts.cpu_count else None)
     lines = tuple(part for part in parts if part)
-    return Card("device", shown.device(record), "", (facts.name, *lines))
+    return Card("device", formatting.device(record), "", (facts.name, *lines))
 
 
 def _by(record: RunRecord) -> str:

@@ -19,8 +19,8 @@ from typing import Any
 from etdeploy import __version__
 from etdeploy.core.errors import EtdeployError
 from etdeploy.core.resources import resource_folder
+from etdeploy.report.formatting import finite
 from etdeploy.report.html.blocks import Figure, Operators, Page, all_blocks
-from etdeploy.report.shown import finite
 
 # Tells a later report of the same file from somebody's page.
 MARK = '<!doctype html>\n<html lang="en" data-generator="etdeploy">'

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.performance import Memory, Sustained, ThreadsRecord
 from etdeploy.profile.model import Profile
-from etdeploy.report import shown
+from etdeploy.report import formatting
+from etdeploy.report.formatting import one_line, original_lines, quality_of, unit_of
 from etdeploy.report.html.blocks import Block, Figure, Page, PageSection, Record, Text
 from etdeploy.report.html.cards import badges, cards, notices
 from etdeploy.report.html.figures.base import Values, axis, panels, rounded
@@ -31,8 +32,7 @@ from etdeploy.report.html.tables import (
     starts_table,
     threads_table,
 )
-from etdeploy.report.material import Material
-from etdeploy.report.shown import one_line, original_lines, quality_of, unit_of
+from etdeploy.report.report_data import Material
 
 # A device that reports its state once gives no line.
 _LEAST_POINTS = 2
@@ -53,10 +53,10 @@ def single_page(run: Material) -> Page:
             "record", "Record", (Record(0, "All figures as JSON", f"{record.run_id}.json"),)
         ),
     ]
-    where = f"{shown.device(record)} ({record.device.facts.name})"
+    where = f"{formatting.device(record)} ({record.device.facts.name})"
     return Page(
         title=f"{record.recipe.name} on {record.device.facts.name}",
-        subtitle=f"{record.program.source}, {where}, {shown.moment(record.started_at)}",
+        subtitle=f"{record.program.source}, {where}, {formatting.moment(record.started_at)}",
         badges=badges(run),
         cards=cards(run),
         notices=notices(run),
@@ -67,7 +67,7 @@ def single_page(run: Material) -> Page:
 
 def _latency(run: Material) -> Iterator[PageSection]:
     record = run.record
-    workload, starts, of = record.workload, record.workload.runs, shown.sample(record.workload)
+    workload, starts, of = record.workload, record.workload.runs, formatting.sample(record.workload)
     if isinstance(workload, TextGeneration):
         yield PageSection("tokens", "Tokens", tuple(_tokens(workload)))
     histogram = distribution("plot-latency", workload.timed, of)
@@ -82,8 +82,8 @@ def _latency(run: Material) -> Iterator[PageSection]:
 def _tokens(workload: TextGeneration) -> Iterator[Block]:
     """The grid with what its numbers mean, and the text."""
     yield points_table(workload)
-    yield from (Text(f"{term}: {text}.") for term, text in shown.DEFINITIONS.items())
-    if text := shown.told_text(workload):
+    yield from (Text(f"{term}: {text}.") for term, text in formatting.DEFINITIONS.items())
+    if text := formatting.told_text(workload):
         yield Text(text, "info", "Text.")
 
 
@@ -113,12 +113,12 @@ def _profile_of(profile: Profile, key: str) -> Iterator[Block]:
 def _traced(profile: Profile) -> str:
     what = profile.text.where if profile.text else f"{profile.inferences:,} traced inferences"
     text = (
-        f"Mean of {what}, {shown.duration(profile.inference_ms)} each, "
-        f"{shown.percent(100 * profile.outside_delegates)} of it outside of delegates."
+        f"Mean of {what}, {formatting.duration(profile.inference_ms)} each, "
+        f"{formatting.percent(100 * profile.outside_delegates)} of it outside of delegates."
     )
     if profile.untraced_ms is None:
         return text
-    return f"{text} Without the tracer, the median is {shown.duration(profile.untraced_ms)}."
+    return f"{text} Without the tracer, the median is {formatting.duration(profile.untraced_ms)}."
 
 
 def _outputs(run: Material) -> Iterator[Block]:
@@ -164,11 +164,11 @@ def _measured_further(run: Material) -> Iterator[PageSection]:
 def _kept(run: Material) -> str:
     sustained = run.record.inference.sustained
     assert sustained  # noqa: S101 - for the type checker
-    start, end = shown.number(sustained.start_per_s), shown.number(sustained.end_per_s)
+    start, end = formatting.number(sustained.start_per_s), formatting.number(sustained.end_per_s)
     text = (
         f"{sustained.inferences:,} inferences back to back in {sustained.seconds:,.0f} s. "
-        f"{shown.percent(sustained.retained_percent)} of the rate at the start was left at the end "
-        f"({end} of {start} per second)."
+        f"{formatting.percent(sustained.retained_percent)} of the rate at the start was left at "
+        f"the end ({end} of {start} per second)."
     )
     for share, seconds in (
         (10, sustained.to_minus_10_percent_s),
@@ -178,8 +178,8 @@ def _kept(run: Material) -> str:
             text += f" It stayed {share} % below after {seconds:,.0f} s."
     if energy := sustained.energy:
         text += (
-            f" An inference took an estimated {shown.number(energy.joules_per_inference)} J "
-            f"of the battery, {shown.number(energy.watts)} W for the whole device."
+            f" An inference took an estimated {formatting.number(energy.joules_per_inference)} J "
+            f"of the battery, {formatting.number(energy.watts)} W for the whole device."
         )
     return text
 
@@ -189,7 +189,7 @@ def _weights(run: Material) -> Iterator[Block]:
     if memory and memory.weights:
         how = {"mapped": "are pages of the program's file", "loaded": "are copies",
                "both": "are partly pages of the program's file, partly copies"}  # fmt: skip
-        held = shown.size(memory.program_resident_bytes)
+        held = formatting.size(memory.program_resident_bytes)
         more = f" {held} of the file were resident." if memory.program_resident_bytes else ""
         yield Text(f"The weights {how[str(memory.weights)]}.{more}")
 

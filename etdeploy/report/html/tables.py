@@ -16,7 +16,8 @@ from etdeploy.core.values import Explained
 from etdeploy.devices.base import DeviceState
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile
 from etdeploy.program.model import where_it_runs
-from etdeploy.report import shown
+from etdeploy.report import formatting
+from etdeploy.report.formatting import in_unit, is_number, unit_of
 from etdeploy.report.html.blocks import (
     BAD,
     GOOD,
@@ -34,8 +35,7 @@ from etdeploy.report.html.blocks import (
 )
 from etdeploy.report.html.figures.device import cores
 from etdeploy.report.html.figures.modules import KERNELS
-from etdeploy.report.material import Material
-from etdeploy.report.shown import in_unit, is_number, unit_of
+from etdeploy.report.report_data import Material
 
 _MOST_MODULES = 300
 _NAMES = {
@@ -50,39 +50,39 @@ _NO_BREAK = "\u00a0"
 def latencies(record: RunRecord) -> Table:
     """The statistics of all samples in one unit."""
     latency = record.workload.timed
-    unit = shown.unit_of(latency.median)
+    unit = formatting.unit_of(latency.median)
     values = {
         "min": latency.min, "median": latency.median, "mean": latency.mean, "p90": latency.p90,
         "p99": latency.p99, "stddev": latency.stddev,
     }  # fmt: skip
     columns = [f"{name} {unit.name}" for name in values]
-    row = [shown.in_unit(unit, value, latency.median) for value in values.values()]
-    of = shown.sample(record.workload)
+    row = [formatting.in_unit(unit, value, latency.median) for value in values.values()]
+    of = formatting.sample(record.workload)
     return table(f"Statistics of the {of.time}", columns, [row], right=columns)
 
 
 def points_table(workload: TextGeneration) -> Table:
     """A line for each point of generated text."""
-    rows = [shown.point_cells(point) for point in workload.points]
-    return table("Tokens", shown.COLUMNS, rows, right=shown.COLUMNS)
+    rows = [formatting.point_cells(point) for point in workload.points]
+    return table("Tokens", formatting.COLUMNS, rows, right=formatting.COLUMNS)
 
 
 def starts_table(record: RunRecord) -> Folded:
     """Every start with its warm-up, its times, and what disturbed it."""
     starts = record.workload.runs
     like = record.workload.timed.median
-    unit = shown.unit_of(like)
+    unit = formatting.unit_of(like)
     cooled = any(start.cooldown for start in starts)
     rows = [
-        [str(number), *(shown.in_unit(unit, ms, like) for ms in (s.median_ms, s.stddev_ms)),
-         str(s.samples), _warmup(s.warmup, s.steady), shown.duration(s.load_ms),
-         shown.duration(s.first_inference_ms),
+        [str(number), *(formatting.in_unit(unit, ms, like) for ms in (s.median_ms, s.stddev_ms)),
+         str(s.samples), _warmup(s.warmup, s.steady), formatting.duration(s.load_ms),
+         formatting.duration(s.first_inference_ms),
          *([_cooled(s.cooldown)] if cooled else []),
          Cell("; ".join(each.text for each in s.disturbances) or "none",
               WARN if s.disturbances else QUIET)]
         for number, s in enumerate(starts, 1)
     ]  # fmt: skip
-    first = shown.first_of(record.workload)
+    first = formatting.first_of(record.workload)
     columns = ("start", f"median {unit.name}", f"stddev {unit.name}", "samples", "warm-up", "load",
                first, *(["cooled"] if cooled else []), "disturbed by")  # fmt: skip
     content = table("Starts", columns, rows, right=columns[:-1])
@@ -92,7 +92,7 @@ def starts_table(record: RunRecord) -> Folded:
 def _cooled(cooldown: CooldownWait | None) -> Cell:
     """The wait for a cool device."""
     if cooldown is None:
-        return Cell(shown.NOTHING)
+        return Cell(formatting.NOTHING)
     text = f"{cooldown.waited_s:.0f} s to {cooldown.to_celsius:.0f} °C"
     return Cell(text) if cooldown.reached else Cell(f"{text}, still hot", WARN)
 
@@ -104,7 +104,7 @@ def _warmup(iterations: int, steady: bool | None) -> str:
 def shares_table(shares: Mapping[str, float], inference_ms: float) -> Folded:
     """The shares with their times."""
     rows = [
-        [code(name), shown.percent(100 * share), shown.duration(share * inference_ms)]
+        [code(name), formatting.percent(100 * share), formatting.duration(share * inference_ms)]
         for name, share in shares.items()
     ]
     columns = ("what", "share", "time")
@@ -116,7 +116,8 @@ def methods_table(profiles: Sequence[Profile]) -> Table:
     """A row for each method of a program that generates text."""
     rows = [
         [code(profile.method), text.calls, text.tokens, text.positions,
-         shown.duration(profile.inference_ms), shown.percent(100 * profile.outside_delegates)]
+         formatting.duration(profile.inference_ms),
+         formatting.percent(100 * profile.outside_delegates)]
         for profile in profiles if (text := profile.text)
     ]  # fmt: skip
     columns = ("method", "calls", "tokens", "positions", "per call", "outside of delegates")
@@ -130,8 +131,9 @@ def modules_table(root: ModuleTime, inference_ms: float) -> Folded:
     kept = {id(m) for _, m in sorted(found, key=lambda e: -e[1].total_ms)[:_MOST_MODULES]}
     rows = [
         [code(_NO_BREAK * 2 * depth + (module.path or "model")), module.kind,
-         shown.duration(module.total_ms), shown.duration(module.self_ms),
-         shown.percent(100 * module.total_ms / inference_ms) if inference_ms > 0 else shown.NOTHING,
+         formatting.duration(module.total_ms), formatting.duration(module.self_ms),
+         formatting.percent(100 * module.total_ms / inference_ms) if inference_ms > 0
+         else formatting.NOTHING,
          ", ".join(name or KERNELS for name in module.delegates)]
         for depth, module in found if id(module) in kept
     ]  # fmt: skip
@@ -174,14 +176,14 @@ def outputs(record: RunRecord) -> Table:
 
 def sizes(record: RunRecord) -> Table:
     """Latency, memory and verdict at each size of the recipe."""
-    unit = shown.unit_of(min(each.latency_ms.median for each in record.inference.sizes))
+    unit = formatting.unit_of(min(each.latency_ms.median for each in record.inference.sizes))
     columns = ("size", "dimensions", f"median {unit.name}", f"p90 {unit.name}", "peak memory")
     hidden = record.simulated is not None
     rows = [
         [code(each.name), ", ".join(f"{k} {v}" for k, v in each.sizes.items()) or "the example's",
-         "simulated" if hidden else shown.in_unit(unit, each.latency_ms.median),
-         shown.NOTHING if hidden else shown.in_unit(unit, each.latency_ms.p90),
-         shown.NOTHING if hidden else shown.size(each.peak_rss_bytes)]
+         "simulated" if hidden else formatting.in_unit(unit, each.latency_ms.median),
+         formatting.NOTHING if hidden else formatting.in_unit(unit, each.latency_ms.p90),
+         formatting.NOTHING if hidden else formatting.size(each.peak_rss_bytes)]
         for each in record.inference.sizes
     ]  # fmt: skip
     return table("Sizes", columns, rows, right=columns[2:])
@@ -191,9 +193,9 @@ def threads_table(sweep: Sequence[ThreadsRecord]) -> Table:
     """The results by number of threads."""
     best = min(each.latency_ms.median for each in sweep)
     rows = [
-        [str(each.threads), shown.duration(each.latency_ms.median),
-         shown.duration(each.latency_ms.p90), shown.percent(each.spread.between_percent),
-         f"{each.latency_ms.median / best:.2f}" if best > 0 else shown.NOTHING]
+        [str(each.threads), formatting.duration(each.latency_ms.median),
+         formatting.duration(each.latency_ms.p90), formatting.percent(each.spread.between_percent),
+         f"{each.latency_ms.median / best:.2f}" if best > 0 else formatting.NOTHING]
         for each in sweep
     ]  # fmt: skip
     columns = ("threads", "median", "p90", "between starts", "by the fastest")
@@ -203,12 +205,12 @@ def threads_table(sweep: Sequence[ThreadsRecord]) -> Table:
 def device_state(record: RunRecord) -> Iterator[Block]:
     """The device's facts, and its state before and after."""
     facts = {name: value for name, value in record.device.facts if value is not None}
-    facts |= {"memory_bytes": shown.size(record.device.facts.memory_bytes)}
+    facts |= {"memory_bytes": formatting.size(record.device.facts.memory_bytes)}
     pairs = [(_words(name), Cell(str(value))) for name, value in facts.items()]
     yield Facts(tuple(pairs))
     before, after = _state(record.device.before), _state(record.device.after)
     rows = [
-        [_words(name), before.get(name, shown.NOTHING), after.get(name, shown.NOTHING)]
+        [_words(name), before.get(name, formatting.NOTHING), after.get(name, formatting.NOTHING)]
         for name in dict.fromkeys((*before, *after))
     ]
     if rows:
@@ -223,26 +225,26 @@ def _state(state: DeviceState) -> dict[str, str]:
         found["hottest sensor"] = f"{celsius:.1f} °C ({hottest})"
     for cluster in state.clusters:
         mhz = [_mhz(khz) for khz in (cluster.current_khz, cluster.max_khz)]
-        frequencies = "" if set(mhz) == {shown.NOTHING} else f"{mhz[0]} of {mhz[1]} MHz"
+        frequencies = "" if set(mhz) == {formatting.NOTHING} else f"{mhz[0]} of {mhz[1]} MHz"
         if text := " ".join(part for part in (frequencies, cluster.governor) if part):
             found[cores(cluster.cpus)] = text
     return found
 
 
 def _mhz(khz: int | None) -> str:
-    return shown.NOTHING if khz is None else f"{khz / 1000:,.0f}"
+    return formatting.NOTHING if khz is None else f"{khz / 1000:,.0f}"
 
 
 def _value(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name.endswith("_bytes"):
-        return shown.size(value)
+        return formatting.size(value)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     units = {"_percent": " %", "_celsius": " °C", "_milliamps": " mA", "_volts": " V"}
     unit = next((text for end, text in units.items() if name.endswith(end)), "")
-    return f"{shown.number(value, 4) if isinstance(value, float) else value}{unit}"
+    return f"{formatting.number(value, 4) if isinstance(value, float) else value}{unit}"
 
 
 def _words(name: str) -> str:
@@ -281,10 +283,10 @@ def provenance(run: Material) -> Facts:
         "Run": code(record.run_id),
         "Folder": code(str(run.run.folder.name)),
         **({"Took turns with": code(turns)} if turns else {}),
-        "Started": Cell(shown.moment(record.started_at)),
+        "Started": Cell(formatting.moment(record.started_at)),
         "Recipe": code(record.recipe.file),
         "Commit": code(f"{record.recipe.git_revision or 'not in a repository'}{dirty}"),
-        "Program": code(f"{record.program.sha256}, {shown.size(record.program.size_bytes)}"),
+        "Program": code(f"{record.program.sha256}, {formatting.size(record.program.size_bytes)}"),
         "Runner": code(f"{record.runner.sha256}, {record.runner.target}"),
         "ExecuTorch": Cell(f"{record.runner.executorch_version} ({record.runner.provider})"),
         "Versions": Cell(versions),
@@ -297,7 +299,7 @@ def provenance(run: Material) -> Facts:
 
 def recipe_source(record: RunRecord) -> Folded:
     """The recipe with every value."""
-    text = json.dumps(shown.finite(record.recipe.content), indent=2, ensure_ascii=False)
+    text = json.dumps(formatting.finite(record.recipe.content), indent=2, ensure_ascii=False)
     return Folded("The recipe, with every value", (Source(text),))
 
 

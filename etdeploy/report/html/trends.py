@@ -8,7 +8,7 @@ from etdeploy.core.console import count
 from etdeploy.history.model import LevelChange, Trend, TrendPoint
 from etdeploy.history.series import shown as value_text
 from etdeploy.history.series import title
-from etdeploy.report import shown
+from etdeploy.report import formatting
 from etdeploy.report.html.blocks import (
     BAD,
     GOOD,
@@ -57,7 +57,7 @@ def _series(number: int) -> str:
 
 def _latest(trends: Sequence[Trend]) -> str:
     times = [point.started_at for trend in trends for point in trend.points]
-    return shown.moment(max(times)) if times else shown.NOTHING
+    return formatting.moment(max(times)) if times else formatting.NOTHING
 
 
 def _badges(trends: Sequence[Trend]) -> Iterator[Cell]:
@@ -74,7 +74,7 @@ def _card(trend: Trend) -> Card:
     number, _, unit = value_text(trend.metric, values[-1]).partition(" ")
     lines = [f"latest of {count(trend.runs, 'run')}"]
     if trend.spread_percent is not None:
-        lines.append(f"{shown.percent(trend.spread_percent)} between runs")
+        lines.append(f"{formatting.percent(trend.spread_percent)} between runs")
     if trend.changes:
         last = trend.changes[-1]
         lines.append(f"{_percent(last)} on {last.started_at[:10]}")
@@ -100,7 +100,7 @@ def _blocks(index: int, trend: Trend) -> Iterator[Block]:
 def _changes(trend: Trend) -> Table:
     rows = [
         [
-            shown.moment(change.started_at),
+            formatting.moment(change.started_at),
             value_text(trend.metric, change.before), value_text(trend.metric, change.after),
             Cell(_percent(change), BAD if change.ratio > 1 else GOOD),
             code(change.run_id), "; ".join(change.differs) or "nothing that the records show",
@@ -118,11 +118,11 @@ def _runs(trend: Trend) -> Table:
 
 
 def _row(metric: str, point: TrendPoint) -> list[object]:
-    value = shown.NOTHING if point.value is None else value_text(metric, point.value)
+    value = formatting.NOTHING if point.value is None else value_text(metric, point.value)
     remark = point.remark if point.used else f"not used: {point.remark or 'no such number'}"
     return [
-        shown.moment(point.started_at), value, shown.percent(point.spread_percent),
-        code(point.run_id), code((point.git_revision or shown.NOTHING)[:10]), remark,
+        formatting.moment(point.started_at), value, formatting.percent(point.spread_percent),
+        code(point.run_id), code((point.git_revision or formatting.NOTHING)[:10]), remark,
     ]  # fmt: skip
 
 

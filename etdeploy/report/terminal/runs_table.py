@@ -10,7 +10,7 @@ from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import TimeUnit, rate, unit_for
 from etdeploy.core.console import size, table
-from etdeploy.report.shown import mark
+from etdeploy.report.formatting import mark
 from etdeploy.report.terminal.latencies import SIMULATED, between
 
 _RATE = "decode tok/s"

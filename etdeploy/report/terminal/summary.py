@@ -23,9 +23,8 @@ from etdeploy.core.layout import cut, sparkline
 from etdeploy.plan.model import Provider
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator, where_it_runs
-from etdeploy.report import shown as generation
-from etdeploy.report.outside import outside_text
-from etdeploy.report.shown import (
+from etdeploy.report import formatting as generation
+from etdeploy.report.formatting import (
     COLUMNS,
     DEFINITIONS,
     disturbed_lines,
@@ -37,6 +36,7 @@ from etdeploy.report.shown import (
     told_text,
     verdict_lines,
 )
+from etdeploy.report.outside import outside_text
 from etdeploy.report.terminal.latencies import (
     LABEL,
     SIMULATED,

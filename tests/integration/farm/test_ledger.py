@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.device_pool import lookup
+from etdeploy.device_pool.lookup import require_free
+from etdeploy.device_pool.reservations import Shelved, active, reserve
 from etdeploy.farm.model import Fate, Standing, VisitState
-from etdeploy.farm.night import post
+from etdeploy.farm.night import database_writer
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store import errors
 from etdeploy.history.store.errors import UnreachableError
 from etdeploy.history.store.store import Filter, open_store
-from etdeploy.shelf import named
-from etdeploy.shelf.named import require_free
-from etdeploy.shelf.reservations import Shelved, active, reserve
 from tests.support.nights import NOW, make_visit, measured
 from tests.support.postgres import Postgres, Restartable, postgres, running
 
@@ -215,7 +215,7 @@ def test_killed_while_the_server_is_stopped(server: Restartable, tmp_path: Path)
 def test_a_server_that_hangs(
     server: Restartable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post, "_WAIT_S", 0.5)
+    monkeypatch.setattr(database_writer, "_WAIT_S", 0.5)
     place = required_place(server.url())
     said: list[str] = []
     with Ledger(place, folder=tmp_path / "data", tell=said.append) as ledger:
@@ -251,7 +251,7 @@ def test_two_people_reserve_one_phone(place: HistoryLocation) -> None:
     code = (
         "import sys\nfrom etdeploy.history.place import required_place\n"
         "from etdeploy.core.errors import DeviceError\n"
-        "from etdeploy.shelf.reservations import Shelved, reserve\n"
+        "from etdeploy.device_pool.reservations import Shelved, reserve\n"
         "phone = Shelved(identity='android-A1', device='android:A1')\n"
         "try:\n    reserve(required_place(sys.argv[1]), phone, sys.argv[2], 600.0)\n"
         "    print('mine')\nexcept DeviceError as error:\n    print(error.message)\n"
@@ -291,7 +291,7 @@ def test_a_run_asks_the_server(
 ) -> None:
     from etdeploy.core.errors import DeviceError
 
-    monkeypatch.setattr(named, "_unreadable", False)
+    monkeypatch.setattr(lookup, "_unreadable", False)
     monkeypatch.setenv("ETDEPLOY_STORE", str(database.url))
     require_free(PHONE.identity, PHONE.device)  # there are no tables
     reserve(database, PHONE, "anna@wolf", 600.0)

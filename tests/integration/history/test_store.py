@@ -18,11 +18,11 @@ from sqlalchemy import Engine, text
 
 from etdeploy.bench.records.stored import StoredRun, parse_record
 from etdeploy.core.errors import BuildError, StoreError
-from etdeploy.history import keep as module
-from etdeploy.history import keep as pending
+from etdeploy.history import record_sink as module
+from etdeploy.history import record_sink as pending
 from etdeploy.history.entry import Judgement
-from etdeploy.history.keep import bring_in, keep
 from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.record_sink import bring_in, keep
 from etdeploy.history.store import errors as connect
 from etdeploy.history.store.errors import engine_of
 from etdeploy.history.store.migrate import migrate
@@ -265,7 +265,7 @@ def test_a_history_on_a_read_only_disk(
         run = StoredRun(tmp_path / "run", run_at(9))
         run.record.save(run.record_path)
         keep(run)
-        assert "not in the history yet" in capsys.readouterr().err
+        assert "the history does not have this run yet" in capsys.readouterr().err
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
         assert bring_in(place) == 1
 

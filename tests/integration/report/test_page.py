@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from etdeploy.report.formats import Format, text_of
-from etdeploy.report.material import Material, Report
+from etdeploy.report.report_data import Material, Report
 from tests.support.bench_values import SIMULATED, make_run
 from tests.support.browser import chromium, opened
 from tests.support.report_values import (

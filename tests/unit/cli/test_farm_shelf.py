@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cli import main as cli_main
+from etdeploy.device_pool import reservations
+from etdeploy.device_pool.reservations import Shelved, active, reserve, this_host
 from etdeploy.history.place import required_place
-from etdeploy.shelf import reservations
-from etdeploy.shelf.reservations import Shelved, active, reserve, this_host
 
 Capture = pytest.CaptureFixture[str]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.export.worker.loading.random_seeds import seed_at_import
 from etdeploy.export.worker.loading.recorder import FileRecorder
-from etdeploy.export.worker.loading.seeds import seed_at_import
 
 _TORCH = """
 import own_part

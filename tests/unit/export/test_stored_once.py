@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.flatbuffer import FlatBuffer
-from etdeploy.export.worker.lowering.stored_once import store_once
+from etdeploy.export.worker.lowering.weight_dedup import store_once
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.pte import map_pte
 from tests.support.program_files import Plan, pte

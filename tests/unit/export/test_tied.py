@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.export.worker.lowering.tied import tied_notes
+from etdeploy.export.worker.lowering.tied_weights import tied_notes
 
 INT4, INT8 = "torch.int4", "torch.int8"
 

@@ -12,6 +12,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import silent
+from etdeploy.device_pool.reservations import Shelved, reserve
 from etdeploy.devices.base import Device
 from etdeploy.graph import on_device
 from etdeploy.graph.job import Job
@@ -19,7 +20,6 @@ from etdeploy.history.place import required_place
 from etdeploy.program.folder import Provenance
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.load import load_recipe
-from etdeploy.shelf.reservations import Shelved, reserve
 from etdeploy.targets.platforms import find_target
 
 

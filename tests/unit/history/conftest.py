@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.history import keep
+from etdeploy.history import record_sink
 from etdeploy.history.place import HistoryLocation, required_place
 
 
@@ -19,5 +19,5 @@ def place(data_folder: Path) -> HistoryLocation:
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has not kept anything."""
-    monkeypatch.setattr(keep, "_said", set())
-    monkeypatch.setattr(keep, "_failed", set())
+    monkeypatch.setattr(record_sink, "_said", set())
+    monkeypatch.setattr(record_sink, "_failed", set())

@@ -13,10 +13,10 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, StoreError
-from etdeploy.history import keep as module
-from etdeploy.history import keep as pending
-from etdeploy.history.keep import bring_in, keep
+from etdeploy.history import record_sink as module
+from etdeploy.history import record_sink as pending
 from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.record_sink import bring_in, keep
 from etdeploy.history.store import errors
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.histories import run_at
@@ -181,7 +181,7 @@ def test_a_bug_is_no_failure_of_the_run(
 
     monkeypatch.setattr(module, "_keep", bug)
     keep(stored(tmp_path, run_at(0)))
-    assert "not in the history yet: KeyError: 'oh'" in capsys.readouterr().err
+    assert "the history does not have this run yet: KeyError: 'oh'" in capsys.readouterr().err
     assert len(pending.waiting(place)) == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from etdeploy.core.errors import UsageError
 from etdeploy.report.delivery import require_free, write_report
 from etdeploy.report.formats import BEGINNINGS, Format, text_of
-from etdeploy.report.material import Report
+from etdeploy.report.report_data import Report
 from tests.support.report_values import make_material
 
 REPORT = Report((make_material(),))

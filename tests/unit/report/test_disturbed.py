@@ -7,7 +7,7 @@ from dataclasses import replace
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.series import StartSeries
-from etdeploy.report.shown import disturbed_lines, mark
+from etdeploy.report.formatting import disturbed_lines, mark
 from etdeploy.report.terminal.runs_table import Row, runs_table
 from etdeploy.report.terminal.summary import summary
 from tests.support.bench_values import make_pass, make_record, make_results, make_run

@@ -12,7 +12,7 @@ from etdeploy.compare.model import Verdict
 from etdeploy.core.errors import Interrupted, UsageError
 from etdeploy.profile import profiled
 from etdeploy.profile.model import TextProfile
-from etdeploy.report.material import gather
+from etdeploy.report.report_data import gather
 from tests.support.bench_values import FOLDER, SIMULATED, make_record, make_run
 from tests.support.report_values import make_profile
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etdeploy.bench.generation.work import WorkPoint
-from etdeploy.report.shown import COLUMNS, headline, outside, point_cells, texts, told_text
+from etdeploy.report.formatting import COLUMNS, headline, outside, point_cells, texts, told_text
 from tests.support.text_values import TRACED, make_text_workload, make_work
 
 PROMPT_ONLY = make_text_workload(work=make_work(WorkPoint(tuple(range(8)), 1, 0, 1, 2)))

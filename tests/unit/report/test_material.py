@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.bench.records.performance import samples_by_start
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.report.material import names, plan_of
+from etdeploy.report.report_data import names, plan_of
 from tests.support.bench_values import make_device, make_record, make_run
 from tests.support.report_values import make_full_record, make_plan, make_starts
 

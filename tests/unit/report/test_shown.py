@@ -8,29 +8,29 @@ import math
 import pytest
 
 from etdeploy.compare.model import Ratio, Verdict
-from etdeploy.report import shown
+from etdeploy.report import formatting
 from tests.support.report_values import make_comparison, make_material
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_a_dash(value: float | None) -> None:
-    unit = shown.unit_of(value)
-    texts = (shown.duration(value), shown.percent(value), shown.number(value))
-    assert set(texts) == {shown.NOTHING}
-    assert shown.in_unit(unit, value) == shown.NOTHING
+    unit = formatting.unit_of(value)
+    texts = (formatting.duration(value), formatting.percent(value), formatting.number(value))
+    assert set(texts) == {formatting.NOTHING}
+    assert formatting.in_unit(unit, value) == formatting.NOTHING
 
 
 def test_numbers_have_their_units() -> None:
-    assert shown.duration(0.5) == "0.5000 ms"
-    assert (shown.percent(2.345), shown.percent(41.2)) == ("2.3 %", "41 %")
-    assert (shown.size(None), shown.size(1500)) == (shown.NOTHING, "1.5 kB")
-    assert shown.moment("2026-11-21T08:44:49+00:00") == "2026-11-21 08:44:49 UTC"
+    assert formatting.duration(0.5) == "0.5000 ms"
+    assert (formatting.percent(2.345), formatting.percent(41.2)) == ("2.3 %", "41 %")
+    assert (formatting.size(None), formatting.size(1500)) == (formatting.NOTHING, "1.5 kB")
+    assert formatting.moment("2026-11-21T08:44:49+00:00") == "2026-11-21 08:44:49 UTC"
 
 
 def test_json_has_no_nan() -> None:
     value = {"a": [math.nan, 1.5, (math.inf,)], "b": {"c": -math.inf}, "d": "NaN"}
-    assert shown.finite(value) == {"a": [None, 1.5, [None]], "b": {"c": None}, "d": "NaN"}
-    json.dumps(shown.finite(value), allow_nan=False)
+    assert formatting.finite(value) == {"a": [None, 1.5, [None]], "b": {"c": None}, "d": "NaN"}
+    json.dumps(formatting.finite(value), allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def test_json_has_no_nan() -> None:
     [
         (Ratio(median=1.0812, low=1.0449, high=1.12), "1.081 (1.045 to 1.120)"),
         (Ratio(median=1.0812, low=None, high=None), "1.081"),
-        (Ratio(median=math.nan, low=None, high=None), shown.NOTHING),
-        (None, shown.NOTHING),
+        (Ratio(median=math.nan, low=None, high=None), formatting.NOTHING),
+        (None, formatting.NOTHING),
     ],
 )
 def test_a_ratio_has_its_interval(ratio: Ratio | None, text: str) -> None:
     comparison = make_comparison(make_material(), Verdict.SLOWER, ratio=ratio)
-    assert shown.ratio_text(comparison) == text
+    assert formatting.ratio_text(comparison) == text

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.report.formatting import original_lines, verdict_lines
 from etdeploy.report.html.cards import cards
 from etdeploy.report.html.single import single_page
 from etdeploy.report.markdown import markdown
-from etdeploy.report.material import Material, Report
-from etdeploy.report.shown import original_lines, verdict_lines
+from etdeploy.report.report_data import Material, Report
 from etdeploy.report.terminal.summary import summary
 from tests.support.bench_values import FOLDER
 from tests.support.text_values import (

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from etdeploy.farm.model import Offer
+    from etdeploy.farm.plan.forecast import Earlier
     from etdeploy.farm.plan.model import Outlook
-    from etdeploy.farm.plan.outlook import Earlier
     from etdeploy.farm.spec.model import LoadedFarm
 
 
@@ -57,7 +57,7 @@ def _outlook(loaded: LoadedFarm) -> Outlook:
     from datetime import datetime, timezone
 
     from etdeploy.cache.workspace import Workspace
-    from etdeploy.farm.plan.outlook import outlook_of
+    from etdeploy.farm.plan.forecast import outlook_of
     from etdeploy.farm.work.offers import Shelf
 
     workspace = Workspace.opened()
@@ -71,7 +71,7 @@ def _outlook(loaded: LoadedFarm) -> Outlook:
 
 def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
     """What runs took before; a history that cannot be read makes the times a guess."""
-    from etdeploy.farm.plan.outlook import earlier_seconds, visited_seconds
+    from etdeploy.farm.plan.forecast import earlier_seconds, visited_seconds
     from etdeploy.history.place import place_of
     from etdeploy.history.store.store import open_store
 

@@ -14,8 +14,8 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from etdeploy.device_pool.quarantine import Quarantined
     from etdeploy.history.place import HistoryLocation
-    from etdeploy.shelf.quarantine import Quarantined
 
 _BY_HAND = "set aside by hand"
 
@@ -47,7 +47,7 @@ def command(
     A person's own runs are not kept from it.
     """
     from etdeploy.cli.options import named_farm
-    from etdeploy.shelf.quarantine import all_of
+    from etdeploy.device_pool.quarantine import all_of
 
     if released is not None and (device is not None or reason is not None):
         raise UsageError(
@@ -66,10 +66,10 @@ def command(
 
 
 def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
+    from etdeploy.device_pool.lookup import find_device
+    from etdeploy.device_pool.quarantine import set_aside
+    from etdeploy.device_pool.reservations import myself
     from etdeploy.history.place import option_for
-    from etdeploy.shelf.named import find_device
-    from etdeploy.shelf.quarantine import set_aside
-    from etdeploy.shelf.reservations import myself
 
     made = set_aside(place, find_device(device, place), reason, myself())
     if as_json:
@@ -81,9 +81,9 @@ def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) 
 
 
 def _release(device: str, place: HistoryLocation, as_json: bool) -> None:
-    from etdeploy.shelf.named import find_kept
-    from etdeploy.shelf.quarantine import release
-    from etdeploy.shelf.reservations import local
+    from etdeploy.device_pool.lookup import find_kept
+    from etdeploy.device_pool.quarantine import release
+    from etdeploy.device_pool.reservations import local
 
     found = find_kept(device, place)
     ended = release(place, found)
@@ -99,7 +99,7 @@ def _release(device: str, place: HistoryLocation, as_json: bool) -> None:
 
 
 def _list(found: Sequence[Quarantined], as_json: bool) -> None:
-    from etdeploy.shelf.reservations import local
+    from etdeploy.device_pool.reservations import local
 
     if as_json:
         console.result_json([kept.model_dump(mode="json") for kept in found])

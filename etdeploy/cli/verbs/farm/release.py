@@ -19,8 +19,8 @@ from etdeploy.core import console
 def command(device: str, force: bool, file: Path | None, store: str | None, as_json: bool) -> None:
     """Give a reserved device back before its time is over."""
     from etdeploy.cli.options import named_farm
-    from etdeploy.shelf.named import find_kept
-    from etdeploy.shelf.reservations import is_same, local, myself, release
+    from etdeploy.device_pool.lookup import find_kept
+    from etdeploy.device_pool.reservations import is_same, local, myself, release
 
     place = named_farm(file, store).place
     found = find_kept(device, place)

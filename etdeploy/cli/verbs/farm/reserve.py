@@ -61,9 +61,9 @@ def command(
     Without it, reservations are listed. Your own reservation of a device is replaced.
     """
     from etdeploy.cli.options import named_farm
+    from etdeploy.device_pool.lookup import find_device
+    from etdeploy.device_pool.reservations import active, duration, local, myself, reserve
     from etdeploy.history.place import option_for
-    from etdeploy.shelf.named import find_device
-    from etdeploy.shelf.reservations import active, duration, local, myself, reserve
 
     place = named_farm(file, store).place
     if device is None:
@@ -87,7 +87,7 @@ def command(
 
 
 def _list(found: Any, as_json: bool) -> None:
-    from etdeploy.shelf.reservations import local
+    from etdeploy.device_pool.reservations import local
 
     if as_json:
         console.result_json([kept.model_dump(mode="json") for kept in found])

@@ -59,11 +59,11 @@ def command(
     Stays between nights. Phones may be plugged in and out; Ctrl-C or SIGTERM ends it.
     """
     _require_distributed()
+    from etdeploy.device_pool.reservations import this_host
     from etdeploy.devices.registry import parse_spec
     from etdeploy.farm.engine.dask.host.local import LocalParts
     from etdeploy.farm.engine.dask.host.serve import serve_host
     from etdeploy.farm.spec.model import Tls
-    from etdeploy.shelf.reservations import this_host
 
     for device in devices:
         parse_spec(device)

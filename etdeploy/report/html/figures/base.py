@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from etdeploy.bench.statistics import percentile
-from etdeploy.report.shown import is_number
+from etdeploy.report.formatting import is_number
 
 Values = dict[str, Any]
 # The theme's colours for things of a kind, in templates/report/page.css.

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from etdeploy.bench.units import unit_for
 from etdeploy.history.model import Trend, TrendPoint
 from etdeploy.history.series import NOISE, PERPLEXITY, base_of, title
+from etdeploy.report.formatting import moment
 from etdeploy.report.html.blocks import Figure
 from etdeploy.report.html.figures.base import (
     Values,
@@ -17,7 +18,6 @@ from etdeploy.report.html.figures.base import (
     upright,
     visible_range,
 )
-from etdeploy.report.shown import moment
 
 _TICKS = 6
 _BYTES_PER_MB = 1e6

@@ -9,6 +9,7 @@ from etdeploy.bench.records.performance import Latency, Start, samples_by_start
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.units import TimeUnit
 from etdeploy.core.console import count
+from etdeploy.report.formatting import INFERENCE, Sample, is_number, unit_of
 from etdeploy.report.html.blocks import Figure
 from etdeploy.report.html.figures.base import (
     Values,
@@ -20,7 +21,6 @@ from etdeploy.report.html.figures.base import (
     upright,
     visible_range,
 )
-from etdeploy.report.shown import INFERENCE, Sample, is_number, unit_of
 
 _LEAST_BINS, _MOST_BINS = 8, 60
 _MOST_POINTS = 300

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from etdeploy.profile.model import ModuleTime, Profile
+from etdeploy.report.formatting import duration
 from etdeploy.report.html.blocks import Figure
 from etdeploy.report.html.figures.base import SERIES, Values, colour, plain, rounded
-from etdeploy.report.shown import duration
 
 KERNELS = "CPU kernels"
 MIXED = "several"

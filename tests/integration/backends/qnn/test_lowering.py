@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etdeploy.backends.qnn.backend import QNN
-from etdeploy.backends.qnn.words import compiler_cause
+from etdeploy.backends.qnn.diagnostics import compiler_cause
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import EtdeployError
 from etdeploy.export.needs import check_needs

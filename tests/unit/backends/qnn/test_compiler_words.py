@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.backends.qnn.words import compiler_cause
+from etdeploy.backends.qnn.diagnostics import compiler_cause
 
 _END = """\
 [ERROR] [Qnn ExecuTorch]:  <E> Failed to finalize graph (id: 1) with err 1002

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.words import qnn_cause
+from etdeploy.backends.qnn.diagnostics import qnn_cause
 from etdeploy.bench.diagnosis import run_error
 from etdeploy.devices.base import RunOutcome
 from tests.support.bench_values import make_recipe

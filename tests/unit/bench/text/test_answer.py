@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.text.speaker import Answer, Spoken, answer_of, room, summary
+from etdeploy.bench.text.text_generator import Answer, Spoken, answer_of, room, summary
 from etdeploy.core.errors import UsageError
 from tests.support.talk_values import GENERATION
 

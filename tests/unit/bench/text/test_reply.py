@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.text.speaker import Reply, repeated_tokens
+from etdeploy.bench.text.text_generator import Reply, repeated_tokens
 from etdeploy.program.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level
 

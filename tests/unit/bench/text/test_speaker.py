@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from etdeploy.bench.text.speaker import Spoken, opened_speaker
+from etdeploy.bench.text.text_generator import Spoken, opened_speaker
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, OutputError, RunError, UsageError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome

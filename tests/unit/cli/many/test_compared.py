@@ -13,7 +13,7 @@ from etdeploy.cli import main as cli_main
 from etdeploy.cli.many import jobs as in_turns
 from etdeploy.cli.many.jobs import Turns
 from etdeploy.core.errors import ExportError
-from etdeploy.history.keep import keep
+from etdeploy.history.record_sink import keep
 from etdeploy.profile import profiled
 from etdeploy.profile.model import OperatorTime, Profile
 from tests.support.compare_values import RUN_A, RUN_B, paired_runs, separate_runs, slower_by

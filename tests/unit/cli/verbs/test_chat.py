@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from etdeploy.bench.text.dialogue import Conversation
-from etdeploy.bench.text.speaker import opened_speaker
+from etdeploy.bench.text.chat_process import Conversation
+from etdeploy.bench.text.text_generator import opened_speaker
 from etdeploy.cli.text import Voice, lasting
 from etdeploy.cli.verbs import chat as module
 from etdeploy.cli.verbs.chat import Chat, conversation_with

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from etdeploy.farm.model import AttemptFailure, Fate, Standing
+from etdeploy.farm.night import database_writer, writing
 from etdeploy.farm.night import ledger as module
-from etdeploy.farm.night import post, writing
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.planning import UNKNOWN_S
 from etdeploy.farm.night.real import earlier_times
@@ -73,9 +73,9 @@ class Down:
             return real(own, writes=writes)
 
         monkeypatch.setattr(store.Store, "transaction", transaction)
-        monkeypatch.setattr(post, "_TICK_S", 0.02)
-        monkeypatch.setattr(post, "_FIRST_S", 0.02)
-        monkeypatch.setattr(post, "_LONGEST_S", 0.05)
+        monkeypatch.setattr(database_writer, "_TICK_S", 0.02)
+        monkeypatch.setattr(database_writer, "_FIRST_S", 0.02)
+        monkeypatch.setattr(database_writer, "_LONGEST_S", 0.05)
         monkeypatch.setattr(module, "_AGAIN_S", 0.02)
 
 
@@ -121,12 +121,12 @@ def test_a_night_from_its_beginning_to_its_end(
 def test_the_end_waits_for_a_database_that_has_much_to_take_in(
     place: HistoryLocation, said: Said, tmp_path: Path, down: Down, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post, "_WAIT_S", 0.05)
-    monkeypatch.setattr(post, "_FIRST_S", 60.0)  # not by itself meanwhile
-    monkeypatch.setattr(post, "_LONGEST_S", 60.0)
-    bring = post.Post._bring
+    monkeypatch.setattr(database_writer, "_WAIT_S", 0.05)
+    monkeypatch.setattr(database_writer, "_FIRST_S", 60.0)  # not by itself meanwhile
+    monkeypatch.setattr(database_writer, "_LONGEST_S", 60.0)
+    bring = database_writer.Post._bring
 
-    def slowly(self: post.Post, line: str) -> None:
+    def slowly(self: database_writer.Post, line: str) -> None:
         time.sleep(0.03)
         bring(self, line)
 
@@ -136,12 +136,12 @@ def test_the_end_waits_for_a_database_that_has_much_to_take_in(
         ends = [measured(tmp_path, f"{night}-{number}") for number in range(4)]
         assert all(map(ledger.ended, ends))
         down.now = False
-        monkeypatch.setattr(post.Post, "_bring", slowly)
+        monkeypatch.setattr(database_writer.Post, "_bring", slowly)
         ledger.finish(night)
         # The verdicts are made from the history now.
         assert sorted(kept_runs(place)) == sorted(str(end.run_id) for end in ends)
         assert [kept.outcome for kept in ledger.nights("nightly")] == ["finished"]
-    assert "not in the history yet" not in said.text
+    assert "queued locally" not in said.text
 
 
 def test_nothing_is_made_by_reading(place: HistoryLocation, said: Said) -> None:
@@ -234,8 +234,8 @@ def test_a_coordinator_that_waits_for_its_window_says_that_it_lives(
     with opened(place, said):
         pass
     beats: list[bool] = []
-    monkeypatch.setattr(post, "_TICK_S", 0.02)
-    monkeypatch.setattr(post, "_BEAT_S", 0.02)
+    monkeypatch.setattr(database_writer, "_TICK_S", 0.02)
+    monkeypatch.setattr(database_writer, "_BEAT_S", 0.02)
     monkeypatch.setattr(Fence, "take", lambda *_, anew=True: beats.append(anew))
     with Ledger(place, tell=said.append) as ledger:
         ledger.claim("nightly")
@@ -364,7 +364,7 @@ def test_a_database_that_goes_away_again_is_told_each_thing_once(
         visits = [make_visit(night, number) for number in range(3)]
         ledger.plan(visits)
         down.now = True
-        monkeypatch.setattr(post, "write", write)
+        monkeypatch.setattr(database_writer, "write", write)
         for visit in visits:
             ledger.missed(visit.id, "no device")
         down.now = False

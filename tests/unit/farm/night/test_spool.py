@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import BuildError
-from etdeploy.farm.night.post import Spool
+from etdeploy.farm.night.database_writer import Spool
 
 
 def texts(spool: Spool) -> list[str]:

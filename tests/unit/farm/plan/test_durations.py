@@ -6,7 +6,7 @@ from pathlib import Path
 
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.model import Offer, Visit
-from etdeploy.farm.plan.outlook import earlier_seconds, lasts, makespan_s, visited_seconds
+from etdeploy.farm.plan.forecast import earlier_seconds, lasts, makespan_s, visited_seconds
 from etdeploy.history.nights import KeptAttempt, KeptNight, KeptVisit
 from etdeploy.history.place import place_of
 from etdeploy.history.store.nights import add_night, add_visits

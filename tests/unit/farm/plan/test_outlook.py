@@ -8,6 +8,7 @@ from typing import Any
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.devices.base import Capabilities
+from etdeploy.farm.plan.forecast import outlook_of
 from etdeploy.farm.plan.model import (
     DiscoveredDevice,
     Lasts,
@@ -19,7 +20,6 @@ from etdeploy.farm.plan.model import (
     duration,
     outlook_text,
 )
-from etdeploy.farm.plan.outlook import outlook_of
 from etdeploy.farm.spec.matrix import Unsatisfied
 from etdeploy.farm.spec.model import Hosts, LoadedFarm, Window
 from etdeploy.recipe.load import load_recipe

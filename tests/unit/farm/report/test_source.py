@@ -12,6 +12,7 @@ import pytest
 from etdeploy.cli.main import run_cli
 from etdeploy.core import console
 from etdeploy.core.errors import StoreError, UsageError
+from etdeploy.device_pool import quarantine
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
@@ -24,7 +25,6 @@ from etdeploy.history.entry import Judgement
 from etdeploy.history.nights import Shelved
 from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store.store import open_store
-from etdeploy.shelf import quarantine
 from tests.support.judged_nights import (
     FIRST,
     PHONE,

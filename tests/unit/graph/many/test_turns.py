@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import etdeploy.bench.turns
-import etdeploy.history.keep
+import etdeploy.bench.interleaving
+import etdeploy.history.record_sink
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import PushReport
 from etdeploy.graph.many import members as turns
@@ -80,8 +80,10 @@ def test_both_are_pushed_and_measured_under_one_lock(monkeypatch: pytest.MonkeyP
         return ("run a", "run b")
 
     monkeypatch.setattr(turns, "prepared", lambda job: SimpleNamespace(bundle=job.name))
-    monkeypatch.setattr(etdeploy.bench.turns, "measure_in_turns", measure)
-    monkeypatch.setattr(etdeploy.history.keep, "keep", lambda run: calls.append(f"keep {run}"))
+    monkeypatch.setattr(etdeploy.bench.interleaving, "measure_in_turns", measure)
+    monkeypatch.setattr(
+        etdeploy.history.record_sink, "keep", lambda run: calls.append(f"keep {run}")
+    )
     told: list[str] = []
     turns.run_in_turns(job("a"), job("b"), lambda text, _=None: told.append(text))
     assert calls == [

@@ -14,7 +14,7 @@ import pytest
 
 from etdeploy.report.formats import BEGINNINGS, Format, text_of
 from etdeploy.report.html.page import safe_json
-from etdeploy.report.material import Material, Report
+from etdeploy.report.report_data import Material, Report
 from tests.support.bench_values import make_run
 from tests.support.report_values import (
     HOSTILE,

@@ -9,7 +9,7 @@ from etdeploy.compare.model import Verdict
 from etdeploy.compare.runs import compare_runs
 from etdeploy.report.formats import several_page
 from etdeploy.report.html.blocks import Cell, Figure, Operators, Page, Table, Text, all_blocks
-from etdeploy.report.material import Material, Report
+from etdeploy.report.report_data import Material, Report
 from tests.support.bench_values import FOLDER, SIMULATED, make_run
 from tests.support.report_values import make_comparison, make_material, renamed
 from tests.support.text_values import make_text_record

@@ -20,7 +20,7 @@ from etdeploy.report.html.blocks import (
     all_blocks,
 )
 from etdeploy.report.html.single import single_page
-from etdeploy.report.material import Material
+from etdeploy.report.report_data import Material
 from tests.support.bench_values import (
     FOLDER,
     SIMULATED,

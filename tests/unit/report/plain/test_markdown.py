@@ -11,7 +11,7 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import Verdict
 from etdeploy.report.formats import BEGINNINGS, Format
 from etdeploy.report.markdown import markdown, name, prose
-from etdeploy.report.material import Material, Report
+from etdeploy.report.report_data import Material, Report
 from tests.support.bench_values import FOLDER, SIMULATED, make_loss, make_program, make_run
 from tests.support.report_values import (
     HOSTILE,

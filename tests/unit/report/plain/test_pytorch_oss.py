@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.formats import BEGINNINGS, Format, pytorch_oss
-from etdeploy.report.material import Material
+from etdeploy.report.report_data import Material
 from tests.support.bench_values import FOLDER, SIMULATED, make_run
 from tests.support.report_values import make_material
 from tests.support.text_values import make_text_record

@@ -14,7 +14,7 @@ from etdeploy.bench.generation.work import WorkPoint
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.formats import BEGINNINGS, Format
-from etdeploy.report.material import Material
+from etdeploy.report.report_data import Material
 from etdeploy.report.rows import csv_text, json_lines
 from tests.support.bench_values import (
     FOLDER,

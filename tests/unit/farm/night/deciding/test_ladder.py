@@ -5,7 +5,7 @@ from __future__ import annotations
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import Capabilities
 from etdeploy.farm.model import Offer
-from etdeploy.farm.night.ladder import climb, steps_after, steps_for_problem
+from etdeploy.farm.night.recovery_steps import climb, steps_after, steps_for_problem
 from tests.support.farm_sim_engine import SimClock, SimEngine, offer_of
 
 PHONE = offer_of(1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Gates, Health
-from etdeploy.farm.night.model import Rules
-from etdeploy.farm.night.trouble import (
+from etdeploy.farm.night.failure_attribution import (
     AttemptTrouble,
     Trouble,
     room_for_trials,
@@ -17,6 +16,7 @@ from etdeploy.farm.night.trouble import (
     uses_up,
     variance_reason,
 )
+from etdeploy.farm.night.model import Rules
 
 GATES = Gates(battery_percent=30, temperature_celsius=40.0, free_bytes=1000)
 RULES = Rules()

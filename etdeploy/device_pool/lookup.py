@@ -11,9 +11,9 @@ from etdeploy.core import console
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress
+from etdeploy.device_pool.reservations import myself, this_host
 from etdeploy.history.nights import Shelved, host_of
 from etdeploy.history.place import HistoryLocation, place_of
-from etdeploy.shelf.reservations import myself, this_host
 
 _MOST_NAMED = 12
 
@@ -65,13 +65,13 @@ def chosen(known: Iterable[Shelved], text: str, here: str) -> Shelved | None:
 
 def known_devices(place: HistoryLocation) -> list[Shelved]:
     """Devices that were measured, reserved or set aside."""
-    from etdeploy.history.store import shelf
+    from etdeploy.history.store import device_pool
     from etdeploy.history.store.store import open_store
 
     if place.file and not place.file.exists():
         return []
     with open_store(place, read_only=True) as store, store.transaction() as connection:
-        return shelf.known_devices(connection)
+        return device_pool.known_devices(connection)
 
 
 def _names(device: Shelved, here: str) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ def require_free(identity: str, device: str) -> None:
             _unreadable = True
             console.warn(f"whether {device} is reserved is not known: {error}")
             return
-    from etdeploy.shelf.reservations import covering, refusal
+    from etdeploy.device_pool.reservations import covering, refusal
 
     kept = covering(found, identity, this_host(), device)
     if kept and (why := refusal(kept, device, myself())):

@@ -81,18 +81,18 @@ def reserve(
         DeviceError: It is somebody else's.
         StoreError: The history cannot be used.
     """
-    from etdeploy.history.store import shelf
+    from etdeploy.history.store import device_pool
     from etdeploy.history.store.store import open_store
 
     with open_store(place) as store, store.transaction(writes=True) as connection:
-        shelf.alone(connection)
+        device_pool.alone(connection)
         kept = covering(
-            shelf.active_reservations(connection), device.identity, device.host, device.device
+            device_pool.active_reservations(connection), device.identity, device.host, device.device
         )
         if kept and kept.owner != owner and (why := refusal(kept, device.device, owner)):
             raise why
-        made = shelf.reserve(connection, device, owner, for_s, note)
-        return made, shelf.busy_in(connection, device)
+        made = device_pool.reserve(connection, device, owner, for_s, note)
+        return made, device_pool.busy_in(connection, device)
 
 
 def release(
@@ -110,13 +110,13 @@ def release(
         DeviceError: It is somebody else's.
         StoreError: The history cannot be used.
     """
-    from etdeploy.history.store import shelf
+    from etdeploy.history.store import device_pool
     from etdeploy.history.store.store import open_store
 
     with open_store(place) as store, store.transaction(writes=True) as connection:
-        shelf.alone(connection)
+        device_pool.alone(connection)
         kept = covering(
-            shelf.active_reservations(connection), device.identity, device.host, device.device
+            device_pool.active_reservations(connection), device.identity, device.host, device.device
         )
         if kept is None:
             return None
@@ -127,7 +127,7 @@ def release(
                 remedy="Ask them, or end their reservation: "
                 f"etdeploy farm release {quoted(device.device)} --force{option_for(place)}",
             )
-        shelf.release(connection, device)
+        device_pool.release(connection, device)
         return kept
 
 

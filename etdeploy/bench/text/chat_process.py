@@ -10,7 +10,7 @@ from itertools import takewhile
 from types import TracebackType
 from typing import cast
 
-from etdeploy.bench.text.speaker import PROGRAM, Speaker, Spoken, more_context, room
+from etdeploy.bench.text.text_generator import PROGRAM, Speaker, Spoken, more_context, room
 from etdeploy.core import cancel
 from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted, RunError

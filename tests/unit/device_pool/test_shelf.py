@@ -14,12 +14,8 @@ import pytest
 
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.farm.night.ledger import Ledger
-from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
-from etdeploy.history.place import HistoryLocation, required_place
-from etdeploy.history.store.store import open_store
-from etdeploy.shelf import named, quarantine
-from etdeploy.shelf.named import (
+from etdeploy.device_pool import lookup, quarantine
+from etdeploy.device_pool.lookup import (
     chosen,
     device_held,
     find_device,
@@ -27,7 +23,7 @@ from etdeploy.shelf.named import (
     known_devices,
     require_free,
 )
-from etdeploy.shelf.reservations import (
+from etdeploy.device_pool.reservations import (
     active,
     covering,
     duration,
@@ -38,6 +34,10 @@ from etdeploy.shelf.reservations import (
     reserve,
     this_host,
 )
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
+from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_device
 from tests.support.histories import fill
 from tests.support.nights import NOW, make_visit
@@ -53,7 +53,7 @@ def place(data_folder: Path) -> HistoryLocation:
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named, "_unreadable", False)
+    monkeypatch.setattr(lookup, "_unreadable", False)
 
 
 def reservation(**changes: str) -> Reservation:
@@ -291,7 +291,7 @@ def test_who_waited_for_a_device_is_asked_again(place: HistoryLocation, tmp_path
 
 _CHILD = """
 import sys
-from etdeploy.shelf.named import require_free
+from etdeploy.device_pool.lookup import require_free
 require_free("android-A1", "android:A1")
 print(sorted({"sqlalchemy", "alembic"} & set(sys.modules)))
 """

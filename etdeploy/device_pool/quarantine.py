@@ -28,12 +28,12 @@ def set_aside(place: HistoryLocation, device: Shelved, reason: str, by: str) -> 
     Raises:
         StoreError: The history cannot be used.
     """
-    from etdeploy.history.store import shelf
+    from etdeploy.history.store import device_pool
     from etdeploy.history.store.store import open_store
 
     with open_store(place) as store, store.transaction(writes=True) as connection:
-        shelf.alone(connection)
-        return shelf.set_aside(connection, device, reason, by)
+        device_pool.alone(connection)
+        return device_pool.set_aside(connection, device, reason, by)
 
 
 def release(place: HistoryLocation, device: Shelved) -> Quarantined | None:
@@ -42,16 +42,16 @@ def release(place: HistoryLocation, device: Shelved) -> Quarantined | None:
     Raises:
         StoreError: The history cannot be used.
     """
-    from etdeploy.history.store import shelf
+    from etdeploy.history.store import device_pool
     from etdeploy.history.store.store import open_store
 
     with open_store(place) as store, store.transaction(writes=True) as connection:
-        shelf.alone(connection)
+        device_pool.alone(connection)
         kept = quarantined(
-            shelf.all_quarantined(connection), device.identity, device.host, device.device
+            device_pool.all_quarantined(connection), device.identity, device.host, device.device
         )
         if kept:
-            shelf.take_back(connection, device)
+            device_pool.take_back(connection, device)
         return kept
 
 
@@ -61,10 +61,10 @@ def all_of(place: HistoryLocation) -> tuple[Quarantined, ...]:
     Raises:
         StoreError: The history cannot be read.
     """
-    from etdeploy.history.store import shelf
+    from etdeploy.history.store import device_pool
     from etdeploy.history.store.store import open_store
 
     if place.file and not place.file.exists():
         return ()
     with open_store(place, read_only=True) as store, store.transaction() as connection:
-        return tuple(shelf.all_quarantined(connection))
+        return tuple(device_pool.all_quarantined(connection))
