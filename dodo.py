@@ -28,7 +28,6 @@ def task_reference():
             "etdeploy/recipe/model.py",
             *sorted(map(str, Path("etdeploy/backends").rglob("*.py"))),
             "etdeploy/recipe/reference.py",
-            "etdeploy/recipe/reference.py",
             *sorted(map(str, Path("etdeploy/bench/records").glob("*.py"))),
             "etdeploy/bench/results_folder.py",
             "etdeploy/bench/reference.py",
