@@ -194,28 +194,28 @@ def volts(raw: int | None) -> float | None:
     return None
 
 
-MOST = 16
+MAX_SAMPLED = 16
 """Clusters and thermal zones that are read at most; some chips have eighty zones."""
 POLICIES = "devices/system/cpu/cpufreq/policy*"
-OF_POLICY = ("scaling_cur_freq", "scaling_max_freq")
-CONSTANT_OF_POLICY = ("related_cpus", "cpuinfo_max_freq")
+POLICY_FILES = ("scaling_cur_freq", "scaling_max_freq")
+CONSTANT_POLICY_FILES = ("related_cpus", "cpuinfo_max_freq")
 ZONES = "class/thermal/thermal_zone*"
 CHOSEN_ZONES = re.compile(r"cpu|soc|skin|batt|pkg", re.IGNORECASE)
 """Of a chip with more zones than are read: those that say whether it throttles."""
 SUPPLIES = "class/power_supply/*"
-OF_BATTERY = ("status", "capacity", "temp", "current_now", "voltage_now", "power_now")
+BATTERY_FILES = ("status", "capacity", "temp", "current_now", "voltage_now", "power_now")
 FIRMWARE = "devices/platform/soc/soc:firmware/get_throttled"
 
 _END = "#end\n"
-PERIODS = {0: 1, 600: 10, 1200: 60}
+SAMPLING_PERIODS_S = {0: 1, 600: 10, 1200: 60}
 """Seconds between readings, from the reading with this number on; a day gives three thousand."""
 
 Parse = Callable[[str], DeviceState]
 
 
-def period_s(number: int) -> int:
+def sampling_period_s(number: int) -> int:
     """How long to wait before the reading with this number, from 0."""
-    return next(s for first, s in reversed(PERIODS.items()) if number >= first)
+    return next(s for first, s in reversed(SAMPLING_PERIODS_S.items()) if number >= first)
 
 
 def sampled_state(text: str) -> DeviceState:

@@ -164,7 +164,7 @@ def plan_toolchain(target: Target, host: Target) -> Explained | None:
         value = f"<NDK>/{ndk.TOOLCHAIN_FILE}"
         reason = "the NDK's own toolchain file"
     elif target.system in ("ios", "macos"):
-        value = f"<checkout>/{platforms.TOOLCHAIN_FILE}"
+        value = f"<checkout>/{platforms.APPLE_TOOLCHAIN_FILE}"
         reason = "ExecuTorch builds for Apple's systems with ios-cmake, a part of the checkout"
     elif target.name == host.name or target.toolchain is None:
         return None

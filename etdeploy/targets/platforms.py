@@ -120,8 +120,8 @@ def host_target() -> Target:
 
 
 # A submodule of ExecuTorch, in the checkout.
-TOOLCHAIN_FILE = "third-party/ios-cmake/ios.toolchain.cmake"
-SUBMODULE = "third-party/ios-cmake"
+APPLE_TOOLCHAIN_FILE = "third-party/ios-cmake/ios.toolchain.cmake"
+APPLE_SUBMODULE = "third-party/ios-cmake"
 
 # Platform (as ios-cmake names it) and oldest system version, from ExecuTorch's own presets
 # `ios`, `ios-simulator` and `macos` (CMakePresets.json; equal in 1.3, 1.4 and 1.5).
@@ -164,7 +164,7 @@ def find_emulator(arch: str) -> Path | None:
     return next((found for name in names if (found := process.which(name))), None)
 
 
-def chosen_cpu() -> str | None:
+def qemu_cpu() -> str | None:
     """The processor that the user chose; None leaves it to qemu or to us."""
     return os.environ.get(CPU_VARIABLE) or None
 
@@ -189,7 +189,7 @@ def emulator_identity(arch: str) -> tuple[str, ...] | None:
     program = find_emulator(arch)
     if program is None:
         return None
-    return str(program), *map(str, stamp(program)), chosen_cpu() or ""
+    return str(program), *map(str, stamp(program)), qemu_cpu() or ""
 
 
 _SEGMENT = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")

@@ -173,7 +173,7 @@ class AppRun:
             found = app_watch.parse_ending(output, self._app.id, report.pid, report.since)
             if found:
                 return found
-        return app_watch.unknown(output, report.pid, report.since)
+        return app_watch.unknown_exit(output, report.pid, report.since)
 
     def _log(self, report: LaunchReport) -> list[str]:
         """What the app warned of."""

@@ -254,7 +254,7 @@ def parse_ending(output: str, app_id: str, pid: int | None, since: str | None) -
     )
 
 
-def unknown(output: str, pid: int | None, since: str | None) -> AppExit:
+def unknown_exit(output: str, pid: int | None, since: str | None) -> AppExit:
     """The ending of an app that no source says anything about."""
     log = logs.parse_log(sections(output).get("log", ""), since)
     cause = "the app's process is gone, and the device does not say why"

@@ -55,7 +55,7 @@ class Emulator:
     @property
     def cpu(self) -> str:
         """The processor that it emulates."""
-        return platforms.chosen_cpu() or _CPU
+        return platforms.qemu_cpu() or _CPU
 
     @property
     def description(self) -> str:
@@ -345,7 +345,7 @@ def sampled(folder: Path = _SYS) -> Iterator[Samples]:
 
     def read() -> None:
         number = 0
-        while not ended.wait(sysfs.period_s(number)):
+        while not ended.wait(sysfs.sampling_period_s(number)):
             samples.read()
             number += 1
 
@@ -365,20 +365,20 @@ def _chosen(folder: Path) -> tuple[str, list[Path]]:
     constant: list[Path] = []
     files: list[Path] = []
     policies = sorted(folder.glob(sysfs.POLICIES))
-    every = -(-len(policies) // sysfs.MOST) or 1
+    every = -(-len(policies) // sysfs.MAX_SAMPLED) or 1
     for policy in policies[::every]:
-        constant += (policy / name for name in sysfs.CONSTANT_OF_POLICY)
-        files += (policy / name for name in sysfs.OF_POLICY)
+        constant += (policy / name for name in sysfs.CONSTANT_POLICY_FILES)
+        files += (policy / name for name in sysfs.POLICY_FILES)
     zones = sorted(folder.glob(sysfs.ZONES))
-    if len(zones) > sysfs.MOST:
+    if len(zones) > sysfs.MAX_SAMPLED:
         zones = [z for z in zones if re.search(sysfs.CHOSEN_ZONES, read_text(z / "type"))]
-    for zone in zones[: sysfs.MOST]:
+    for zone in zones[: sysfs.MAX_SAMPLED]:
         constant.append(zone / "type")
         files.append(zone / "temp")
     for supply in sorted(folder.glob(sysfs.SUPPLIES)):
         if read_text(supply / "type").strip() == "Battery":
             constant += (supply / "type", supply / "scope")
-            files += (supply / name for name in sysfs.OF_BATTERY)
+            files += (supply / name for name in sysfs.BATTERY_FILES)
     files.append(folder / sysfs.FIRMWARE)
     return _lines(constant), [file for file in files if read_text(file)]
 

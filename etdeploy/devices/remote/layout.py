@@ -361,8 +361,9 @@ class StateSampling:
 
 
 def _periods() -> str:
-    """Makes the period longer, as `sampling.period_s` says."""
-    return "; ".join(f"[ $n != {n} ] || every={s}" for n, s in sysfs.PERIODS.items() if n)
+    """Makes the period longer, as `sysfs.sampling_period_s` says."""
+    periods = sysfs.SAMPLING_PERIODS_S
+    return "; ".join(f"[ $n != {n} ] || every={s}" for n, s in periods.items() if n)
 
 
 def loop_lines(chosen: StateSampling) -> tuple[str, ...]:
@@ -378,16 +379,17 @@ def loop_lines(chosen: StateSampling) -> tuple[str, ...]:
         'show() { read -r x <"$1" && echo "$1:$x"; }',
         # Keeps files that can be read now.
         'keep() { read -r x <"$1" && files="$files $1"; }',
-        f"files=; set -- {policy}; every=$(( ($# + {sysfs.MOST - 1}) / {sysfs.MOST} )); n=0",
+        f"files=; set -- {policy}; n=0",
+        f"every=$(( ($# + {sysfs.MAX_SAMPLED - 1}) / {sysfs.MAX_SAMPLED} ))",
         "for p; do n=$((n + 1)); [ $((n % every)) = 0 ] || continue",
-        f"for f in {' '.join(sysfs.CONSTANT_OF_POLICY)}; do show $p/$f; done",
-        f"for f in {' '.join(sysfs.OF_POLICY)}; do keep $p/$f; done; done",
+        f"for f in {' '.join(sysfs.CONSTANT_POLICY_FILES)}; do show $p/$f; done",
+        f"for f in {' '.join(sysfs.POLICY_FILES)}; do keep $p/$f; done; done",
         f"set -- {zones}; all=$#; n=0",
-        f"for z; do [ $n -lt {sysfs.MOST} ] || break; read -r x <$z/type || continue",
-        f"case $(({sysfs.MOST} < all))$x in {_CHOSEN_ZONES})",
+        f"for z; do [ $n -lt {sysfs.MAX_SAMPLED} ] || break; read -r x <$z/type || continue",
+        f"case $(({sysfs.MAX_SAMPLED} < all))$x in {_CHOSEN_ZONES})",
         "show $z/type; n=$((n + 1)); keep $z/temp;; esac; done",
         f"for s in {supplies}; do read -r x <$s/type && [ $x = Battery ] || continue",
-        f"show $s/type; show $s/scope; for f in {' '.join(sysfs.OF_BATTERY)}; do keep $s/$f",
+        f"show $s/type; show $s/scope; for f in {' '.join(sysfs.BATTERY_FILES)}; do keep $s/$f",
         "done; done",
         f"keep {quote('/sys/' + sysfs.FIRMWARE)}",
         "n=0; s=0; every=1; at() { read -r t _ </proc/uptime; echo @$t; }; at",

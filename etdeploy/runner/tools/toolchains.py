@@ -123,11 +123,11 @@ def _apple(target: Target, checkout: Path | None) -> Toolchain | Blocker:
         why = f"the toolchain file for {target.name} is a part of ExecuTorch's checkout"
         remedy = "Name one: --set runtime.source=/path/to/executorch"
         return Blocker(what="ios-cmake", why=why, remedy=remedy)
-    file = checkout / platforms.TOOLCHAIN_FILE
+    file = checkout / platforms.APPLE_TOOLCHAIN_FILE
     missing = []
     if not file.is_file():
         remedy = (
-            f"git -C {quoted(checkout)} submodule update --init -- {platforms.SUBMODULE}"
+            f"git -C {quoted(checkout)} submodule update --init -- {platforms.APPLE_SUBMODULE}"
             if (checkout / ".git").exists()
             else f"Unpack https://github.com/leetal/ios-cmake as {quoted(file.parent)}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from etdeploy.devices.android.facts import sampled_state as sampled_on_android
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
 from etdeploy.devices.remote.layout import StateSampling, loop_lines
-from etdeploy.devices.sysfs import parse_samples, period_s
+from etdeploy.devices.sysfs import parse_samples, sampling_period_s
 
 _CPU = "/sys/devices/system/cpu/cpufreq/policy0"
 _TEXT = f"""{_CPU}/related_cpus:0 1
@@ -51,9 +51,9 @@ def test_a_phones_services_add_what_the_files_do_not_tell() -> None:
 def test_a_day_is_read_ever_more_seldom() -> None:
     seconds, readings = 0, 0
     while seconds < 86_400:
-        seconds += period_s(readings)
+        seconds += sampling_period_s(readings)
         readings += 1
-    assert [period_s(n) for n in (0, 599, 600, 1200)] == [1, 1, 10, 60]
+    assert [sampling_period_s(n) for n in (0, 599, 600, 1200)] == [1, 1, 10, 60]
     assert 2000 < readings < 3000
 
 

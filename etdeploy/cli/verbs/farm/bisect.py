@@ -166,10 +166,10 @@ def _bisected(options: _Options) -> Bisection:
     from etdeploy.farm.verdicts.bisect.run import bisect, most_steps
 
     asked, opened = _asked(options)
-    file = run.file_of(options.output, asked, options.recipe, options.settings)
+    file = run.state_file(options.output, asked, options.recipe, options.settings)
     if options.again:
         file.unlink(missing_ok=True)
-    known = run.steps_in(file)
+    known = run.saved_steps(file)
 
     def tell(text: str) -> None:
         if not options.quiet:
@@ -186,7 +186,7 @@ def _bisected(options: _Options) -> Bisection:
         opened,
         lambda a, b: _measured(a, b, options),
         tell,
-        lambda step: run.add(file, asked, step),
+        lambda step: run.save_step(file, asked, step),
     )
     file.unlink(missing_ok=True)
     return found

@@ -53,7 +53,7 @@ class OpenvinoLowering(Lowering):
                     annotated = self.chosen.annotate(model)
                 _keep_observable(annotated.graph)
                 if not has_vnni():
-                    _leave_weights_a_bit(annotated.graph)
+                    _use_half_range(annotated.graph)
                 return annotated
 
             def validate(self, model: torch.fx.GraphModule) -> None:
@@ -157,7 +157,7 @@ def _keep_observable(graph: torch.fx.Graph) -> None:
             return
 
 
-def _leave_weights_a_bit(graph: torch.fx.Graph) -> None:
+def _use_half_range(graph: torch.fx.Graph) -> None:
     """Doubles the scales of weights: two products of a byte and 64 fit in 16 bits, of 127 not.
 
     All 256 levels stay, since OpenVINO computes in floats what has fewer.

@@ -406,7 +406,7 @@ class BisectState(Value):
     steps: tuple[BisectStep, ...] = ()
 
 
-def file_of(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) -> Path:
+def state_file(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) -> Path:
     """The file of a bisection: another one for everything that changes what is measured.
 
     Args:
@@ -420,15 +420,15 @@ def file_of(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) 
     return output / f"bisect-{digest_json(named)[:_LENGTH]}.json"
 
 
-def steps_in(file: Path) -> tuple[BisectStep, ...]:
+def saved_steps(file: Path) -> tuple[BisectStep, ...]:
     """The steps that are done; none where there is no such file."""
     kept = BisectState.load_or_none(file)
     return kept.steps if kept else ()
 
 
-def add(file: Path, asked: Asked, step: BisectStep) -> None:
+def save_step(file: Path, asked: Asked, step: BisectStep) -> None:
     """Adds a step."""
     kept = BisectState(
-        good=asked.candidates[0], bad=asked.candidates[-1], steps=(*steps_in(file), step)
+        good=asked.candidates[0], bad=asked.candidates[-1], steps=(*saved_steps(file), step)
     )
     kept.save(file)

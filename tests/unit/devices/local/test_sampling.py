@@ -44,7 +44,7 @@ def test_of_many_only_some_are_read(tmp_path: Path) -> None:
     samples = Samples(tmp_path)
     samples.read()
     [sample] = samples.states
-    assert len(sample.state.clusters) == constants.MOST
+    assert len(sample.state.clusters) == constants.MAX_SAMPLED
     assert sorted(sample.state.temperatures_celsius) == [f"cpu-{n}" for n in range(51, 60)]
 
 

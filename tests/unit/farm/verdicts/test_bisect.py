@@ -18,13 +18,13 @@ from etdeploy.farm.verdicts.bisect.run import (
     BisectStep,
     Candidate,
     CandidateSide,
-    add,
     bisect,
     bisection_text,
-    file_of,
     most_steps,
     next_candidate,
-    steps_in,
+    save_step,
+    saved_steps,
+    state_file,
     suspects,
 )
 
@@ -128,15 +128,15 @@ def test_known_steps_are_not_measured_again(
     made = bench(monkeypatch, [1.0] * 6 + [1.2] * 6)
     whole = made.bisect()
     asked = Asked(made.all, "host")
-    file = file_of(tmp_path, asked, "r.yaml", ())
-    assert steps_in(file) == ()
+    file = state_file(tmp_path, asked, "r.yaml", ())
+    assert saved_steps(file) == ()
     for step in whole.steps[:2]:
-        add(file, asked, step)
+        save_step(file, asked, step)
     made.tried.clear()
-    again = made.bisect(known=steps_in(file))
+    again = made.bisect(known=saved_steps(file))
     assert again.first_bad == whole.first_bad
     assert not {step.candidate.label for step in whole.steps[:2]} & set(made.tried)
-    assert file != file_of(tmp_path, asked, "r.yaml", ("benchmark.runs=20",))
+    assert file != state_file(tmp_path, asked, "r.yaml", ("benchmark.runs=20",))
 
 
 def test_the_middle_is_next_and_skipped_ones_are_passed_over() -> None:

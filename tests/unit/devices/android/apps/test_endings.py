@@ -9,7 +9,7 @@ from etdeploy.devices.android.app_watch import (
     exit_info,
     parse_ending,
     parse_exits,
-    unknown,
+    unknown_exit,
 )
 
 _ID = "org.example.a"
@@ -196,6 +196,6 @@ def test_what_the_app_warned_of_comes_first() -> None:
         "10-01 19:21:50.200  1111  3450 E Other: nothing of it\n"
         "10-01 19:19:50.200  3421  3450 E Earlier: nothing of it\n"
     )
-    ending = unknown(said(log=log), 3421, _SINCE)
+    ending = unknown_exit(said(log=log), 3421, _SINCE)
     assert ending.lines == ("E ExecuTorch: Missing operator: [0] a::b",)
     assert (ending.signal_name, ending.out_of_memory) == ("SIGKILL", None)
