@@ -57,7 +57,7 @@ def test_a_machine_that_tells_nothing_gets_no_thread(tmp_path: Path) -> None:
 def test_a_reading_is_taken_while_the_block_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constants, "PERIODS", {0: 0.001})
+    monkeypatch.setattr(constants, "SAMPLING_PERIODS_S", {0: 0.001})
     write(tmp_path, {"class/thermal/thermal_zone0/temp": "40000"})
     with sampled(tmp_path) as samples:
         while not samples.states:
