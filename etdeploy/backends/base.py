@@ -6,8 +6,7 @@ from it replaces. Every hook has a default, so most backends are facts alone.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         Simulated,
         Workstation,
     )
+    from etdeploy.core.diagnostics import Diagnosis, FailureTable
     from etdeploy.core.errors import Blocker
     from etdeploy.core.finding import Finding
     from etdeploy.core.flatbuffer import FlatbufferTable
@@ -35,55 +35,8 @@ if TYPE_CHECKING:
     from etdeploy.targets.platforms import Target
 
 
-# Characters that a message quotes of a log.
-_LONGEST = 200
-
 NEW_FILE = "and name the new file in\nmodel.program"
 """Ends a remedy for a finished program, which no option of the recipe can change."""
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A usual cause and what to do about it; `{device}` in a remedy is left to the caller.
-
-    Attributes:
-        cause: What happened.
-        remedy: What to do.
-        finished: What to do instead where the recipe names a finished program; the same when
-            empty.
-    """
-
-    cause: str
-    remedy: str
-    finished: str = ""
-
-    def remedy_for(self, *, finished: bool) -> str:
-        """What to do about it, also where the program cannot be exported from the recipe."""
-        return (finished and self.finished) or self.remedy
-
-
-# A pattern with named groups, and the cause whose texts may name them in braces. Two groups may
-# stand for one name: `name2` fills `{name}`, too.
-Word = tuple[str, Cause]
-
-
-def first_cause(text: str, words: Iterable[Word]) -> Cause | None:
-    """The cause of the first pattern that is in the text, with its groups filled in."""
-    for pattern, cause in words:
-        found = re.search(pattern, text)
-        if found:
-            return _filled(cause, found)
-    return None
-
-
-def _filled(cause: Cause, found: re.Match[str]) -> Cause:
-    for group, value in found.groupdict().items():
-        if value:
-            name = "{" + group.rstrip("2") + "}"
-            shown = "".join(c if c.isprintable() else " " for c in value[:_LONGEST])
-            texts = (cause.cause, cause.remedy, cause.finished)
-            cause = Cause(*(text.replace(name, shown) for text in texts))
-    return cause
 
 
 # Backends are compared by identity: there is one object of each.
@@ -136,7 +89,7 @@ class Backend:
         traced: What its nodes in a trace compute, if it does not report debug handles: the
             beginning of a node's name, and the operators of the graph that become such nodes,
             `aten::linear`. It must execute the nodes of a partition in the order of the graph.
-        words: What its lines in a runner's log mean, the nearest to the cause first.
+        failures: What its lines in a runner's log mean.
     """
 
     name: str
@@ -167,7 +120,7 @@ class Backend:
     profile_compiled: bool = False
     judged_as: Mapping[str, str] = field(default_factory=dict)
     traced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    words: tuple[Word, ...] = ()
+    failures: FailureTable | None = None
 
     # --- the plan: asked with values alone, and the same on every machine
 
@@ -239,7 +192,7 @@ class Backend:
         """
         return {}
 
-    def export_failure(self, text: str) -> Cause | None:
+    def export_failure(self, text: str) -> Diagnosis | None:
         """What the output of a failed lowering means; None where it says nothing that is known.
 
         Args:
@@ -372,14 +325,14 @@ class Backend:
         """
         return None
 
-    def failure(self, text: str, device: str) -> Cause | None:
+    def failure(self, text: str, device: str) -> Diagnosis | None:
         """What the output of a failed runner means; None where no line of this backend is in it.
 
         Args:
             text: The output.
             device: As `--device` takes it.
         """
-        return first_cause(text, self.words)
+        return self.failures.diagnose(text, device=device) if self.failures else None
 
     # --- this machine
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 
-from etdeploy.backends.base import Backend, Cause
+from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import GROUP, exporting_backends, plugged_backend
 from etdeploy.backends.values import Extras, Package, Payload, Simulated, Workstation
+from etdeploy.core.diagnostics import Diagnosis
 from etdeploy.core.errors import Blocker, PluginError, UsageError
 from etdeploy.core.finding import Finding
 from etdeploy.core.flatbuffer import CorruptError
@@ -34,7 +35,7 @@ ONE: Mapping[str, type | tuple[type, ...]] = {
     "export_environment": Mapping,
     "versions": Mapping,
     "prepare_export": type(None),
-    "export_failure": (Cause, type(None)),
+    "export_failure": (Diagnosis, type(None)),
     "read_payload": Payload,
     "describe_target": str,
     "device_blocker": (Blocker, type(None)),
@@ -43,7 +44,7 @@ ONE: Mapping[str, type | tuple[type, ...]] = {
     "bundle_inputs": Mapping,
     "extras": Extras,
     "simulated": (Simulated, type(None)),
-    "failure": (Cause, type(None)),
+    "failure": (Diagnosis, type(None)),
 }
 """The hooks that give one thing, by what that is."""
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etdeploy.backends import vulkan_query
-from etdeploy.backends.base import NEW_FILE, Backend, Cause, Word, first_cause
+from etdeploy.backends.base import NEW_FILE, Backend
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.core.commands import system_command
+from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import Blocker, require
 from etdeploy.core.processes import process
 
@@ -52,7 +53,7 @@ class Vulkan(Backend):
         if blocker:
             yield blocker
 
-    def failure(self, text: str, device: str) -> Cause | None:
+    def failure(self, text: str, device: str) -> Diagnosis | None:
         """What the runner and ExecuTorch's backend say of Vulkan on the device."""
         return vulkan_cause(text, device)
 
@@ -323,31 +324,49 @@ _SMALLER = (
     f"Close other apps that use the GPU, or export the model in 16-bit floats, {NEW_FILE}.",
 )
 # Exceptions of backends/vulkan/runtime/vk_api in 1.3 to 1.5, and an assertion of VulkanBackend.cpp.
-_WORDS: tuple[Word, ...] = (
-    (r"Shader (?P<name>\S+) not compatible with device\. Missing support for extension or physical "
-     r"device feature: (?P<what>.+)", Cause(
-        "the GPU or its driver has no {what}, which the shader {name} needs", *_OTHER)),
-    (r"VulkanBackend.*build_graph\(\).*Missing operator: (?P<name>\S+)", Cause(
-        "ExecuTorch's Vulkan backend has no operator {name}, which the program has given to it",
-        *_OTHER)),
-    (r"returned VK_ERROR_OUT_OF_DEVICE_MEMORY", Cause(
-        "the GPU has not enough memory for the model", *_SMALLER)),
-    (r"returned VK_ERROR_DEVICE_LOST", Cause(
-        "the GPU's driver gave up, usually because one piece of work took too long", *_OTHER)),
-    (r"Exception raised from \S+ at \S*vulkan\S+:\d+: (?P<what>.+)", Cause(
-        "ExecuTorch's Vulkan backend failed: {what}", *_OTHER)),
-)  # fmt: skip
+_FAILURES = FailureTable(
+    "Vulkan",
+    7,
+    (
+        FailurePattern(
+            r"Shader (?P<name>\S+) not compatible with device\. Missing support for extension or "
+            r"physical device feature: (?P<what>.+)",
+            "the GPU or its driver has no {what}, which the shader {name} needs",
+            *_OTHER,
+        ),
+        FailurePattern(
+            r"VulkanBackend.*build_graph\(\).*Missing operator: (?P<name>\S+)",
+            "ExecuTorch's Vulkan backend has no operator {name}, which the program has given to it",
+            *_OTHER,
+        ),
+        FailurePattern(
+            r"returned VK_ERROR_OUT_OF_DEVICE_MEMORY",
+            "the GPU has not enough memory for the model",
+            *_SMALLER,
+        ),
+        FailurePattern(
+            r"returned VK_ERROR_DEVICE_LOST",
+            "the GPU's driver gave up, usually because one piece of work took too long",
+            *_OTHER,
+        ),
+        FailurePattern(
+            r"Exception raised from \S+ at \S*vulkan\S+:\d+: (?P<what>.+)",
+            "ExecuTorch's Vulkan backend failed: {what}",
+            *_OTHER,
+        ),
+    ),
+)
 
 
-def vulkan_cause(text: str, device: str) -> Cause | None:
+def vulkan_cause(text: str, device: str) -> Diagnosis | None:
     """What Vulkan's lines in a runner's log mean; None where there are none."""
     found = _UNAVAILABLE.search(text)
     if not found:
-        return first_cause(text, _WORDS)
+        return _FAILURES.diagnose(text)
     cause = "VulkanBackend is in the runner, but not available on this device"
     why = f": {explained(found['why'])}" if found["why"] else ""
     remedy = driver_remedy(device.partition(":")[0])
-    return Cause(f"{cause}{why}", *(f"{remedy}\n{other}" for other in _OTHER))
+    return Diagnosis(f"{cause}{why}", *(f"{remedy}\n{other}" for other in _OTHER))
 
 
 def explained(why: str) -> str:

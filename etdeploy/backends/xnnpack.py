@@ -6,10 +6,11 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from etdeploy.backends.base import NEW_FILE, Backend, Cause, Word
+from etdeploy.backends.base import NEW_FILE, Backend
 from etdeploy.backends.options import Option
 from etdeploy.backends.rewrites import REWRITES
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES, LINEAR_SCHEMES
+from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer
 from etdeploy.core.values import Explained
 
@@ -105,11 +106,9 @@ class Xnnpack(Backend):
 
         return Payload(nodes=count_nodes(payload))
 
-    def failure(self, text: str, device: str) -> Cause | None:
+    def failure(self, text: str, device: str) -> Diagnosis | None:
         """What ExecuTorch's backend logs."""
-        from etdeploy.backends.base import first_cause
-
-        return first_cause(text, WORDS)
+        return FAILURES.diagnose(text)
 
 
 XNNPACK = Xnnpack(
@@ -143,15 +142,21 @@ XNNPACK = Xnnpack(
 )
 
 
-WORDS: tuple[Word, ...] = (
-    (r"XNNPACKBackend\S* Failed to initialize", Cause(
-        "XNNPACK could not start on this device, usually because it cannot read which CPU it "
-        "has",
-        "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run "
-        "without XNNPACK: --set export.backend=portable",
-        "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export "
-        f"the model\nagain without XNNPACK, {NEW_FILE}.")),
-)  # fmt: skip
+FAILURES = FailureTable(
+    "XNNPACK",
+    7,
+    (
+        FailurePattern(
+            r"XNNPACKBackend\S* Failed to initialize",
+            "XNNPACK could not start on this device, usually because it cannot read which CPU it "
+            "has",
+            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run "
+            "without XNNPACK: --set export.backend=portable",
+            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export "
+            f"the model\nagain without XNNPACK, {NEW_FILE}.",
+        ),
+    ),
+)
 
 
 _HEADER = struct.Struct("<4x4sHII")

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
-from etdeploy.backends.base import NEW_FILE, Cause, Word, first_cause
+from etdeploy.backends.base import NEW_FILE
 from etdeploy.backends.registry import known_backends
 from etdeploy.backends.schemes import DEFAULT, OTHER_BACKEND
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.another_backend import with_settings
@@ -33,29 +34,28 @@ _SMALLER_FILE = (
 )
 _SAME_VERSION = "Export it again with the same ExecuTorch version: etdeploy clean programs"
 _SAME_VERSION_FILE = f"Export the model again with the runner's version of ExecuTorch, {NEW_FILE}."
-_KILLED = Cause(
+_KILLED = Diagnosis(
     "something killed it from outside, and it was not the system, for lack of memory",
     "Run the same command again; if it is killed again, look for what ends processes there.",
 )
 _SIGNALS = {
-    "SIGKILL": Cause(
+    "SIGKILL": Diagnosis(
         "the system killed it, nearly always because memory ran out", _SMALLER, _SMALLER_FILE
     ),
-    "SIGILL": Cause(
+    "SIGILL": Diagnosis(
         "the processor does not have an instruction that the libraries use",
         "Run on a newer device; ExecuTorch's prebuilt libraries choose kernels by processor, so "
         "this is\nworth reporting with the output of: etdeploy devices",
     ),
-    "SIGSEGV": Cause("it read or wrote memory that is not its own", _CRASHED),
-    "SIGBUS": Cause("a file that it had mapped was cut short, or memory was misaligned", _CRASHED),
-    "SIGFPE": Cause("a kernel divided by zero", _CRASHED),
-    "SIGABRT": Cause("it aborted itself: a check in ExecuTorch or in the C library failed",
-                     _CRASHED),
-    "SIGSYS": Cause(
+    "SIGSEGV": Diagnosis("it read or wrote memory that is not its own", _CRASHED),
+    "SIGBUS": Diagnosis("a mapped file was truncated, or memory was misaligned", _CRASHED),
+    "SIGFPE": Diagnosis("a kernel divided by zero", _CRASHED),
+    "SIGABRT": Diagnosis("it aborted: a check in ExecuTorch or in the C library failed", _CRASHED),
+    "SIGSYS": Diagnosis(
         "the system forbids a call that it made, as Android does inside apps",
         "Use a device whose adb shell may run your own programs, or: --device qemu",
     ),
-    "SIGTERM": Cause("something on the device asked it to end", "Run the same command again."),
+    "SIGTERM": Diagnosis("something on the device asked it to end", "Run the same command again."),
 }  # fmt: skip
 
 # The pass of `generate` and `chat`, which measures nothing.
@@ -78,55 +78,87 @@ _EXITS = {
 _TEXT_EXITS = {4: ("Export the model again: etdeploy clean programs",)}
 
 # Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
-_WORDS: tuple[Word, ...] = (
-    (r"[Mm]issing operator: \[\d+\] (?P<name>\S+)", Cause(
-        "the runner has no kernel for {name}",
-        "Build it again: etdeploy clean runners; or let a backend take it: "
-        f"--set export.backend={DEFAULT}",
-        "Build it again: etdeploy clean runners; or export the model again for a backend that "
-        f"takes\nthe operator, {NEW_FILE}.")),
-    (r"[Bb]ackend (?P<name>\S+) is (?:linked, but )?not available", Cause(
-        "the backend {name} is in the runner, but not available on this device",
-        f"See the log for what it lacks. {OTHER_BACKEND}",
-        "See the log for what it lacks, or export the model again for another backend,\n"
-        f"{NEW_FILE}.")),
-    (r"[Bb]ackend (?P<name>\S+) is not registered", Cause(
-        "the backend {name} is not in the runner",
-        "Build it again: etdeploy clean runners; or lower to another: "
-        f"--set export.backend={DEFAULT}",
-        "Build it again: etdeploy clean runners; or export the model again for another backend,\n"
-        f"{NEW_FILE}.")),
-    (r"the program has no method (?P<name>\S+)", Cause(
-        "the recipe's benchmark.method does not exist in the program",
-        "Name one of the program's methods, as `etdeploy inspect` lists them: "
-        "--set benchmark.method=forward")),
-    (r"after (?P<name>\d+) tokens, (?:of \d+ logits, \d+ are NaN|the largest of \d+ logits)", Cause(
-        "the logits after {name} tokens are not numbers",
-        "See whether the quantisation is the cause: --set export.quantization=none\n"
-        "or the backend: --set export.backend=portable --set export.quantization=none")),
-    (r"No space left on device", Cause(
-        "the device's storage is full",
-        "Free some space, for instance: etdeploy clean --device {device}")),
-    (r"out of memory|MemoryAllocationFailed|bad_alloc", Cause(
-        "memory ran out", _SMALLER, _SMALLER_FILE)),
-    (r"without the component etdump", Cause(
-        "the runner was built without tracing",
-        "Build it again: etdeploy clean runners; or leave the profile out: "
-        "--set benchmark.profile=false")),
-    (r"version `(?P<name>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found", Cause(
-        "the device's C or C++ library is too old for the runner: it does not have {name}",
-        "Use the runner that brings its own: --target linux-x86_64-portable, or on Arm\n"
-        "--target linux-aarch64-portable")),
-    (r"loading shared libraries: (?P<name>\S+):|library \"(?P<name2>[^\"]+)\" not found", Cause(
-        "the device does not have the library {name}",
-        "Build the runner again: etdeploy clean runners")),
-    (r"[Ee]xec format error|cannot execute", Cause(
-        "the runner is built for another kind of processor",
-        "Let the device choose the target: leave out --target.")),
-    (r"is no sound program|InvalidProgram", Cause(
-        "the program is damaged, or its format is newer than the runner's libraries",
-        _SAME_VERSION, _SAME_VERSION_FILE)),
-)  # fmt: skip
+_FAILURES = FailureTable(
+    "The run on the device",
+    7,
+    (
+        FailurePattern(
+            r"[Mm]issing operator: \[\d+\] (?P<name>\S+)",
+            "the runner has no kernel for {name}",
+            "Build it again: etdeploy clean runners; or let a backend take it: "
+            f"--set export.backend={DEFAULT}",
+            "Build it again: etdeploy clean runners; or export the model again for a backend that "
+            f"takes\nthe operator, {NEW_FILE}.",
+        ),
+        FailurePattern(
+            r"[Bb]ackend (?P<name>\S+) is (?:linked, but )?not available",
+            "the backend {name} is in the runner, but not available on this device",
+            f"See the log for what it lacks. {OTHER_BACKEND}",
+            "See the log for what it lacks, or export the model again for another backend,\n"
+            f"{NEW_FILE}.",
+        ),
+        FailurePattern(
+            r"[Bb]ackend (?P<name>\S+) is not registered",
+            "the backend {name} is not in the runner",
+            "Build it again: etdeploy clean runners; or lower to another: "
+            f"--set export.backend={DEFAULT}",
+            "Build it again: etdeploy clean runners; or export the model again for another "
+            "backend,\n"
+            f"{NEW_FILE}.",
+        ),
+        FailurePattern(
+            r"the program has no method (?P<name>\S+)",
+            "the recipe's benchmark.method does not exist in the program",
+            "Name one of the program's methods, as `etdeploy inspect` lists them: "
+            "--set benchmark.method=forward",
+        ),
+        FailurePattern(
+            r"after (?P<name>\d+) tokens, (?:of \d+ logits, \d+ are NaN|the largest of \d+ logits)",
+            "the logits after {name} tokens are not numbers",
+            "See whether the quantisation is the cause: --set export.quantization=none\n"
+            "or the backend: --set export.backend=portable --set export.quantization=none",
+        ),
+        FailurePattern(
+            r"No space left on device",
+            "the device's storage is full",
+            "Free some space, for instance: etdeploy clean --device {device}",
+        ),
+        FailurePattern(
+            r"out of memory|MemoryAllocationFailed|bad_alloc",
+            "memory ran out",
+            _SMALLER,
+            _SMALLER_FILE,
+        ),
+        FailurePattern(
+            r"without the component etdump",
+            "the runner was built without tracing",
+            "Build it again: etdeploy clean runners; or leave the profile out: "
+            "--set benchmark.profile=false",
+        ),
+        FailurePattern(
+            r"version `(?P<name>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found",
+            "the device's C or C++ library is too old for the runner: it does not have {name}",
+            "Use the runner that brings its own: --target linux-x86_64-portable, or on Arm\n"
+            "--target linux-aarch64-portable",
+        ),
+        FailurePattern(
+            r"loading shared libraries: (?P<name>\S+):|library \"(?P<name2>[^\"]+)\" not found",
+            "the device does not have the library {name}",
+            "Build the runner again: etdeploy clean runners",
+        ),
+        FailurePattern(
+            r"[Ee]xec format error|cannot execute",
+            "the runner is built for another kind of processor",
+            "Let the device choose the target: leave out --target.",
+        ),
+        FailurePattern(
+            r"is no sound program|InvalidProgram",
+            "the program is damaged, or its format is newer than the runner's libraries",
+            _SAME_VERSION,
+            _SAME_VERSION_FILE,
+        ),
+    ),
+)
 
 
 def run_error(
@@ -167,7 +199,7 @@ def last_lines(text: str) -> list[str]:
     ]
 
 
-def _is_shown(line: str, known: Cause | None) -> bool:
+def _is_shown(line: str, known: Diagnosis | None) -> bool:
     return known is not None and line == _PREFIX + known.cause
 
 
@@ -195,14 +227,14 @@ def _ending(outcome: RunOutcome, limit_s: float) -> str:
 
 def _cause(
     outcome: RunOutcome, recipe: Recipe, device: str, name: str, iterations: int
-) -> Cause | None:
+) -> Diagnosis | None:
     if outcome.timed_out:
         return _too_slow(recipe, name, iterations)
-    found = _of_a_backend(outcome.stderr, device) or first_cause(outcome.stderr, _WORDS)
+    found = _of_a_backend(outcome.stderr, device) or _FAILURES.diagnose(outcome.stderr)
     if found:
         return found
     if outcome.out_of_memory and not outcome.signal_name:
-        return Cause("memory ran out", _SMALLER, _SMALLER_FILE)
+        return Diagnosis("memory ran out", _SMALLER, _SMALLER_FILE)
     if outcome.signal_name == "SIGKILL" and outcome.out_of_memory is False:
         return _KILLED
     if outcome.signal_name:
@@ -210,13 +242,13 @@ def _cause(
     return _own_words(outcome, _EXITS | (_TEXT_EXITS if recipe.model.hf is not None else {}))
 
 
-def _of_a_backend(text: str, device: str) -> Cause | None:
+def _of_a_backend(text: str, device: str) -> Diagnosis | None:
     """What the first backend that knows a line says; their lines name themselves."""
     causes = (backend.failure(text, device) for backend in known_backends())
     return next(filter(None, causes), None)
 
 
-def _too_slow(recipe: Recipe, name: str, iterations: int) -> Cause:
+def _too_slow(recipe: Recipe, name: str, iterations: int) -> Diagnosis:
     doubled = min(2 * recipe.benchmark.timeout_s, 86_400)
     cause, remedy = (
         "it hangs, or the model is too slow on this device",
@@ -228,15 +260,15 @@ def _too_slow(recipe: Recipe, name: str, iterations: int) -> Cause:
     elif iterations > 1:
         cause += " for so many iterations"
         remedy += f"\nor less to do: --set benchmark.iterations={max(1, iterations // 10)}"
-    return Cause(cause, remedy)
+    return Diagnosis(cause, remedy)
 
 
-def _own_words(outcome: RunOutcome, exits: Mapping[int, tuple[str, ...]]) -> Cause | None:
+def _own_words(outcome: RunOutcome, exits: Mapping[int, tuple[str, ...]]) -> Diagnosis | None:
     """The runner's own message: the line with which it ends when it cannot continue."""
     for line in reversed(outcome.stderr.splitlines()):
         if line.startswith(_PREFIX):
             remedies = exits.get(outcome.exit_code or 0, (_CRASHED,))
-            return Cause(line.removeprefix(_PREFIX), *remedies)
+            return Diagnosis(line.removeprefix(_PREFIX), *remedies)
     return None
 
 

@@ -8,14 +8,16 @@ import sys
 import warnings
 from pathlib import Path
 
-from etdeploy.backends.base import Cause
+from etdeploy.core.diagnostics import Diagnosis
 from etdeploy.core.errors import EtdeployError, ExportError, UsageError
 from etdeploy.core.processes.process import Outcome
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import CodeReference
 
 
-def failure_error(failure: ExportFailure, log: Path, cause: Cause | None = None) -> EtdeployError:
+def failure_error(
+    failure: ExportFailure, log: Path, cause: Diagnosis | None = None
+) -> EtdeployError:
     """The error for a failure that the worker described."""
     if cause:
         failure = failure.model_copy(update={"message": cause.cause, "remedy": cause.remedy})
@@ -31,7 +33,7 @@ def failure_error(failure: ExportFailure, log: Path, cause: Cause | None = None)
     return kind(message, place=_place(failure), remedy=failure.remedy, log=log)
 
 
-def crash_error(outcome: Outcome, log: Path, cause: Cause | None = None) -> ExportError:
+def crash_error(outcome: Outcome, log: Path, cause: Diagnosis | None = None) -> ExportError:
     """The error for a worker that ended without a description; see `failure_error`."""
     signal = outcome.signal_name
     if cause:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.backends.base import NEW_FILE, Backend, Cause
+from etdeploy.backends.base import NEW_FILE, Backend
 from etdeploy.backends.openvino.processor import has_vnni
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import (
@@ -26,6 +26,7 @@ from etdeploy.backends.values import (
     Workstation,
 )
 from etdeploy.core.commands import pip_command
+from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import Blocker, require
 from etdeploy.core.finding import Finding
 
@@ -235,19 +236,30 @@ OPENVINO = Openvino(
     loads=True,
     # bfloat16 on CPUs that have it, 32-bit floats on others.
     judged_as={"fp16": "bf16"},
-    words=(
-        (r"OpenVINO runtime not found \(dlopen failed: (?P<why>[^)]+)\)", Cause(
-            "OpenvinoBackend is in the runner, but not available on this device: "
-            "OpenVINO's library cannot be loaded ({why})",
-            f"Without {VARIABLE}, the runner loads the libraries of the package:\n"
-            f'unset {VARIABLE}\npip install "{EXTRA}"')),
-        (r"OpenVINO: failed to resolve symbol '(?P<name>[^']*)'", Cause(
-            "OpenVINO's library has no {name}: it is of another release than ExecuTorch expects",
-            f'pip install "{EXTRA}"')),
-        (r"OpenVINO: failed to import model for device '(?P<name>[^']*)'", Cause(
-            "OpenVINO does not load this program for {name}: another release of OpenVINO compiled "
-            "it, or the processor is too old",
-            "Export it again with the installed OpenVINO: etdeploy clean programs",
-            f"Export the model again with OpenVINO {PACKAGE.specifier}, {NEW_FILE}.")),
+    failures=FailureTable(
+        "OpenVINO",
+        7,
+        (
+            FailurePattern(
+                r"OpenVINO runtime not found \(dlopen failed: (?P<why>[^)]+)\)",
+                "OpenvinoBackend is in the runner, but not available on this device: "
+                "OpenVINO's library cannot be loaded ({why})",
+                f"Without {VARIABLE}, the runner loads the libraries of the package:\n"
+                f'unset {VARIABLE}\npip install "{EXTRA}"',
+            ),
+            FailurePattern(
+                r"OpenVINO: failed to resolve symbol '(?P<name>[^']*)'",
+                "OpenVINO's library has no {name}: it is of another release than ExecuTorch "
+                "expects",
+                f'pip install "{EXTRA}"',
+            ),
+            FailurePattern(
+                r"OpenVINO: failed to import model for device '(?P<name>[^']*)'",
+                "OpenVINO does not load this program for {name}: another release of OpenVINO "
+                "compiled it, or the processor is too old",
+                "Export it again with the installed OpenVINO: etdeploy clean programs",
+                f"Export the model again with OpenVINO {PACKAGE.specifier}, {NEW_FILE}.",
+            ),
+        ),
     ),
-)  # fmt: skip
+)

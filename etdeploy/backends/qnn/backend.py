@@ -16,7 +16,6 @@ from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained
 
 if TYPE_CHECKING:
-    from etdeploy.backends.base import Cause
     from etdeploy.backends.values import (
         Build,
         CompiledFor,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         Simulated,
         Workstation,
     )
+    from etdeploy.core.diagnostics import Diagnosis
     from etdeploy.core.finding import Finding
     from etdeploy.core.flatbuffer import FlatbufferTable
     from etdeploy.targets.platforms import Target
@@ -102,7 +102,7 @@ class Qnn(Backend):
         kit = find_compile_kit(station, request.soc)
         return {"qnn": None if isinstance(kit, Blocker) else kit.version}
 
-    def export_failure(self, text: str) -> Cause | None:
+    def export_failure(self, text: str) -> Diagnosis | None:
         """What Qualcomm's compiler prints."""
         from etdeploy.backends.qnn.diagnostics import compiler_cause
 
@@ -228,7 +228,7 @@ class Qnn(Backend):
 
         return simulation(station, partitions) if _on_linux(where) else None
 
-    def failure(self, text: str, device: str) -> Cause | None:
+    def failure(self, text: str, device: str) -> Diagnosis | None:
         """What Qualcomm's libraries log, on a phone or here."""
         from etdeploy.backends.qnn.diagnostics import qnn_cause, simulator_cause
 

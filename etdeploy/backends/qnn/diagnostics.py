@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from etdeploy.backends.base import NEW_FILE, Cause, Word, first_cause
+from etdeploy.backends.base import NEW_FILE
 from etdeploy.backends.qnn.kits.package import get_package
 from etdeploy.backends.qnn.kits.sdk import VARIABLE
 from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted, version_numbers
 from etdeploy.core.console import size
+from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 
 _BUILD_ID = r"\(v?(?P<{}>[\d.]+)\w*\)"
 _MISMATCH = re.compile(
@@ -36,72 +37,100 @@ _ONE_SDK = (
 _OWN_WORDS = "See the phone's own log: adb logcat -d | grep -i -e qnn -e adsprpc"
 
 # Qualcomm's simulator says so, too.
-SHARED_WEIGHTS: Word = (r"Shared weights buffer isn't supported on this platform", Cause(
+SHARED_WEIGHTS = FailurePattern(
+    r"Shared weights buffer isn't supported on this platform",
     "the program's methods share weights, which QNN's libraries here do not support; "
     "Qualcomm's simulator is among those",
     "Export it without: --set export.options.weight_sharing=false",
-    f"Export the model again without weight sharing, {NEW_FILE}."))  # fmt: skip
+    f"Export the model again without weight sharing, {NEW_FILE}.",
+)
 # QNN logs several lines about one failure: the first pattern that matches is nearest to the cause.
-_WORDS: tuple[Word, ...] = (
-    SHARED_WEIGHTS,
-    (r"Failed in loading stub: .*library \"(?P<name>libQnn\w+\.so)\" not found", Cause(
-        "Qualcomm's library wants {name}, the stub for this phone's HTP, which the bundle does "
-        "not have: the program was compiled for another HTP",
-        *_AS_THE_PHONE)),
-    (r"Request feature vtcm size with value (?P<size>\d+) unsupported", Cause(
-        "the program wants {size} bytes of the HTP's own memory (VTCM), and this phone's has less: "
-        "it was compiled for another SoC",
-        *_AS_THE_PHONE)),
-    (r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)", Cause(
-        "Qualcomm's {name} could not be loaded: {why}",
-        f"Push it again: etdeploy clean --device {{device}}\n{_OWN_WORDS}")),
-    (r"(?P<what>Unknown QNN (?:Binary|Graph)Info version \d+)", Cause(
-        "the program was compiled by a newer QNN than the runner was built with ({what})",
-        *_ONE_SDK)),
-    (r"(?:Can't create context from binary\. Error|create context from binary with err) "
-     r"(?:5000|0x1388)\b", Cause(
-        "the phone's QNN libraries cannot load the program (QNN error 5000): a newer QNN compiled "
-        "it, or it is for another SoC",
-        "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
-        f"The SDK that {VARIABLE} names must be as new; or export again with it: "
-        "etdeploy clean programs",
-        "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
-        f"The SDK that {VARIABLE} names must be as new; or export the model again with it,\n"
-        f"{NEW_FILE}.")),
-    (r"(?:openSession qnn_open failed|Unable to load Skel Library|Failed to load skel|"
-     r"Failed to create transport|Unable to load Remote symbols)[^\d\n]*(?P<code>0x[\da-f]+|\d+)",
-     Cause(
-        "the connection to the HTP could not be opened (QNN error {code}): its stub or its skel "
-        "could not be loaded, their versions differ, or the phone does not let adb's user reach it",
-        f"Push them again, from one whole SDK: etdeploy clean --device {{device}}\n{_OWN_WORDS}")),
-    (r"(?:unknown custom config|error[=:] ?14001|failed: 14001)", Cause(
-        "QNN rejects the configuration of its device (error 14001): the stub for the phone's HTP "
-        "is missing, or the libraries have another layout than the headers that the runner was "
-        "built with",
-        *_ONE_SDK)),
-    (r"Failed to interpret QNN context binary\. Error code (?P<code>\d+)", Cause(
-        "QNN finds no context binary in the program that it can read (error {code}): the "
-        "libraries on the phone are older than the QNN that compiled it, or belong to a runtime "
-        "for another backend",
-        *(f"See what compiled it: etdeploy inspect PROGRAM.pte\n{remedy}" for remedy in _ONE_SDK))),
-    (r"[Bb]ackend QnnBackend is not registered", Cause(
-        "the backend QnnBackend is not in the runner, which was built for other backends",
-        "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
-        "--target android-arm64\nor lower to another: --set export.backend=xnnpack",
-        "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
-        f"--target android-arm64\nor export the model again for another backend, {NEW_FILE}.")),
-)  # fmt: skip
+_FAILURES = FailureTable(
+    "QNN on a phone",
+    7,
+    (
+        SHARED_WEIGHTS,
+        FailurePattern(
+            r"Failed in loading stub: .*library \"(?P<name>libQnn\w+\.so)\" not found",
+            "Qualcomm's library wants {name}, the stub for this phone's HTP, which the bundle does "
+            "not have: the program was compiled for another HTP",
+            *_AS_THE_PHONE,
+        ),
+        FailurePattern(
+            r"Request feature vtcm size with value (?P<size>\d+) unsupported",
+            "the program wants {size} bytes of the HTP's own memory (VTCM), and this phone's has "
+            "less: it was compiled for another SoC",
+            *_AS_THE_PHONE,
+        ),
+        FailurePattern(
+            r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)",
+            "Qualcomm's {name} could not be loaded: {why}",
+            f"Push it again: etdeploy clean --device {{device}}\n{_OWN_WORDS}",
+        ),
+        FailurePattern(
+            r"(?P<what>Unknown QNN (?:Binary|Graph)Info version \d+)",
+            "the program was compiled by a newer QNN than the runner was built with ({what})",
+            *_ONE_SDK,
+        ),
+        FailurePattern(
+            r"(?:Can't create context from binary\. Error|create context from binary with err) "
+            r"(?:5000|0x1388)\b",
+            "the phone's QNN libraries cannot load the program (QNN error 5000): a newer QNN "
+            "compiled it, or it is for another SoC",
+            "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
+            f"The SDK that {VARIABLE} names must be as new; or export again with it: "
+            "etdeploy clean programs",
+            "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
+            f"The SDK that {VARIABLE} names must be as new; or export the model again with it,\n"
+            f"{NEW_FILE}.",
+        ),
+        FailurePattern(
+            r"(?:openSession qnn_open failed|Unable to load Skel Library|Failed to load skel|"
+            r"Failed to create transport|Unable to load Remote "
+            r"symbols)[^\d\n]*(?P<code>0x[\da-f]+|\d+)",
+            "the connection to the HTP could not be opened (QNN error {code}): its stub or its "
+            "skel could not be loaded, their versions differ, or the phone does not let adb's user "
+            "reach it",
+            f"Push them again, from one whole SDK: etdeploy clean --device "
+            f"{{device}}\n{_OWN_WORDS}",
+        ),
+        FailurePattern(
+            r"(?:unknown custom config|error[=:] ?14001|failed: 14001)",
+            "QNN rejects the configuration of its device (error 14001): the stub for the phone's "
+            "HTP "
+            "is missing, or the libraries have another layout than the headers that the runner was "
+            "built with",
+            *_ONE_SDK,
+        ),
+        FailurePattern(
+            r"Failed to interpret QNN context binary\. Error code (?P<code>\d+)",
+            "QNN finds no context binary in the program that it can read (error {code}): the "
+            "libraries on the phone are older than the QNN that compiled it, or belong to a "
+            "runtime for another backend",
+            f"See what compiled it: etdeploy inspect PROGRAM.pte\n{_ONE_SDK[0]}",
+            f"See what compiled it: etdeploy inspect PROGRAM.pte\n{_ONE_SDK[1]}",
+        ),
+        FailurePattern(
+            r"[Bb]ackend QnnBackend is not registered",
+            "the backend QnnBackend is not in the runner, which was built for other backends",
+            "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
+            "--target android-arm64\nor lower to another: --set export.backend=xnnpack",
+            "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
+            f"--target android-arm64\nor export the model again for another backend, {NEW_FILE}.",
+        ),
+    ),
+)
 
 
-def qnn_cause(text: str) -> Cause | None:
+def qnn_cause(text: str) -> Diagnosis | None:
     """What QNN's lines in a runner's log mean; None where none is known."""
     mismatch = _MISMATCH.search(text)
     if mismatch:
         return _other_stub(mismatch["expected"], mismatch["detected"])
-    return first_cause(text, _WORDS)
+    return _FAILURES.diagnose(text)
 
 
-def _other_stub(expected: str, detected: str) -> Cause:
+def _other_stub(expected: str, detected: str) -> Diagnosis:
     """The phone's own library is the one of the two that nobody can replace."""
     cause = (
         f"QNN {expected} loaded a stub of QNN {detected}: the phone has its own libraries, in "
@@ -109,19 +138,19 @@ def _other_stub(expected: str, detected: str) -> Cause:
     )
     least = dotted(ADAPTOR_SDK)
     if version_numbers(detected)[:2] >= ADAPTOR_SDK:
-        return Cause(
+        return Diagnosis(
             cause,
             f"Use the SDK of the phone's version to export, to build and to run:\n"
             f"export {VARIABLE}=/path/to/qairt/{detected}",
         )
-    return Cause(
+    return Diagnosis(
         cause,
         f"ExecuTorch needs QNN {least} or newer: update the phone's system, whose QNN is older,\n"
         "or use a phone without its own libraries: adb shell ls /odm/lib64 /vendor/lib64",
     )
 
 
-_UNREADABLE = Cause(
+_UNREADABLE = (
     "the simulator cannot load the program (QNN error {code}): a newer QNN compiled it, or the "
     "file is damaged",
     "See what compiled it: etdeploy inspect PROGRAM.pte\n"
@@ -132,29 +161,34 @@ _UNREADABLE = Cause(
     f"Copy the file again, or export the model again with that QNN, {NEW_FILE}.",
 )
 # The first pattern that matches is nearest to the cause.
-_SIMULATOR_WORDS: tuple[Word, ...] = (
-    SHARED_WEIGHTS,
-    (r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)", Cause(
-        "Qualcomm's {name}, which simulates the HTP, could not be loaded: {why}",
-        "See what is wrong with it: etdeploy doctor")),
-    (r"Failed to interpret QNN context binary\. Error code (?P<code>\d+)", _UNREADABLE),
-    (r"Can't create context from binary\. Error (?P<code>\d+)", _UNREADABLE),
-)  # fmt: skip
-_CONFIGURATION = r"(?:unknown custom config|error[=:] ?14001|failed: 14001)"
+_SIMULATOR_FAILURES = FailureTable(
+    "QNN simulator",
+    7,
+    (
+        SHARED_WEIGHTS,
+        FailurePattern(
+            r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)",
+            "Qualcomm's {name}, which simulates the HTP, could not be loaded: {why}",
+            "See what is wrong with it: etdeploy doctor",
+        ),
+        FailurePattern(
+            r"Failed to interpret QNN context binary\. Error code (?P<code>\d+)", *_UNREADABLE
+        ),
+        FailurePattern(r"Can't create context from binary\. Error (?P<code>\d+)", *_UNREADABLE),
+        # The delegate is built with the headers of one QNN; the layout of this differs in others.
+        FailurePattern(
+            r"unknown custom config|error[=:] ?14001|failed: 14001",
+            "QNN rejects the configuration of its device (error 14001): the QNN that simulates is "
+            "of another release than ExecuTorch's delegate works with",
+            f"Use the release that works:\nunset {VARIABLE}\n{get_package()}",
+        ),
+    ),
+)
 
 
-def simulator_cause(text: str) -> Cause | None:
+def simulator_cause(text: str) -> Diagnosis | None:
     """What lines in a runner's log on this machine mean; None where none is known."""
-    return first_cause(text, (*_SIMULATOR_WORDS, (_CONFIGURATION, _other_release())))
-
-
-def _other_release() -> Cause:
-    """The delegate is built with the headers of one QNN; the layout of this differs in others."""
-    return Cause(
-        "QNN rejects the configuration of its device (error 14001): the QNN that simulates is of "
-        "another release than ExecuTorch's delegate works with",
-        f"Use the release that works:\nunset {VARIABLE}\n{get_package()}",
-    )
+    return _SIMULATOR_FAILURES.diagnose(text)
 
 
 _FAILED = re.compile(r"Failed to generate Qnn context binary|Fail to compile QNN graph")
@@ -173,7 +207,7 @@ _AT_ONCE = (
 _BYTES_PER_KB = 1024
 
 
-def compiler_cause(text: str) -> Cause | None:
+def compiler_cause(text: str) -> Diagnosis | None:
     """Why a graph was not compiled; None where the compiler did not fail, or said nothing known."""
     for pattern, cause in _KNOWN:
         if found := pattern.search(text):
@@ -186,50 +220,50 @@ def compiler_cause(text: str) -> Cause | None:
     return None
 
 
-def _too_large(found: re.Match[str]) -> Cause:
+def _too_large(found: re.Match[str]) -> Diagnosis:
     wanted, limit = (int(number) * _BYTES_PER_KB for number in found.groups())
     return _over_limit(size(wanted), f"at most {size(limit)}")
 
 
-def _no_process(found: re.Match[str]) -> Cause:
+def _no_process(found: re.Match[str]) -> Diagnosis:
     return _over_limit(size(int(found[1])), "4 GB of addresses, of which about 3.7 GB are free")
 
 
-def _over_limit(wanted: str, limit: str) -> Cause:
-    return Cause(
+def _over_limit(wanted: str, limit: str) -> Diagnosis:
+    return Diagnosis(
         f"a part of the model needs {wanted} on the HTP, and one context there has {limit}",
         _SMALLER,
     )
 
 
-def _not_written(found: re.Match[str]) -> Cause:
-    return Cause(
+def _not_written(found: re.Match[str]) -> Diagnosis:
+    return Diagnosis(
         f"the compiled part of the model is too large to be written ({found[1].strip()}): a "
         "context binary has at most 2 GB",
         _SMALLER,
     )
 
 
-def _vtcm(found: re.Match[str]) -> Cause:
+def _vtcm(found: re.Match[str]) -> Diagnosis:
     wanted, has = (size(int(number, 16)) for number in (found["wanted"], found["has"]))
     name = found["name"]
-    return Cause(
+    return Diagnosis(
         f"the operator {name} needs {wanted} of the HTP's own memory (VTCM) at once, and the SoC "
         f"has {has}",
         _AT_ONCE,
     )
 
 
-def _untiled(found: re.Match[str]) -> Cause:
-    return Cause(
+def _untiled(found: re.Match[str]) -> Diagnosis:
+    return Diagnosis(
         f"an operator needs {size(int(found[1]))} of the HTP's own memory (VTCM) at once, and "
         "Qualcomm's compiler finds no way to split it",
         _AT_ONCE,
     )
 
 
-def _bias(found: re.Match[str]) -> Cause:
-    return Cause(
+def _bias(found: re.Match[str]) -> Diagnosis:
+    return Diagnosis(
         "Qualcomm's compiler fails at a layer of 16-bit floats whose result is split into parts, "
         f"as nn.MultiheadAttention does with a batch of one: {found[1].strip()}",
         "Quantise the model (--set export.quantization=int8_static), or give it a batch of two "
@@ -237,17 +271,17 @@ def _bias(found: re.Match[str]) -> Cause:
     )
 
 
-def _at_node(found: re.Match[str]) -> Cause:
-    return Cause(
+def _at_node(found: re.Match[str]) -> Diagnosis:
+    return Diagnosis(
         f"Qualcomm's compiler fails at the operator {found[1]}: {found[2].strip()}", _OTHER_SHAPE
     )
 
 
-def _first_error(found: re.Match[str]) -> Cause:
-    return Cause(f"Qualcomm's compiler failed: {found[1].strip()}", _OTHER_SHAPE)
+def _first_error(found: re.Match[str]) -> Diagnosis:
+    return Diagnosis(f"Qualcomm's compiler failed: {found[1].strip()}", _OTHER_SHAPE)
 
 
-_Words = tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Cause]], ...]
+_Words = tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Diagnosis]], ...]
 # Lines that stand for one failure only, the nearest to the cause first.
 _KNOWN: _Words = (
     (re.compile(r"graph requires estimated allocation of (\d+) KB, limit is (\d+) KB"), _too_large),

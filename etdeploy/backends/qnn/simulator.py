@@ -112,13 +112,12 @@ def _too_new(partitions: Partitions, kit: CompileKit) -> Blocker | None:
 
 def _shared_weights(*, finished: bool) -> Blocker:
     """The simulator's error 1000, before the run."""
-    _, cause = SHARED_WEIGHTS
-    without = cause.remedy_for(finished=finished).rstrip(".")
+    without = SHARED_WEIGHTS.program_remedy if finished else SHARED_WEIGHTS.remedy
     return Blocker(
         what="weight sharing",
         why="the program's methods share weights, and Qualcomm's simulator cannot load such a "
         "program",
-        remedy=f"{without}\nor run it on a phone: --device android",
+        remedy=f"{without.rstrip('.')}\nor run it on a phone: --device android",
     )
 
 

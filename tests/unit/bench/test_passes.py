@@ -143,7 +143,7 @@ def test_only_the_profile_pass_traces_and_only_timing_writes_outputs() -> None:
         ("SIGKILL", "memory ran out"),
         ("SIGILL", "does not have an instruction"),
         ("SIGSEGV", "memory that is not its own"),
-        ("SIGABRT", "it aborted itself"),
+        ("SIGABRT", "it aborted"),
     ],
 )
 def test_signals_are_named_with_their_usual_cause(signal: str, cause: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.base import Cause
+from etdeploy.core.diagnostics import Diagnosis
 from etdeploy.core.processes.process import Outcome
 from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.protocol import ExportFailure, parse_progress, progress_line
@@ -48,7 +48,7 @@ def test_what_the_backend_makes_of_the_output_comes_first() -> None:
     failure = ExportFailure(
         kind="lowering", message="AssertionError: no binary", file="/m.py", line=3
     )
-    error = failure_error(failure, LOG, Cause("the model is too large", "Quantise it."))
+    error = failure_error(failure, LOG, Diagnosis("the model is too large", "Quantise it."))
     assert (error.message, error.remedy) == ("the model is too large", "Quantise it.")
     assert str(error).startswith("/m.py:3: ")
 
@@ -63,7 +63,7 @@ def test_what_is_asked_of_the_model_and_does_not_fit_it_is_no_failed_export() ->
 
 def test_a_crash_that_the_backend_explains() -> None:
     outcome = Outcome(("worker",), -11, "", "", 1.0)
-    error = crash_error(outcome, LOG, Cause("the model is too large", "Quantise it."))
+    error = crash_error(outcome, LOG, Diagnosis("the model is too large", "Quantise it."))
     assert (error.message, error.remedy) == ("the model is too large", "Quantise it.")
 
 
