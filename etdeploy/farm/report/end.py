@@ -1,36 +1,30 @@
-"""The end of a night: it is judged, written and told."""
+"""The end of a night: its verdicts, its reports, and the user's command."""
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
-import ssl
 import tempfile
-import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from etdeploy import __version__
-from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
 from etdeploy.farm.report.files import RequestedReports, write
 from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, board_of, judged, seen
-from etdeploy.farm.spec.model import LoadedFarm, Notify
+from etdeploy.farm.spec.model import LoadedFarm
 from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.farm.verdicts.night import note
 from etdeploy.history.place import HistoryLocation
+from etdeploy.report.formatting import finite
 
 Tell = Callable[[str], None]
+_COMMAND_S = 60.0
+# Of the command's output, where it fails.
+_MOST_LINES, _MOST_CHARACTERS = 5, 400
 
 
 def settings_of(loaded: LoadedFarm) -> Settings:
@@ -47,53 +41,54 @@ def conclude(
     *,
     is_over: bool = True,
 ) -> NightReport:
-    """Judges a night, notes the verdicts, writes the farm.yaml's reports, tells who wants to know.
+    """Judges a night, saves the verdicts, writes farm.yaml's reports, starts its `on_end` command.
 
     Args:
         loaded: The farm.yaml.
         place: The history, with the night's visits and records.
         night: Which.
-        tell: Is told what could not be written, noted or told, in a sentence each: none of that
-            changes how the night ended.
-        wrote: Is told each report that was written, the dashboard by its first page.
-        is_over: Whether the night is over; one that was stopped is only written.
+        tell: Called with a message for each step that failed; none changes how the night ended.
+        wrote: Called with the path of each report, for the dashboard that of its first page.
+        is_over: Whether the night is over. The reports of a stopped one are written, no more.
 
     Raises:
-        StoreError: The history cannot be read: nothing is judged, written or told.
+        StoreError: The history cannot be read: no step was done.
         Interrupted: It was stopped.
     """
     from etdeploy.history.store.store import open_store
 
     settings = settings_of(loaded)
     report = judged(place, seen(place, night), settings)
+    files: list[Path] = []
 
-    def noted() -> None:
+    def save_verdicts() -> None:
         with open_store(place) as store:
             note(store, report.verdicts)
 
+    def write_reports(requested: RequestedReports) -> None:
+        for path in write(report, requested):
+            files.append(path)
+            wrote(path)
+
+    def write_pages(folder: Path) -> None:
+        files.append(write_dashboard(board_of(place, settings, night.farm), folder))
+        wrote(files[-1])
+
     if is_over:
-        _try(noted, "the verdicts are not noted in the history", tell)
+        _try(save_verdicts, "could not save the verdicts in the history", tell)
     wanted = loaded.farm.reports
     for one in (
         RequestedReports(html=wanted.html),
         RequestedReports(markdown=wanted.markdown),
         RequestedReports(junit=wanted.junit),
     ):
-        _try(partial(_written, report, one, wrote), "a report is missing", tell)
+        _try(partial(write_reports, one), "could not write a report", tell)
     if folder := wanted.dashboard:
-        _try(
-            lambda: wrote(write_dashboard(board_of(place, settings, night.farm), folder)),
-            "the dashboard is not up to date",
-            tell,
-        )
-    for trouble in notify(report, loaded.farm.notify) if is_over else ():
-        tell(trouble)
+        _try(partial(write_pages, folder), "could not update the dashboard", tell)
+    command = loaded.farm.on_end
+    if is_over and command and (why := run_command(command, summarize(report, files))):
+        tell(f"on_end: {command[0]} {why}")
     return report
-
-
-def _written(report: NightReport, one: RequestedReports, wrote: Callable[[Path], None]) -> None:
-    for path in write(report, one):
-        wrote(path)
 
 
 def _try(action: Callable[[], object], otherwise: str, tell: Tell) -> None:
@@ -105,138 +100,34 @@ def _try(action: Callable[[], object], otherwise: str, tell: Tell) -> None:
         tell(f"{otherwise}: {error}")
 
 
-ALWAYS = "always"
-_COMMAND_S, _WEBHOOK_S = 60.0, 10.0
-# Before the second and the third attempt, in seconds.
-_WAITS_S = (1.0, 4.0)
-_TOO_MANY = 429
-_SERVER = 500
-_REDIRECTS = range(300, 400)
-_POLL_S = 0.1
-_TAIL = 400
-
-
-def notify(
-    report: NightReport,
-    wanted: Sequence[Notify],
-    sleep: Callable[[float], None] = time.sleep,
-    context: ssl.SSLContext | None = None,
-) -> list[str]:
-    """Tells everyone who wants to know."""
-    body = json.dumps(summary_of(report)).encode()
-    return [trouble for each in wanted for trouble in _told(each, report, body, sleep, context)]
-
-
-def _told(
-    wanted: Notify,
-    report: NightReport,
-    body: bytes,
-    sleep: Callable[[float], None],
-    context: ssl.SSLContext | None,
-) -> Iterator[str]:
-    if wanted.when != ALWAYS and report.exit_code == 0:
-        return
-    if wanted.command and (why := _run(wanted.command, body)):
-        yield f"the command {wanted.command[0]} could not be notified of the night: {why}"
-    if wanted.webhook and (why := _post_patiently(wanted.webhook, body, sleep, context)):
-        host = urlsplit(wanted.webhook).hostname or "the webhook"
-        yield f"{host} could not be notified of the night: {why}"
-
-
-def _run(argv: Sequence[str], body: bytes) -> str:
-    """Why the command failed; empty if it did not."""
+def run_command(argv: Sequence[str], document: dict[str, Any]) -> str:
+    """Runs a command with a JSON document on stdin; returns why it failed, or nothing."""
     try:
         with tempfile.TemporaryFile() as stream:
-            stream.write(body)
+            stream.write(json.dumps(document).encode())
             stream.seek(0)
             done = process.run(process.Request(tuple(argv), stdin=stream, timeout_s=_COMMAND_S))
-    except Interrupted:
-        raise
     except OSError as error:
-        return f"it cannot be started: {error.strerror or error}"
-    if done.timed_out:
-        return f"it did not end within {_COMMAND_S:.0f} s"
-    said = (done.stderr or done.stdout).strip()[-_TAIL:]
-    return "" if done.ok else f"exit code {done.exit_code}" + (f": {said}" if said else "")
-
-
-def _post_patiently(
-    url: str, body: bytes, sleep: Callable[[float], None], context: ssl.SSLContext | None
-) -> str:
-    """Posts up to three times; returns why it failed, or nothing."""
-    why = ""
-    for wait_s in (0.0, *_WAITS_S):
-        if wait_s:
-            sleep(wait_s)
-        why, again = _post_in_time(url, body, context)
-        if not again:
-            break
-    return why
-
-
-def _post_in_time(url: str, body: bytes, context: ssl.SSLContext | None) -> tuple[str, bool]:
-    """The same as `_post`, which has a time limit for each step only.
-
-    Neither the look-up of a name nor a server that answers letter by letter ends it.
-    """
-    told: list[tuple[str, bool]] = []
-    thread = threading.Thread(target=lambda: told.append(_post(url, body, context)), daemon=True)
-    thread.start()
-    until = time.monotonic() + _WEBHOOK_S
-    while thread.is_alive() and time.monotonic() < until:
-        thread.join(_POLL_S)
-        cancel.checkpoint()
-    return told[0] if told else (f"it did not answer within {_WEBHOOK_S:.0f} s", True)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET, and may go to a place that nobody named."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-def _post(url: str, body: bytes, context: ssl.SSLContext | None) -> tuple[str, bool]:
-    """Why a post failed, and whether another attempt may help."""
-    if urlsplit(url).scheme != "https":
-        return "a webhook needs an https URL", False
-    secure = urllib.request.HTTPSHandler(context=context or ssl.create_default_context())
-    opener = urllib.request.build_opener(secure, _NoRedirect)
-    headers = {"Content-Type": "application/json", "User-Agent": f"etdeploy/{__version__}"}
-    try:
-        request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - https
-        with contextlib.closing(opener.open(request, timeout=_WEBHOOK_S)):
-            return "", False
-    except urllib.error.HTTPError as error:
-        with error:
-            again = error.code == _TOO_MANY or error.code >= _SERVER
-            more = ", and redirects are not followed" if error.code in _REDIRECTS else ""
-            return f"it answered {error.code}{more}", again
-    except (http.client.InvalidURL, ValueError):  # their texts have the URL
-        return "this is not a URL", False
-    except (OSError, http.client.HTTPException) as error:
-        return _unanswered(getattr(error, "reason", error))
-
-
-def _unanswered(reason: object) -> tuple[str, bool]:
-    """Why there was no answer, and whether another attempt may help."""
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        why = f"its certificate is not trusted: {reason.verify_message}"
-        return f"{why} (SSL_CERT_FILE names a file with other authorities)", False
-    if isinstance(reason, TimeoutError):
-        return f"it did not answer within {_WEBHOOK_S:.0f} s", True
-    if isinstance(reason, http.client.HTTPException):
-        # Its text may be what the server said.
-        return f"it did not answer in HTTP ({type(reason).__name__})", True
-    return f"{reason}" or type(reason).__name__, True
+        return f"cannot be started: {error.strerror or error}"
+    if done.ok:
+        return ""
+    lines = (done.stderr or done.stdout).strip()[-_MOST_CHARACTERS:].splitlines()[-_MOST_LINES:]
+    ended = f"failed with {done.signal_name or f'exit code {done.exit_code}'}"
+    why = f"was stopped after {_COMMAND_S:.0f} s" if done.timed_out else ended
+    return "\n  ".join([f"{why}:" if lines else why, *lines])
 
 
 _BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
 
 
-def summary_of(report: NightReport) -> dict[str, Any]:
-    """The summary: totals, what became worse, causes of failures, and the exit code."""
-    return {
+def summarize(report: NightReport, files: Sequence[Path]) -> dict[str, Any]:
+    """The night as `farm report --json` prints it and the `on_end` command reads it.
+
+    Args:
+        report: The night.
+        files: Reports that were written.
+    """
+    document = {
         "farm": report.night.farm,
         "night": report.night.id,
         "started_at": report.night.started_at,
@@ -252,7 +143,13 @@ def summary_of(report: NightReport) -> dict[str, Any]:
             for each in report.devices
             if each.quarantined
         ],
+        "verdicts": [each.model_dump(mode="json") for each in report.verdicts],
+        "devices": [each.model_dump(mode="json") for each in report.devices],
+        "files": [str(path) for path in files],
     }
+    # A ratio may be infinite, which JSON does not have.
+    found: dict[str, Any] = finite(document)
+    return found
 
 
 def _verdict(verdict: PairVerdict) -> dict[str, Any]:

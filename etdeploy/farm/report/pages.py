@@ -68,38 +68,28 @@ class Dashboard:
     trends: tuple[Trend, ...] = ()
 
 
-def addresses(board: Dashboard) -> list[str]:
-    """The pages by their relative addresses, the first one first."""
-    nights = [night_file(report.night.id) for report in board.reports]
-    return [INDEX, *([HISTORY] if board.trends else []), *(each for each in nights if each)]
+def pages_of(board: Dashboard) -> dict[str, Page]:
+    """The pages by their file names, the first one first.
 
-
-def page_of(board: Dashboard, address: str) -> Page | None:
-    """The page with this address; None if there is none."""
-    if address == INDEX:
-        return _index(board)
-    if address == HISTORY and board.trends:
+    A night whose id is not one of the store's has none.
+    """
+    nights = {
+        _NIGHT.format(report.night.id): report
+        for report in board.reports
+        if _PLAIN.fullmatch(report.night.id)
+    }
+    titles = {INDEX: "Now"} | ({HISTORY: "History"} if board.trends else {})
+    titles |= {file: f"Night {report.night.id}" for file, report in nights.items()}
+    links = tuple((title, quote(file)) for file, title in titles.items())
+    pages = {INDEX: _index(board, links)}
+    if board.trends:
         measured = {v.series for report in board.reports[:1] for v in report.verdicts if v.series}
         more = max(0, len(measured) - len(board.trends))
-        return replace(trends_page(board.trends, more), links=_links(board))
-    for report in board.reports:
-        if address == night_file(report.night.id):
-            return night_page(report, _links(board))
-    return None
+        pages[HISTORY] = replace(trends_page(board.trends, more), links=links)
+    return pages | {file: night_page(report, links) for file, report in nights.items()}
 
 
-def night_file(night: str) -> str:
-    """The name of a night's page; empty for an id that is none of the store's."""
-    return _NIGHT.format(night) if _PLAIN.fullmatch(night) else ""
-
-
-def _links(board: Dashboard) -> tuple[tuple[str, str], ...]:
-    titles = {INDEX: "Now", HISTORY: "History"}
-    titles |= {night_file(r.night.id): f"Night {r.night.id}" for r in board.reports}
-    return tuple((titles[address], quote(address)) for address in addresses(board))
-
-
-def _index(board: Dashboard) -> Page:
+def _index(board: Dashboard, links: tuple[tuple[str, str], ...]) -> Page:
     status = board.status
     latest = board.reports[0] if board.reports else None
     sections = (
@@ -115,7 +105,7 @@ def _index(board: Dashboard) -> Page:
         cards=(_progress(status), *cards(latest)[:3]) if latest else (_progress(status),),
         notices=(),
         sections=tuple(section for section in sections if section.blocks),
-        links=_links(board),
+        links=links,
     )
 
 
@@ -219,14 +209,12 @@ def write_dashboard(board: Dashboard, folder: Path) -> Path:
         OSError: The disk is full.
     """
     _make(folder)
-    pages = [(address, inside(folder, address)) for address in addresses(board)]
-    for _, path in pages:
+    pages = {inside(folder, file): page for file, page in pages_of(board).items()}
+    for path in pages:
         PAGE_FILE.require_free(path)
     # The first page last: what it leads to is there then.
-    for address, path in reversed(pages):
-        page = page_of(board, address)
-        if page is not None:
-            PAGE_FILE.write(storable(render(page)), path)
+    for path in reversed(pages):
+        PAGE_FILE.write(storable(render(pages[path])), path)
     return (folder / INDEX).absolute()
 
 

@@ -236,76 +236,26 @@ def _is_run(place: HistoryLocation, farm: str) -> bool:
         return nights.is_run(connection, farm)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A night that was judged, with what that depends on."""
-
-    seen: NightSnapshot
-    aside: tuple[object, ...]
-    report: NightReport
-
-
-class Boards:
-    """What the dashboard shows, again and again.
-
-    To judge hundreds of pairs takes seconds for each night, so a night is judged again only if
-    something of it has changed.
+def board_of(place: HistoryLocation, settings: Settings, farm: str | None = None) -> Dashboard:
+    """What the dashboard shows: the latest night as it stands, and those before it.
 
     Args:
         place: The history.
         settings: What nights are judged by.
         farm: Only nights of this farm; None for all.
-    """
-
-    def __init__(self, place: HistoryLocation, settings: Settings, farm: str | None = None) -> None:
-        self._place, self._settings, self._farm = place, settings, farm
-        self._kept: dict[str, _Kept] = {}
-
-    def now(self, *, hurry: bool = False) -> Dashboard:
-        """The board as it stands; not for several threads at once.
-
-        Args:
-            hurry: Whether the first call gives the latest night alone, and each later one judges
-                at most one of the earlier nights that are missing.
-
-        Raises:
-            StoreError: The history cannot be read.
-        """
-        known_nights = nights_of(self._place, self._farm, _BOARD_NIGHTS)
-        if not known_nights:
-            return Dashboard(status_of(None, (), _now(), Around()))
-        latest, *earlier = known_nights
-        left = len(earlier) if not hurry else 1 if self._kept else 0
-        first = self._looked_at(latest, MOST_TRENDS)
-        reports = [first.report]
-        for night in earlier:
-            known = self._kept.get(night.id)
-            if known is None or known.seen.night != night or not night.finished_at:
-                if not left:
-                    continue
-                left -= 1
-                known = self._looked_at(night, 0)
-            reports.append(known.report)
-        self._kept = {report.night.id: self._kept[report.night.id] for report in reports}
-        return Dashboard(_status(self._place, first.seen), tuple(reports), first.report.trends)
-
-    def _looked_at(self, night: NightInfo, trends: int) -> _Kept:
-        found = seen(self._place, night)
-        aside = tuple(quarantine.all_of(self._place))
-        known = self._kept.get(night.id)
-        if known is None or (known.seen, known.aside) != (found, aside):
-            known = _Kept(found, aside, judged(self._place, found, self._settings, trends))
-            self._kept[night.id] = known
-        return known
-
-
-def board_of(place: HistoryLocation, settings: Settings, farm: str | None = None) -> Dashboard:
-    """What the dashboard shows.
 
     Raises:
         StoreError: The history cannot be read.
     """
-    return Boards(place, settings, farm).now()
+    known = nights_of(place, farm, _BOARD_NIGHTS)
+    if not known:
+        return Dashboard(status_of(None, (), _now(), Around()))
+    snapshots = [seen(place, night) for night in known]
+    reports = [
+        judged(place, snapshot, settings, 0 if i else MOST_TRENDS)
+        for i, snapshot in enumerate(snapshots)
+    ]
+    return Dashboard(_status(place, snapshots[0]), tuple(reports), reports[0].trends)
 
 
 def _now() -> datetime:

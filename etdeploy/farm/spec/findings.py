@@ -69,5 +69,5 @@ class Findings:
 
 
 def dotted(keys: KeyPath) -> str:
-    """A key as messages name it: `notify.0.command`."""
+    """A key as messages name it: `recipes.0.set`."""
     return ".".join(map(str, keys))

@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from re import fullmatch
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -43,14 +42,12 @@ from etdeploy.farm.spec.model import (
     DeviceGroup,
     Farm,
     LoadedFarm,
-    Notify,
     Reports,
     Window,
     read_hosts,
 )
 from etdeploy.farm.spec.written import (
     NAME,
-    EndNotification,
     FarmFile,
     GateValues,
     Group,
@@ -127,6 +124,9 @@ def _require_file(path: Path) -> None:
 def _validated(data: dict[str, Any], findings: Findings) -> FarmFile:
     """The file without what has a wrong type, so that the rest is read on."""
     left = deepcopy(data)
+    if "notify" in left:
+        del left["notify"]
+        findings.add(("notify",), "the key 'notify' was replaced by 'on_end'", _ON_END_EXAMPLE)
     try:
         return FarmFile.model_validate(left)
     except ValidationError as error:
@@ -139,6 +139,11 @@ def _validated(data: dict[str, Any], findings: Findings) -> FarmFile:
         sections = {str(each["loc"][0]) for each in error.errors()}
         findings.of_types((), [(name,) for name in sections])
         return FarmFile.model_validate({k: v for k, v in left.items() if k not in sections})
+
+
+_ON_END_EXAMPLE = (
+    "write on_end: [PROGRAM, ARGUMENT]; docs/farm.md has commands for a webhook and an e-mail"
+)
 
 
 def _left_out(data: dict[str, Any], location: KeyPath) -> KeyPath:
@@ -182,7 +187,7 @@ def _values(
         "baseline": Baseline(written.baseline),
         "results": results,
         "reports": read_reports(written.reports, results, findings),
-        "notify": read_notify(written.notify, findings),
+        "on_end": _command(written.on_end, findings),
         "store": read_store(written.store, findings),
         "hosts": read_hosts(written.hosts, findings),
         "pools": pools,
@@ -423,6 +428,7 @@ def _require_device(keys: KeyPath, name: str, findings: Findings) -> None:
 
 
 _STORE = ("store",)
+_ON_END = ("on_end",)
 
 
 def read_results(written: FarmFile, findings: Findings) -> Path:
@@ -462,47 +468,20 @@ def read_reports(written: ReportFiles, results: Path, findings: Findings) -> Rep
 _SUFFIX = {"html": "html", "markdown": "md", "junit": "xml"}
 
 
-def read_notify(written: Sequence[EndNotification], findings: Findings) -> tuple[Notify, ...]:
-    """Who is told; a command that cannot be found would be noticed only in the morning."""
-    return tuple(_told(("notify", i), told, findings) for i, told in enumerate(written))
+def _command(words: Sequence[str], findings: Findings) -> tuple[str, ...]:
+    """The command, with an absolute path for a program that is named by a path.
 
-
-def _told(keys: KeyPath, told: EndNotification, findings: Findings) -> Notify:
-    command = told.command
-    if bool(command) == bool(told.webhook) and not findings.is_bad(keys):
-        what = "has both a command and a webhook" if command else "names nobody"
-        findings.add(keys, f"{dotted(keys)} {what}", "an entry has one: command or webhook")
-    if command:
-        command = (_program((*keys, "command"), command[0], findings), *command[1:])
-    if told.webhook:
-        _require_https((*keys, "webhook"), told.webhook, findings)
-    return Notify(command=command, webhook=told.webhook, when=told.when)
-
-
-def _program(keys: KeyPath, name: str, findings: Findings) -> str:
-    """The program, absolute where it is named by a path."""
-    path = findings.path(keys, name) if "/" in name else None
-    found = shutil.which(path or name)
-    if found is None:
-        hint = "its first word is the program" if " " in name else "install it, or name its path"
-        findings.add(keys, f"{dotted(keys)}: there is no program {name!r}", hint)
-    return str(path or name)
-
-
-def _require_https(keys: KeyPath, url: str, findings: Findings) -> None:
-    """Notes a URL that would tell everybody on the way, or nobody; it may contain a secret."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        findings.add(keys, f"{dotted(keys)} is not a URL", "e.g. https://HOST/PATH")
-        return
-    if parts.scheme != "https":
-        sent = "http:// is read by everybody on the way"
-        what = sent if parts.scheme == "http" else "this is not an https URL"
-        findings.add(keys, f"{dotted(keys)}: {what}", "write https://")
-    elif not host:
-        findings.add(keys, f"{dotted(keys)}: the URL names no host", "e.g. https://HOST/PATH")
+    A program that does not exist would otherwise be noticed at the end of the night.
+    """
+    if not words:
+        return ()
+    program, *arguments = words
+    path = findings.path(_ON_END, program) if "/" in program else None
+    if shutil.which(path or program) is None:
+        is_line = " " in program
+        hint = "the first word is the program" if is_line else "install it, or write its path"
+        findings.add((*_ON_END, 0), f"on_end: there is no program {program!r}", hint)
+    return str(path or program), *arguments
 
 
 def read_store(written: str | None, findings: Findings) -> str | None:

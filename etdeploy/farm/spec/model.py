@@ -70,20 +70,6 @@ class Reports(Value):
     dashboard: Path | None = None
 
 
-class Notify(Value):
-    """Who is told at the end of a night.
-
-    Attributes:
-        command: Started with the summary (JSON) at its input.
-        webhook: An https URL that gets the same as a POST.
-        when: `always`, or `worse` for nights with a regression or failure.
-    """
-
-    command: tuple[str, ...] = ()
-    webhook: str | None = None
-    when: str = "worse"
-
-
 class Tls(Value):
     """Certificates between hosts, as PEM files.
 
@@ -131,6 +117,7 @@ class Farm(Value):
         limit_s: Of one attempt.
         max_slowdown_percent: How much worse a number may be.
         results: The folder for records, one folder each night.
+        on_end: A program and its arguments, started at the end of a night.
         store: The history; None for that of `ETDEPLOY_STORE`.
         pools: Names of the coordinator's own devices by pool; boards that groups name are in
             `named`.
@@ -152,7 +139,7 @@ class Farm(Value):
     max_slowdown_percent: float = 5.0
     results: Path
     reports: Reports = Reports()
-    notify: tuple[Notify, ...] = ()
+    on_end: tuple[str, ...] = ()
     store: str | None = None
     hosts: Hosts | None = None
     pools: dict[str, tuple[str, ...]] = Field(default_factory=dict)

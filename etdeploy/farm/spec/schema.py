@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core.files.basic import write_if_changed
-from etdeploy.farm.spec.written import EndNotification, FarmFile, Group, RecipeEntry
+from etdeploy.farm.spec.written import FarmFile, Group, RecipeEntry
 from etdeploy.recipe.model import section_of
 from etdeploy.recipe.reference import described_schema, section_table
 
@@ -38,7 +38,6 @@ and `etdeploy farm plan` tells everything that is wrong with it, each with its l
 _ENTRIES: dict[type[BaseModel], str] = {
     RecipeEntry: "recipes[]",
     Group: "devices.NAME",
-    EndNotification: "notify[]",
 }
 
 

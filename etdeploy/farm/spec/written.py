@@ -176,20 +176,6 @@ class ReportFiles(Section):
     """A folder for the dashboard: pages of devices, nights and regressions."""
 
 
-class EndNotification(Section):
-    """Somebody who is told at the end of a night: `command` or `webhook`."""
-
-    command: Words = ()
-    """A program with its arguments as a list; it gets the summary as JSON at its input. No shell
-    reads it."""
-
-    webhook: str | None = None
-    """An https URL that gets the same as a POST."""
-
-    when: Literal["worse", "always"] = "worse"
-    """After nights with a regression or a failure, or after each."""
-
-
 class Certificates(Section):
     """Certificates between hosts, as PEM files relative to this one."""
 
@@ -270,8 +256,9 @@ class FarmFile(Section):
     reports: ReportFiles = ReportFiles()
     """Files that are written at the end of a night."""
 
-    notify: Annotated[tuple[EndNotification, ...], Field(strict=False)] = ()
-    """Who is told at the end of a night."""
+    on_end: Words = ()
+    """A program and its arguments, started without a shell at the end of each night, with the
+    summary as JSON on its standard input. It has 60 s."""
 
     store: str | None = Field(default=None, min_length=1)
     """The history, as `--store` takes it; by default that of `ETDEPLOY_STORE`."""

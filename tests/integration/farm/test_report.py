@@ -12,7 +12,7 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import write_dashboard
-from etdeploy.farm.report.source import Boards, Settings, find_night, judged, seen
+from etdeploy.farm.report.source import Settings, board_of, find_night, judged, seen
 from etdeploy.farm.verdicts.model import VerdictKind
 from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store.store import open_store
@@ -79,7 +79,7 @@ def test_a_history_of_all_kinds_of_nights(place: HistoryLocation, tmp_path: Path
     assert "--device android:10.0.0.7:5555" in verdict.remedy
     assert report.exit_code == 1
     assert len(report.trends) == 1
-    board = Boards(place, _SETTINGS).now()
+    board = board_of(place, _SETTINGS)
     assert board.reports[0].night.id == night
     assert len(board.reports) == 3
 
@@ -89,7 +89,7 @@ def test_the_dashboard_on_a_phone(tmp_path: Path) -> None:
     with open_store(place) as store:
         made = keep_nights(store, [*quiet(10), 1.2], recipe="a-name-without-a-space" * 20)
     night = _kept(place, tmp_path, 10, made[-1])
-    index = write_dashboard(Boards(place, _SETTINGS).now(), tmp_path / "pages")
+    index = write_dashboard(board_of(place, _SETTINGS), tmp_path / "pages")
     pages = ((index, "light"), (index.parent / f"night-{night}.html", "dark"))
     with chromium() as browser:
         for file, scheme in pages:

@@ -69,8 +69,7 @@ def test_a_night_that_is_stopped_in_the_middle_and_gone_on_with(
     cli: Cli, phone: AndroidRoot
 ) -> None:
     told = [sys.executable, "-c", "import sys; open('told.json', 'w').write(sys.stdin.read())"]
-    notify = f"notify: [{{command: {json.dumps(told)}, when: always}}]\n"
-    (cli.folder / "farm.yaml").write_text(FARM + notify)
+    (cli.folder / "farm.yaml").write_text(f"{FARM}on_end: {json.dumps(told)}\n")
     night = cli.start("farm", "run", "--now", "--json")
     assert night.stdout is not None
     before = json.loads(night.stdout.readline())
@@ -114,6 +113,8 @@ def test_a_night_that_is_stopped_in_the_middle_and_gone_on_with(
     assert len(list(suites.iter("testcase"))) == 4
     summary = json.loads((cli.folder / "told.json").read_text())
     assert (summary["night"], summary["totals"]["done"]) == (totals["night"], 8)
+    assert summary["files"] == totals["reports"]
+    assert summary | {"files": []} == json.loads(cli.ok("farm", "report", "--json").stdout)
     shown = cli.ok("farm", "report").stdout
     assert "8 of 8 visits measured" in shown
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from etdeploy.cli.options import farm_option, json_option, store_option
 from etdeploy.core import console
 from etdeploy.core.layout import fit
-
-if TYPE_CHECKING:
-    from etdeploy.cli.options import NamedFarm
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -49,9 +45,10 @@ def command(
     whatever the night found: `etdeploy farm run` ends with that of the night.
     """
     from etdeploy.cli.options import named_farm
-    from etdeploy.farm.report.end import summary_of
+    from etdeploy.farm.report.end import summarize
     from etdeploy.farm.report.files import RequestedReports, require_free, write
-    from etdeploy.farm.report.source import find_night, judged, seen
+    from etdeploy.farm.report.pages import write_dashboard
+    from etdeploy.farm.report.source import board_of, find_night, judged, seen
     from etdeploy.farm.report.words import night_text
 
     wanted = RequestedReports(html, markdown, junit)
@@ -59,25 +56,14 @@ def command(
     farm = named_farm(file, store)
     found = find_night(farm.place, night, farm.name)
     report = judged(farm.place, seen(farm.place, found), farm.settings)
-    paths = [str(path) for path in write(report, wanted)]
+    paths = write(report, wanted)
     if dashboard:
-        paths.append(_write_dashboard(dashboard, farm))
+        board = board_of(farm.place, farm.settings, farm.name)
+        paths.append(write_dashboard(board, dashboard))
     if as_json:
-        told = summary_of(report) | {
-            "verdicts": [each.model_dump(mode="json") for each in report.verdicts],
-            "devices": [each.model_dump(mode="json") for each in report.devices],
-            "files": paths,
-        }
-        console.result_json(told)
+        console.result_json(summarize(report, paths))
     elif paths:
-        console.result("\n".join(paths))
+        console.result("\n".join(map(str, paths)))
     else:
         width = console.width()
         console.result(fit(night_text(report, width), width))
-
-
-def _write_dashboard(folder: Path, farm: NamedFarm) -> str:
-    from etdeploy.farm.report.pages import write_dashboard
-    from etdeploy.farm.report.source import board_of
-
-    return str(write_dashboard(board_of(farm.place, farm.settings, farm.name), folder))

@@ -13,39 +13,25 @@ from etdeploy.core import console
 from etdeploy.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.cli.options import NamedFarm
     from etdeploy.farm.report.status import Status
 
 _EVERY_S = 2.0
-_ADDRESS = "127.0.0.1:8033"
 
 
 @click.command("status")
 @farm_option
 @click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes.")
-@click.option(
-    "--serve",
-    is_flag=False,
-    flag_value=_ADDRESS,
-    metavar="[ADDRESS:PORT]",
-    help=f"Serve the dashboard; by default on {_ADDRESS}, for this machine alone.",
-)
 @store_option
 @json_option
-def command(
-    file: Path | None, watch: bool, serve: str | None, store: str | None, as_json: bool
-) -> None:
+def command(file: Path | None, watch: bool, store: str | None, as_json: bool) -> None:
     """Show the devices of the latest night, what each is doing, and when it will be done."""
     from etdeploy.cli.options import named_farm
     from etdeploy.farm.report.source import status_now
     from etdeploy.farm.report.status import status_text
 
-    if sum((watch, as_json, serve is not None)) > 1:
-        raise UsageError("choose one of --watch, --serve and --json")
+    if watch and as_json:
+        raise UsageError("choose one of --watch and --json")
     farm = named_farm(file, store)
-    if serve is not None:
-        _serve(serve, farm)
-        return
     if as_json:
         console.result_json(status_now(farm.place, farm.name).model_dump(mode="json"))
         return
@@ -77,20 +63,3 @@ def _patient(look: Callable[[], Status], shown: Callable[[Status, str], str]) ->
         return shown(last, "")
 
     return patient
-
-
-def _serve(address: str, farm: NamedFarm) -> None:
-    from etdeploy.farm.report.serve import address_of, serving
-    from etdeploy.farm.report.source import Boards
-    from etdeploy.farm.spec.model import is_loopback
-
-    where = address_of(address)
-    if not is_loopback(where[0]):
-        console.warn(
-            f"whoever reaches {where[0]} can read the dashboard: it has no password and no TLS"
-        )
-    boards = Boards(farm.place, farm.settings, farm.name)
-    with serving(where, lambda: boards.now(hurry=True)) as url:
-        console.result(url)
-        console.message("serving the dashboard until Ctrl-C")
-        console.until_stopped()

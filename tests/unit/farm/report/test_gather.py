@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from etdeploy.farm.report.end import summary_of
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.words import night_text
 from etdeploy.farm.verdicts.model import VerdictKind
@@ -67,14 +66,3 @@ def test_the_text_has_verdicts_first(report: NightReport) -> None:
                                            "1 visit missed", "QUARANTINED: it is hot")]  # fmt: skip
     assert order == sorted(order)
     assert "battery 80 %, at most 32 °C, 2.0 GB free" in text
-
-
-def test_the_summary_has_what_a_script_needs(report: NightReport) -> None:
-    told = summary_of(report)
-    assert told["exit_code"] == 1
-    assert told["worse"][0]["verdict"] == "regressed"
-    assert told["worse"][0]["commits"]
-    assert told["failures"][0]["visits"] == 2
-    assert told["quarantined"] == [
-        {"identity": OTHER, "device": "Old phone", "reason": "it is hot"}
-    ]

@@ -1,21 +1,16 @@
-"""A night while it goes on: the table, the dashboard's pages, their server."""
+"""A night while it goes on: the table, the dashboard's pages."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import threading
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from etdeploy.core.errors import StoreError, UsageError
+from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Standing, VisitState
-from etdeploy.farm.report import serve
 from etdeploy.farm.report.model import NightReport
-from etdeploy.farm.report.pages import Dashboard, addresses, night_file, page_of, write_dashboard
-from etdeploy.farm.report.serve import address_of, serving
+from etdeploy.farm.report.pages import Dashboard, pages_of, write_dashboard
 from etdeploy.farm.report.status import Around, DeviceNow, Now, Status, status_of, status_text
 from etdeploy.farm.work.parcel import GATE
 from tests.support.bench_values import make_device
@@ -176,76 +171,4 @@ def test_a_file_that_is_not_etdeploys_is_left_alone(report: NightReport, tmp_pat
 
 def test_a_night_with_a_strange_id_has_no_page(report: NightReport) -> None:
     odd = report.model_copy(update={"night": report.night.model_copy(update={"id": "../../x"})})
-    assert night_file("../../x") == ""
-    assert addresses(Dashboard(going(report), (odd,))) == ["index.html"]
-    assert page_of(Dashboard(going(report), (odd,)), "night-../../x.html") is None
-
-
-def ask(url: str, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=30)
-    connection.request(headers.pop("method", "GET"), path, headers=headers)
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    return answer.status, answer.headers, body
-
-
-def test_the_server_gives_pages_by_name_alone(report: NightReport) -> None:
-    with serving(("127.0.0.1", 0), lambda: board(report)) as url:
-        status, headers, body = ask(url, "/")
-        assert status == 200
-        assert b"measuring" in body
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        assert headers["X-Frame-Options"] == "DENY"
-        assert headers["Refresh"] == "10"
-        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
-        assert json.loads(ask(url, "/status.json")[2])["visits"] == 4
-        for path in ("/../etc/passwd", "/%2e%2e/etc/passwd", "//etc/passwd", "/night-x.html"):
-            assert ask(url, path)[0] == 404
-        assert ask(url, "/", method="POST")[0] == 501
-        assert ask(url, "/", Host="evil.example")[0] == 421
-        assert ask(url, "/", method="HEAD")[2] == b""
-
-
-def test_a_history_that_is_down_is_told(report: NightReport) -> None:
-    def fails() -> Dashboard:
-        raise StoreError("the database is down")
-
-    with serving(("127.0.0.1", 0), fails) as url:
-        status, _, body = ask(url, "/")
-        assert status == 503
-        assert b"the database is down" in body
-        port = int(url.rstrip("/").rpartition(":")[2])
-        with (
-            pytest.raises(UsageError, match="cannot be listened on"),
-            serving(("127.0.0.1", port), fails),
-        ):
-            pass
-
-
-def test_addresses() -> None:
-    assert address_of("8000") == ("127.0.0.1", 8000)
-    assert address_of("[::1]:80") == ("::1", 80)
-    assert address_of("0.0.0.0:80") == ("0.0.0.0", 80)  # noqa: S104 - never listened on
-    with pytest.raises(UsageError, match="is not ADDRESS:PORT"):
-        address_of("localhost")
-
-
-def test_a_board_that_takes_long_is_shown_as_it_was(
-    report: NightReport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serve, "_FRESH_S", 0.0)
-    monkeypatch.setattr(serve, "_PATIENCE_S", 0.01)
-    made, go_on = [], threading.Event()
-
-    def slow() -> Dashboard:
-        made.append(1)
-        if len(made) > 1:
-            assert go_on.wait(60)
-        return board(report)
-
-    with serving(("127.0.0.1", 0), slow) as url:
-        assert ask(url, "/")[0] == 200
-        assert [ask(url, "/")[0] for _ in range(3)] == [200] * 3
-        assert len(made) == 2
-        go_on.set()
+    assert list(pages_of(Dashboard(going(report), (odd,)))) == ["index.html"]

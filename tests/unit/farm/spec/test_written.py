@@ -24,7 +24,6 @@ def test_every_key_of_every_section_has_a_text() -> None:
         "WindowTimes",
         "HostsSection",
         "Certificates",
-        "EndNotification",
     } <= found.keys()
     for section in found.values():
         assert key_texts(section).keys() == section.model_fields.keys(), section.__name__
