@@ -46,7 +46,6 @@ from etdeploy.runner.fingerprint import (
 )
 from etdeploy.runner.kernel_sources import (
     aten_operators,
-    failed_download,
     needed_sources,
     require_kleidiai,
 )
@@ -152,7 +151,9 @@ class Builder:
                 definitions = wheel_definitions(self.plan, self.given.wheel, tools)
                 folder = Path(temporary)
                 definitions |= _own_kernels(self.custom_ops, folder)
-                self._configure(definitions, tools, folder / "cmake")
+                configure(
+                    definitions, tools, runner_sources(), folder / "cmake", self.progress, self.log
+                )
                 yield self._compile(tools, folder / "cmake"), tools.compiler
             return
         if self.given.checkout is None:
@@ -171,27 +172,12 @@ class Builder:
             if not tree.is_configured(definitions):
                 require_kleidiai(self.plan, tree.checkout.folder, tree.cmake)
                 tree.forget()
-                self._configure(definitions, tools, tree.cmake, fresh=True)
+                configure(
+                    definitions, tools, runner_sources(), tree.cmake, self.progress, self.log,
+                    fresh=True,
+                )  # fmt: skip
                 tree.remember(definitions)
             yield self._compile(tools, tree.cmake), toolchain.compiler
-
-    def _configure(
-        self,
-        definitions: dict[str, str],
-        tools: BuildTools,
-        folder: Path,
-        *,
-        fresh: bool = False,
-    ) -> None:
-        try:
-            configure(
-                definitions, tools, runner_sources(), folder, self.progress, self.log, fresh=fresh
-            )
-        except ToolError as failure:
-            remedy = failed_download(failure.lines)
-            if remedy is None:
-                raise
-            raise BuildError(failure.message, remedy=remedy, log=self.log) from failure
 
     def _compile(self, tools: BuildTools, folder: Path) -> Path:
         try:

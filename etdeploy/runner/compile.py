@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.backends.registry import known_backends, runtime_backends
+from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import full_disk, no_room_told
 from etdeploy.core.processes import process
@@ -23,6 +24,7 @@ from etdeploy.plan.components import NAMESPACES, linked_backends
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout
 from etdeploy.provider.wheel import WheelRuntime
+from etdeploy.runner.kernel_sources import kleidiai_remedy
 from etdeploy.runner.tools.programs import BuildTools
 
 EXECUTABLE = "etdeploy-runner"
@@ -36,6 +38,29 @@ class ToolError(BuildError):
         self.lines = lines
 
 
+BUILD_FAILURES = FailureTable(
+    "Building the runner",
+    BuildError.exit_code,
+    (
+        FailurePattern(
+            r"(?i)downloading '(?P<url>\S*kleidiai\S*)' failed",
+            "cmake cannot download KleidiAI",
+            kleidiai_remedy("{url}"),
+        ),
+        FailurePattern(
+            r"downloading '(?P<url>\S+)' failed",
+            "cmake cannot download {url}",
+            "Check the network, and run the same command again: it continues from there.",
+        ),
+        FailurePattern(
+            r"Killed signal terminated program|(?:compiler error|execute command): Killed|"
+            r"virtual memory exhausted",
+            "this machine has too little memory for the compiler",
+            "Close other programs, and run the same command again: it continues from there.",
+        ),
+    ),
+)
+_CHECK_TOOLS = Diagnosis("", "Check the compiler and tools: etdeploy doctor")
 _NINJA_STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _TOOL_ERROR = re.compile(
     r"error: |undefined reference|undefined symbol|cannot find -l|ld: (?!.*in function)"
@@ -214,12 +239,10 @@ def _run(
         full = no_room_told("\n".join(lines), folder, Path(tempfile.gettempdir()))
         if full:
             raise full_disk(full, folder, log, f"{doing} the runner")
-        raise ToolError(
-            f"{doing} the runner failed: {first_error(lines)}",
-            "Check the compiler and tools: etdeploy doctor",
-            log,
-            lines,
-        )
+        found = BUILD_FAILURES.diagnose("\n".join(lines)) or _CHECK_TOOLS
+        cause = f"{found.cause}\n" if found.cause else ""
+        message = f"{doing} the runner failed: {cause}{first_error(lines)}"
+        raise ToolError(message, found.remedy, log, lines)
 
 
 # A name is a whole string. The bytes before it may belong to another value, or to a longer string

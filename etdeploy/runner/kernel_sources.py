@@ -149,7 +149,6 @@ _SWITCH = "XNNPACK_ENABLE_KLEIDIAI"
 _WHAT = "KleidiAI"
 _XNNPACKS_FILE = "backends/xnnpack/third-party/XNNPACK/cmake/DownloadKleidiAI.cmake"
 _URL = re.compile(r"^\s*URL\s+(https?://\S+)", re.MULTILINE)
-_FAILED = re.compile(r"downloading '(\S*kleidiai\S*)' failed", re.IGNORECASE)
 _PROBE_S = 5.0
 _PORTS = {"http": 80, "https": 443}
 # For a proxy without a port, as in curl, which cmake downloads with.
@@ -177,7 +176,7 @@ def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Blocker 
         return None
     reason = _unreachable(urlsplit(url))
     why = f"XNNPACK downloads KleidiAI, and {reason}"
-    return Blocker(_WHAT, why, _remedy(url)) if reason else None
+    return Blocker(_WHAT, why, kleidiai_remedy(url)) if reason else None
 
 
 def require_kleidiai(plan: RuntimePlan, checkout: Path, cmake: Path) -> None:
@@ -185,12 +184,6 @@ def require_kleidiai(plan: RuntimePlan, checkout: Path, cmake: Path) -> None:
     problem = kleidiai_problem(plan, checkout, cmake)
     if problem:
         raise BuildError(problem.why, remedy=problem.remedy)
-
-
-def failed_download(lines: Iterable[str]) -> str | None:
-    """What to do if cmake reports that it could not download KleidiAI; otherwise None."""
-    found = (match for line in lines if (match := _FAILED.search(line)))
-    return next((_remedy(match[1]) for match in found), None)
 
 
 def _has_sources(folder: Path) -> bool:
@@ -202,11 +195,12 @@ def _wrong(given: str) -> Blocker:
         _WHAT,
         f"{SOURCE_DIR} is {given}, which is not the absolute path of a folder with KleidiAI's "
         "CMakeLists.txt",
-        _remedy("KleidiAI"),
+        kleidiai_remedy("KleidiAI"),
     )
 
 
-def _remedy(what: str) -> str:
+def kleidiai_remedy(what: str) -> str:
+    """Both ways out: without it, or with the sources of `what`, a URL."""
     return (
         "Build without it: --set runtime.kleidiai=false\n"
         f"Or unpack {what} and name its folder: --set runtime.cmake.{SOURCE_DIR}=/path/to/kleidiai"

@@ -418,16 +418,7 @@ def sign(
         "--v2-signing-enabled", "true", "--v3-signing-enabled", "true",
         "--v4-signing-enabled", "false", "--out", signed, unsigned,
     )  # fmt: skip
-    try:
-        run_tool("signing the app", argv, log)
-    except BuildError as error:
-        if "password was incorrect" not in error.message and _ALIAS not in error.message:
-            raise
-        raise BuildError(
-            f"{keystore} is not a debug key: its password or its key's name are others",
-            remedy=f"Move it elsewhere, and a new one is made; or export {_USER_HOME}=/a/folder",
-            log=log,
-        ) from error
+    run_tool("signing the app", argv, log, keystore=str(keystore))
 
 
 def _apksigner(jdk: Jdk, sdk: Sdk) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -14,6 +14,7 @@ from typing import IO
 from etdeploy.apps.android.app import BESIDE, ApkParts
 from etdeploy.apps.android.tools.libraries import Library
 from etdeploy.core.cancel import checkpoint
+from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside, naming, write_atomic
 from etdeploy.core.processes import process
@@ -328,26 +329,51 @@ _LINES = 6
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
-def run_tool(
-    what: str,
-    argv: Sequence[object],
-    log: Path | None,
-    env: Mapping[str, str | None] | None = None,
-    cwd: Path | None = None,
-) -> str:
-    """Runs a tool to its end and returns what it printed."""
+# Messages of apksigner, R8 and the Java that runs them.
+SDK_TOOL_FAILURES = FailureTable(
+    "Building an Android app with the SDK's tools",
+    BuildError.exit_code,
+    (
+        FailurePattern(
+            r"password was incorrect|androiddebugkey",
+            "{keystore} is not a debug key: it has another password, or a key of another name",
+            "Move it elsewhere, and a new one is made; or export ANDROID_USER_HOME=/a/folder",
+        ),
+        FailurePattern(
+            r"Missing class (?P<name>[\w.$]+)",
+            "the app's code or a library uses the class {name}, which no library has",
+            "Put the jar that has it into app/libs, or, if it is never called, add to "
+            "app/proguard-rules.pro:\n"
+            "-dontwarn {name}",
+        ),
+        FailurePattern(
+            r"UnsupportedClassVersionError|class file has wrong version",
+            "the JDK is too old for a tool or a library of the app",
+            "Install a newer JDK, and\nexport JAVA_HOME=/path/to/jdk",
+        ),
+    ),
+)
+
+
+def run_tool(what: str, argv: Sequence[object], log: Path | None, **values: str) -> str:
+    """Runs a tool to its end and returns what it printed; `values` are for the failure table."""
     words = tuple(map(str, argv))
     try:
-        outcome = process.run(process.Request(words, cwd=cwd, env=env or {}, log=log))
+        outcome = process.run(process.Request(words, log=log))
     except OSError as error:
         raise BuildError(
             f"{what} failed: {words[0]} cannot be started: {error.strerror}", log=log
         ) from error
     if not outcome.ok:
         ended = outcome.signal_name or f"exit code {outcome.exit_code}"
-        name = Path(words[0]).name
-        told = complaints(f"{outcome.stderr}\n{outcome.stdout}")
-        raise BuildError(f"{what} failed ({name}, {ended}){told}", log=log)
+        text = f"{outcome.stderr}\n{outcome.stdout}"
+        found = SDK_TOOL_FAILURES.diagnose(text, **values) or Diagnosis("", "")
+        cause = f": {found.cause}" if found.cause else ""
+        raise BuildError(
+            f"{what} failed ({Path(words[0]).name}, {ended}){cause}{complaints(text)}",
+            remedy=found.remedy or None,
+            log=log,
+        )
     return outcome.stdout
 
 

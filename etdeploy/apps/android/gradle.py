@@ -14,6 +14,7 @@ from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, requir
 from etdeploy.apps.android.archive import require_sound
 from etdeploy.apps.android.tools.find import NAME, WRAPPER
 from etdeploy.apps.android.tools.jdk import Jdk
+from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, silent
@@ -25,21 +26,28 @@ _STEP = re.compile(r"> Task (:\S+)")
 _WRONG = re.compile(r"\* What went wrong:\n(.*?)(?:\n\n|\n\* |\Z)", re.DOTALL)
 _COMPILER = re.compile(r"^(?:e: |error: |ERROR:).*", re.MULTILINE)
 _LINES = 6
-# Messages of Gradle and its plugin, and what mends what they tell.
-_REMEDIES = (
+# Messages of Gradle and its plugin.
+GRADLE_FAILURES = FailureTable(
+    "Building an Android app with Gradle",
+    BuildError.exit_code,
     (
-        re.compile(r"SDK location not found|ANDROID_HOME"),
-        "Install Android Studio, and\nexport ANDROID_HOME=$HOME/Android/Sdk",
-    ),
-    (
-        re.compile(r"Could not (?:resolve|GET|download)|UnknownHostException|No route to host"),
-        "Gradle fetches its plugins and libraries: check the network, or build the app with the "
-        "SDK's\ntools, which fetch nothing: --set app.build=sdk",
-    ),
-    (
-        re.compile(r"requires (?:Gradle|Java)|Minimum supported Gradle|Unsupported class file"),
-        "Use Android Studio's own Gradle and JDK, or build the app with the SDK's tools:\n"
-        "--set app.build=sdk",
+        FailurePattern(
+            r"SDK location not found|ANDROID_HOME",
+            "Gradle finds no Android SDK",
+            "Install Android Studio, and\nexport ANDROID_HOME=$HOME/Android/Sdk",
+        ),
+        FailurePattern(
+            r"Could not (?:resolve|GET|download)|UnknownHostException|No route to host",
+            "Gradle cannot fetch its plugins and libraries",
+            "Check the network, or build the app with the SDK's tools, which fetch nothing:\n"
+            "--set app.build=sdk",
+        ),
+        FailurePattern(
+            r"requires (?:Gradle|Java)|Minimum supported Gradle|Unsupported class file",
+            "the Gradle or the JDK is too old for the Android plugin",
+            "Use Android Studio's own Gradle and JDK, or build the app with the SDK's tools:\n"
+            "--set app.build=sdk",
+        ),
     ),
 )
 
@@ -99,13 +107,13 @@ def _result(apk: Path, log: Path | None) -> BuiltApk:
 
 
 def _failure(output: str, log: Path | None) -> BuildError:
-    told = _COMPILER.findall(output)[:_LINES]
+    quoted = _COMPILER.findall(output)[:_LINES]
     wrong = _WRONG.search(output)
     if wrong:
-        told += [line.strip() for line in wrong[1].splitlines() if line.strip()][:_LINES]
-    remedy = next((text for words, text in _REMEDIES if words.search(output)), None)
-    message = "\n".join(["Gradle could not build the app:", *(told or output.splitlines()[-1:])])
-    return BuildError(message, remedy=remedy, log=log)
+        quoted += [line.strip() for line in wrong[1].splitlines() if line.strip()][:_LINES]
+    found = GRADLE_FAILURES.diagnose(output) or Diagnosis("Gradle could not build the app", "")
+    message = "\n".join([f"{found.cause}:", *(quoted or output.splitlines()[-1:])])
+    return BuildError(message, remedy=found.remedy or None, log=log)
 
 
 MODULE = "app/build.gradle.kts"

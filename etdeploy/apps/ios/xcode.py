@@ -11,6 +11,7 @@ from pathlib import Path
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of, known_backends
 from etdeploy.backends.schemes import OTHER_PROGRAM
+from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.plan.components import (
     KERNELS_ETDEPLOY,
@@ -97,115 +98,98 @@ def _target_settings(output: str) -> list[dict[str, dict[str, str]]]:
     return [each for each in found if isinstance(each, dict)]
 
 
-@dataclass(frozen=True)
-class _Cause:
-    """What some words of Xcode's mean: `say` gets what the pattern found."""
-
-    pattern: re.Pattern[str]
-    say: Callable[[re.Match[str]], str]
-    remedy: str
-
-
-def _cause(pattern: str, say: Callable[[re.Match[str]], str] | str, remedy: str) -> _Cause:
-    told = say if callable(say) else lambda _: str(say)
-    return _Cause(re.compile(pattern, re.MULTILINE), told, remedy)
-
-
 _ACCOUNT = (
     "Add your Apple ID in Xcode (Settings, Accounts); a free one has a team, too.\n"
     "Then name its id of ten letters and digits: --set app.team=ABCDE12345"
 )
-# The first that fits is the cause: those further down are often its consequences.
-_CAUSES = (
-    _cause(
-        r"requires Xcode, but active developer directory '(?P<folder>[^']*)'",
-        "Xcode is not installed, or not chosen: only its command line tools are",
-        "Install Xcode from the App Store, then:\n"
-        "sudo xcode-select --switch /Applications/Xcode.app",
-    ),
-    _cause(
-        r"agreed to the Xcode license|Agreeing to the Xcode.* license requires",
-        "Xcode's licence is not accepted yet",
-        "sudo xcodebuild -license accept",
-    ),
-    _cause(
-        r"iOS (?P<version>[\d.]+) is not installed|"
-        r"Unable to find a destination matching[\s\S]*?generic/platform=iOS",
-        "Xcode is installed without its support for iOS",
-        "xcodebuild -downloadPlatform iOS",
-    ),
-    _cause(
-        r"[Cc]ould not resolve package dependencies:?\s*(?P<why>.*)",
-        lambda m: f"Xcode cannot fetch ExecuTorch's Swift package: {m['why'].strip()}",
-        "Look whether github.com and ossci-ios.s3.amazonaws.com can be reached from here, and "
-        "whether the branch exists:\n"
-        "git ls-remote https://github.com/pytorch/executorch 'swiftpm-*'",
-    ),
-    _cause(
-        r"requires a development team",
-        "no team signs the app",
-        _ACCOUNT,
-    ),
-    _cause(
-        r"No Account for Team \"?(?P<team>\w+)",
-        lambda m: f"Xcode has no account of team {m['team']}",
-        _ACCOUNT,
-    ),
-    _cause(
-        r"do(?:es)? not support the (?P<what>[\w ]+?) capability",
-        lambda m: f"a free team may not use the capability {m['what']}",
-        "Remove it from App.entitlements, or use a team with a paid developer account.",
-    ),
-    _cause(
-        r"bundle identifier \"?(?P<id>[\w.-]+?)\"? cannot be registered|"
-        r"identifier \"(?P<other>[\w.-]+)\" is not available",
-        lambda m: f"the bundle id {m['id'] or m['other']} belongs to another team",
-        "Choose one that nobody has: --set app.id=com.YOURNAME.mymodel",
-    ),
-    _cause(
-        r"no devices from which to generate a provisioning profile|"
-        r"no devices (?:registered )?(?:in|on) your (?:team|account)",
-        "your team has no phone registered yet, so there is no profile to sign for",
-        "Connect the phone, open the project in Xcode and press Run once.",
-    ),
-    _cause(
-        r"No profiles for '(?P<id>[^']+)' were found",
-        lambda m: f"there is no provisioning profile for {m['id']}",
-        "Open the project in Xcode once and look at Signing & Capabilities: it says there what is "
-        "missing.",
-    ),
-    _cause(
-        r"No signing certificate \"(?P<name>[^\"]+)\" found|errSecInternalComponent|"
-        r"Code[Ss]ign(?:ing)? error: No code signing identities found",
-        "the keychain has no certificate to sign with, or is locked",
-        "Create one in Xcode: Settings, Accounts, Manage Certificates, +, Apple Development.\n"
-        "Over ssh, unlock the keychain first:  security unlock-keychain",
-    ),
-    _cause(
-        r"^(?:Undefined symbols? for architecture|ld: symbol\(s\) not found)",
-        "the app does not link: symbols of ExecuTorch are missing",
-        "Look at the log. The project's Other Linker Flags and package products may have been "
-        "changed.",
-    ),
-    _cause(
-        r"^(?P<place>[^\s:][^:\n]*\.(?:swift|cpp|h|mm?):\d+):\d+: (?:fatal )?error: (?P<why>.*)",
-        lambda m: f"{m['place']}: {m['why']}",
-        "Correct that line, or generate the project anew.",
+# Failures further down are often consequences of those further up.
+XCODE_FAILURES = FailureTable(
+    "Building an iOS app with Xcode",
+    BuildError.exit_code,
+    (
+        FailurePattern(
+            r"requires Xcode, but active developer directory",
+            "Xcode is not installed, or only its command line tools are selected",
+            "Install Xcode from the App Store, then:\n"
+            "sudo xcode-select --switch /Applications/Xcode.app",
+        ),
+        FailurePattern(
+            r"agreed to the Xcode license|Agreeing to the Xcode.* license requires",
+            "Xcode's licence is not accepted yet",
+            "sudo xcodebuild -license accept",
+        ),
+        FailurePattern(
+            r"iOS [\d.]+ is not installed|"
+            r"Unable to find a destination matching[\s\S]*?generic/platform=iOS",
+            "Xcode is installed without its support for iOS",
+            "xcodebuild -downloadPlatform iOS",
+        ),
+        FailurePattern(
+            r"[Cc]ould not resolve package dependencies:?\s*(?P<why>.+)",
+            "Xcode cannot fetch ExecuTorch's Swift package: {why}",
+            "Check that github.com and ossci-ios.s3.amazonaws.com can be reached from this Mac, "
+            "and that the branch exists:\n"
+            "git ls-remote https://github.com/pytorch/executorch 'swiftpm-*'",
+        ),
+        FailurePattern(r"requires a development team", "no team signs the app", _ACCOUNT),
+        FailurePattern(
+            r"No Account for Team \"?(?P<team>\w+)",
+            "Xcode has no account of team {team}",
+            _ACCOUNT,
+        ),
+        FailurePattern(
+            r"do(?:es)? not support the (?P<name>[\w ]+?) capability",
+            "a free team cannot use the capability {name}",
+            "Remove it from App.entitlements, or use a team with a paid developer account.",
+        ),
+        FailurePattern(
+            r"bundle identifier \"?(?P<id>[\w.-]+?)\"? cannot be registered|"
+            r"identifier \"(?P<id2>[\w.-]+)\" is not available",
+            "the bundle id {id} belongs to another team",
+            "Choose one that nobody has: --set app.id=com.YOURNAME.mymodel",
+        ),
+        FailurePattern(
+            r"no devices from which to generate a provisioning profile|"
+            r"no devices (?:registered )?(?:in|on) your (?:team|account)",
+            "your team has no registered phone yet, so Xcode cannot make a provisioning profile",
+            "Connect the phone, open the project in Xcode and press Run once.",
+        ),
+        FailurePattern(
+            r"No profiles for '(?P<id>[^']+)' were found",
+            "there is no provisioning profile for {id}",
+            "Open the project in Xcode once: Signing & Capabilities says what is missing.",
+        ),
+        FailurePattern(
+            r"No signing certificate \"[^\"]+\" found|errSecInternalComponent|"
+            r"Code[Ss]ign(?:ing)? error: No code signing identities found",
+            "the keychain has no certificate to sign with, or is locked",
+            "Create one in Xcode: Settings, Accounts, Manage Certificates, +, Apple Development.\n"
+            "Over ssh, unlock the keychain first:  security unlock-keychain",
+        ),
+        FailurePattern(
+            r"(?m)^(?:Undefined symbols? for architecture|ld: symbol\(s\) not found)",
+            "the app does not link: symbols of ExecuTorch are missing",
+            "See the log. Compare the project's Other Linker Flags and package products with those "
+            "of a new project.",
+        ),
+        FailurePattern(
+            r"(?m)^(?P<place>[^\s:][^:\n]*\.(?:swift|cpp|h|mm?):\d+):\d+: "
+            r"(?:fatal )?error: (?P<why>.+)",
+            "{place}: {why}",
+            "Correct that line, or generate the project again.",
+        ),
     ),
 )
 
 
 def build_failure(output: str, log: Path | None = None) -> BuildError:
-    """What a failed build means, in words for somebody who never saw Xcode."""
-    for cause in _CAUSES:
-        if found := cause.pattern.search(output):
-            return BuildError(cause.say(found), remedy=cause.remedy, log=log)
-    errors = re.findall(r"^.*\berror: (.*)", output, re.MULTILINE)
-    return BuildError(
-        f"xcodebuild failed: {errors[0] if errors else 'it tells no reason'}",
-        remedy="Open the project in Xcode, which shows the reason at its place.",
-        log=log,
+    """Explain a failed build to somebody who never saw Xcode."""
+    error = re.search(r"\berror: (.*)", output)
+    found = XCODE_FAILURES.diagnose(output) or Diagnosis(
+        f"xcodebuild failed: {error[1] if error else 'it names no reason'}",
+        "Open the project in Xcode, which shows the reason at its place.",
     )
+    return BuildError(found.cause, remedy=found.remedy, log=log)
 
 
 def no_xcode() -> BuildError:

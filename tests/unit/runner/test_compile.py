@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.values import Explained
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout
 from etdeploy.provider.wheel import WheelRuntime
 from etdeploy.runner.compile import (
+    BUILD_FAILURES,
     first_error,
     nested_builds,
     source_definitions,
@@ -110,44 +113,46 @@ def test_python_by_hand_is_kept() -> None:
     assert definitions["PYTHON_EXECUTABLE"] == "/opt/python"
 
 
-def test_first_compiler_error_is_shown_not_the_last_line() -> None:
-    lines = [
-        "[1/2] Building CXX object main.cpp.o",
-        "FAILED: main.cpp.o",
-        "main.cpp:3:10: fatal error: executorch/module.h: No such file or directory",
-        "main.cpp:9:1: error: expected ';'",
-        "compilation terminated.",
-        "ninja: build stopped: subcommand failed.",
-    ]
-    assert first_error(lines) == (
-        "main.cpp:3:10: fatal error: executorch/module.h: No such file or directory"
-    )
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        # The compiler's, before the linker's and ninja's own.
+        (
+            "FAILED: main.cpp.o\nmain.cpp:3:10: fatal error: a.h: No such file\n"
+            "main.cpp:9:1: error: expected ';'\nninja: build stopped: subcommand failed.",
+            "main.cpp:3:10: fatal error: a.h: No such file",
+        ),
+        (
+            "/usr/bin/ld: main.cpp.o: in function `main':\n"
+            "main.cpp:(.text+0x5): undefined reference to `executorch::init()'",
+            "main.cpp:(.text+0x5): undefined reference to `executorch::init()'",
+        ),
+        # cmake's, with its indented text.
+        (
+            "-- CXX is GNU 12\nCMake Error at CMakeLists.txt:24 (message):\n"
+            "  no component 'backend_vulkan'\n\n\n-- Configuring incomplete!",
+            "CMake Error at CMakeLists.txt:24 (message): no component 'backend_vulkan'",
+        ),
+        ("one\ntwo\n", "two"),
+        ("", "no output"),
+    ],
+)
+def test_the_first_error_is_shown(output: str, shown: str) -> None:
+    assert first_error(output.split("\n") if output else []) == shown
 
 
-def test_linker_error_is_shown() -> None:
-    lines = [
-        "FAILED: etdeploy-runner",
-        "/usr/bin/ld: main.cpp.o: in function `main':",
-        "main.cpp:(.text+0x5): undefined reference to `executorch::runtime::runtime_init()'",
-    ]
-    assert "undefined reference to `executorch::runtime::runtime_init()'" in first_error(lines)
-
-
-def test_cmake_error_is_shown_with_its_text() -> None:
-    lines = [
-        "-- The CXX compiler identification is GNU 12.2.0",
-        "CMake Error at CMakeLists.txt:24 (message):",
-        "  this ExecuTorch package has no component 'backend_vulkan'",
-        "",
-        "",
-        "-- Configuring incomplete, errors occurred!",
-    ]
-    assert first_error(lines) == (
-        "CMake Error at CMakeLists.txt:24 (message): "
-        "this ExecuTorch package has no component 'backend_vulkan'"
-    )
-
-
-def test_failure_without_an_error_line_shows_the_last() -> None:
-    assert first_error(["one", "two", ""]) == "two"
-    assert first_error([]) == "no output"
+@pytest.mark.parametrize(
+    ("line", "named", "remedy"),
+    [
+        ("error: downloading 'https://a/KleidiAI/x.zip' failed", "KleidiAI",
+         "--set runtime.kleidiai=false\nOr unpack https://a/KleidiAI/x.zip"),
+        ("error: downloading 'https://a/eigen.zip' failed", "https://a/eigen.zip", "network"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "memory", "continues"),
+        ("clang: error: unable to execute command: Killed", "memory", "continues"),
+    ],
+)  # fmt: skip
+def test_a_known_failure_has_its_remedy(line: str, named: str, remedy: str) -> None:
+    found = BUILD_FAILURES.diagnose(f"one\n  {line}\nkleidiai")
+    assert found
+    assert named in found.cause
+    assert remedy in found.remedy

@@ -13,7 +13,6 @@ from etdeploy.core.errors import BuildError
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.runner.kernel_sources import (
     SOURCE_DIR,
-    failed_download,
     kleidiai_problem,
     require_kleidiai,
 )
@@ -147,12 +146,3 @@ def test_nothing_is_asked_where_it_is_not_built(
 
 def test_nothing_is_known_before_xnnpack_is_fetched(tmp_path: Path) -> None:
     assert kleidiai_problem(_plan(), tmp_path, tmp_path / "cmake") is None
-
-
-def test_a_download_that_failed_is_told_from_what_cmake_says() -> None:
-    url = "https://github.com/ARM-software/kleidiai/archive/d41219d3.zip"
-    lines = ["  Each download failed!", f"    error: downloading '{url}' failed", "status_code: 6"]
-    remedy = failed_download(lines) or ""
-    assert "--set runtime.kleidiai=false" in remedy
-    assert url in remedy
-    assert failed_download(["error: downloading 'https://a/eigen.zip' failed", "kleidiai"]) is None

@@ -38,7 +38,7 @@ def test_the_project_may_name_the_team_itself() -> None:
 
 def test_a_build_for_the_simulator_is_not_signed() -> None:
     command = _build(simulator=True, team="ABCDE12345").build()
-    assert "generic/platform=iOS Simulator" in command
+    assert command[command.index("-destination") + 1].endswith("=iOS Simulator")
     assert "CODE_SIGNING_ALLOWED=NO" in command
     assert "-allowProvisioningUpdates" not in command
 
@@ -52,73 +52,69 @@ def test_the_app_is_where_xcode_says() -> None:
 
 @pytest.mark.parametrize("output", ["", "[", "[]", "error: x", '[{"buildSettings": {}}]', "[1]"])
 def test_xcode_that_names_no_app_is_told(output: str) -> None:
-    with pytest.raises(BuildError, match="does not tell where the app is"):
+    with pytest.raises(BuildError, match="Xcode"):
         built_app(output)
 
 
 @pytest.mark.parametrize(
-    ("log", "message", "remedy"),
+    ("log", "named", "remedy"),
     [
         ("xcode-select: error: tool 'xcodebuild' requires Xcode, but active developer directory "
          "'/Library/Developer/CommandLineTools' is a command line tools instance",
-         "Xcode is not installed, or not chosen", "sudo xcode-select --switch"),
+         "only its command line tools", "sudo xcode-select --switch"),
         ("You have not agreed to the Xcode license agreements. Please run 'sudo xcodebuild "
-         "-license' from within a Terminal window",
-         "licence is not accepted", "sudo xcodebuild -license accept"),
+         "-license' from within a Terminal window", "licence", "sudo xcodebuild -license accept"),
         ("Agreeing to the Xcode/iOS license requires admin privileges, please run as root via "
-         "sudo.", "licence is not accepted", "sudo xcodebuild -license accept"),
+         "sudo.", "licence", "sudo xcodebuild -license accept"),
         ("xcodebuild: error: Unable to find a destination matching the provided destination "
          "specifier:\n\t\t{ generic:1, platform:iOS }\n\n\tIneligible destinations:\n\t\t"
          "{ platform:iOS, error:iOS 18.0 is not installed. To use with Xcode, first download",
-         "without its support for iOS", "xcodebuild -downloadPlatform iOS"),
+         "support for iOS", "xcodebuild -downloadPlatform iOS"),
         ("xcodebuild: error: Could not resolve package dependencies: failed downloading "
          "'https://x/executorch-1.5.1.zip' which is required by binary target 'executorch': "
          'downloadError("A server with the specified hostname could not be found.")',
-         "cannot fetch ExecuTorch's Swift package: failed downloading", "git ls-remote"),
+         "failed downloading 'https://x/executorch-1.5.1.zip'", "git ls-remote"),
         ("/p/Net.xcodeproj: error: Signing for \"Net\" requires a development team. Select a "
          "development team in the Signing & Capabilities editor. (in target 'Net' from project "
-         "'Net')\n** BUILD FAILED **", "no team signs the app", "--set app.team="),
+         "'Net')\n** BUILD FAILED **", "no team", "--set app.team="),
         ("/p/Net.xcodeproj: error: No Account for Team \"ABCDE12345\". Add a new account in "
-         "Accounts settings", "no account of team ABCDE12345", "Settings, Accounts"),
+         "Accounts settings", "ABCDE12345", "Settings, Accounts"),
         ("error: Cannot create a iOS App Development provisioning profile for "
          '"org.example.net". Personal development teams, including "John Doe", do not support the '
-         "Increased Memory Limit capability.",
-         "free team may not use the capability Increased Memory Limit", "App.entitlements"),
+         "Increased Memory Limit capability.", "Increased Memory Limit", "App.entitlements"),
         ("error: Failed Registering Bundle Identifier: The app identifier \"org.example.net\" "
          "cannot be registered to your development team because it is not available. Change your "
          "bundle identifier to a unique string to try again.\n"
          "error: The bundle identifier \"org.example.net\" cannot be registered",
-         "the bundle id org.example.net belongs to another team", "--set app.id="),
+         "org.example.net", "--set app.id="),
+        ('The app identifier "org.example.it" is not available', "org.example.it", "--set app.id="),
         ("error: Your team has no devices from which to generate a provisioning profile. Connect "
          "a device to use or manually add device IDs in Certificates, Identifiers & Profiles.\n"
-         "error: No profiles for 'org.example.net' were found",
-         "your team has no phone registered yet", "press Run once"),
+         "error: No profiles for 'org.example.net' were found", "no registered phone", "press Run"),
         ("error: No profiles for 'com.example.myapptarget1.main' were found: Xcode couldn't find "
          "any iOS App Development provisioning profiles matching 'com.example.myapptarget1.main'.",
-         "no provisioning profile for com.example.myapptarget1.main", "Signing & Capabilities"),
+         "com.example.myapptarget1.main", "Signing & Capabilities"),
         ("error: No signing certificate \"iOS Development\" found: No \"iOS Development\" signing "
          "certificate matching team ID \"ABCDE12345\" with a private key was found.",
-         "no certificate to sign with", "Manage Certificates"),
+         "certificate", "Manage Certificates"),
         ("/d/Net.app: errSecInternalComponent\nCommand CodeSign failed with a nonzero exit code",
-         "no certificate to sign with, or is locked", "security unlock-keychain"),
+         "certificate", "security unlock-keychain"),
         ("Undefined symbols for architecture arm64:\n  \"_vImageScale_ARGB8888\", referenced "
-         "from:\nld: symbol(s) not found for architecture arm64",
-         "does not link: symbols of ExecuTorch are missing", "Other Linker Flags"),
+         "from:\nld: symbol(s) not found for architecture arm64", "link", "Other Linker Flags"),
         ("/p/Net/ContentView.swift:12:7: error: cannot find 'x' in scope",
-         "ContentView.swift:12: cannot find 'x' in scope", "Correct that line"),
+         "/p/Net/ContentView.swift:12: cannot find 'x' in scope", "Correct that line"),
         ("note: Building\nerror: something new\n", "xcodebuild failed: something new", "in Xcode"),
-        ("", "xcodebuild failed: it tells no reason", "in Xcode"),
+        ("", "no reason", "in Xcode"),
     ],
 )  # fmt: skip
-def test_a_failure_is_told_to_somebody_who_never_saw_xcode(
-    log: str, message: str, remedy: str
+def test_a_failure_is_explained_to_somebody_who_never_saw_xcode(
+    log: str, named: str, remedy: str
 ) -> None:
     error = build_failure(f"Command line invocation:\n{log}\n", Path("/l"))
-    assert message in error.message
-    assert error.remedy is not None
-    assert remedy in error.remedy
+    assert named in error.message
+    assert remedy in str(error.remedy)
     assert error.log == Path("/l")
 
 
-def test_without_a_mac_the_way_on_is_told() -> None:
-    assert "Copy the project to a Mac" in str(no_xcode())
+def test_without_a_mac_there_are_two_ways_on() -> None:
+    assert "--app MyApp.ipa" in str(no_xcode())

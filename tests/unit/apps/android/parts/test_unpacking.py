@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.archive import complaints, unpack_libraries
+from etdeploy.apps.android.archive import SDK_TOOL_FAILURES, complaints, unpack_libraries
 from etdeploy.apps.android.tools.libraries import Library
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import folder_files
@@ -77,3 +77,19 @@ def test_the_first_complaints_of_a_tool_are_told() -> None:
     assert complaints(text) == told
     assert complaints("one\ntwo\n\n") == "\ntwo"
     assert complaints("") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "remedy"),
+    [
+        ("java.io.IOException: keystore password was incorrect", "/k", "ANDROID_USER_HOME"),
+        ('/k entry "androiddebugkey" does not contain a key', "/k", "ANDROID_USER_HOME"),
+        ("Missing class a.b.C$D (referenced from: void x.Y.z())", "a.b.C$D", "-dontwarn a.b.C$D"),
+        ("java.lang.UnsupportedClassVersionError: com/android/x", "JDK", "JAVA_HOME"),
+    ],
+)
+def test_a_known_failure_has_its_remedy(text: str, named: str, remedy: str) -> None:
+    found = SDK_TOOL_FAILURES.diagnose(text, keystore="/k")
+    assert found
+    assert named in found.cause
+    assert remedy in found.remedy
