@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.apps.android.tools.find import tool_findings
-from etdeploy.backends.guarded import plugged_findings
-from etdeploy.backends.registry import BUILT_IN
+from etdeploy.backends.registry import BUILT_IN, plugged_findings
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import prepare_cache
 from etdeploy.cache.workspace import Workspace

@@ -16,14 +16,17 @@ from etdeploy.backends.coreml import COREML
 from etdeploy.backends.openvino.backend import OPENVINO
 from etdeploy.backends.portable import PORTABLE
 from etdeploy.backends.qnn.backend import QNN
+from etdeploy.backends.values import Workstation
 from etdeploy.backends.vulkan import VULKAN
 from etdeploy.backends.xnnpack import XNNPACK
-from etdeploy.core.errors import UsageError
+from etdeploy.core.errors import PluginError, UsageError
+from etdeploy.core.finding import Finding
 from etdeploy.core.plugins import (
+    attributed,
+    check_hooks,
     load_plugin,
     plugin_code,
     plugin_names,
-    plugin_origin,
     plugin_owner,
 )
 
@@ -194,11 +197,38 @@ def plugged_backend(name: str) -> Backend | None:
                 f"backend {found.name!r}",
                 remedy="The entry point and the backend must have the same name: tell its author.",
             )
-        _plugged[name] = _guarded(found) if found else None
+        if found:
+            check_hooks(GROUP, name, found, Backend)
+        _plugged[name] = found
     return _plugged[name]
 
 
-def _guarded(backend: Backend) -> Backend:
-    from etdeploy.backends.guarded import guarded
+def plugged_findings(station: Workstation) -> Iterator[Finding]:
+    """Each plug-in with what it looks for itself, or why it cannot be used."""
+    for name in plugin_names(GROUP):
+        owner = plugin_owner(GROUP, name)
+        if name in exporting_backends():
+            why = f"{owner} has a backend {name!r}, and so has etdeploy, which uses its own."
+            yield _finding(name, None, f"{why}\nTell its author, who can choose another name.")
+            continue
+        try:
+            backend = plugged_backend(name)
+        except UsageError as error:
+            yield _finding(name, None, f"{error.message}\n{error.remedy}")
+            continue
+        yield _finding(name, owner, None)
+        try:
+            with attributed():
+                yield from backend.findings(station) if backend else ()
+        except PluginError as error:
+            yield _finding(f"{name}: its findings", None, str(error))
 
-    return guarded(backend, plugin_origin(GROUP, backend.name))
+
+def _finding(name: str, found: str | None, remedy: str | None) -> Finding:
+    return Finding(
+        name=f"backend {name}",
+        state="ok" if found else "optional",
+        found=found,
+        needed_for="recipes and programs that name it",
+        remedy=remedy,
+    )

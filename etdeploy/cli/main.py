@@ -22,6 +22,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted, PluginError, UsageError
 from etdeploy.core.files.basic import full_disk, no_room_in, write_atomic
 from etdeploy.core.hashing import digest_json
+from etdeploy.core.plugins import plugin_error
 
 
 class LazyGroup(click.Group):
@@ -141,7 +142,8 @@ def run_cli(arguments: list[str]) -> int:
             return _report(surroundings)
         if full := no_room_in(error):
             return _report_no_room(full)
-
+        if blamed := plugin_error(error):
+            return _report(blamed)
         report_bug(error, arguments)
         return EXIT_BUG
     return 0

@@ -12,14 +12,15 @@ name is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.machinery import all_suffixes
 from importlib.util import find_spec
+from inspect import isfunction, signature
 from pathlib import Path
 from shlex import quote
 from traceback import walk_tb
+from types import FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etdeploy.core.errors import EtdeployError, PluginError, UsageError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+GROUPS = "etdeploy."
+"""How the names of all groups of entry points begin."""
 
 
 def plugin_names(group: str) -> tuple[str, ...]:
@@ -122,13 +125,6 @@ def plugin_owner(group: str, name: str) -> str:
     return " and ".join(sorted(_release(point) for point in _points(group, name)))
 
 
-def plugin_origin(group: str, name: str) -> Origin:
-    """Who is to be told when a plug-in that was loaded fails."""
-    [point, *_] = _points(group, name)
-    told = contact(point.dist.metadata) if point.dist else None
-    return Origin(name, _release(point), _place(point), _root(point.module), told)
-
-
 def plugin_code(group: str, name: str, *modules: str) -> str:
     """A digest of what a plug-in does: the version and the Python files of its package.
 
@@ -210,27 +206,8 @@ def _python_files(root: Path) -> list[Path]:
     return sorted(root.rglob("*.py")) if root.is_dir() else [root]
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a plug-in comes from.
-
-    Attributes:
-        plugin: Its name.
-        release: The package and its version: `etdeploy-lab 1.2`.
-        entry: The entry point, for messages.
-        code: The folder or file of its code; None if that is not known.
-        contact: Where its authors want to be told; None if the package does not say.
-    """
-
-    plugin: str
-    release: str
-    entry: str
-    code: Path | None = None
-    contact: str | None = None
-
-
 def contact(metadata: PackageMetadata) -> str | None:
-    """Where the authors of a package want to be told of bugs, else where they are found.
+    """Where the authors of a package want reports of bugs, else where to find them.
 
     The labels of its addresses are free text; the usual ones are listed in
     https://packaging.python.org/en/latest/specifications/well-known-project-urls.
@@ -245,93 +222,124 @@ def contact(metadata: PackageMetadata) -> str | None:
     return next((str(metadata[name]) for name in fields if name in metadata), None)
 
 
-@contextmanager
-def blamed(origin: Origin, hook: str, *allowed: type[Exception]) -> Iterator[None]:
-    """Names the package and the hook in whatever the block raises but errors for the user.
+def plugin_error(error: BaseException) -> PluginError | None:
+    """The same error as a plug-in's mistake; None if no plug-in's code ran when it was raised.
 
-    Args:
-        origin: Of the code that the block calls.
-        hook: What is called.
-        allowed: Further exceptions that the hook may raise.
-
-    Raises:
-        PluginError: The block raised something else.
+    Whatever a plug-in calls, a library or etdeploy itself, it is at fault: other code calls it with
+    arguments that fit. An error for the user is as the plug-in means it, and a full disk is
+    nobody's mistake.
     """
+    if not isinstance(error, Exception) or isinstance(error, EtdeployError) or no_room_in(error):
+        return None
+    calls = [(frame.f_code, line) for frame, line in _calls(error)]
+    points = _points_by_file({code.co_filename for code, _ in calls})
+    own = [(code, line) for code, line in calls if code.co_filename in points]
+    if not own:
+        return None
+    code, line = own[-1]
+    point = points[code.co_filename]
+    hook = next(
+        outer.co_name for outer, _ in own if _owner(points[outer.co_filename]) == _owner(point)
+    )
+    found = _mistake(point, hook, error, f"{code.co_filename}:{line}")
+    found.__cause__ = error
+    return found
+
+
+def _calls(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The frames of a traceback without those of context managers that the error passed through.
+
+    The frame with such a `with` is in the traceback twice, before and after them.
+    """
+    found: list[tuple[FrameType, int]] = []
+    for frame, line in walk_tb(error.__traceback__):
+        first = next((i for i, (known, _) in enumerate(found) if known is frame), len(found))
+        found[first:] = [(frame, line)]
+    return found
+
+
+@contextmanager
+def attributed() -> Iterator[None]:
+    """Raises a plug-in's mistake as a PluginError, where one must not stop what does not use it."""
     try:
         yield
     except Exception as error:
-        # A full disk is nobody's mistake.
-        if isinstance(error, (EtdeployError, *allowed)) or no_room_in(error):
-            raise
-        raise _plugin_error(origin, hook, error) from error
+        if found := plugin_error(error):
+            raise found from error
+        raise
 
 
-def _plugin_error(origin: Origin, hook: str, error: Exception) -> PluginError:
-    said = f": {error}" if str(error) else ""
-    tell = f"Tell the authors of {origin.release}"
-    return PluginError(
-        f"the plug-in {origin.plugin!r} of the package {origin.release} failed in its hook "
-        f"{hook}: {type(error).__name__}{said}",
-        place=_line_in(origin.code, error) or origin.entry,
-        remedy=f"{tell}: {origin.contact}" if origin.contact else f"{tell}.",
-    )
-
-
-def _line_in(code: Path | None, error: Exception) -> str | None:
-    """The innermost line of the package's own code in a traceback."""
-    lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [f"{file}:{line}" for file, line in lines if code and Path(file).is_relative_to(code)]
-    return own[-1] if own else None
-
-
-def given(value: object, expected: type | tuple[type, ...]) -> Any:
-    """What a hook gave, if it is what it has to be.
+def call_hook(hook: Callable[..., Any], expected: type[T], *arguments: Any) -> T:
+    """Calls a hook whose result goes far, so that a wrong one would fail where nobody knows it.
 
     Raises:
-        TypeError: It is not.
+        PluginError: The result of a plug-in's hook is something else.
     """
+    value = hook(*arguments)
     if isinstance(value, expected):
         return value
-    kinds = expected if isinstance(expected, tuple) else (expected,)
-    names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-    raise TypeError(f"it gave {value!r:.80}, not {names}")
+    error = TypeError(f"returned {value!r:.80}, not {expected.__name__}")
+    code = getattr(hook, "__code__", None)
+    file = code.co_filename if code else ""
+    point = _points_by_file({file}).get(file)
+    if code is None or point is None:
+        raise error
+    raise _mistake(point, code.co_name, error, f"{file}:{code.co_firstlineno}")
 
 
-def each_given(
-    origin: Origin, hook: str, call: Callable[..., Any], expected: type
-) -> Callable[..., Iterator[Any]]:
-    """A hook that gives several things, asked for one after the other as they are needed.
+def check_hooks(group: str, name: str, value: object, interface: type) -> None:
+    """Refuses a plug-in that lacks a hook, or has one with other parameters than etdeploy passes.
 
-    A later one may be possible only where nobody stopped at an earlier one.
+    Raises:
+        UsageError: It was written for another version of etdeploy.
     """
-
-    def asked(*arguments: Any, **named: Any) -> Iterator[Any]:
-        with blamed(origin, hook):
-            for value in call(*arguments, **named):
-                yield given(value, expected)
-
-    return asked
+    for hook in filter(isfunction, vars(interface).values()):
+        if not hook.__name__.startswith("_") and (why := _misfit(value, hook)):
+            raise _broken(_points(group, name)[0], why)
 
 
-def one_given(
-    origin: Origin,
-    hook: str,
-    call: Callable[..., Any],
-    expected: type | tuple[type, ...],
-    *allowed: type[Exception],
-) -> Callable[..., Any]:
-    """A hook that gives one thing.
+def _misfit(value: object, hook: Callable[..., Any]) -> str | None:
+    """Why a plug-in's hook cannot be called as this one; None if it can."""
+    own = getattr(value, hook.__name__, None)
+    if not callable(own):
+        return f"has no hook {hook.__name__}"
+    if not isinstance(own, FunctionType | MethodType):
+        return None  # may not say which parameters it has
+    _, *passed = signature(hook).parameters.values()
+    by_name = [each.name for each in passed if each.kind is each.KEYWORD_ONLY]
+    try:
+        # Of a method without `self`, this is a ValueError.
+        signature(own).bind(*passed[: len(passed) - len(by_name)], **dict.fromkeys(by_name))
+    except (TypeError, ValueError) as error:
+        return f"has a hook {hook.__name__} with other parameters: {error}"
+    return None
 
-    Args:
-        origin: Of the hook.
-        hook: Its name.
-        call: What is called.
-        expected: What its result has to be.
-        allowed: Further exceptions that it may raise.
-    """
 
-    def asked(*arguments: Any, **named: Any) -> Any:
-        with blamed(origin, hook, *allowed):
-            return given(call(*arguments, **named), expected)
+def _points_by_file(files: Collection[str]) -> dict[str, EntryPoint]:
+    """A plug-in of the package that each file belongs to, the one whose module it is if any."""
+    from importlib.metadata import distributions
 
-    return asked
+    found = {}
+    for dist in distributions():
+        points = [each for each in dist.entry_points if each.group.startswith(GROUPS)]
+        if not points:
+            continue
+        roots = [root for point in points if (root := _root(point.module))]
+        listed = {str(each.locate()) for each in dist.files or ()}
+        for file in files:
+            if file in listed or any(Path(file).is_relative_to(root) for root in roots):
+                own = (point for point in points if module_path(point.module) == Path(file))
+                found[file] = next(own, points[0])
+    return found
+
+
+def _mistake(point: EntryPoint, hook: str, error: Exception, place: str) -> PluginError:
+    release, said = _release(point), f": {error}" if str(error) else ""
+    address = contact(point.dist.metadata) if point.dist else None
+    tell = f"Tell the authors of {release}"
+    return PluginError(
+        f"the plug-in {point.name!r} of the package {release} failed in its hook "
+        f"{hook}: {type(error).__name__}{said}",
+        place=place,
+        remedy=f"{tell}: {address}" if address else f"{tell}.",
+    )

@@ -9,7 +9,7 @@ from shlex import quote
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
-from etdeploy.core.plugins import load_plugin, plugin_names, plugin_origin
+from etdeploy.core.plugins import attributed, call_hook, check_hooks, load_plugin, plugin_names
 from etdeploy.devices.base import Device, DeviceListing
 from etdeploy.devices.kinds import DeviceKind, DeviceSpec, Recovery, described, failed, split_spec
 
@@ -32,7 +32,10 @@ def open_device(text: str, workspace: Workspace | None = None) -> Device:
         DeviceError: It is not connected, cannot be used, or one of several has to be named.
     """
     kind, spec = parse_spec(text)
-    return kind.open(spec, workspace or Workspace.default())
+    device = kind.open(spec, workspace or Workspace.default())
+    if kind.name not in BUILT_IN:
+        check_hooks(GROUP, kind.name, device, Device)
+    return device
 
 
 def parse_spec(text: str) -> tuple[DeviceKind, DeviceSpec]:
@@ -42,7 +45,7 @@ def parse_spec(text: str) -> tuple[DeviceKind, DeviceSpec]:
         UsageError: There is no such kind, it cannot be loaded, or it takes no such name.
     """
     spec = split_spec(text)
-    kind = BUILT_IN.get(spec.kind) or _plugged(spec.kind)
+    kind = BUILT_IN.get(spec.kind) or load_plugin(GROUP, spec.kind, DeviceKind)
     if kind is None:
         raise UsageError(f"there is no device {text!r}", remedy=_suggestion(spec))
     if spec.serial and kind.address == "none":
@@ -121,20 +124,12 @@ def _plugins() -> list[str]:
     return [name for name in plugin_names(GROUP) if name not in BUILT_IN]
 
 
-def _plugged(name: str) -> DeviceKind | None:
-    kind = load_plugin(GROUP, name, DeviceKind)
-    if kind is None:
-        return None
-    from etdeploy.devices.guarded import guarded
-
-    return guarded(kind, plugin_origin(GROUP, name))
-
-
 def _listed(name: str, workspace: Workspace) -> list[DeviceListing]:
     """The devices of a plug-in; one that does not work is listed, and hides no others."""
     try:
-        kind = _plugged(name)
-        return kind.list(workspace) if kind else []
+        with attributed():
+            kind = load_plugin(GROUP, name, DeviceKind)
+            return call_hook(kind.list, list, workspace) if kind else []
     except EtdeployError as error:
         return [failed(name, name, "error", error)]
 

@@ -15,6 +15,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
+from etdeploy.core.plugins import call_hook
 from etdeploy.core.values import Kind, Progress, Value, silent
 from etdeploy.devices.base import Bundle, Device, DeviceFacts, lock_name
 from etdeploy.export.run import ExportedProgram
@@ -284,7 +285,7 @@ def reached(device: str | None, workspace: Workspace) -> Iterator[Reached | None
     opened = open_device(device, workspace)
     try:
         # Several jobs may use it in threads: nothing is left to be asked then.
-        yield Reached(opened, opened.facts(), lock_name(opened))
+        yield Reached(opened, call_hook(opened.facts, DeviceFacts), lock_name(opened))
     finally:
         opened.close()
 

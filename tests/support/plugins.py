@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,3 +57,15 @@ def forgetting_backends() -> Iterator[None]:
         registry._plugged.clear()
         registry._plugged.update(known)
         registry.plugged_names.cache_clear()
+
+
+def raised_by_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ZeroDivisionError:
+    """An exception of the second line of the plug-in `lab`, from its function `broken`."""
+    install_plugin(
+        folder, monkeypatch, "etdeploy.tests", "lab = lab_zero:broken",
+        lab_zero="def broken():\n    1 / 0\n",
+    )  # fmt: skip
+    module = importlib.import_module("lab_zero")
+    with pytest.raises(ZeroDivisionError) as caught:
+        module.broken()
+    return caught.value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError
+from etdeploy.core.plugins import attributed, call_hook
 from etdeploy.device_pool.reservations import this_host
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
 from etdeploy.devices.registry import open_device, plugged_in
@@ -166,9 +167,13 @@ class Shelf:
 
     def _ask(self, name: str) -> _Answer:
         try:
-            with cancel.bound(self._stop), closing(open_device(name, self._workspace)) as device:
+            with (
+                cancel.bound(self._stop),
+                attributed(),
+                closing(open_device(name, self._workspace)) as device,
+            ):
                 cancel.checkpoint()
-                facts = device.facts()
+                facts = call_hook(device.facts, DeviceFacts)
                 now = identity_of(device, self.host)
                 first = self._first.setdefault(name, now) if is_of_one_start(now) else now
                 locked = now if now != first else ""

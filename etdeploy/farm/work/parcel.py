@@ -34,6 +34,7 @@ from etdeploy.core.files.basic import (
     write_atomic,
 )
 from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, sha256_read, stamp
+from etdeploy.core.plugins import plugin_error
 from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.farm.model import AttemptFailure, Parcel
@@ -323,6 +324,7 @@ TIME_LIMIT = "time limit"
 
 def failure_of(error: BaseException, cache: Path) -> AttemptFailure:
     """An error as a value."""
+    error = plugin_error(error) or error
     if isinstance(error, EtdeployError):
         message = f"{error.message}\nlog: {error.log}" if error.log else error.message
         return AttemptFailure(

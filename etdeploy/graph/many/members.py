@@ -12,6 +12,7 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
+from etdeploy.core.plugins import attributed
 from etdeploy.core.values import Progress
 from etdeploy.graph.job import AppWish, Job, Reached, make_job, reached
 from etdeploy.graph.on_device import prepared, pushed_line
@@ -161,10 +162,11 @@ def open_members(wanted: JobSelection) -> Iterator[Members]:
                     found.append(Member(pair, loaded, error=there))
                     continue
                 try:
-                    job = make_job(
-                        loaded, workspace, wanted.output, there, chosen, wanted.measure_again,
-                        wanted.app,
-                    )  # fmt: skip
+                    with attributed():
+                        job = make_job(
+                            loaded, workspace, wanted.output, there, chosen, wanted.measure_again,
+                            wanted.app,
+                        )  # fmt: skip
                 except EtdeployError as error:
                     found.append(Member(pair, loaded, error=error))
                 else:
@@ -179,7 +181,8 @@ def _open_devices(
 
     def opened(name: str | None) -> Reached | EtdeployError | None:
         try:
-            return stack.enter_context(reached(name, workspace))
+            with attributed():
+                return stack.enter_context(reached(name, workspace))
         except EtdeployError as error:
             return error
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.files.basic import full_disk, no_room_in
+from etdeploy.core.plugins import attributed
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.job import StepName
@@ -57,8 +58,9 @@ def look_up(members: Sequence[Member]) -> tuple[list[Ready], list[JobEnd]]:
             failed.append(JobEnd(member, member.error))
             continue
         try:
-            resolved = resolve(member.job, lookups)
-            model_notes(resolved)
+            with attributed():
+                resolved = resolve(member.job, lookups)
+                model_notes(resolved)
             ready.append(Ready(member, resolved))
         except EtdeployError as error:
             failed.append(JobEnd(member, error))
@@ -70,11 +72,12 @@ def refused_of(ready: Sequence[Ready], goal: StepName = StepName.BENCH) -> list[
     refused = []
     for each in ready:
         try:
-            refuse_early(
-                each.resolved,
-                with_runner=goal != StepName.EXPORT,
-                measures=goal == StepName.BENCH,
-            )
+            with attributed():
+                refuse_early(
+                    each.resolved,
+                    with_runner=goal != StepName.EXPORT,
+                    measures=goal == StepName.BENCH,
+                )
         except EtdeployError as error:
             refused.append(JobEnd(each.member, error))
     return refused

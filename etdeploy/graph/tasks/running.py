@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.core.plugins import plugin_error
 from etdeploy.core.values import Progress
 from etdeploy.graph.tasks.steps import (
     Load,
@@ -169,6 +170,7 @@ class Run:
         return line
 
     def _failed(self, task: Task, error: BaseException) -> None:
+        error = plugin_error(error) or error
         told = isinstance(error, EtdeployError) and error.log is None
         if told and task.log.is_file() and task.log.stat().st_size:
             error.log = task.log  # type: ignore[attr-defined]

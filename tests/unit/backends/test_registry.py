@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.guarded import plugged_findings
 from etdeploy.backends.registry import (
     BUILT_IN,
     GROUP,
@@ -20,6 +19,7 @@ from etdeploy.backends.registry import (
     exporting_names,
     find_backend,
     known_backends,
+    plugged_findings,
     release_of,
 )
 from etdeploy.backends.values import Workstation
@@ -119,6 +119,32 @@ def test_the_documented_package_is_a_backend_with_recipes(package: Path) -> None
     assert "convolutions" in properties["options"]["properties"]
     found = [(f.name, f.found) for f in plugged_findings(_station(package))]
     assert found == [("backend gemm", "etdeploy-gemm 1.0")]
+
+
+def test_the_doctor_survives_the_findings_of_a_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "from etdeploy.backends.base import Backend\n"
+        "class Lab(Backend):\n"
+        "    def findings(self, station):\n"
+        "        return station.nothing\n"
+        "LAB = Lab(name='lab')\n"
+    )
+    install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_f:LAB", lab_f=code)
+    found = list(plugged_findings(_station(tmp_path)))
+    assert [finding.name for finding in found] == ["backend lab", "backend lab: its findings"]
+    assert str(found[1].remedy).startswith(f"{tmp_path / 'lab_f.py'}:4: the plug-in 'lab'")
+
+
+def test_a_backend_with_other_hooks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = _LAB.replace("Backend(", "type('B', (Backend,), {{'build_key': lambda: 'x'}})(")
+    code = code.format("name='lab', lowering='lab_b'")
+    install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_b:LAB", lab_b=code)
+    with pytest.raises(UsageError, match=r"etdeploy-lab 1\.2 .*build_key"):
+        find_backend("lab")
 
 
 def test_a_wrong_name_is_told_with_the_names_of_plugins(package: Path) -> None:

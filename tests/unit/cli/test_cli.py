@@ -15,9 +15,10 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.plan_text import text
-from etdeploy.core.errors import Blocker, DeviceError, Interrupted, PluginError
+from etdeploy.core.errors import Blocker, DeviceError, Interrupted
 from etdeploy.core.values import Explained
 from etdeploy.graph.explain import ExplainedTask, Explanation, PlanChange, mermaid
+from tests.support.plugins import raised_by_plugin
 
 Capture = pytest.CaptureFixture[str]
 
@@ -115,16 +116,15 @@ def test_a_bug_keeps_its_traceback_in_a_file(
 def test_a_bug_of_a_plugin_keeps_its_traceback_for_its_authors(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path))
-    error = PluginError("the plug-in lab failed", place="lab.py:3", remedy="Tell Ann.")
-    error.__cause__ = ZeroDivisionError("division by zero")
-    failing(monkeypatch, error)
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    failing(monkeypatch, raised_by_plugin(tmp_path / "site", monkeypatch))
     assert run("plan") == 9
-    [log] = (tmp_path / "logs").glob("bug-*.log")
+    [log] = (tmp_path / "cache" / "logs").glob("bug-*.log")
     assert "ZeroDivisionError: division by zero" in log.read_text()
     assert capsys.readouterr().err == (
-        "error (plug-in): lab.py:3: the plug-in lab failed\n"
-        "  what to do: Tell Ann.\n"
+        f"error (plug-in): {tmp_path}/site/lab_zero.py:2: the plug-in 'lab' of the package "
+        "etdeploy-lab 1.2 failed in its hook broken: ZeroDivisionError: division by zero\n"
+        "  what to do: Tell the authors of etdeploy-lab 1.2.\n"
         "              Give them the log: it contains the traceback.\n"
         f"  log: {log}\n"
     )

@@ -141,16 +141,43 @@ def test_how_it_is_named_is_checked(attic: Path) -> None:
         open_device("attic:/no/such")
 
 
+_KIND = "from etdeploy.devices.kinds import DeviceKind\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("import nix1", "pip uninstall etdeploy-lab"),
+        (
+            f"{_KIND}def scan(_):\n    return 1 / 0\n"
+            "KIND = DeviceKind('lab', ('lab',), scan, scan)",
+            "in its hook scan: ZeroDivisionError",
+        ),
+        (
+            f"{_KIND}KIND = DeviceKind('lab', ('lab',), print, lambda _: 7)",
+            "TypeError: returned 7, not list",
+        ),
+    ],
+)
 def test_a_plugin_that_does_not_work_hides_no_other_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, remedy: str
 ) -> None:
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")
     monkeypatch.setenv("PATH", "/nowhere")
-    install_plugin(tmp_path / "site", monkeypatch, GROUP, "lab = lab_x:KIND", lab_x="import nix1")
+    install_plugin(tmp_path / "site", monkeypatch, GROUP, "lab = lab_x:KIND", lab_x=code)
     listed = {d.name: d for d in list_devices(Workspace(tmp_path / "cache"))}
     assert (listed["host"].status, listed["lab"].status) == ("device", "error")
     assert "the plug-in 'lab' of the package etdeploy-lab 1.2" in str(listed["lab"].remedy)
-    assert "pip uninstall etdeploy-lab" in str(listed["lab"].remedy)
+    assert re.search(remedy, str(listed["lab"].remedy))
+
+
+def test_a_device_that_lacks_a_hook_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"{_KIND}KIND = DeviceKind('lab', ('lab',), lambda *_: 7, list)"
+    install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_x:KIND", lab_x=code)
+    with pytest.raises(UsageError, match="has no hook facts"):
+        open_device("lab")
 
 
 def test_a_device_that_starts_no_processes_is_refused_before_anything_is_made(

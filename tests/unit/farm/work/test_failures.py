@@ -9,6 +9,7 @@ import pytest
 
 from etdeploy.core.errors import DeviceError, EtdeployError, ExportError, Interrupted, RunError
 from etdeploy.farm.work.parcel import BUG, DISK_FULL, failure_of, host_failure, late
+from tests.support.plugins import raised_by_plugin
 
 
 @pytest.mark.parametrize("kind", [DeviceError, RunError, ExportError])
@@ -33,6 +34,13 @@ def test_anything_else_is_a_bug(tmp_path: Path) -> None:
         BUG, 9, "ZeroDivisionError: oops",
     )  # fmt: skip
     assert failure_of(KeyboardInterrupt(), tmp_path).kind == Interrupted.kind
+
+
+def test_the_mistake_of_a_plugin_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = failure_of(raised_by_plugin(tmp_path, monkeypatch), tmp_path)
+    assert (failure.kind, failure.exit_code) == ("plug-in", 9)
+    assert failure.place == f"{tmp_path / 'lab_zero.py'}:2"
+    assert "etdeploy-lab 1.2" in str(failure.remedy)
 
 
 def test_what_the_host_does() -> None:

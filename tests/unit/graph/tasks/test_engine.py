@@ -11,7 +11,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import BuildError, Interrupted
+from etdeploy.core.errors import BuildError, Interrupted, PluginError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.values import Explained, Value
 from etdeploy.graph.job import Job
@@ -38,6 +38,7 @@ from etdeploy.graph.tasks.steps import (
 from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_device import FakeDevice
+from tests.support.plugins import raised_by_plugin
 
 
 class Line:
@@ -133,6 +134,16 @@ def test_the_error_of_a_step_comes_out_as_it_was_raised_with_the_steps_log(line:
     assert caught.value.log == line.state / "logs" / "a.log"
     del line.failures["a"]
     assert "a" in line.run(), "a failed step runs again"
+
+
+def test_the_mistake_of_a_plugin_in_a_step_names_the_plugin(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line.failures["b"] = raised_by_plugin(tmp_path / "site", monkeypatch)
+    with pytest.raises(PluginError) as caught:
+        line.run()
+    assert caught.value.__cause__ is line.failures["b"]
+    assert "etdeploy-lab 1.2" in caught.value.message
 
 
 def test_a_bug_in_a_step_names_the_step_and_keeps_the_cause(line: Line) -> None:

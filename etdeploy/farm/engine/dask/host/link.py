@@ -23,6 +23,7 @@ from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted
 from etdeploy.core.files.basic import copy_file, naming, no_room_in
 from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.hashing import sha256_file
+from etdeploy.core.plugins import attributed
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.wire import pack, safe_relative
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order, Parcel
@@ -219,7 +220,8 @@ class HostWork:
             self._link.ask(wire.TOLD, number=step.number, text=text)
 
         try:
-            offer = self._parts.recover(step.offer, step.step, tell)
+            with attributed():
+                offer = self._parts.recover(step.offer, step.step, tell)
         except EtdeployError as error:
             changes = {"problem": error.message, "remedy": error.remedy or ""}
             offer = step.offer.model_copy(update=changes)
