@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from etdeploy.apps.android.tools.find import tool_findings
+from etdeploy.apps.android.tools import tool_findings
 from etdeploy.backends.registry import BUILT_IN, plugged_findings
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import prepare_cache
@@ -27,8 +27,7 @@ from etdeploy.export.needs import LLM_PACKAGES
 from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.provider.checkout import SOURCE_VARIABLE, find_checkout
 from etdeploy.provider.wheel import executorch_version
-from etdeploy.runner.tools.programs import probe_tools
-from etdeploy.runner.tools.toolchains import find_zig
+from etdeploy.runner.toolchains import find_zig, probe_tools
 from etdeploy.targets.ndk import Ndk, find_ndk
 from etdeploy.targets.platforms import Target, find_emulator, find_target, host_target
 

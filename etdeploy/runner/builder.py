@@ -51,8 +51,7 @@ from etdeploy.runner.kernel_sources import (
 )
 from etdeploy.runner.missing import closure, read_dependencies, system_library
 from etdeploy.runner.model import BuiltRunner
-from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs, find_tools
-from etdeploy.runner.tools.toolchains import Toolchain
+from etdeploy.runner.toolchains import BuildTools, Toolchain, find_cache, find_programs, find_tools
 from etdeploy.targets.platforms import Target, find_emulator, find_target, host_target
 
 RUNNER_INFO = "runner.json"

@@ -25,7 +25,7 @@ from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout
 from etdeploy.provider.wheel import WheelRuntime
 from etdeploy.runner.kernel_sources import kleidiai_remedy
-from etdeploy.runner.tools.programs import BuildTools
+from etdeploy.runner.toolchains import BuildTools
 
 EXECUTABLE = "etdeploy-runner"
 

@@ -14,7 +14,7 @@ from etdeploy.core.resources import code_digest, resource_folder
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.requirements import MUSL
 from etdeploy.provider.checkout import Checkout
-from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
+from etdeploy.runner.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets import ndk
 from etdeploy.targets.platforms import Target, emulator_identity
 

@@ -39,7 +39,7 @@ from etdeploy.runner.build_tree import CMAKE, tree_folder
 from etdeploy.runner.fingerprint import compiler_digest, toolchain_for
 from etdeploy.runner.kernel_sources import downloads_kleidiai, kleidiai_problem
 from etdeploy.runner.model import BuiltRunner
-from etdeploy.runner.tools.programs import find_programs, find_tools
+from etdeploy.runner.toolchains import find_programs, find_tools
 from etdeploy.targets.platforms import Target, find_target
 
 _GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTIZED")

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from etdeploy.apps.render import render_tree
+from etdeploy.apps.project import render_tree
 from etdeploy.core.files.basic import new_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.resources import resource_folder

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from etdeploy.apps.android.app import AndroidApp
-from etdeploy.apps.android.tools.libraries import Library
+from etdeploy.apps.android.tools import Library
 from etdeploy.backends.values import Workstation
 from etdeploy.core.files.basic import new_folder
 from etdeploy.core.files.locks import exclusive

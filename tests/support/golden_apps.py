@@ -20,8 +20,7 @@ from etdeploy.apps.model import (
     app_id,
 )
 from etdeploy.apps.platform import AppSubject, Platform, platform_for
-from etdeploy.apps.project import project_files
-from etdeploy.apps.render import template_paths
+from etdeploy.apps.project import project_files, template_paths
 from etdeploy.backends.values import ExtraFile, Extras
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import RUNTIME, THREADPOOL

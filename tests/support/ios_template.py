@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from etdeploy.apps.ios.platform import IosApp, further_files, template_variables
-from etdeploy.apps.render import render_tree
+from etdeploy.apps.project import render_tree
 from tests.support.swift import Swift
 
 Workload = Literal["inference", "generation"]

@@ -34,9 +34,8 @@ from etdeploy.apps.android.code import (
     link_resources,
     shrink,
 )
-from etdeploy.apps.android.tools.find import Tools
-from etdeploy.apps.android.tools.jdk import Jdk
-from etdeploy.apps.android.tools.sdk import Sdk
+from etdeploy.apps.android.sdk import Jdk, Sdk
+from etdeploy.apps.android.tools import Tools
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import folder_files, new_folder, write_atomic

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from etdeploy.apps.android.app import BESIDE, ApkParts
-from etdeploy.apps.android.tools.libraries import Library
+from etdeploy.apps.android.tools import Library
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError

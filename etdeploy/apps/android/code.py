@@ -8,9 +8,8 @@ from pathlib import Path
 
 from etdeploy.apps.android.app import AndroidApp
 from etdeploy.apps.android.archive import JAVA_OPTIONS, run_tool
-from etdeploy.apps.android.tools.jdk import Jdk
-from etdeploy.apps.android.tools.kotlin import Kotlin
-from etdeploy.apps.android.tools.sdk import Sdk
+from etdeploy.apps.android.sdk import Jdk, Sdk
+from etdeploy.apps.android.tools import Kotlin
 from etdeploy.core.files.basic import write_atomic
 
 LINKED = "linked.apk"

@@ -12,8 +12,8 @@ from pathlib import Path
 from etdeploy.apps.android.apk import described
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
 from etdeploy.apps.android.archive import require_sound
-from etdeploy.apps.android.tools.find import NAME, WRAPPER
-from etdeploy.apps.android.tools.jdk import Jdk
+from etdeploy.apps.android.sdk import Jdk
+from etdeploy.apps.android.tools import GRADLE, WRAPPER
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError
 from etdeploy.core.processes import process
@@ -87,7 +87,7 @@ def build_with_gradle(
     try:
         outcome = process.run(request)
     except OSError as error:
-        raise BuildError(f"{NAME} cannot be started: {gradle}: {error.strerror}") from error
+        raise BuildError(f"{GRADLE} cannot be started: {gradle}: {error.strerror}") from error
     if not outcome.ok:
         raise _failure(outcome.stdout, log)
     return _result(project / OUTPUT, log)

@@ -15,8 +15,7 @@ from pathlib import Path
 from etdeploy.apps.android.app import JARS, NATIVE
 from etdeploy.apps.android.archive import unpack_native_module
 from etdeploy.apps.android.code import compile_code
-from etdeploy.apps.android.tools.find import Tools
-from etdeploy.apps.android.tools.libraries import FBJNI
+from etdeploy.apps.android.tools import FBJNI, Tools
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, require
 from etdeploy.core.files.basic import write_atomic
@@ -33,8 +32,14 @@ from etdeploy.runner.builder import tree_definitions
 from etdeploy.runner.compile import compile_runner, configure
 from etdeploy.runner.fingerprint import compiler_digest
 from etdeploy.runner.missing import closure
-from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs
-from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
+from etdeploy.runner.toolchains import (
+    BuildTools,
+    Machine,
+    Toolchain,
+    find_cache,
+    find_programs,
+    find_toolchain,
+)
 from etdeploy.targets.platforms import ANDROID_ABIS, Target, find_target, host_target
 
 LIBRARY = "libexecutorch.so"

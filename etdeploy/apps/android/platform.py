@@ -15,20 +15,19 @@ from etdeploy.apps.android.app import ASSETS, JARS, NATIVE, AndroidApp, BuiltApk
 from etdeploy.apps.android.gradle import GRADLE_FILES, OUTPUT, apply_gradle_files, build_with_gradle
 from etdeploy.apps.android.native import API, LIBRARY, build_api, build_library, require_fbjni
 from etdeploy.apps.android.runtime import RELEASE_API, choose_runtime
-from etdeploy.apps.android.tools.find import (
+from etdeploy.apps.android.sdk import Jdk, find_jdk, find_sdk
+from etdeploy.apps.android.tools import (
     COMPILE_SDK,
+    GRADLE,
     Tools,
     find_gradle,
+    find_kotlin,
     find_tools,
     require_tools,
 )
-from etdeploy.apps.android.tools.find import NAME as GRADLE
-from etdeploy.apps.android.tools.jdk import Jdk, find_jdk
-from etdeploy.apps.android.tools.kotlin import find_kotlin
-from etdeploy.apps.android.tools.sdk import find_sdk
 from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, RuntimeSources
-from etdeploy.apps.render import render_tree
+from etdeploy.apps.project import render_tree
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Extras, Workstation

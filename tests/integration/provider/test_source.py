@@ -26,7 +26,7 @@ from etdeploy.provider.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE, rev
 from etdeploy.provider.clone import clone, fetch_submodules
 from etdeploy.provider.wheel import obtain_wheel
 from etdeploy.runner.missing import require_runnable
-from etdeploy.runner.tools.programs import find_programs
+from etdeploy.runner.toolchains import find_programs
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.cli import Cli, CliResult
 from tests.support.export import SMALL, export_workspace  # noqa: F401 - a fixture

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from jinja2 import UndefinedError
 
-from etdeploy.apps.render import android_text, kotlin_text, render_tree, swift_text, xml_text
+from etdeploy.apps.project import android_text, kotlin_text, render_tree, swift_text, xml_text
 from tests.support.android_app import render
 from tests.support.ios_template import Workload, make_app, render_project
 

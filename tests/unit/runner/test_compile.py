@@ -19,7 +19,7 @@ from etdeploy.runner.compile import (
     source_definitions,
     wheel_definitions,
 )
-from etdeploy.runner.tools.programs import BuildTools
+from etdeploy.runner.toolchains import BuildTools
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _PROGRAM = make_program(make_method(delegates=("XnnpackBackend",)))

@@ -13,7 +13,7 @@ import pytest
 from etdeploy.apps.android.apk import build_apk, debug_keystore
 from etdeploy.apps.android.app import ASSETS, MANIFEST, NATIVE, BuiltApk
 from etdeploy.apps.android.archive import apk_problems, placed_files
-from etdeploy.apps.android.tools.find import Tools, find_tools, require_tools
+from etdeploy.apps.android.tools import Tools, find_tools, require_tools
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError
 from tests.support.apk_sdk import (

@@ -9,7 +9,7 @@ import pytest
 from etdeploy.apps.android.app import AndroidApp, BuiltApk
 from etdeploy.apps.android.archive import ApkEntry, write_archive
 from etdeploy.apps.android.gradle import OUTPUT, build_with_gradle, gradle_command
-from etdeploy.apps.android.tools.find import find_gradle
+from etdeploy.apps.android.tools import find_gradle
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker, BuildError
 

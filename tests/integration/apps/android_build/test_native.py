@@ -17,15 +17,14 @@ import pytest
 from etdeploy.apps.android import native
 from etdeploy.apps.android.app import NATIVE
 from etdeploy.apps.android.native import app_plan, build_api, build_library, library_definitions
-from etdeploy.apps.android.tools.find import Tools, find_tools, require_tools
+from etdeploy.apps.android.tools import Tools, find_tools, require_tools
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.plan.derive import Available
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout, examine, read_options
 from etdeploy.runner.build_tree import BuildTree
-from etdeploy.runner.tools.programs import BuildTools
-from etdeploy.runner.tools.toolchains import Toolchain
+from etdeploy.runner.toolchains import BuildTools, Toolchain
 from etdeploy.targets.platforms import host_target
 from tests.support.apk_sdk import API, SdkUnavailable, kept_sdk, station
 from tests.support.runtime_values import make_recipe

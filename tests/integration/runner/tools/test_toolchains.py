@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import require
-from etdeploy.runner.tools.programs import find_tools
-from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
+from etdeploy.runner.toolchains import Machine, Toolchain, find_toolchain, find_tools
 from etdeploy.targets.platforms import find_target, host_target
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import BuildError, require
-from etdeploy.runner.tools.programs import find_compiler, find_tools, probe_tools
+from etdeploy.runner.toolchains import find_compiler, find_tools, probe_tools
 from etdeploy.targets.platforms import find_target
 
 _X86 = find_target("linux-x86_64")

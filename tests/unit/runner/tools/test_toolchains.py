@@ -13,7 +13,7 @@ import pytest
 from etdeploy.core.errors import Blocker
 from etdeploy.core.resources import resource_folder
 from etdeploy.plan.requirements import host_blocker, plan_definitions, plan_toolchain
-from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
+from etdeploy.runner.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets.platforms import TARGETS, find_target, host_target
 
 LINUX, ARM_LINUX, MAC = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.apps.android.archive import SDK_TOOL_FAILURES, complaints, unpack_libraries
-from etdeploy.apps.android.tools.libraries import Library
+from etdeploy.apps.android.tools import Library
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import folder_files
 from tests.support.apk_sdk import write_aar

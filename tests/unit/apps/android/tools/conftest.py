@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.apps.android.tools import jdk
+from etdeploy.apps.android import sdk
 
 
 @pytest.fixture(autouse=True)
 def no_studio_for_all_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jdk, "_STUDIO", tuple(p for p in jdk._STUDIO if p.startswith("~/")))
+    monkeypatch.setattr(sdk, "_STUDIO", tuple(p for p in sdk._STUDIO if p.startswith("~/")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.apps.android.tools.jdk import Jdk, find_jdk
+from etdeploy.apps.android.sdk import Jdk, find_jdk
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.tools.kotlin import Kotlin, find_kotlin
+from etdeploy.apps.android.tools import Kotlin, find_kotlin
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 

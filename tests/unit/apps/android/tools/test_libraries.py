@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.tools.find import Tools, find_tools, require_tools, tool_findings
-from etdeploy.apps.android.tools.libraries import Library, find_libraries
+from etdeploy.apps.android.tools import (
+    Library,
+    Tools,
+    find_libraries,
+    find_tools,
+    require_tools,
+    tool_findings,
+)
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError
 

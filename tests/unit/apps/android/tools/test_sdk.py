@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.tools.sdk import Sdk, find_sdk
+from etdeploy.apps.android.sdk import Sdk, find_sdk
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 

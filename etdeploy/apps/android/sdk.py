@@ -1,22 +1,134 @@
-"""Finds an Android SDK, its tools and a platform. Files are read, nothing is started."""
+"""Finds a Java development kit and an Android SDK. Files are read, nothing is started."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.values import Workstation
+from etdeploy.core.commands import system_command
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
 
-NAME = "Android SDK"
-VARIABLES = ("ANDROID_HOME", "ANDROID_SDK_ROOT")
+_JDK = "Java development kit"
+JAVA_HOME = "JAVA_HOME"
+# What today's R8, the Android Gradle plugin and apksigner run on.
+_OLDEST_JAVA = 17
+_PROGRAMS = ("java", "javac", "keytool")
+# Android Studio, where its archive is unpacked as its instructions say; its own JDK is in `jbr`.
+_STUDIO = (
+    "/opt/android-studio",
+    "/usr/local/android-studio",
+    "/snap/android-studio/current",
+    "~/android-studio",
+    "~/.local/share/JetBrains/Toolbox/apps/android-studio",
+    "/Applications/Android Studio.app/Contents",
+    "~/Applications/Android Studio.app/Contents",
+)
+
+
+@dataclass(frozen=True)
+class Jdk:
+    """A Java development kit.
+
+    Attributes:
+        path: Its folder, as JAVA_HOME names it.
+        version: For example 17.0.15.
+    """
+
+    path: Path
+    version: str
+
+    def program(self, name: str) -> Path:
+        return self.path / "bin" / name
+
+
+def find_jdk(station: Workstation) -> Jdk | Blocker:
+    """The one that JAVA_HOME names, that of the PATH, or Android Studio's.
+
+    The variable is the user's choice: if what it names does not do, that is reported and no other
+    is used instead.
+    """
+    named = station.environ.get(JAVA_HOME)
+    if named:
+        found = _inspect(Path(named).expanduser(), f"{JAVA_HOME} names")
+        return found if found else _no_jdk(f"{JAVA_HOME} names {named}, which does not exist")
+    problems = []
+    for path in _places(station):
+        found = _inspect(path, "there is")
+        if isinstance(found, Jdk):
+            return found
+        if found:
+            problems.append(found)
+    if problems:
+        return problems[0]
+    return _no_jdk(
+        f"no Java development kit was found: {JAVA_HOME} is not set, no javac is on the PATH, and "
+        "there is no Android Studio in its usual places"
+    )
+
+
+def studio_folders(station: Workstation) -> Iterator[Path]:
+    """Where Android Studio may be."""
+    for place in _STUDIO:
+        yield station.home / place[2:] if place.startswith("~/") else Path(place)
+
+
+def _places(station: Workstation) -> Iterator[Path]:
+    compiler = shutil.which("javac", path=station.environ.get("PATH", ""))
+    if compiler:
+        yield Path(compiler).resolve().parent.parent
+    for studio in studio_folders(station):
+        yield from (studio / "jbr", studio / "jbr/Contents/Home")
+
+
+def _inspect(path: Path, words: str) -> Jdk | Blocker | None:
+    """The JDK in a folder; None where there is nothing of one."""
+    if not path.is_dir():
+        return None
+    release = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)([^"]*)"', read_text(path / "release"), re.M)
+    absent = [name for name in _PROGRAMS if not (path / "bin" / name).is_file()]
+    if release is None and len(absent) == len(_PROGRAMS):
+        # A stub that only asks the user to install one, as on macOS.
+        return _no_jdk(f"{words} {path}, which is no JDK") if JAVA_HOME in words else None
+    if absent:
+        why = f"{words} {path}, which has no bin/{absent[0]}: it is only a Java runtime"
+        return _no_jdk(why)
+    if release is None:
+        return _no_jdk(f"{words} {path}, whose version cannot be read from its file `release`")
+    version = release[1] + release[2]
+    if int(release[1]) < _OLDEST_JAVA:
+        return _no_jdk(
+            f"{words} Java {version} in {path}, and the tools need {_OLDEST_JAVA} or newer"
+        )
+    return Jdk(path, version)
+
+
+def _no_jdk(why: str) -> Blocker:
+    return Blocker(_JDK, why, how_to_get_jdk())
+
+
+def how_to_get_jdk() -> str:
+    """How to get one."""
+    package = system_command("openjdk@17" if _is_brew() else "openjdk-17-jdk-headless")
+    return (
+        f"{package}\nor unpack any JDK from {_OLDEST_JAVA} on, and\nexport {JAVA_HOME}=/path/to/jdk"
+    )
+
+
+def _is_brew() -> bool:
+    return system_command("x").startswith("brew")
+
+
+_SDK = "Android SDK"
+SDK_VARIABLES = ("ANDROID_HOME", "ANDROID_SDK_ROOT")
 # Where Android Studio puts it, on Linux and on a Mac. Debian's /usr/lib/android-sdk comes with adb,
 # and has neither aapt2 nor R8.
 _FOLDERS = ("~/Android/Sdk", "~/Library/Android/sdk")
-_TOOLS = ("aapt2", "lib/d8.jar", "lib/apksigner.jar")
+_BUILD_TOOLS = ("aapt2", "lib/d8.jar", "lib/apksigner.jar")
 # The first whose R8 reads what Kotlin 2 compiles, and whose aapt2 reads today's platforms.
 _OLDEST_TOOLS = 34
 _RECOMMENDED = "36.0.0"
@@ -67,16 +179,16 @@ def find_sdk_folder(station: Workstation, project: Path | None = None) -> Path |
     for words, path in _named(station, project):
         if path.is_dir():
             return path
-        return Blocker(NAME, f"{words} {path}, which is not a folder", how_to_get())
+        return Blocker(_SDK, f"{words} {path}, which is not a folder", how_to_get_sdk())
     for place in _FOLDERS:
         path = station.home / place.removeprefix("~/")
         if path.is_dir():
             return path
     why = (
-        f"no Android SDK was found: {' and '.join(VARIABLES)} are not set, and there is none in "
-        f"{', '.join(_FOLDERS)}"
+        f"no Android SDK was found: {' and '.join(SDK_VARIABLES)} are not set, and there is "
+        f"none in {', '.join(_FOLDERS)}"
     )
-    return Blocker(NAME, why, how_to_get())
+    return Blocker(_SDK, why, how_to_get_sdk())
 
 
 def find_sdk(station: Workstation, compile_sdk: int, project: Path | None = None) -> Sdk | Blocker:
@@ -101,7 +213,7 @@ def find_sdk(station: Workstation, compile_sdk: int, project: Path | None = None
     return Sdk(folder, tools, levels[wanted])
 
 
-def how_to_get() -> str:
+def how_to_get_sdk() -> str:
     """How to get an SDK."""
     return (
         "Install Android Studio, or unpack Google's command line tools for Android\n"
@@ -118,7 +230,7 @@ def _named(station: Workstation, project: Path | None) -> Iterator[tuple[str, Pa
         if named:
             # Android Studio escapes colons and backslashes there.
             yield f"{properties} names", Path(re.sub(r"\\(.)", r"\1", named[1]))
-    for variable in VARIABLES:
+    for variable in SDK_VARIABLES:
         value = station.environ.get(variable)
         if value:
             yield f"{variable} names", Path(value).expanduser()
@@ -131,12 +243,12 @@ def _build_tools(folder: Path) -> Path | Blocker:
         for path in (folder / "build-tools").glob("*")
         if (found := _TOOLS_VERSION.fullmatch(path.name))
     )
-    whole = [(v, path) for v, path in versions if all((path / t).is_file() for t in _TOOLS)]
+    whole = [(v, path) for v, path in versions if all((path / t).is_file() for t in _BUILD_TOOLS)]
     remedy = _sdkmanager(folder, f"build-tools;{_RECOMMENDED}")
     if not whole:
         why = f"the SDK in {folder} has no build tools"
         if versions:
-            absent = next(t for t in _TOOLS if not (versions[-1][1] / t).is_file())
+            absent = next(t for t in _BUILD_TOOLS if not (versions[-1][1] / t).is_file())
             why = f"{versions[-1][1]} is incomplete: there is no {absent}"
         return Blocker("Android build tools", why, remedy)
     version, newest = whole[-1]
