@@ -19,11 +19,11 @@ def task_deploy():
 
 def task_reference():
     """Write docs/recipes.md, docs/records.md and docs/farm-yaml.md from the models."""
-    from etdeploy.farm.spec import schema
+    from etdeploy.farm.spec import written
     from etdeploy.graph.dodo import write_reference
 
     return {
-        "actions": [write_reference, schema.write_reference],
+        "actions": [write_reference, written.write_reference],
         "file_dep": [
             "etdeploy/recipe/model.py",
             *sorted(map(str, Path("etdeploy/backends").rglob("*.py"))),
@@ -32,7 +32,6 @@ def task_reference():
             "etdeploy/bench/results_folder.py",
             "etdeploy/bench/reference.py",
             "etdeploy/devices/base.py",
-            "etdeploy/farm/spec/schema.py",
             "etdeploy/farm/spec/written.py",
             "etdeploy/program/model.py",
         ],

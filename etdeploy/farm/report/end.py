@@ -16,8 +16,8 @@ from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, board_of, judged, seen
 from etdeploy.farm.spec.model import LoadedFarm
-from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.farm.verdicts.night import note
+from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.place import HistoryLocation
 from etdeploy.report.formatting import finite
 

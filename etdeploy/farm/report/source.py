@@ -14,8 +14,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.device_pool import quarantine, reservations
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.rules import states_of, under_way
-from etdeploy.farm.report.gather import report_of, trends_of
-from etdeploy.farm.report.model import NightInfo, NightReport
+from etdeploy.farm.report.model import NightInfo, NightReport, report_of, trends_of
 from etdeploy.farm.report.pages import Dashboard
 from etdeploy.farm.report.status import Around, Status, devices_of, status_of
 from etdeploy.farm.spec.model import Farm

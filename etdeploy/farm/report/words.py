@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from etdeploy.core.console import count
 from etdeploy.core.layout import table
 from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport
-from etdeploy.farm.verdicts.model import NightFinding, PairVerdict, Since, VerdictKind
+from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, Since, VerdictKind
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.series import HEADLINES, LATENCY, shown, title
 from etdeploy.report.formatting import NOTHING, moment, percent

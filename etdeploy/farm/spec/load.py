@@ -2,66 +2,40 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from re import fullmatch
 from typing import Any
 
 from pydantic import ValidationError
 
 from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core.commands import quoted
-from etdeploy.core.errors import (
-    EtdeployError,
-    FarmError,
-    Problem,
-    RecipeError,
-    StoreError,
-    UsageError,
-)
+from etdeploy.core.errors import FarmError, Problem, RecipeError, UsageError
 from etdeploy.core.files.basic import not_regular
-from etdeploy.core.layout import parse_size
-from etdeploy.devices.registry import device_names, parse_spec
-from etdeploy.farm.model import Gates
-from etdeploy.farm.spec.conditions import (
-    ConditionError,
-    group_of,
-    is_pattern,
-    matches,
-    minutes_of,
-    zone_problem,
-)
-from etdeploy.farm.spec.findings import Findings, dotted
+from etdeploy.farm.spec.conditions import matches
 from etdeploy.farm.spec.matrix import Pair, names, pairs_of
-from etdeploy.farm.spec.model import (
-    Baseline,
-    DeviceGroup,
-    Farm,
-    LoadedFarm,
-    Reports,
-    Window,
+from etdeploy.farm.spec.model import Baseline, Farm, LoadedFarm
+from etdeploy.farm.spec.sections import (
+    Findings,
+    dotted,
+    read_command,
+    read_gates,
+    read_groups,
     read_hosts,
+    read_pools,
+    read_reports,
+    read_results,
+    read_store,
+    read_window,
 )
-from etdeploy.farm.spec.written import (
-    NAME,
-    FarmFile,
-    GateValues,
-    Group,
-    Matrix,
-    RecipeEntry,
-    ReportFiles,
-    WindowTimes,
-    results_problem,
-)
+from etdeploy.farm.spec.written import FarmFile, Matrix, RecipeEntry
 from etdeploy.recipe.document import FileKind, KeyPath, SourceLocation, read_document
 from etdeploy.recipe.find import find_recipe
 from etdeploy.recipe.load import LoadedRecipe, Override, load_recipe
 from etdeploy.recipe.problems import found_in
-from etdeploy.targets.platforms import TARGETS
 
 DEFAULT = "farm.yaml"
 _KIND = FileKind(
@@ -182,12 +156,12 @@ def _values(
         **{key: getattr(written, key) for key in _PLAIN},
         "groups": groups,
         "pairs": pairs,
-        "window": _window(written.window, findings),
-        "gates": _gates(written.gates, findings),
+        "window": read_window(written.window, findings),
+        "gates": read_gates(written.gates, findings),
         "baseline": Baseline(written.baseline),
         "results": results,
         "reports": read_reports(written.reports, results, findings),
-        "on_end": _command(written.on_end, findings),
+        "on_end": read_command(written.on_end, findings),
         "store": read_store(written.store, findings),
         "hosts": read_hosts(written.hosts, findings),
         "pools": pools,
@@ -224,54 +198,12 @@ def _about_nothing(
     recipe: str | None, device: str | None, labels: Sequence[str], groups: Sequence[str]
 ) -> tuple[str, str]:
     """What an entry of the matrix names that there is not, and what is meant."""
-    from etdeploy.farm.spec.conditions import matches
-
     for what, name, known in (("recipe", recipe, labels), ("group of devices", device, groups)):
         if name and not any(matches(each, name) for each in known):
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
             return f"there is no {what} {name!r}", hint
     raise AssertionError("the entry is about a pair")
-
-
-def _window(written: WindowTimes | None, findings: Findings) -> Window | None:
-    if written is None:
-        return None
-    minutes = {}
-    for key, text in (("from", written.from_), ("until", written.until)):
-        found = minutes_of(text) if text is not None else None
-        if findings.is_bad(("window", key)):
-            continue
-        if text is None:
-            findings.add(("window",), f"window.{key} is missing", f'e.g. {key}: "22:00"')
-        elif found is None:
-            findings.add(("window", key), f"window.{key}: {text!r} is not a time", 'e.g. "22:00"')
-        else:
-            minutes[key] = found
-    if written.timezone and (problem := zone_problem(written.timezone)):
-        findings.add(("window", "timezone"), f"window.timezone: {problem[0]}", problem[1])
-    if len(minutes) < 2:
-        return None
-    if minutes["from"] == minutes["until"]:
-        hint = 'for any time leave window out; for whole days: from "00:00" until "24:00"'
-        findings.add(("window", "until"), "the window has no length", hint)
-    return Window(
-        from_minute=minutes["from"], until_minute=minutes["until"], timezone=written.timezone
-    )
-
-
-def _gates(written: GateValues, findings: Findings) -> Gates:
-    free = None
-    try:
-        free = parse_size(str(written.free)) if written.free is not None else None
-    except UsageError as error:
-        findings.add(("gates", "free"), f"gates.free: {error.message}", "e.g. 2 GB")
-    return Gates(
-        battery_percent=written.battery_percent,
-        temperature_celsius=written.temperature_celsius,
-        free_bytes=free,
-        wait_s=written.wait_s,
-    )
 
 
 @dataclass(frozen=True)
@@ -339,167 +271,3 @@ def _load(number: int, entry: RecipeEntry, findings: Findings) -> LoadedRecipe |
     except RecipeError as error:
         findings.of_another_file(error.problems, error.remedy)
         return None
-
-
-NAMED = "named"
-"""The pool of devices that groups name and no list finds."""
-
-
-def read_groups(written: Mapping[str, Group], findings: Findings) -> dict[str, DeviceGroup]:
-    """The groups that can be read."""
-    found = {}
-    for name, group in written.items():
-        keys = ("devices", name)
-        require_name(keys, findings)
-        try:
-            found[name] = group_of(group)
-        except ConditionError as error:
-            if not error.key and findings.is_bad(keys):
-                continue
-            where = (*keys, error.key) if error.key else keys
-            findings.add(where, f"{dotted(keys)}: {error}", error.hint)
-        _require_known((*keys, "kind"), group.kind, device_names(), findings)
-        _require_known((*keys, "target"), group.target, TARGETS, findings)
-        if group.name and not is_pattern(group.name) and group.name not in device_names():
-            _require_device((*keys, "name"), group.name, findings)
-    return found
-
-
-def read_pools(
-    written: Mapping[str, Sequence[str]],
-    groups: Mapping[str, Group],
-    alone: bool,
-    findings: Findings,
-) -> dict[str, tuple[str, ...]]:
-    """The pools of this machine's devices, also those that groups name and no list finds."""
-    for name, devices in written.items():
-        require_name(("pools", name), findings)
-        for number, device in enumerate(devices):
-            if device not in device_names():
-                _require_device(("pools", name, number), device, findings)
-    for name, group in groups.items():
-        if alone and group.pool and not findings.is_bad(("pools",)):
-            _require_known(("devices", name, "pool"), group.pool, written, findings)
-    pools = {name: tuple(devices) for name, devices in written.items()}
-    named = [g.name for g in groups.values() if alone and g.name and _is_unlisted(g.name)]
-    return {**pools, NAMED: (*pools.get(NAMED, ()), *named)} if named else pools
-
-
-def _is_unlisted(name: str) -> bool:
-    """Whether a device is found by its name alone: no list has boards, and those on a network."""
-    if is_pattern(name):
-        return False
-    try:
-        kind, spec = parse_spec(name)
-    except EtdeployError:
-        return False
-    return kind.address == "required" or spec.address is not None
-
-
-def require_name(keys: KeyPath, findings: Findings) -> None:
-    """Notes a name of the user's own that reports and the command line could not show."""
-    if not fullmatch(NAME, str(keys[-1])):
-        findings.add(
-            keys,
-            f"{keys[-1]!r} cannot be a name in {keys[0]}",
-            "use letters, digits, dot, dash and underscore",
-        )
-
-
-def _require_known(
-    keys: KeyPath, value: str | None, known: Collection[str], findings: Findings
-) -> None:
-    if value is None or any(matches(each, value) for each in known):
-        return
-    near = get_close_matches(value, known, n=1)
-    there = ", ".join(known) or "none"
-    findings.add(
-        keys,
-        f"{dotted(keys)}: there is no {keys[-1]} {value!r}",
-        f"did you mean {near[0]!r}?" if near else f"there are: {there}",
-    )
-
-
-def _require_device(keys: KeyPath, name: str, findings: Findings) -> None:
-    try:
-        parse_spec(name)
-    except EtdeployError as error:
-        findings.add(keys, f"{dotted(keys)}: {error.message}", error.remedy)
-
-
-_STORE = ("store",)
-_ON_END = ("on_end",)
-
-
-def read_results(written: FarmFile, findings: Findings) -> Path:
-    """The folder for records, absolute."""
-    folder = findings.path(("results",), written.results)
-    if folder is None:
-        return findings.folder
-    if problem := results_problem(folder, findings.folder):
-        findings.add(("results",), f"results: {folder} {problem}", "name a folder of its own")
-    return folder
-
-
-def read_reports(written: ReportFiles, results: Path, findings: Findings) -> Reports:
-    """The files of reports and the folder of the dashboard, absolute; each is another one."""
-    found: dict[str, Path] = {}
-    for key, text in written.model_dump(exclude_none=True).items():
-        keys = ("reports", key)
-        path = findings.path(keys, text)
-        if path is None:
-            continue
-        if same := next((other for other in found if found[other] == path), None):
-            findings.add(keys, f"reports.{key}: this is the file of reports.{same}, too")
-        wants_folder = key == "dashboard"
-        if path.exists() and path.is_dir() != wants_folder:
-            takes, is_now = ("folder", "file") if wants_folder else ("file", "folder")
-            example = "name another" if wants_folder else f"{text.rstrip('/')}/night.{_SUFFIX[key]}"
-            findings.add(keys, f"reports.{key} takes a {takes}, and {path} is a {is_now}", example)
-        elif not path.parent.is_dir() and path.parent != results:  # a night makes that one
-            findings.add(
-                keys, f"reports.{key}: the folder {path.parent} does not exist",
-                f"create it, or name a {'folder' if wants_folder else 'file'} in {results.name}/",
-            )  # fmt: skip
-        found[key] = path
-    return Reports(**found)
-
-
-_SUFFIX = {"html": "html", "markdown": "md", "junit": "xml"}
-
-
-def _command(words: Sequence[str], findings: Findings) -> tuple[str, ...]:
-    """The command, with an absolute path for a program that is named by a path.
-
-    A program that does not exist would otherwise be noticed at the end of the night.
-    """
-    if not words:
-        return ()
-    program, *arguments = words
-    path = findings.path(_ON_END, program) if "/" in program else None
-    if shutil.which(path or program) is None:
-        is_line = " " in program
-        hint = "the first word is the program" if is_line else "install it, or write its path"
-        findings.add((*_ON_END, 0), f"on_end: there is no program {program!r}", hint)
-    return str(path or program), *arguments
-
-
-def read_store(written: str | None, findings: Findings) -> str | None:
-    """The history as `--store` takes it, a path made absolute."""
-    from etdeploy.history.place import OFF, place_of
-
-    if written is None:
-        return None
-    if written.lower() == OFF:
-        findings.add(
-            _STORE, "store: a farm keeps its nights in the history", "leave it out, or name one"
-        )
-        return None
-    if "://" not in written:
-        path = findings.path(_STORE, written)
-        return str(path) if path else None
-    try:
-        place_of(written)
-    except StoreError as error:
-        findings.add(_STORE, f"store: {error.message}", "e.g. postgresql://USER@HOST/DATABASE")
-    return written

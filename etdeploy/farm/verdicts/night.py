@@ -12,11 +12,15 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
-from etdeploy.farm.verdicts.model import ORDER, NightFinding, PairVerdict, Since, VerdictKind
 from etdeploy.farm.verdicts.pair import (
+    ORDER,
     Look,
     Night,
+    NightFinding,
     PairHistory,
+    PairVerdict,
+    Since,
+    VerdictKind,
     by_night,
     disturbed_of,
     families,

@@ -22,7 +22,7 @@ from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
-    from etdeploy.farm.verdicts.bisect.run import Asked, Bisection, Candidate, Opened
+    from etdeploy.farm.verdicts.bisect import Asked, Bisection, Candidate, Opened
     from etdeploy.recipe.load import LoadedRecipe
 
 RUNS = 10
@@ -116,7 +116,7 @@ def command(
     checked out into temporary folders; the work tree stays as it is. One that was stopped goes on
     where it was.
     """
-    from etdeploy.farm.verdicts.bisect.run import bisection_text
+    from etdeploy.farm.verdicts.bisect import bisection_text
 
     _require_metric(metric)
     settings = (*overrides, f"benchmark.runs={runs}")
@@ -162,8 +162,8 @@ def _require_metric(metric: str | None) -> None:
 
 
 def _bisected(options: _Options) -> Bisection:
-    from etdeploy.farm.verdicts.bisect import run
-    from etdeploy.farm.verdicts.bisect.run import bisect, most_steps
+    from etdeploy.farm.verdicts import bisect as run
+    from etdeploy.farm.verdicts.bisect import bisect, most_steps
 
     asked, opened = _asked(options)
     file = run.state_file(options.output, asked, options.recipe, options.settings)
@@ -194,8 +194,8 @@ def _bisected(options: _Options) -> Bisection:
 
 def _asked(options: _Options) -> tuple[Asked, Opened]:
     """What is looked for, and how a candidate's recipe is had."""
-    from etdeploy.farm.verdicts.bisect import commits
-    from etdeploy.farm.verdicts.bisect.run import Asked
+    from etdeploy.farm.verdicts import candidates as commits
+    from etdeploy.farm.verdicts.bisect import Asked
     from etdeploy.recipe.load import load_recipe
 
     if options.programs is not None:

@@ -13,7 +13,7 @@ from etdeploy.core import console
 from etdeploy.core.commands import quoted
 
 if TYPE_CHECKING:
-    from etdeploy.farm.begin import Here
+    from etdeploy.farm.scaffold import Here
 
 _LOCALTIME = Path("/etc/localtime")
 
@@ -29,7 +29,7 @@ def command(folder: Path) -> None:
     top of the git repository; the systemd units say at their top how they are installed. A file
     that exists already is never written over.
     """
-    from etdeploy.farm.begin import farm_files, write_new
+    from etdeploy.farm.scaffold import farm_files, write_new
 
     here = _here(folder.resolve())
     written = write_new(farm_files(here))
@@ -43,7 +43,7 @@ def command(folder: Path) -> None:
 def _here(folder: Path) -> Here:
     from etdeploy.backends.schemes import DEFAULT_RECIPE
     from etdeploy.devices.registry import list_devices
-    from etdeploy.farm.begin import Here
+    from etdeploy.farm.scaffold import Here
 
     return Here(
         folder=folder,

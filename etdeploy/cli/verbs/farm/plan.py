@@ -14,9 +14,8 @@ from etdeploy.core.errors import DeviceError, EtdeployError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from etdeploy.farm.forecast import Earlier, Forecast
     from etdeploy.farm.model import Offer
-    from etdeploy.farm.plan.forecast import Earlier
-    from etdeploy.farm.plan.model import Outlook
     from etdeploy.farm.spec.model import LoadedFarm
 
 
@@ -37,27 +36,27 @@ def command(file: Path, as_json: bool) -> None:
     tls = loaded.farm.hosts.tls if loaded.farm.hosts else None
     if tls and (warning := check_certificate(tls)):
         console.warn(warning)
-    outlook = _outlook(loaded)
+    forecast = _forecast(loaded)
     if as_json:
-        console.result_json(outlook.model_dump(mode="json"))
+        console.result_json(forecast.model_dump(mode="json"))
     else:
-        from etdeploy.farm.plan.model import outlook_text
+        from etdeploy.farm.forecast import forecast_text
 
-        console.result(outlook_text(outlook, console.width()))
+        console.result(forecast_text(forecast, console.width()))
     # Other hosts may have what is missing here.
-    if not outlook.visits and loaded.farm.hosts is None:
+    if not forecast.visits and loaded.farm.hosts is None:
         raise DeviceError("nothing can be measured", place=str(file), remedy=_REMEDY)
 
 
 _REMEDY = "The plan says why. Plug in a device, or change the groups: etdeploy devices"
 
 
-def _outlook(loaded: LoadedFarm) -> Outlook:
+def _forecast(loaded: LoadedFarm) -> Forecast:
     from contextlib import closing
     from datetime import datetime, timezone
 
     from etdeploy.cache.workspace import Workspace
-    from etdeploy.farm.plan.forecast import outlook_of
+    from etdeploy.farm.forecast import forecast_night
     from etdeploy.farm.work.offers import Shelf
 
     workspace = Workspace.opened()
@@ -66,12 +65,12 @@ def _outlook(loaded: LoadedFarm) -> Outlook:
         with closing(Shelf(workspace, pools=loaded.farm.pools)) as shelf:
             offers = shelf.look() if here else ()
         earlier = _earlier(loaded, offers)
-        return outlook_of(loaded, offers, earlier, datetime.now(timezone.utc), workspace)
+        return forecast_night(loaded, offers, earlier, datetime.now(timezone.utc), workspace)
 
 
 def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
     """What runs took before; a history that cannot be read makes the times a guess."""
-    from etdeploy.farm.plan.forecast import earlier_seconds, visited_seconds
+    from etdeploy.farm.forecast import earlier_seconds, visited_seconds
     from etdeploy.history.place import place_of
     from etdeploy.history.store.store import open_store
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.farm.report.gather import report_of, trends_of
-from etdeploy.farm.report.model import NightInfo, NightReport
+from etdeploy.farm.report.model import NightInfo, NightReport, report_of, trends_of
 from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history.store.store import open_store
 from tests.support.judged_nights import (

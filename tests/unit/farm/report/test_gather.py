@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.words import night_text
-from etdeploy.farm.verdicts.model import VerdictKind
+from etdeploy.farm.verdicts.pair import VerdictKind
 from tests.support.judged_nights import OTHER, PHONE
 
 

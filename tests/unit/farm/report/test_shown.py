@@ -10,15 +10,16 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.report.files import (
+    JUNIT_MARK,
     MOST_CHARACTERS,
     RequestedReports,
+    junit,
     markdown,
     require_free,
     write,
 )
-from etdeploy.farm.report.junit import MARK, junit
 from etdeploy.farm.report.model import NightReport
-from etdeploy.farm.report.page import night_page, verdict_table
+from etdeploy.farm.report.pages import night_page, verdict_table
 from etdeploy.report.html.page import render
 
 PHONE_LABEL = "android:S1 (Test CPU)"
@@ -151,7 +152,7 @@ def test_the_verdict_is_among_the_first_columns(report: NightReport) -> None:
 def test_files_are_written_over_earlier_ones_only(report: NightReport, tmp_path: Path) -> None:
     wanted = RequestedReports(tmp_path / "n.html", tmp_path / "n.md", tmp_path / "n.xml")
     assert write(report, wanted) == write(report, wanted)
-    assert (tmp_path / "n.xml").read_text().startswith(MARK)
+    assert (tmp_path / "n.xml").read_text().startswith(JUNIT_MARK)
     (tmp_path / "mine.xml").write_text("<?xml version='1.0'?><testsuites name='mine'/>")
     with pytest.raises(UsageError, match="is not a farm's report in JUnit XML"):
         require_free(RequestedReports(junit=tmp_path / "mine.xml"))

@@ -17,7 +17,7 @@ from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
 from etdeploy.farm.report.end import conclude
-from etdeploy.farm.report.files import MARK
+from etdeploy.farm.report.files import MARKDOWN_MARK
 from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.report.source import Settings, board_of, find_night, nights_of, seen
 from etdeploy.farm.spec.model import LoadedFarm, Reports
@@ -114,7 +114,7 @@ def test_a_night_that_was_stopped_is_written_and_its_command_is_not_started(
 ) -> None:
     night = find_night(place, kept_night(place, tmp_path))
     markdown = tmp_path / "night.md"
-    markdown.write_text(f"{MARK}\nyesterday's\n")
+    markdown.write_text(f"{MARKDOWN_MARK}\nyesterday's\n")
     chosen = farm(reports=Reports(markdown=markdown), on_end=(str(tmp_path / "none"),))
     loaded = LoadedFarm(tmp_path / "farm.yaml", chosen, {}, {})
     told: list[str] = []

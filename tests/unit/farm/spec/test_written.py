@@ -9,8 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from etdeploy.farm.spec.model import Farm
-from etdeploy.farm.spec.schema import reference, schema
-from etdeploy.farm.spec.written import FarmFile
+from etdeploy.farm.spec.written import FarmFile, reference, schema
 from etdeploy.recipe.reference import key_texts, sections
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import BuildError, DeviceError, UsageError
-from etdeploy.farm.verdicts.bisect import run as procedure
-from etdeploy.farm.verdicts.bisect.run import (
+from etdeploy.farm.verdicts import bisect as procedure
+from etdeploy.farm.verdicts.bisect import (
     Asked,
     BisectStep,
     Candidate,

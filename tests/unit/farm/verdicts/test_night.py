@@ -13,9 +13,8 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.core import git
 from etdeploy.farm.report.words import first_number, value_text
 from etdeploy.farm.spec.model import Baseline
-from etdeploy.farm.verdicts.model import PairVerdict, VerdictKind
 from etdeploy.farm.verdicts.night import judge_night, note
-from etdeploy.farm.verdicts.pair import by_night
+from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind, by_night
 from etdeploy.history.entry import Judgement
 from etdeploy.history.store.store import Filter, Store, open_store
 from etdeploy.report.formatting import NOTHING

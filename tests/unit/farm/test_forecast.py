@@ -8,17 +8,17 @@ from typing import Any
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.devices.base import Capabilities
-from etdeploy.farm.plan.forecast import outlook_of
-from etdeploy.farm.plan.model import (
+from etdeploy.farm.forecast import (
     DiscoveredDevice,
-    Lasts,
+    DurationEstimate,
+    Forecast,
     MatrixCell,
     MeasurementWindow,
-    Outlook,
-    Piece,
+    NightArtifact,
     Refused,
     duration,
-    outlook_text,
+    forecast_night,
+    forecast_text,
 )
 from etdeploy.farm.spec.matrix import Unsatisfied
 from etdeploy.farm.spec.model import Hosts, LoadedFarm, Window
@@ -36,7 +36,7 @@ def loaded(**changes: Any) -> LoadedFarm:
 def test_what_no_device_is_there_for(tmp_path: Path) -> None:
     window = Window(from_minute=22 * 60, until_minute=6 * 60, timezone="UTC")
     broken = phone("A1", problem="its state is offline", remedy="Plug it in.")
-    found = outlook_of(loaded(window=window), [broken], {}, NOW, Workspace(tmp_path))
+    found = forecast_night(loaded(window=window), [broken], {}, NOW, Workspace(tmp_path))
     assert (found.visits, found.cells, found.pieces, found.expected_s) == (0, (), (), None)
     assert [u.reason for u in found.unsatisfied] == [
         "android:A1 cannot be used: its state is offline"
@@ -45,14 +45,14 @@ def test_what_no_device_is_there_for(tmp_path: Path) -> None:
         opens="2026-11-23T22:00+00:00", closes="2026-11-24T06:00+00:00", seconds=8 * 3600
     )
     assert found.devices[0].groups == ("phones",)
-    shown = outlook_text(found, None)
+    shown = forecast_text(found, None)
     assert shown.startswith("f: 0 visits of 0 recipes on 0 devices\nwindow: from 2026-11-23T22:00")
     assert shown.endswith("android:A1: Plug it in.")
 
 
 def test_what_cannot_be_made_is_not_measured(tmp_path: Path) -> None:
     watch = phone("A1", capabilities=Capabilities(launches=("tile",)))
-    found = outlook_of(loaded(), [watch], {}, NOW, Workspace(tmp_path))
+    found = forecast_night(loaded(), [watch], {}, NOW, Workspace(tmp_path))
     [refused] = found.refused
     assert (refused.recipe, refused.devices) == ("mlp", ("android:A1",))
     assert refused.reason.endswith("cannot start a runner: it starts no processes, only tile")
@@ -61,25 +61,24 @@ def test_what_cannot_be_made_is_not_measured(tmp_path: Path) -> None:
 
 def test_devices_of_other_hosts_are_not_known_here(tmp_path: Path) -> None:
     several = loaded(hosts=Hosts(listen="tcp://127.0.0.1:8786"))
-    [note] = outlook_of(several, [], {}, NOW, Workspace(tmp_path)).notes
-    assert note.startswith("Devices of other hosts are known only while")
+    [note] = forecast_night(several, [], {}, NOW, Workspace(tmp_path)).notes
+    assert "other hosts" in note
 
 
 def test_the_plan_as_text() -> None:
-    guess = Lasts(seconds=120, basis="guess, nothing was measured yet", measured=False)
+    guess = DurationEstimate(seconds=120, basis="guess, nothing was measured yet", measured=False)
     names = tuple(f"android:A{number}" for number in range(6))
-    shown = outlook_text(
-        Outlook(
+    made: Any = {"recipes": ("mlp",), "classes": ("android-arm64",)}
+    shown = forecast_text(
+        Forecast(
             farm="night",
             devices=(
                 DiscoveredDevice(name="android:A0", host="h", target="t", model=None, soc=None,
                                  os=None, pools=(), groups=()),
             ),
             cells=(MatrixCell(recipe="mlp", group="phones", devices=names, visits=18, each=guess),),
-            pieces=(
-                Piece(step="export", recipes=("mlp",), classes=("android-arm64",), cached=True),
-                Piece(step="build", recipes=("mlp",), classes=("android-arm64",), cached=None),
-            ),
+            pieces=(NightArtifact(step="export", cached=True, **made),
+                    NightArtifact(step="build", cached=None, **made)),
             refused=(Refused(recipe="q", devices=("host",), reason="no SDK", remedy="Get it."),),
             unsatisfied=(Unsatisfied(recipe="mlp", group="bench", reason="none"),
                          Unsatisfied(recipe="q", group="bench", reason="none")),

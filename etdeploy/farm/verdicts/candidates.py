@@ -22,7 +22,7 @@ from etdeploy.core.files.basic import not_regular
 from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
-from etdeploy.farm.verdicts.bisect.run import Candidate
+from etdeploy.farm.verdicts.bisect import Candidate
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_recipe
 from etdeploy.recipe.rules import MODEL_SOURCES
 

@@ -12,7 +12,7 @@ import yaml
 
 from etdeploy.core.errors import UsageError
 from etdeploy.devices.base import DeviceFacts, DeviceListing
-from etdeploy.farm.begin import Here, cron_of, farm_files, groups_of, unit_word, write_new
+from etdeploy.farm.scaffold import Here, cron_of, farm_files, groups_of, unit_word, write_new
 from etdeploy.farm.spec.load import load_farm
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from etdeploy.devices.base import DeviceFacts
+from etdeploy.farm.forecast import earlier_seconds, estimate_duration, makespan_s, visited_seconds
 from etdeploy.farm.model import Offer, Visit
-from etdeploy.farm.plan.forecast import earlier_seconds, lasts, makespan_s, visited_seconds
 from etdeploy.history.nights import KeptAttempt, KeptNight, KeptVisit
 from etdeploy.history.place import place_of
 from etdeploy.history.store.nights import add_night, add_visits
@@ -24,18 +24,18 @@ def visit(device: str | None, *among: str, recipe: str = "a", not_before_s: floa
 
 def test_a_pair_that_was_measured_has_the_median_of_its_runs() -> None:
     earlier = {("a", "x"): [10.0, 30.0, 20.0], ("a", "y"): [90.0]}
-    known = lasts("a", ["x"], earlier)
+    known = estimate_duration("a", ["x"], earlier)
     assert (known.seconds, known.measured, known.basis) == (20, True, "median of 3 runs")
 
 
 def test_others_are_a_guess_that_says_so() -> None:
     earlier = {("a", "x"): [10.0], ("b", "y"): [50.0]}
-    assert lasts("a", ["y"], earlier).basis == "guess, from other devices"
-    assert lasts("a", ["y"], earlier).seconds == 10
-    assert lasts("c", ["y"], earlier).basis == "guess, from other recipes"
-    assert lasts("c", ["y"], earlier).seconds == 30
-    assert lasts("a", ["x"], {}).basis == "guess, nothing was measured yet"
-    assert not lasts("a", ["x"], {}).measured
+    assert estimate_duration("a", ["y"], earlier).basis == "guess, from other devices"
+    assert estimate_duration("a", ["y"], earlier).seconds == 10
+    assert estimate_duration("c", ["y"], earlier).basis == "guess, from other recipes"
+    assert estimate_duration("c", ["y"], earlier).seconds == 30
+    assert estimate_duration("a", ["x"], {}).basis == "guess, nothing was measured yet"
+    assert not estimate_duration("a", ["x"], {}).measured
 
 
 def test_devices_work_at_once_and_each_for_itself() -> None:

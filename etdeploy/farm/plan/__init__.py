@@ -1,1 +1,0 @@
-"""What a night would do, before it does it."""

@@ -1,1 +1,0 @@
-"""Finds the commit, or the program, since which a number is worse on a device."""
