@@ -3,11 +3,13 @@
 
     python3 dev.py run [ARGUMENTS OF etdeploy run]
     python3 dev.py test [--all | ARGUMENTS OF pytest]
+    python3 dev.py docs [build | serve] [ARGUMENTS OF mkdocs]
 
 `test` checks style and types first, and then runs two files of tests at a time where there is room;
 `test --all` includes the tests marked nightly. With other arguments it only runs pytest. As root
 on Debian or Ubuntu it installs the system packages that tests with real compilers and devices need;
-elsewhere it lists them and skips those tests.
+elsewhere it lists them and skips those tests. `docs` writes the documentation as a site into site/;
+`docs serve` shows it at http://127.0.0.1:8000 and follows changes.
 """
 
 # Every Python 3 must be able to read the part up to `use_supported_python()`, so that an old one
@@ -95,11 +97,12 @@ class SetupError(Exception):
 def main(arguments: list[str]) -> int:
     """Runs one command line and returns its exit code."""
     verb, rest = (arguments or [""])[0], arguments[1:]
-    if verb not in ("run", "test"):
+    verbs = {"run": run, "test": test, "docs": build_docs}
+    if verb not in verbs:
         print(__doc__, file=sys.stderr)
         return 0 if verb in ("-h", "--help") else 2
     try:
-        return run(rest) if verb == "run" else test(rest)
+        return verbs[verb](rest)
     except SetupError as error:
         say(str(error))
         return error.exit_code
@@ -144,7 +147,7 @@ EXTRAS = {
 def test(arguments: list[str]) -> int:
     """Style, types, then the tests; with arguments other than `--all`, pytest alone."""
     install_system_packages()
-    set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm", "farm")
+    set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm", "farm", "docs")
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     is_whole_suite = arguments in ([], ["--all"])
     tests = ["pytest", *arguments, *(side_by_side() if is_whole_suite else [])]
@@ -154,6 +157,14 @@ def test(arguments: list[str]) -> int:
         if code:
             return code
     return 0
+
+
+def build_docs(arguments: list[str]) -> int:
+    """Builds or serves the documentation with MkDocs; a broken link is an error."""
+    set_up("docs")
+    # Its warning is about a version 2 of MkDocs that etdeploy does not use.
+    os.environ["NO_MKDOCS_2_WARNING"] = "1"
+    return call([str(VENV / "bin" / "mkdocs"), *(arguments or ["build"])])
 
 
 def side_by_side() -> list[str]:
