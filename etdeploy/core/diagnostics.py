@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from etdeploy.core.errors import EtdeployError
+
+E = TypeVar("E", bound=EtdeployError)
 _MAX_QUOTED_CHARACTERS = 200
 
 
@@ -90,6 +94,13 @@ class FailureTable:
         """Return the diagnosis of the first pattern that matches; None if none does."""
         diagnoses = (pattern.match(failure, values) for pattern in self.patterns)
         return next((diagnosis for diagnosis in diagnoses if diagnosis), None)
+
+    def error(self, kind: type[E], failure: str | Exception, place: str | None, **values: str) -> E:
+        """Return the error of a failure for the user; the table's last pattern matches all."""
+        diagnosis = self.diagnose(failure, **values)
+        if diagnosis is None:
+            raise LookupError(f"{self.title}: no pattern matches {failure!r}")
+        return kind(diagnosis.cause, place=place, remedy=diagnosis.remedy)
 
 
 def _quotable(text: str) -> str:

@@ -364,16 +364,17 @@ class AdbTlsError(AdbError):
     """The device requires an encrypted connection, which only the adb program speaks."""
 
 
+class AdbReconnectError(AdbError):
+    """The adb server could not reconnect to a device on the network."""
+
+
 class AdbKeyError(AdbError):
-    """This computer's key cannot be used.
+    """This computer's key cannot be read or created."""
 
-    Args:
-        path: The key's file.
-        why: What is wrong with it.
-        broken: Whether the file holds something else; if not, it cannot be read or created.
-    """
-
-    def __init__(self, path: Path, why: str, broken: bool) -> None:
-        super().__init__(why)
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(problem)
         self.path = path
-        self.broken = broken
+
+
+class AdbBrokenKeyError(AdbKeyError):
+    """The file of this computer's key holds something else."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from etdeploy.devices.adb.stream import (
+    AdbBrokenKeyError,
     AdbDroppedError,
     AdbGoneError,
     AdbKeyError,
@@ -242,14 +243,14 @@ def user_signer(path: Path) -> Signer:
     try:
         return _signer(path)
     except IsADirectoryError as error:
-        raise AdbKeyError(path, "it is a folder", broken=True) from error
+        raise AdbBrokenKeyError(path, "it is a folder") from error
     except OSError as error:
-        why = f"{error.filename or path}: {error.strerror or error}"
-        raise AdbKeyError(path, why, broken=False) from error
+        problem = f"{error.filename or path}: {error.strerror or error}"
+        raise AdbKeyError(path, problem) from error
     except (ValueError, TypeError) as error:
         # The libraries' own messages are several lines long.
-        why = "it does not hold an RSA key in PEM format without a password"
-        raise AdbKeyError(path, why, broken=True) from error
+        problem = "it does not hold an RSA key in PEM format without a password"
+        raise AdbBrokenKeyError(path, problem) from error
 
 
 def _signer(path: Path) -> Signer:

@@ -17,6 +17,7 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.devices import app_results
 from etdeploy.devices.android import app_watch
 from etdeploy.devices.android.app_watch import AppExit, LaunchReport
+from etdeploy.devices.android.diagnostics import APP_FAILURES
 from etdeploy.devices.android.facts import parse_screen
 from etdeploy.devices.android.logs import (
     activity,
@@ -131,7 +132,11 @@ class AppRun:
             return self._taken(outcome, report, start_id)
         if report.ended == "gone":
             return self._gone(outcome, report)
-        raise self._not_run(report, outcome.stderr)
+        if report.ended == "behind":
+            said = f"behind {report.front or ''}".rstrip()
+        else:
+            said = "\n".join((report.said, outcome.stderr)).strip()
+        raise explain_app(self._shell, said, self._app.id)
 
     def _taken(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
         text = self._shell.read(
@@ -151,11 +156,7 @@ class AppRun:
     def _gone(self, outcome: RunOutcome, report: LaunchReport) -> RunOutcome:
         ending = self._ending(report)
         if ending.outside:
-            raise DeviceError(
-                f"{self._app.id} was {ending.outside}, while it measured",
-                place=self._shell.name,
-                remedy="Leave the app alone until the run ends, then run the same command again.",
-            )
+            raise explain_app(self._shell, f"outside: {ending.outside}", self._app.id)
         return replace(
             outcome,
             exit_code=ending.exit_code,
@@ -180,37 +181,6 @@ class AppRun:
         command = app_watch.ending_command(self._app.id)
         output = self._shell.shell(command, "reading the app's log", _LOG_S).output
         return of_app(parse_log(sections(output).get("log", ""), report.since), report.pid)
-
-    def _not_run(self, report: LaunchReport, stderr: str) -> DeviceError:
-        """The error for an app that was not measured, by no fault of its own."""
-        name = self._shell.name
-        if report.ended == "behind":
-            what = (
-                f"another app came to the front: {report.front}"
-                if report.front
-                else "its screen went off, or it was locked"
-            )
-            return DeviceError(
-                f"{what}, while {self._app.id} measured; a device slows down apps that are not in "
-                "front",
-                place=name,
-                remedy="Leave the device alone until the run ends, then run the same command again."
-                "\nCalls and alarms come to the front by themselves: turn on Do not disturb.",
-            )
-        said = "\n".join((report.said, stderr)).strip()
-        if "does not exist" in said:
-            return DeviceError(
-                f"{activity(self._app.id)} is not installed for the user in front",
-                place=name,
-                remedy="Run the same command again, which installs it. If the app's sources were "
-                "changed:\nthe class of its activity has to be MainActivity.",
-            )
-        return DeviceError(
-            f"the device does not start {self._app.id}: {said or 'it said nothing'}",
-            place=name,
-            remedy="Look at its screen, and run the same command again; by hand:\n"
-            f"{self._shell.advice.prefix} am start -W -n {activity(self._app.id)}",
-        )
 
     def pull(self, relative: str, to: Path) -> None:
         """Copies the last start's results (a `.json`), or its folder of outputs."""
@@ -262,10 +232,6 @@ _DUMPSYS_S = 35.0
 # Screens come on and lock screens go away with an animation.
 _SCREEN_ATTEMPTS = 8
 _SCREEN_PAUSE_S = 0.4
-_ON = "Turn its screen on by hand, unlock it, and run the same command again."
-_AWAKE = (
-    "Settings > Developer options > `Stay awake` keeps the screen on while the phone is plugged in."
-)
 
 SCREEN_COMMAND = "; ".join(
     (
@@ -327,26 +293,28 @@ def prepare_screen(shell: RemoteShell) -> None:
         shell.shell(WAKE_COMMAND, "turning its screen on")
         screen = _awaited(shell, lambda screen: screen.is_on is not False)
     if screen.is_on is False:
-        raise DeviceError("the phone's screen stays off", place=shell.name, remedy=_ON)
+        raise explain_app(shell, "screen off")
     if screen.is_locked:
-        raise locked(shell.name)
+        raise explain_app(shell, "locked")
     if not screen.is_covered:
         return
     shell.shell(DISMISS_COMMAND, "removing its lock screen")
     screen = _awaited(shell, lambda screen: not screen.is_covered)
     if screen.is_locked:
-        raise locked(shell.name)
+        raise explain_app(shell, "locked")
     if screen.is_covered:
-        raise DeviceError("the phone's lock screen does not go away", place=shell.name, remedy=_ON)
+        raise explain_app(shell, "lock screen")
 
 
-def locked(device: str) -> DeviceError:
-    """The error for a phone that has to be unlocked by its owner."""
-    return DeviceError(
-        "the phone is locked, so that no app can be in front",
-        place=device,
-        remedy=f"Unlock it, and run the same command again. {_AWAKE}",
-    )
+def explain_app(shell: RemoteShell, said: str, app_id: str = "") -> DeviceError:
+    """Return the error for an app that was not measured, by no fault of its own."""
+    return APP_FAILURES.error(
+        DeviceError, said, shell.name,
+        said=said or "it said nothing",
+        app=app_id,
+        component=activity(app_id),
+        adb=shell.advice.prefix,
+    )  # fmt: skip
 
 
 def _read(shell: RemoteShell) -> Screen:

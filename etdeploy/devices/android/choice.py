@@ -29,6 +29,8 @@ from etdeploy.devices.adb.stream import (
     AdbDroppedError,
     AdbError,
     AdbGoneError,
+    AdbReconnectError,
+    AdbStateError,
     AdbUnreachableError,
     Buffer,
     Patience,
@@ -44,7 +46,7 @@ from etdeploy.devices.adb.wire import Signer, WireConnection, WireStream, key_pa
 from etdeploy.devices.android import facts as android_facts
 from etdeploy.devices.android.app_run import opened_app_run
 from etdeploy.devices.android.app_watch import MARKER, parse_marker
-from etdeploy.devices.android.errors import still_offline, unusable
+from etdeploy.devices.android.diagnostics import explain
 from etdeploy.devices.android.install import archive_of, install
 from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.android.logs import stop_command
@@ -182,7 +184,7 @@ def _reconnect(serial: str) -> None:
     with _server_errors():
         problem = adb_server.reconnect(serial)
     if problem:
-        raise still_offline(name, problem)
+        raise explain(AdbReconnectError(problem), name)
     console.message(f"{name}: the adb server listed it as offline, and has reconnected to it")
 
 
@@ -237,7 +239,7 @@ def _unknown(serial: str, known: Sequence[ServerDevice]) -> DeviceError:
 
 
 def _unusable(device: ServerDevice) -> DeviceError:
-    return unusable(f"android:{device.serial}", device.state)
+    return explain(AdbStateError(device.state), f"android:{device.serial}")
 
 
 # `dumpsys` waits up to 10 s for each service that hangs.

@@ -23,7 +23,7 @@ from etdeploy.devices.adb.stream import (
     Transport,
     receive_exactly,
 )
-from etdeploy.devices.android.errors import explained
+from etdeploy.devices.android.diagnostics import explain
 from etdeploy.devices.android.facts import BASE
 from etdeploy.devices.remote.shell import Advice, DevicePaths, DeviceWriteError, SilentError
 from etdeploy.devices.shell import Lines, ShellResult, is_marked, marked, parse_marked, take_marked
@@ -170,7 +170,7 @@ class AndroidLink:
         try:
             yield
         except AdbError as error:
-            raise explained(error, self.name, doing) from error
+            raise explain(error, self.name, doing) from error
 
     def close(self) -> None:
         """Ends the connection."""

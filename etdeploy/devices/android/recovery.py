@@ -11,9 +11,9 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.processes import process
 from etdeploy.devices.adb import server as adb_server
 from etdeploy.devices.adb.server import USABLE, server_address, server_is_running
-from etdeploy.devices.adb.stream import AdbError
+from etdeploy.devices.adb.stream import AdbError, AdbReconnectError
 from etdeploy.devices.android.choice import known_devices, open_android
-from etdeploy.devices.android.errors import still_offline
+from etdeploy.devices.android.diagnostics import explain
 from etdeploy.devices.kinds import DeviceSpec, Recovery
 
 _BACK_S = 30.0
@@ -43,7 +43,7 @@ def _reconnect(serial: str, name: str, tell: Callable[[str], None]) -> None:
         if DeviceSpec("android", serial).address:
             problem = adb_server.reconnect(serial)
             if problem:
-                raise still_offline(name, problem)
+                raise explain(AdbReconnectError(problem), name)
             return
         adb_server.kick(serial)
     except AdbError as error:

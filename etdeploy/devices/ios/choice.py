@@ -10,7 +10,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import DeviceListing
 from etdeploy.devices.ios.command import PhoneCommand, find_program, require_program
 from etdeploy.devices.ios.device import IosDevice
-from etdeploy.devices.ios.errors import CONNECT_STEPS, UntrustedError, no_usbmuxd
+from etdeploy.devices.ios.diagnostics import CONNECT_STEPS, UntrustedError, phone_error
 from etdeploy.devices.ios.usbmux import Attached, MuxError, attached, dashed, socket_address
 from etdeploy.devices.kinds import DeviceSpec, described, failed
 
@@ -23,7 +23,7 @@ def open_ios(spec: DeviceSpec) -> IosDevice:
     place = f"ios:{spec.serial}" if spec.serial else "ios"
     known = _known(place)
     if known is None:
-        raise no_usbmuxd(place)
+        raise phone_error("connect to usbmuxd", place)
     phone = _named(spec.serial, known) if spec.serial else _only(known)
     return IosDevice(PhoneCommand(require_program(place), phone.udid), phone.connection)
 

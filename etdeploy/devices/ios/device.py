@@ -29,7 +29,7 @@ from etdeploy.devices.bundles import check_bundle, check_run_id
 from etdeploy.devices.ios.apps import InstalledApp, clean_apps, push_bundle
 from etdeploy.devices.ios.command import PhoneCommand
 from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
-from etdeploy.devices.ios.errors import INSTALLING, explained, too_old
+from etdeploy.devices.ios.diagnostics import INSTALLING, explain
 from etdeploy.devices.ios.launch import LaunchResult, launch
 from etdeploy.devices.ios.run import IosRun
 from etdeploy.devices.sysfs import volts
@@ -70,7 +70,7 @@ class IosDevice:
     def state(self) -> DeviceState:
         answer = self._command.ask(["diagnostics", "battery", "single"], self._answer_s)
         if not answer.ok:
-            raise explained(answer, self._command, "reading its battery")
+            raise explain(answer, self._command, "reading its battery")
         try:
             return battery_state(parse_object(answer.stdout))
         except UnexpectedOutputError:
@@ -102,7 +102,7 @@ class IosDevice:
     def _values(self) -> dict[str, Any]:
         answer = self._command.ask(["lockdown", "info"], self._answer_s)
         if not answer.ok:
-            raise explained(answer, self._command, "reading its facts")
+            raise explain(answer, self._command, "reading its facts")
         try:
             return parse_object(answer.stdout)
         except UnexpectedOutputError as error:
@@ -115,7 +115,13 @@ class IosDevice:
     def _require_system(self) -> None:
         version = system_version(self._values)
         if version and version < OLDEST_SYSTEM:
-            raise too_old(version, self.name)
+            system = ".".join(map(str, version))
+            raise DeviceError(
+                f"the phone has iOS {system}, and ExecuTorch's apps need iOS 17",
+                place=self.name,
+                remedy="Update it: Settings > General > Software Update. An iPhone XS, XR or "
+                "newer can.",
+            )
 
 
 def required_app(bundle: Bundle, name: str) -> AppLaunch:
@@ -211,19 +217,19 @@ class PhoneApps:
     def _done(self, words: list[str], doing: str, limit_s: float | None = 90.0) -> None:
         answer = self._command.ask(words, limit_s)
         if not answer.ok:
-            raise explained(answer, self._command, doing)
+            raise explain(answer, self._command, doing)
 
     def _tried(self, words: list[str], doing: str, limit_s: float | None = 90.0) -> bool:
         """Whether it was done; False where what is named does not exist."""
         answer = self._command.ask(words, limit_s)
         if not answer.ok and _MISSING not in answer.said:
-            raise explained(answer, self._command, doing)
+            raise explain(answer, self._command, doing)
         return answer.ok
 
     def _listed(self, words: list[str], doing: str) -> list[InstalledApp]:
         answer = self._command.ask(words)
         if not answer.ok:
-            raise explained(answer, self._command, doing)
+            raise explain(answer, self._command, doing)
         try:
             return parse_apps(parse_object(answer.stdout))
         except UnexpectedOutputError as error:

@@ -11,11 +11,12 @@ from urllib.parse import unquote
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.devices.ios.command import TUNNELLED, PhoneCommand, PhoneCommandResult, last_error
-from etdeploy.devices.ios.errors import (
+from etdeploy.devices.ios.diagnostics import (
+    IMAGE_FAILURES,
     UnavailableError,
-    developer_mode_off,
-    explained,
-    image_not_mounted,
+    explain,
+    phone_error,
+    short,
 )
 
 # Making the tunnel and starting the app, before the app's own time begins.
@@ -67,12 +68,13 @@ def prepare(command: PhoneCommand) -> None:
     """Makes a phone offer its developer services."""
     answer = command.ask(["amfi", "developer-mode-status"])
     if not answer.ok:
-        raise explained(answer, command, "asking for its Developer Mode")
+        raise explain(answer, command, "asking for its Developer Mode")
     if answer.stdout.strip() == "false":
-        raise developer_mode_off(command)
+        raise phone_error("Developer Mode is off", command.name)
     answer = command.ask(["mounter", "auto-mount"], _MOUNT_S)
     if not answer.ok:
-        raise image_not_mounted(answer, command)
+        said = short(answer.said) or "no answer"
+        raise IMAGE_FAILURES.error(DeviceError, answer.said, command.name, said=said)
 
 
 def _launch(
@@ -128,7 +130,7 @@ def _require_success(conversation: InteractiveProcess, command: PhoneCommand, te
         return
     log = conversation.errors()
     answer = PhoneCommandResult(conversation.exit_code or 1, text, last_error(log), False, log)
-    raise explained(answer, command, "starting the app")
+    raise explain(answer, command, "starting the app")
 
 
 def ended_badly(conversation: InteractiveProcess) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.files.basic import inside
 from etdeploy.core.processes import process
@@ -40,6 +41,35 @@ from etdeploy.devices.ios.device import required_app
 from etdeploy.devices.ios.launch import LaunchResult, announcement, ended_badly, hear
 from etdeploy.devices.ios.run import IosRun
 
+SIMULATOR_FAILURES = FailureTable(
+    "Simulators",
+    DeviceError.exit_code,
+    (
+        FailurePattern(
+            r"^no xcrun$",
+            "simulators need a Mac with Xcode",
+            "Install Xcode from the App Store, then: xcode-select --install",
+        ),
+        FailurePattern(r"^none runs$", "no simulator runs", "Start one:\n{boot}"),
+        FailurePattern(
+            r"^no simulator$",
+            "Xcode has no simulator of iOS",
+            "xcodebuild -downloadPlatform iOS   (several GB)",
+        ),
+        FailurePattern(
+            r"^no app$",
+            "{archive} is not an app",
+            "An .ipa is a ZIP file with the folder Payload and the .app in it.",
+        ),
+        FailurePattern(
+            r"",
+            "simctl failed while {activity}: {error}",
+            "The app has to be built with -destination 'generic/platform=iOS Simulator'. Start "
+            "the\nsimulator again: xcrun simctl shutdown all",
+        ),
+    ),
+)
+
 TARGET = "ios-simulator"
 _CLOCK_S = 2.0
 
@@ -48,11 +78,7 @@ def open_simulator(udid: str | None) -> SimulatorDevice:
     """The simulator with a UDID, or the one that runs."""
     place = f"ios:simulator:{udid}" if udid else "ios:simulator"
     if process.which("xcrun") is None:
-        raise DeviceError(
-            "simulators need a Mac with Xcode",
-            place=place,
-            remedy="Install Xcode from the App Store, then: xcode-select --install",
-        )
+        raise SIMULATOR_FAILURES.error(DeviceError, "no xcrun", place)
     answer = simctl(["list", "devices", "available", "-j"], place, "listing the simulators")
     known = parse_simulators(answer)
     found = [s for s in known if (s.udid == udid if udid else s.is_booted)]
@@ -68,13 +94,8 @@ def _unclear(place: str, known: Sequence[Simulator]) -> DeviceError:
         message = f"{len(booted)} simulators run, and none is chosen"
         return DeviceError(message, place=place, remedy="\n".join(["Choose one:", *lines]))
     lines = [f"xcrun simctl boot {s.udid}    ({s.name}, {s.system})" for s in known[:10]]
-    return DeviceError(
-        "no simulator runs" if known else "Xcode has no simulator of iOS",
-        place=place,
-        remedy="\n".join(["Start one:", *lines])
-        if known
-        else "xcodebuild -downloadPlatform iOS   (several GB)",
-    )
+    failure = "none runs" if known else "no simulator"
+    return SIMULATOR_FAILURES.error(DeviceError, failure, place, boot="\n".join(lines))
 
 
 class SimulatorApps:
@@ -313,11 +334,7 @@ def unpacked(archive: Path, folder: Path, place: str) -> Path:
         raise DeviceError(f"{archive.name} cannot be unpacked: {error}", place=place) from error
     found = sorted(folder.glob("Payload/*.app"))
     if not found:
-        raise DeviceError(
-            f"{archive.name} is no app",
-            place=place,
-            remedy="An .ipa is a ZIP file with the folder Payload and the .app in it.",
-        )
+        raise SIMULATOR_FAILURES.error(DeviceError, "no app", place, archive=archive.name)
     return found[0]
 
 
@@ -333,12 +350,7 @@ def failure(said: str, place: str, doing: str) -> DeviceError:
     """The error for what simctl wrote to stderr."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1].rstrip(".") if lines else "it says nothing"
-    return DeviceError(
-        f"simctl failed while {doing}: {last}",
-        place=place,
-        remedy="The app has to be built with -destination 'generic/platform=iOS Simulator'. Start "
-        "the\nsimulator again: xcrun simctl shutdown all",
-    )
+    return SIMULATOR_FAILURES.error(DeviceError, last, place, activity=doing)
 
 
 def command_line(*words: str) -> tuple[str, ...]:

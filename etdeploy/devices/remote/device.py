@@ -17,10 +17,19 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport, RunFolder
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
-from etdeploy.devices.remote import errors, layout, leftovers, store
+from etdeploy.devices.remote import layout, leftovers, store
 from etdeploy.devices.remote.layout import StateSampling
 from etdeploy.devices.remote.run import opened_run
-from etdeploy.devices.remote.sending import Sending, Sent, is_large, send_large, send_whole
+from etdeploy.devices.remote.sending import (
+    Sending,
+    Sent,
+    is_large,
+    no_room,
+    send_large,
+    send_whole,
+    unreadable,
+    write_error,
+)
 from etdeploy.devices.remote.shell import (
     HASH_S,
     Begun,
@@ -146,7 +155,7 @@ class _Push:
     def check_room(self, missing: list[BundleFile], survey: layout.Survey) -> None:
         needed = store.needed_bytes(missing, survey)
         if survey.free_bytes is not None and needed > survey.free_bytes:
-            raise errors.no_room(self.shell, needed, survey.free_bytes)
+            raise no_room(self.shell, needed, survey.free_bytes, "the bundle")
 
     def send(self, missing: list[BundleFile], survey: layout.Survey) -> Sent:
         """Pushes contents one by one, so that what has arrived stays."""
@@ -175,9 +184,9 @@ class _Push:
                 return send_large(sending, was_begun, may_resume)
             return send_whole(sending)
         except DeviceWriteError as error:
-            raise errors.refused(self.shell, file, str(error)) from error
+            raise write_error(self.shell, file, str(error)) from error
         except OSError as error:
-            raise errors.unreadable(file, error) from error
+            raise unreadable(file, error) from error
 
     def _prepare_early(self, last: BundleFile) -> None:
         """Has the bundle's folder made while the last file travels, if that takes long enough."""

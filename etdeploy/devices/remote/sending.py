@@ -11,11 +11,12 @@ from pathlib import Path
 from shlex import quote
 
 from etdeploy.core import console
+from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.hashing import sha256_parts
+from etdeploy.core.hashing import sha256_file, sha256_parts
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import BundleFile
-from etdeploy.devices.remote import errors, layout, store
+from etdeploy.devices.remote import layout, store
 from etdeploy.devices.remote.shell import HASH_S, Begun, DeviceWriteError, RemoteShell, Session
 from etdeploy.devices.remote.store import Part
 from etdeploy.devices.shell import ShellResult
@@ -45,6 +46,91 @@ class Sent:
             self.resumed_bytes + other.resumed_bytes,
             self.verify_seconds + other.verify_seconds,
         )
+
+
+PUSH_FAILURES = FailureTable(
+    "Pushing files to a device",
+    DeviceError.exit_code,
+    (
+        FailurePattern(
+            r"(?i)space",
+            "no room on the device: {file} needs {needed}, and {folder} has {free} free",
+            "Free some space, or remove what etdeploy keeps there:\n"
+            "etdeploy clean --device {device}",
+        ),
+        FailurePattern(
+            r"^changed (?P<there>\w+)$",
+            "{file} arrived changed: its SHA-256 is {there}... there and {here}... here; "
+            "nothing of it was kept",
+            "{try}, then run the same command again.",
+            formats={"there": lambda digest: digest[:12]},
+        ),
+        FailurePattern(
+            r"^parts changed$",
+            "{file} arrived changed; the next push sends its damaged parts again",
+            "{try}, then run the same command again.",
+        ),
+        FailurePattern(
+            r"",
+            "the device cannot write {file}: {error}",
+            "Is {folder} writable there?\n{shell} ls -ld {folder}",
+        ),
+    ),
+)
+
+
+def push_error(shell: RemoteShell, failure: str, file: str, **values: str) -> DeviceError:
+    """Return the error of a push for the user."""
+    return PUSH_FAILURES.error(
+        DeviceError, failure, shell.name,
+        file=file,
+        folder=quote(shell.place.base),
+        device=quote(shell.name),
+        shell=shell.advice.prefix,
+        **{"try": shell.advice.damaged},
+        **values,
+    )  # fmt: skip
+
+
+def no_room(shell: RemoteShell, needed: int, free: int | None, file: str) -> DeviceError:
+    """Return the error where the device has less room than a file or the bundle needs; in bytes."""
+    room = "unknown" if free is None else f"{console.size(free)} ({free} bytes)"
+    return push_error(
+        shell, "no space", file, needed=f"{console.size(needed)} ({needed} bytes)", free=room
+    )
+
+
+def write_error(shell: RemoteShell, file: BundleFile, said: str) -> DeviceError:
+    """Return the error where the device could not write a file, and said this."""
+    checking = shell.shell(f"df -k {quote(shell.place.base)}", "checking its free space")
+    free = layout.parse_df(checking.output)
+    if "space" in said.lower() or (free is not None and free < file.size_bytes):
+        return no_room(shell, file.size_bytes, free, file.path)
+    return push_error(shell, said, file.path)
+
+
+def changed(shell: RemoteShell, file: BundleFile, arrived: str, kept: bool = False) -> DeviceError:
+    """Return the error where another digest arrived; reads the source again."""
+    try:
+        if sha256_file(Path(file.source)) != file.sha256:
+            return source_changed(file)
+    except OSError as error:
+        return unreadable(file, error)
+    failure = "parts changed" if kept else f"changed {arrived}"
+    return push_error(shell, failure, file.path, here=file.sha256[:12])
+
+
+def unreadable(file: BundleFile, error: OSError) -> DeviceError:
+    """Return the error where the file here cannot be read."""
+    return DeviceError(f"cannot read {file.source}: {error.strerror}")
+
+
+def source_changed(file: BundleFile) -> DeviceError:
+    """Return the error where the file here differs from the one that the bundle lists."""
+    return DeviceError(
+        f"{file.source} is not the file that the bundle lists: it changed meanwhile",
+        remedy="Run the same command again.",
+    )
 
 
 def _ignore(_: int) -> None:
@@ -116,7 +202,7 @@ class Sending:
         def done(result: ShellResult) -> None:
             if result.exit_code == layout.CHANGED:
                 digest = result.output.splitlines()[-1].split()[0]
-                raise errors.changed(self.shell, self.file, digest, kept)
+                raise changed(self.shell, self.file, digest, kept)
             if not result.ok:
                 raise self.unverified(result.output.strip())
 
@@ -140,7 +226,7 @@ class Sending:
         for piece in self.shell.content(arrived, self.verifying):
             digest.update(piece)
         if digest.hexdigest() != self.file.sha256:
-            raise errors.changed(self.shell, self.file, digest.hexdigest())
+            raise changed(self.shell, self.file, digest.hexdigest())
         mode = layout.mode_command(quote(arrived), self.file.executable)
         self.session.demand(mode, f"keeping {self.file.path}")
 
@@ -267,7 +353,7 @@ def _resumed(sending: Sending, there: Sequence[Part]) -> Sent:
         sending.session.say(store.verify_line(part), sending.verifying)
     whole, digests = sha256_parts(Path(file.source), store.PART_BYTES)
     if whole != file.sha256:
-        raise errors.source_changed(file)
+        raise source_changed(file)
     good = {part for part in there if _digest(sending, writer, part) == digests[part.number]}
     all_parts = store.parts_of(file.size_bytes, store.PART_BYTES)
     missing = [part for part in all_parts if part not in good]
@@ -316,4 +402,4 @@ def _require(sending: Sending, digest: str, expected: str) -> None:
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise sending.unverified(digest)
     if digest != expected:
-        raise errors.changed(sending.shell, sending.file, digest, kept=True)
+        raise changed(sending.shell, sending.file, digest, kept=True)

@@ -12,7 +12,7 @@ from typing import IO
 from etdeploy.core import cancel
 from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.devices.shell import ShellResult, take_marked
-from etdeploy.devices.ssh.connection import Connection, SshError
+from etdeploy.devices.ssh.connection import Connection, SshError, SshLostError
 
 _READ = 1 << 18
 # How often the progress of a file that is being sent is looked at.
@@ -108,7 +108,7 @@ class Channel:
         try:
             code = self._conversation.ended(_END_S)
         except TimeoutError as error:
-            raise SshError("ssh does not end", connected=True) from error
+            raise SshLostError("ssh does not end") from error
         if code in (_FAILED, -15, -9):
             raise self.failure()
         return code

@@ -16,6 +16,7 @@ from shlex import quote
 from typing import IO
 
 from etdeploy.core import cancel
+from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.leftovers import claimed, is_abandoned
 from etdeploy.core.processes import process
@@ -33,15 +34,11 @@ _END_S = 2.0
 
 
 class SshError(Exception):
-    """The connection failed; the message is what ssh said.
+    """The connection failed; the message is what ssh said."""
 
-    Attributes:
-        connected: Whether it had been established.
-    """
 
-    def __init__(self, said: str, *, connected: bool) -> None:
-        super().__init__(said)
-        self.connected = connected
+class SshLostError(SshError):
+    """The connection had been established, and broke."""
 
 
 class Connection:
@@ -78,7 +75,7 @@ class Connection:
         master = self._master
         if master is not None and _has_ended(master):
             said = master.errors().strip() or said
-        return SshError(said or "the connection was closed", connected=True)
+        return SshLostError(said or "the connection was closed")
 
     def close(self) -> None:
         """Ends the connection, and every channel that is left."""
@@ -106,10 +103,10 @@ class Connection:
                 cancel.checkpoint()
             if master.exit_code is not None:
                 self._held.close()
-                raise SshError(master.errors().strip(), connected=False)
+                raise SshError(master.errors().strip())
             if time.monotonic() > deadline:
                 self._held.close()
-                raise SshError("the board does not complete the log-in", connected=False)
+                raise SshError("the board does not complete the log-in")
             time.sleep(_POLL_S)
         self._master = master
 
@@ -233,6 +230,27 @@ def _with_o(options: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for option in options for word in ("-o", option))
 
 
+FOLDER_FAILURES = FailureTable(
+    "Boards over ssh: the folder for etdeploy's files",
+    DeviceError.exit_code,
+    tuple(
+        FailurePattern(
+            pattern,
+            cause,
+            "See what is wrong with it:\n{look}\n"
+            "or use another folder of the board:\n--device {other}",
+        )
+        for pattern, cause in {
+            "^exec$": "programs cannot be run in {folder} on the board: it is mounted with noexec",
+            "^owner$": "{folder}/etdeploy on the board belongs to another user",
+            "^write$": "etdeploy cannot write to {folder} on the board: it is read-only, full, or "
+            "another's",
+            "": "etdeploy cannot use the folder {folder} on the board",
+        }.items()
+    ),
+)
+"""By the word that `place_command` prints."""
+
 # Tried for the remedy only: what is shared with other users is not chosen without being named.
 _OTHERS = ("/var/tmp", "/opt", "/srv", "/tmp")  # noqa: S108
 
@@ -286,33 +304,13 @@ def place_of(output: str, address: Address) -> DevicePaths:
     if state == "ok" and base.startswith("/") and ":" not in base:
         return DevicePaths(base)
     other = next((line for line in rest if line.startswith("/") and " " not in line), None)
-    raise DeviceError(
-        _problem(state, base, output), place=address.name, remedy=_remedy(address, base, other)
-    )
-
-
-def _problem(state: str, base: str, output: str) -> str:
-    if state == "exec":
-        return f"programs cannot be run in {base} on the board: it is mounted with noexec"
-    if state == "owner":
-        return f"{base}/etdeploy on the board belongs to another user"
-    if state == "write":
-        return f"etdeploy cannot write to {base} on the board: it is read-only, full, or another's"
-    return f"etdeploy cannot use the folder {base or output.strip()!r} on the board"
-
-
-def _remedy(address: Address, base: str, other: str | None) -> str:
-    looking = by_hand(address, f"df -h {quote(base)}; ls -ld {quote(base)}; mount")
-    if other:
-        return (
-            f"Use another folder of the board, for instance:\n"
-            f"--device {quote(address.in_folder(other))}\n"
-            f"or see what is wrong with this one:\n{looking}"
-        )
-    return (
-        f"See what is wrong with it:\n{looking}\n"
-        f"or use another folder of the board:  --device {quote(address.in_folder('/FOLDER'))}"
-    )
+    look = f"df -h {quote(base)}; ls -ld {quote(base)}; mount"
+    raise FOLDER_FAILURES.error(
+        DeviceError, state, address.name,
+        folder=base or repr(output.strip()),
+        look=by_hand(address, look),
+        other=quote(address.in_folder(other or "/FOLDER")),
+    )  # fmt: skip
 
 
 # No word may begin with a dash, which ssh would take for an option. Names go into the commands of

@@ -34,13 +34,14 @@ from etdeploy.devices.ssh.connection import (
     Address,
     Connection,
     SshError,
+    SshLostError,
     by_hand,
     parse_address,
     place_command,
     place_of,
     room_command,
 )
-from etdeploy.devices.ssh.errors import explained, foreign, not_installed
+from etdeploy.devices.ssh.diagnostics import explain
 from etdeploy.devices.sysfs import linux_state
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -308,7 +309,7 @@ class SshShell:
             try:
                 return running.finish(doing)
             except SilentError as error:
-                raise self._silent(doing) from error
+                raise explain(TimeoutError(), self.address, doing, self._idle_s) from error
 
     def require(self, command: str, doing: str, idle_s: float | None = None) -> str:
         result = self.shell(command, doing, idle_s)
@@ -327,7 +328,7 @@ class SshShell:
                     channel.exit_code()
                     return
             except SshError as error:
-                if not error.connected:  # it is gone, and each attempt takes a while
+                if not isinstance(error, SshLostError):  # each attempt takes a while
                     return
             except (ForeignError, OSError):
                 continue
@@ -402,16 +403,10 @@ class SshShell:
         """Turns errors of the connection into one for the user."""
         try:
             yield
-        except SshError as error:
-            raise explained(error, self.address, doing) from error
-        except ForeignError as error:
-            raise foreign(str(error), self.address) from error
-        except TimeoutError as error:
-            raise self._silent(doing) from error
-        except FileNotFoundError as error:
-            if error.filename != "ssh":
+        except (SshError, ForeignError, TimeoutError, FileNotFoundError) as error:
+            if isinstance(error, FileNotFoundError) and error.filename != "ssh":
                 raise
-            raise not_installed(self.address) from error
+            raise explain(error, self.address, doing, self._idle_s) from error
 
     def _output(self, script: str, doing: str) -> Iterator[bytes]:
         """What a script prints, byte for byte."""
@@ -421,13 +416,6 @@ class SshShell:
             if code:
                 said = channel.errors().strip() or f"exit code {code}"
                 raise DeviceError(f"the board failed while {doing}: {said}", place=self.name)
-
-    def _silent(self, doing: str) -> DeviceError:
-        return DeviceError(
-            f"the board stopped answering while {doing} (no answer within {self._idle_s:g} s)",
-            place=self.name,
-            remedy="Check the board and the network, then run the same command again.",
-        )
 
 
 @dataclass(frozen=True)

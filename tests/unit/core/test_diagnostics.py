@@ -1,6 +1,7 @@
 import pytest
 
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
+from etdeploy.core.errors import DeviceError
 
 
 class GoneError(Exception):
@@ -51,3 +52,11 @@ def test_a_quoted_group_is_short_and_printable() -> None:
     found = table.diagnose("x\x1b[2J" + "y" * 500)
     assert found is not None
     assert found.cause == "x [2J" + "y" * 195
+
+
+def test_an_error_has_the_cause_the_remedy_and_the_place() -> None:
+    error = TABLE.error(DeviceError, "it needs 12 bytes", "p1", device="p1")
+    assert (error.message, error.place) == ("12 B missing on p1", "p1")
+    assert error.remedy == "free 12 B on p1, not {other}"
+    with pytest.raises(LookupError, match="A part"):
+        TABLE.error(DeviceError, "fine", "p1")

@@ -193,5 +193,5 @@ def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
     empty.write_bytes(b"PK\5\6" + bytes(18))
     with pytest.raises(DeviceError, match=r"broken\.ipa cannot be unpacked"):
         unpacked(broken, tmp_path / "1", "ios:simulator")
-    with pytest.raises(DeviceError, match=r"empty\.ipa is no app"):
+    with pytest.raises(DeviceError, match=r"empty\.ipa is not an app"):
         unpacked(empty, tmp_path / "2", "ios:simulator")

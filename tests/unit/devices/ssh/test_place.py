@@ -31,8 +31,8 @@ def test_a_folder_that_cannot_be_used(state: str, told: str) -> None:
     with pytest.raises(DeviceError, match=told) as caught:
         place_of(f"{state}\n/mnt/it's\n/var/tmp\n/dev/sda1 1 2 3 4% /\n", BOARD)
     lines = str(caught.value.remedy).splitlines()
-    assert shlex.split(lines[1]) == ["--device", "ssh:pi@board:/var/tmp"]
-    assert shlex.split(shlex.split(lines[-1])[-1])[:3] == ["df", "-h", "/mnt/it's;"]
+    assert shlex.split(lines[-1]) == ["--device", "ssh:pi@board:/var/tmp"]
+    assert shlex.split(shlex.split(lines[1])[-1])[:3] == ["df", "-h", "/mnt/it's;"]
 
 
 def test_without_another_folder_it_is_the_user_who_knows_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.install import cannot_open, has_succeeded, refusal
+from etdeploy.devices.android.diagnostics import explain_install, has_installed, is_unreadable
 
 _SAID = [
     (
@@ -106,18 +106,18 @@ _SAID = [
 
 @pytest.mark.parametrize(("said", "message", "remedy"), _SAID, ids=lambda text: text[:40])
 def test_each_refusal_has_a_message_and_a_remedy(said: str, message: str, remedy: str) -> None:
-    error = refusal(f"{said}\n", "org.example.a", "'/a b/app.apk'", "android:A1")
+    error = explain_install(f"{said}\n", "org.example.a", "/a b/app.apk", "android:A1")
     assert message in error.message
     assert remedy in str(error.remedy)
     assert error.place == "android:A1"
-    assert not has_succeeded(said)
+    assert not has_installed(said)
 
 
 @pytest.mark.parametrize(
     "said", ["Success\n", "\tpkg: /data/local/tmp/a\nSuccess\n", "Success\r\n"]
 )
 def test_success_is_a_word_and_no_exit_code(said: str) -> None:
-    assert has_succeeded(said)
+    assert has_installed(said)
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_success_is_a_word_and_no_exit_code(said: str) -> None:
     ],
 )
 def test_only_a_file_that_cannot_be_opened_goes_another_way(said: str, is_it: bool) -> None:
-    assert cannot_open(said) is is_it
+    assert is_unreadable(said) is is_it

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.ios.command import PhoneCommand, PhoneCommandResult, last_error
-from etdeploy.devices.ios.errors import UnavailableError, UntrustedError, explained
+from etdeploy.devices.ios.diagnostics import UnavailableError, UntrustedError, explain
 from tests.support.ios_command import logged
 
 DATA = Path(__file__).parents[3] / "data" / "ios"
@@ -16,7 +16,7 @@ PHONE = PhoneCommand(Path("/opt/pymobiledevice3"), "U")
 
 
 def error_for(log: str, *, timed_out: bool = False) -> DeviceError:
-    return explained(
+    return explain(
         PhoneCommandResult(1, "", last_error(log), timed_out, log), PHONE, "installing the app"
     )
 
@@ -58,7 +58,7 @@ LAUNCH = "Failed to invoke com.apple.coredevice.feature.launchapplication: "
          "entitlements that its provisioning profile does not allow", "increased-memory-limit"),
         (VERIFICATION + "0xe8008021 (This device has reached the maximum number of installed apps "
          "using a free developer profile)", "the most apps that a free Apple ID", "Delete another"),
-        (VERIFICATION + "0xe80080ff (?)", "does not accept the app's signature (0xe80080ff)",
+        (VERIFICATION + "0xe80080ff (?)", "does not accept the app's signature",
          "Build and sign"),
         ("MismatchedApplicationIdentifierEntitlement: Upgrade's application-identifier entitlement "
          "string (A.org.x) does not match installed application's application-identifier string "
@@ -67,7 +67,7 @@ LAUNCH = "Failed to invoke com.apple.coredevice.feature.launchapplication: "
          "built for the simulator", "generic/platform=iOS"),
         ("DeviceOSVersionTooLow: The system version is lower than the minimum OS version",
          "needs a newer iOS", "IPHONEOS_DEPLOYMENT_TARGET"),
-        ("The package is not a valid ZIP archive.", "the archive is no app", "Payload"),
+        ("The package is not a valid ZIP archive.", "the archive is not an app", "Payload"),
         ("InstallProhibited: Install prohibited by the profile", "refuses to install", "Xcode"),
         (LAUNCH + "Unable to launch org.x because the device was not, or could not be, unlocked. "
          "(code 10002)", "the phone is locked", "Auto-Lock"),
@@ -104,7 +104,7 @@ def test_a_phone_that_asks_its_owner_is_not_one_that_hangs() -> None:
 
 def test_a_failure_of_pymobiledevice3_is_no_refusal_of_the_phone() -> None:
     answer = PhoneCommandResult(1, "", "ValueError: Unable to load PEM file", False, "")
-    error = explained(answer, PHONE, "reading its facts")
+    error = explain(answer, PHONE, "reading its facts")
     assert error.message.startswith("pymobiledevice3 failed while reading its facts: ValueError")
 
 
