@@ -54,14 +54,8 @@ _SHOWN = 8
 class Written:
     """What was done, by paths in the folder.
 
-    Attributes:
-        created: New files.
-        updated: Files that are generated in another way now.
-        removed: Files that are generated no longer.
-        moved: Files that got another path or other names, since those of the project changed.
-        kept: Files that the user changed, and that stay so.
-        deleted: Files that the user deleted, and that were not written again.
-        saved: Files of the user that were replaced; each is in the folder `yours`, at its path.
+    `removed` files are not generated any more; `moved` ones follow the project's names; `kept` ones
+    were changed by the user, `deleted` ones removed; `saved` ones were replaced and are in `yours`.
     """
 
     created: list[str] = field(default_factory=list)
@@ -85,15 +79,14 @@ def write_project(
     conflicts: Conflicts = "refuse",
     anchor: str | None = None,
 ) -> Written:
-    """Writes a project, all of it unless a file cannot be written.
+    """Write a project, all of it unless a file cannot be written.
 
     Args:
         folder: New, empty, or with an earlier project of the same kind.
         content: Bytes, or a file to copy, by POSIX paths in the folder.
-        what: The kind of project, for the list: "android app".
-        conflicts: What happens where both sides changed a file: nothing at all is written, the
-            user's file stays, or it is kept in the folder `yours`.
-        anchor: The file whose path tells the project's name; see `find_renaming`.
+        what: The kind of project: "android app".
+        conflicts: What happens where both sides changed a file.
+        anchor: The file whose path has the project's name; see `find_renaming`.
 
     Raises:
         UsageError: The folder holds something else, cannot be written to, or there are conflicts.
@@ -101,7 +94,7 @@ def write_project(
     """
     with _errors(folder, what):
         before = _generated_before(folder, what)
-        now = {path: digest_of(each) for path, each in content.items()}
+        now = {path: digest_content(each) for path, each in content.items()}
         moves: dict[str, Move] = {}
         renaming = find_renaming(anchor, before, now) if anchor else None
         if anchor and renaming:
@@ -202,17 +195,13 @@ def _through_link(folder: Path, target: Path) -> bool:
     return any((folder / each).is_symlink() for each in between if each != Path())
 
 
-def digest_of(content: bytes | Path) -> str:
+def digest_content(content: bytes | Path) -> str:
     """The SHA-256 of a file's content."""
     return sha256_bytes(content) if isinstance(content, bytes) else sha256_file(content)
 
 
 def require_project(folder: Path, what: str) -> None:
-    """Checks that a project can be written into a folder, before anything is made for it.
-
-    Raises:
-        UsageError: The folder holds something else, or cannot be written to.
-    """
+    """Raise UsageError unless a project can be written into the folder."""
     with _errors(folder, what):
         _generated_before(folder, what)
 

@@ -31,13 +31,9 @@ MODEL_FILE = "model.json"
 
 
 class AppValue(Value):
-    """An input, or an output that is expected.
+    """An input or an expected output, of ExecuTorch's kind: Tensor, Int, Double, Bool, None.
 
-    Attributes:
-        kind: By ExecuTorch's name: Tensor, Int, Double, Bool, None.
-        path: Of a tensor's bytes, in the payload.
-        value: Of what is no tensor.
-        atol: How far each value of an output may be from the expected one.
+    A tensor's bytes are at `path` in the payload; an output may be off by `atol`.
     """
 
     name: str = ""
@@ -65,12 +61,9 @@ class AppChat(Value):
 
 
 class AppGeneration(Value):
-    """How the app generates text; see `program/generation.py`.
+    """How the app generates text, at most `new_tokens`; see `program/generation.py`.
 
-    Attributes:
-        new_tokens: The most that an answer has.
-        tokenizer: File of the tokenizer; null where the app can read none, and takes ids.
-        chat: Around a prompt; null where the model has no template.
+    Without a `tokenizer`, the app takes and shows ids of tokens; `chat` goes around a prompt.
     """
 
     methods: tuple[GenerationMethod, ...]
@@ -88,13 +81,9 @@ class AppGeneration(Value):
 class AppModel(Value):
     """`model.json`.
 
-    Attributes:
-        program: File of the program: in the payload if `bundled`, else the name of the one that is
-            put beside the app.
-        warmup: Inferences; -1 goes on until times have stopped falling.
-        threads: 0 leaves their number to the runtime.
-        sizes: For inferences.
-        generation: For text.
+    The program is in the payload if `bundled`, else it is put beside the app. A warm-up of -1 goes
+    on until times have stopped falling; 0 `threads` leave their number to the runtime. An app for
+    inferences has `sizes`, one for text has `generation`.
     """
 
     app_id: str

@@ -57,20 +57,10 @@ _UNTIL_STEADY = -1
 _MOST_NEW_TOKENS = 128
 
 
-def payload_of(
+def make_payload(
     loaded: LoadedRecipe, program: Program, provenance: Provenance, folder: Path
 ) -> tuple[AppModel, Payload, tuple[str, ...]]:
-    """What the app carries.
-
-    Args:
-        loaded: The recipe.
-        program: What inspection found in the program.
-        provenance: How it was made.
-        folder: Of the program.
-
-    Returns:
-        `model.json` as a value; all files, that one included, by their paths in the payload; notes
-        for the user.
+    """Return `model.json`, all files by their paths in the payload, and notes for the user.
 
     Raises:
         UsageError: The program does not have the method that the recipe names, or takes inputs in
@@ -266,7 +256,9 @@ def _unknown(content: Mapping[str, Any], bos_id: int | None) -> Iterator[str]:
             yield f"{key} of its model"
     normalizers = list(_steps(content.get("normalizer"), "normalizers"))
     yield from _others("normalizer", normalizers, _NORMALIZERS)
-    yield from _patterns(normalizers)
+    for step in normalizers:
+        if step.get("type") == "Replace" and "String" not in _object(step.get("pattern")):
+            yield "the normalizer Replace with a regular expression"
     splits = list(_steps(content.get("pre_tokenizer"), "pretokenizers"))
     yield from _others("pre-tokenizer", splits, _PRE_TOKENIZERS)
     replaced = {_object(step.get("pattern")).get("String") for step in normalizers}
@@ -292,12 +284,6 @@ def _others(noun: str, steps: list[Mapping[str, Any]], known: frozenset[str]) ->
     for step in steps:
         if step.get("type") not in known:
             yield f"the {noun} {step.get('type')}"
-
-
-def _patterns(steps: list[Mapping[str, Any]]) -> Iterator[str]:
-    for step in steps:
-        if step.get("type") == "Replace" and "String" not in _object(step.get("pattern")):
-            yield "the normalizer Replace with a regular expression"
 
 
 def _splits(steps: list[Mapping[str, Any]], replaced: set[Any]) -> Iterator[str]:

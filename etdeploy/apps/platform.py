@@ -23,12 +23,7 @@ from etdeploy.targets.platforms import Target
 
 @dataclass(frozen=True)
 class AppRuntime:
-    """The ExecuTorch of an app.
-
-    Attributes:
-        name: `prebuilt` or `source`, with the reason.
-        packages: Of the release; empty for `source`. `value` is what a build tool asks for.
-    """
+    """The ExecuTorch of an app, and the packages of its release: none for `source`."""
 
     name: Explained
     packages: tuple[Explained, ...] = ()
@@ -36,17 +31,10 @@ class AppRuntime:
 
 @dataclass(frozen=True)
 class AppSubject:
-    """What an app is made of.
+    """What an app is made of: `model` is `model.json`, `plan` that of the app's ExecuTorch.
 
-    Attributes:
-        loaded: The recipe.
-        program: What inspection found in the program.
-        model: `model.json`.
-        plan: Of the app's ExecuTorch.
-        target: What the app is for.
-        abis: On Android, what its native libraries are for.
-        extras: What the program's backends add: a device maker's libraries.
-        sources: What its ExecuTorch is built from; None where it is a release.
+    `abis` are what an Android app's native libraries are for, `extras` a device maker's libraries,
+    `sources` what its ExecuTorch is built from; None for a release.
     """
 
     loaded: LoadedRecipe
@@ -61,14 +49,7 @@ class AppSubject:
 
 @dataclass(frozen=True)
 class RuntimeSources:
-    """What an app's own ExecuTorch is built from.
-
-    Attributes:
-        checkout: ExecuTorch's sources.
-        workspace: The cache, with the build folders.
-        program: The file whose operators are selected.
-        custom_ops: The recipe's own kernels.
-    """
+    """A checkout, the program whose operators are selected, and the recipe's own kernels."""
 
     checkout: Checkout
     workspace: Workspace
@@ -77,16 +58,9 @@ class RuntimeSources:
 
 
 class BuiltApp(Value):
-    """An app, ready to be installed.
+    """An `.apk` or `.ipa`, ready to be installed; its `notes` are warnings, as sentences.
 
-    Attributes:
-        archive: The `.apk` or `.ipa`.
-        id: Its application id or bundle id.
-        version: For people.
-        sha256: Of the archive.
-        size_bytes: Of the archive.
-        how: What built it; `given` where somebody else did.
-        notes: Warnings about it, as sentences.
+    `how` names what built it; `given` where somebody else did.
     """
 
     archive: str
@@ -129,11 +103,7 @@ class Platform(Protocol):
     def runtime(
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
     ) -> AppRuntime:
-        """The app's ExecuTorch.
-
-        Raises:
-            BuildError: The recipe asks for one that lacks something; names all of it.
-        """
+        """Return the app's ExecuTorch; a BuildError names all that the requested one lacks."""
         ...
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
@@ -155,35 +125,23 @@ class Platform(Protocol):
     def build(
         self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
     ) -> BuiltApp:
-        """Builds the app of a project.
+        """Build the app of a project.
 
-        Args:
-            subject: What the app is made of.
-            project: Its folder.
-            work: A folder for this project alone, whose contents stay for the next time.
-            progress: Reports each stage.
-            log: Receives all commands and their output.
-
-        Raises:
-            BuildError: A tool is missing or failed.
+        `work` is a folder for this project alone, whose contents stay for the next time. Raises
+        BuildError where a tool is missing or failed.
         """
         ...
 
-    def given(self, archive: Path) -> tuple[BuiltApp, AppModel]:
-        """What is known of an app that somebody else built, with its `model.json`.
+    def read_archive(self, archive: Path) -> tuple[BuiltApp, AppModel]:
+        """Return what an app that somebody built says of itself, with its `model.json`.
 
-        Raises:
-            UsageError: It is no app of a project that etdeploy wrote.
+        Raises UsageError unless etdeploy wrote its project.
         """
         ...
 
 
 def platform_for(system: str) -> Platform:
-    """The platform of a target's system.
-
-    Raises:
-        UsageError: There are no apps for it.
-    """
+    """Return the platform of a target's system; raise UsageError where there are no apps."""
     if system == "android":
         from etdeploy.apps.android.platform import Android
 

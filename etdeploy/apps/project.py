@@ -21,16 +21,10 @@ from etdeploy.core.values import Value
 
 
 class Project(Value):
-    """A project that was written.
+    """A project that was written, with a digest of all its files, and notes as sentences.
 
-    Attributes:
-        folder: Where it is.
-        platform: android or ios.
-        id: The app's.
-        files: A digest of all its files.
-        from_source: Whether a build of etdeploy's puts its ExecuTorch into it; Android Studio finds
-            none before.
-        notes: What to know about it, as sentences.
+    `from_source`: a build of etdeploy's puts its ExecuTorch into it; Android Studio finds none
+    before.
     """
 
     folder: str
@@ -44,23 +38,14 @@ class Project(Value):
 def project_files(
     platform: Platform, subject: AppSubject, payload: Payload
 ) -> dict[str, bytes | Path]:
-    """Every file of a project; the same values give the same bytes.
-
-    Args:
-        platform: Android or iOS.
-        subject: What the app is made of.
-        payload: The model's files.
-
-    Raises:
-        BuildError: What the app needs of this machine is missing.
-    """
+    """Return every file of a project by its path; BuildError where something is missing here."""
     files: dict[str, bytes | Path] = {**render_tree(platform.templates, platform.values(subject))}
     files |= platform.files(subject)
     files |= {f"{platform.payload}/{path}": content for path, content in payload.items()}
     return files
 
 
-def maker_digest(platform: Platform) -> str:
+def code_and_templates_digest(platform: Platform) -> str:
     """Of everything that decides how a project looks: templates and code."""
     folder = platform.templates
     templates = {name: sha256_file(folder / name) for name in folder_files(folder)}

@@ -53,13 +53,9 @@ class Renaming:
 
 @dataclass(frozen=True)
 class Move:
-    """A file that gets another path or other names in it.
+    """A file that gets another path, or `data` as its text with other names; None leaves the text.
 
-    Attributes:
-        source: Its path.
-        target: Its new path.
-        digest: SHA-256 of the file.
-        data: Its new text; None if it stays as it is.
+    `digest` is that of the file as it was.
     """
 
     source: str
@@ -98,7 +94,11 @@ def plan_moves(folder: Path, anchor: str, renaming: Renaming, content: Content) 
         if target == path and data is None:
             continue
         if target != path and os.path.lexists(folder / target):
-            raise _occupied(folder, path, target)
+            raise UsageError(
+                f"{path} belongs where {target} is; nothing was written",
+                place=str(folder),
+                remedy=f"Remove the one that you do not need: rm {quoted(folder / path)}",
+            )
         moves[path] = Move(path, target, sha256_file(folder / path), data)
     return moves
 
@@ -161,11 +161,3 @@ def _text(content: bytes | Path) -> bytes:
         return content
     large = content.stat().st_size > _LARGEST_TEXT_BYTES
     return b"" if large else content.read_bytes()
-
-
-def _occupied(folder: Path, path: str, target: str) -> UsageError:
-    return UsageError(
-        f"{path} belongs where {target} is; nothing was written",
-        place=str(folder),
-        remedy=f"Remove the one that you do not need: rm {quoted(folder / path)}",
-    )

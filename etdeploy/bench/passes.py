@@ -33,9 +33,9 @@ from etdeploy.runner.generation import (
     GenerationResults,
     TracedCalls,
     generation_arguments,
-    trace_of,
+    trace_path,
 )
-from etdeploy.runner.protocol import RunnerResults, load_results, load_results_of
+from etdeploy.runner.protocol import RunnerResults, load_results, load_results_as
 
 TIMING = "timing"
 MEMORY = "memory"
@@ -266,13 +266,13 @@ def traces_of(generated: GenerationResults | None) -> Sequence[str]:
     """The traces that a pass leaves: one, or one for each method that generated text."""
     if generated is None:
         return (ETDUMP,)
-    return [trace_of(ETDUMP, method) for method in generated.generation.traced]
+    return [trace_path(ETDUMP, method) for method in generated.generation.traced]
 
 
 def _load(step: Pass, path: Path) -> tuple[RunnerResults, GenerationResults | None]:
     if not step.request:
         return load_results(path), None
-    generated = load_results_of(GenerationResults, path)
+    generated = load_results_as(GenerationResults, path)
     return as_inferences(generated, step.method, int(step.warmup)), generated
 
 
@@ -350,7 +350,7 @@ def traced_methods(results: GenerationResults, etdump: Path) -> tuple[MethodTrac
 
 
 def _of(method: str, calls: TracedCalls, etdump: Path) -> MethodTrace:
-    executed = _executed_generation(Path(trace_of(str(etdump), method)))
+    executed = _executed_generation(Path(trace_path(str(etdump), method)))
     return MethodTrace(
         method=method,
         calls=calls.calls,

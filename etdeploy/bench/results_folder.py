@@ -22,7 +22,7 @@ from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.files.leftovers import claimed, sweep_empty
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import ETRECORD_FILE, EXPORT_INFO, PROGRAM_INFO
-from etdeploy.runner.generation import trace_of
+from etdeploy.runner.generation import trace_path
 
 # Random bytes at the end of an id. Two runs of one recipe may start in the same second, here or on
 # another machine that has the same device.
@@ -199,7 +199,7 @@ def _traces(result: PassResult) -> dict[str, str]:
     if result.generated is None:
         return {TRACE: ETDUMP}
     traced = result.generated.generation.traced
-    return {trace_role(method): trace_of(ETDUMP, method) for method in traced}
+    return {trace_role(method): trace_path(ETDUMP, method) for method in traced}
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.apps.platform import AppRuntime, platform_for
-from etdeploy.apps.project import maker_digest
+from etdeploy.apps.project import code_and_templates_digest
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.values import Explained
@@ -123,9 +123,9 @@ def app_maker(job: Job) -> AppMaker:
     platform = platform_for(job.target.system)
     given = job.app.given if job.app else None
     return AppMaker(
-        project=maker_digest(platform),
+        project=code_and_templates_digest(platform),
         tools="" if given else platform.fingerprint(job.loaded.recipe),
-        given=platform.given(given)[0].sha256 if given else None,
+        given=platform.read_archive(given)[0].sha256 if given else None,
     )
 
 

@@ -51,7 +51,7 @@ def _project(resolved: Resolved) -> Step:
     platform = platform_for(job.target.system)
 
     def act(log: StepLog) -> str:
-        from etdeploy.apps.merge import digest_of, write_project
+        from etdeploy.apps.merge import digest_content, write_project
         from etdeploy.apps.project import project_files
         from etdeploy.core.files.leftovers import remove_tree
 
@@ -67,7 +67,7 @@ def _project(resolved: Resolved) -> Step:
             folder=str(folder),
             platform=platform.name,
             id=subject.model.app_id,
-            files=digest_json({path: digest_of(content) for path, content in files.items()}),
+            files=digest_json({path: digest_content(content) for path, content in files.items()}),
             from_source=subject.plan.provider.value == Provider.SOURCE,
             notes=(*notes, *_source_notes(subject.plan)),
         )
@@ -108,11 +108,11 @@ def _source_notes(plan: RuntimePlan) -> Iterator[str]:
 
 def _carried(job: Job) -> tuple[AppModel, Payload, tuple[str, ...]]:
     """What the app carries of the program of the step before, with notes."""
-    from etdeploy.apps.payload import payload_of
+    from etdeploy.apps.payload import make_payload
 
     exported, program = load_program(job)
     folder = Path(exported.folder)
-    return payload_of(job.loaded, program, load_provenance(folder), folder)
+    return make_payload(job.loaded, program, load_provenance(folder), folder)
 
 
 def subject_of(job: Job, model: AppModel) -> AppSubject:
@@ -198,7 +198,7 @@ def _given(resolved: Resolved) -> Step:
         if archive is None:
             raise RuntimeError("no app is given")
         _, program = load_program(job)
-        built, model = platform_for(job.target.system).given(archive)
+        built, model = platform_for(job.target.system).read_archive(archive)
         if model.program_sha256 != program.sha256:
             raise CheckError(
                 "the app was made for another program than the recipe's",
@@ -267,7 +267,7 @@ def _bundle(resolved: Resolved) -> Step:
         exported, _ = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
-        built, model = platform_for(job.target.system).given(_archive(runner))
+        built, model = platform_for(job.target.system).read_archive(_archive(runner))
         name = ARCHIVE[job.target.system]
         files = {name: _archive(runner)}
         if not model.bundled:

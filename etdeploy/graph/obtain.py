@@ -94,7 +94,7 @@ def _sources(
 ) -> Libraries:
     from etdeploy.provider.checkout import require_complete
     from etdeploy.provider.clone import clone, fetch_submodules
-    from etdeploy.runner.missing import require_present, submodules_of
+    from etdeploy.runner.missing import list_submodules, require_present
 
     job, plan = resolved.job, resolved.plan
     if resolved.sources:
@@ -107,7 +107,7 @@ def _sources(
         checkout = clone(job.workspace, plan.executorch_version, os.environ, progress, log)
     # Without a clone, the plan was derived from the options that this release is known to have.
     spelled_for(plan.options, read_options(checkout.folder))
-    needed = submodules_of(plan)
+    needed = list_submodules(plan)
     if checkout.origin == "cache":
         fetch_submodules(checkout, needed, job.workspace, progress, log)
         checkout = examine(checkout.folder, "cache")

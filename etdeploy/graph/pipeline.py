@@ -313,10 +313,10 @@ def expected_libraries(resolved: Resolved) -> str:
     plan = resolved.plan
     if plan.provider.value != Provider.SOURCE:
         return digest_json([plan.provider.value, plan.build_target])
-    from etdeploy.runner.missing import submodules_of
+    from etdeploy.runner.missing import list_submodules
 
     where = resolved.checkout.path if resolved.checkout else plan.executorch_version
-    return digest_json([plan.provider.value, where, *submodules_of(plan)])
+    return digest_json([plan.provider.value, where, *list_submodules(plan)])
 
 
 def expected_runner(resolved: Resolved) -> str:

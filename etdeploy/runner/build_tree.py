@@ -32,12 +32,7 @@ _NAME = "executorch"
 
 @dataclass(frozen=True)
 class BuildTree:
-    """One build folder, locked while it is used.
-
-    Attributes:
-        root: Of the folder.
-        checkout: With a path whose last part is `executorch`.
-    """
+    """One build folder, locked while it is used; its checkout's path ends in `executorch`."""
 
     root: Path
     checkout: Checkout
@@ -75,7 +70,7 @@ class BuildTree:
 
 
 def tree_folder(workspace: Workspace, target: str, checkout: Checkout, compiler: str) -> Path:
-    """The path of the build folder, which may not exist; arguments as for `open_tree`."""
+    """Return the path of the build folder, which may not exist."""
     name = f"{target}-{digest_json([checkout.path, compiler])[:16]}"
     return workspace.folder(CacheKind.BUILDS) / name
 
@@ -84,15 +79,7 @@ def tree_folder(workspace: Workspace, target: str, checkout: Checkout, compiler:
 def open_tree(
     workspace: Workspace, target: str, checkout: Checkout, compiler: str, progress: Progress
 ) -> Iterator[BuildTree]:
-    """The build folder for a target, a checkout and a compiler.
-
-    Args:
-        workspace: The cache.
-        target: What is compiled for.
-        checkout: The sources.
-        compiler: A digest of the compiler and its settings in the environment.
-        progress: Reports waiting.
-    """
+    """Lock the build folder for a target, a checkout, and a compiler with its flags."""
     root = tree_folder(workspace, target, checkout, compiler)
     name = root.name
     of_sources = workspace.lock_path("checkout", sha256_bytes(checkout.path.encode())[:16])

@@ -49,7 +49,7 @@ from etdeploy.runner.kernel_sources import (
     needed_sources,
     require_kleidiai,
 )
-from etdeploy.runner.missing import closure, read_dependencies, system_library
+from etdeploy.runner.missing import closure, find_system_library, read_dependencies
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.toolchains import BuildTools, Toolchain, find_cache, find_programs, find_tools
 from etdeploy.targets.platforms import Target, find_emulator, find_target, host_target
@@ -65,18 +65,10 @@ def tree_definitions(
     program: Path | None,
     custom_ops: CustomOps | None,
 ) -> dict[str, str]:
-    """All of cmake's definitions for a build of ExecuTorch in a tree.
+    """Return all of cmake's definitions for a build of ExecuTorch in a tree.
 
-    Args:
-        plan: With the provider `source`.
-        tree: Gets a link to the program, and the registration of the recipe's own kernels.
-        tools: Of this machine.
-        toolchain: Of this machine.
-        program: Its operators are selected, for a plan with a selection.
-        custom_ops: The recipe's own kernels, if the plan has them.
-
-    Raises:
-        BuildError: A backend's part of them is not on this machine.
+    The tree gets a link to the program whose operators are selected, and the registration of the
+    recipe's own kernels. Raises BuildError where a backend's part is not on this machine.
     """
     selected = tree.select(program, plan.selection) if plan.selection and program else None
     definitions = source_definitions(plan, tree.checkout, tools, toolchain.definitions, selected)
@@ -219,7 +211,7 @@ class Builder:
             found = next((path for path in built.rglob(name) if path.is_file()), None)
             if found:
                 return found
-        return system_library(compiler, name) if self.plan.portable_runner else None
+        return find_system_library(compiler, name) if self.plan.portable_runner else None
 
     def _loader_name(self) -> str | None:
         if self.target.system != "linux":
@@ -231,7 +223,7 @@ class Builder:
         name = self._loader_name()
         if name is None:
             raise BuildError("the runner names no loader, so it cannot be portable", log=self.log)
-        shutil.copyfile(system_library(compiler, name), self.folder / name)
+        shutil.copyfile(find_system_library(compiler, name), self.folder / name)
         (self.folder / name).chmod(0o755)
         return name
 
@@ -273,8 +265,8 @@ class Builder:
 
     def _system_loader(self, compiler: Path) -> tuple[str, ...]:
         """The cross compiler's loader with the folders of its libraries."""
-        loader = system_library(compiler, str(self._loader_name()))
-        runtime = system_library(compiler, "libstdc++.so.6")
+        loader = find_system_library(compiler, str(self._loader_name()))
+        runtime = find_system_library(compiler, "libstdc++.so.6")
         folders = dict.fromkeys(str(p) for p in (self.folder, loader.parent, runtime.parent))
         return str(loader), "--library-path", ":".join(folders)
 
@@ -323,7 +315,11 @@ def build_runner(
         ).build()
 
     try:
-        workspace.obtain(entry, build, progress, _is_readable)
+        # A description in another format is of another release.
+        workspace.obtain(
+            entry, build, progress,
+            lambda folder: BuiltRunner.load_or_none(folder / RUNNER_INFO) is not None,
+        )  # fmt: skip
     except OSError as error:
         full = no_room_in(error)
         if full is None:
@@ -333,21 +329,12 @@ def build_runner(
     return stored.model_copy(update={"path": str(entry.path)})
 
 
-def _is_readable(folder: Path) -> bool:
-    """Whether the runner's description has today's format; other releases may differ."""
-    return BuiltRunner.load_or_none(folder / RUNNER_INFO) is not None
-
-
 def runner_key(
     plan: RuntimePlan, libraries: Libraries, host: Target, names: Sequence[str] = ()
 ) -> str:
     """The cache key: equal for everything that gives the same runner.
 
-    Args:
-        plan: What is built.
-        libraries: What it is linked against.
-        host: The building machine.
-        names: Operators that are searched for in it.
+    `names` are operators that are searched for in it.
     """
     target = find_target(plan.build_target)
     parts = [

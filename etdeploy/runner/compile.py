@@ -77,19 +77,9 @@ def configure(
     *,
     fresh: bool = False,
 ) -> None:
-    """Configures the runner with cmake.
+    """Configure a project of cmake; a BuildError has cmake's or the compiler's first error.
 
-    Args:
-        definitions: The cache variables.
-        tools: cmake and ninja.
-        sources: The project.
-        folder: The build folder.
-        progress: Reports the step.
-        log: Receives the command and its output.
-        fresh: Discards the definitions of an earlier run; compiled files stay.
-
-    Raises:
-        BuildError: With cmake's or the compiler's first error.
+    `fresh` discards the definitions of an earlier run; compiled files stay.
     """
     progress("configuring the runner")
     argv = (
@@ -110,17 +100,9 @@ def compile_runner(
     log: Path | None,
     built: str = EXECUTABLE,
 ) -> Path:
-    """Builds the runner and only what it links; returns the executable.
+    """Build the runner, or another file of the build folder, and only what it links.
 
-    Args:
-        tools: Ninja and the compiler cache.
-        folder: The build folder.
-        progress: Reports each step.
-        log: Receives the command and its output.
-        built: What is built in place of the runner: a file of the build folder.
-
-    Raises:
-        BuildError: With the first error of the compiler or the linker.
+    A BuildError has the first error of the compiler or the linker.
     """
     argv = (str(tools.ninja), built)
     _run(argv, folder, "compiling", log, progress, nested_builds(tools, os.environ))
@@ -302,12 +284,9 @@ def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
     """
     data = [_read_only_data(path) for path in (executable, *libraries)]
     operators = {name.decode() for part in data for name in _OPERATOR.findall(part)}
-    backends = {n for n in _delegate_ids() if any(n.encode() + b"\0" in part for part in data)}
+    ids = [b.delegate_id for b in known_backends() if b.delegate_id]
+    backends = {n for n in ids if any(n.encode() + b"\0" in part for part in data)}
     return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
-
-
-def _delegate_ids() -> list[str]:
-    return [b.delegate_id for b in known_backends() if b.delegate_id]
 
 
 def find_names(files: Iterable[Path], names: Iterable[str]) -> frozenset[str]:

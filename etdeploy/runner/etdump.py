@@ -22,13 +22,7 @@ _NAME, _START, _END = 0, 6, 7
 
 @dataclass(frozen=True)
 class Kernel:
-    """An operator that no delegate runs.
-
-    Attributes:
-        name: Without its namespace: `mean.out`.
-        calls: In all calls of the method.
-        ms: Their time together.
-    """
+    """An operator that no delegate runs, without its namespace: `mean.out`."""
 
     name: str
     calls: int
@@ -37,14 +31,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Executed:
-    """Calls of a method in a trace.
-
-    Attributes:
-        calls: Their number.
-        total_ms: Their time together.
-        delegated_ms: What of it is in delegates' calls.
-        kernels: What is in operators outside of them.
-    """
+    """Calls of a method in a trace, with the part of their time that is in delegates' calls."""
 
     calls: int
     total_ms: float
@@ -58,24 +45,18 @@ class Executed:
 
 
 def outside_share(total_ms: float, delegated_ms: float) -> float:
-    """Share of a method's time outside of delegates, from 0 to 1; what it calls them with included.
+    """Share of a method's time outside of its delegates' calls, from 0 to 1.
 
-    Args:
-        total_ms: Of its executions (`Method::execute`).
-        delegated_ms: Of its delegates' calls (`DELEGATE_CALL`).
+    The times are those of `Method::execute` and `DELEGATE_CALL`.
     """
     return min(1.0, max(0.0, 1.0 - delegated_ms / total_ms)) if total_ms > 0 else 0.0
 
 
 def read_executed(data: bytes) -> Executed:
-    """The calls in an ETDump.
-
-    Args:
-        data: The file's content. ExecuTorch's clock on Linux, Android and Apple's systems counts
-            nanoseconds.
+    """The calls in an ETDump, whose clock counts nanoseconds on Linux, Android and Apple's systems.
 
     Raises:
-        CorruptError: It is no ETDump, or was cut off.
+        CorruptError: The data is not an ETDump, or was cut off.
     """
     content = memoryview(data)[_PREFIX_BYTES:]
     if bytes(content[4:8]) != b"ED00" or int.from_bytes(data[:4], "little") > len(content):

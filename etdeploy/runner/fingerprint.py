@@ -46,12 +46,7 @@ def toolchain_for(
 ) -> Toolchain | Blocker:
     """The toolchain of a build from source on this machine, or why there is none.
 
-    Args:
-        plan: What is built.
-        target: For what.
-        host: This machine.
-        checkout: ExecuTorch's sources.
-        for_app: An app cannot have the static runner that a remedy names.
+    An app cannot have the static runner that a remedy names.
     """
     api = plan.option("ANDROID_PLATFORM")
     found = find_toolchain(

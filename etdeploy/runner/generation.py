@@ -119,13 +119,7 @@ class Generated(Value):
 
 
 class TracedCalls(Value):
-    """The calls of a method that its trace has, one after the other.
-
-    Attributes:
-        calls: Their number.
-        tokens: Taken in all of them together.
-        position: Of the first of these tokens in the sequence.
-    """
+    """The calls of a method in its trace; `position` is that of their first token in the text."""
 
     calls: int = Field(ge=1)
     tokens: int = Field(ge=1)
@@ -150,7 +144,7 @@ class RunnerGeneration(Value):
 
 
 class GenerationResults(StartResults):
-    """results.json of a runner with --generation; `protocol.load_results_of` reads it.
+    """results.json of a runner with --generation; `protocol.load_results_as` reads it.
 
     Its `processors` are those from the first point on, filling the cache included.
 
@@ -181,13 +175,7 @@ def request_lines(
 ) -> str:
     """The text of the file that the runner's --generation names.
 
-    Args:
-        methods: Of the program.
-        sampling: How tokens are chosen.
-        stop_ids: Tokens that end a text.
-        points: What is generated.
-        rewind: The program's.
-        logit_ids: Tokens whose logits the results of points that follow a text have.
+    Results of points that follow a text have the logits of `logit_ids`.
     """
     lines = [
         f"method {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity}" for m in methods
@@ -214,14 +202,8 @@ def generation_arguments(
 ) -> tuple[str, ...]:
     """The command line of a runner that generates; it takes no option of the other workload.
 
-    Args:
-        program: Path of the program, as the runner sees it, as all paths here.
-        request: Path of the request.
-        results: Path of results.json.
-        threads: In ExecuTorch's pool; 0 for ExecuTorch's choice.
-        stream: Whether each token id becomes a line on stdout as soon as it is chosen.
-        watched: Whether the runner watches its memory.
-        etdump: Where the traces go, one for each method (`trace_of`); None for none.
+    All paths are as the runner sees them. With `stream`, each token id becomes a line on stdout as
+    soon as it is chosen. `etdump` is where the traces go, one for each method (`trace_path`).
     """
     arguments = [
         "--program", program,
@@ -238,7 +220,7 @@ def generation_arguments(
     return tuple(arguments)
 
 
-def trace_of(etdump: str, method: str) -> str:
+def trace_path(etdump: str, method: str) -> str:
     """The file with a method's trace; only methods that were called have one.
 
     It has the last calls of the method, ten at most, of the last repetition that called it; where
@@ -255,59 +237,38 @@ READY = "ready"
 Ending = Literal["stop_token", "new_tokens", "stop"]
 
 
-class Taken(Value):
-    """A call took a part of the prompt.
-
-    Attributes:
-        tokens: Of the prompt that are in the cache now.
-    """
+class PrefillProgress(Value):
+    """A call took a part of the prompt: so many tokens are in the cache now."""
 
     tokens: int
 
 
 class Token(Value):
-    """A new token.
-
-    Attributes:
-        id: In the vocabulary.
-        took_ms: Call and choice; of the first, the time since the prefill began.
-    """
+    """A new token. `took_ms` is call and choice; of the first, the time since the prefill began."""
 
     id: int
     took_ms: float
 
 
 class End(Value):
-    """An answer has ended.
-
-    Attributes:
-        reason: A stop token, as many tokens as were asked for, or a line that said so.
-    """
+    """An answer has ended: a stop token, as many tokens as asked for, or a line that said so."""
 
     reason: Ending
 
 
 def answer_line(position: int, new_tokens: int, sampling: Sampling, ids: Sequence[int]) -> str:
-    """The line that asks for an answer.
+    """The line that asks for an answer, at most `new_tokens`, to the prompt `ids`.
 
-    Args:
-        position: Tokens of the cache that stay.
-        new_tokens: The most that are generated.
-        sampling: How they are chosen.
-        ids: Of the prompt, from that position on; at least one.
+    `position` tokens of the cache stay.
     """
     return " ".join(map(str, ("answer", position, new_tokens, *sampling.words, *ids)))
 
 
-def parse_told(line: str) -> Taken | Token | End:
-    """What a line of the runner's tells.
-
-    Raises:
-        ValueError: It is no such line.
-    """
+def parse_event(line: str) -> PrefillProgress | Token | End:
+    """Parse a line of a runner that listens; ValueError for another line."""
     match line.split():
         case ["taken", tokens]:
-            return Taken(tokens=int(tokens))
+            return PrefillProgress(tokens=int(tokens))
         case ["token", identity, took_ns]:
             return Token(id=int(identity), took_ms=int(took_ns) / 1e6)
         case ["end", ("stop_token" | "new_tokens" | "stop") as reason]:
@@ -319,13 +280,9 @@ def parse_told(line: str) -> Taken | Token | End:
 def listening_arguments(
     program: str, request: str, *, forgotten_s: int, threads: int = 0
 ) -> tuple[str, ...]:
-    """The command line of a runner that listens.
+    """The command line of a runner that listens, which ends after `forgotten_s` without a line.
 
-    Args:
-        program: Path of the program, as the runner sees it, as all paths here.
-        request: Path of a request without points, whose sampling does not count.
-        forgotten_s: After so many seconds without a call or a line it ends.
-        threads: In ExecuTorch's pool; 0 for ExecuTorch's choice.
+    `request` has no points, and its sampling does not count.
     """
     usual = generation_arguments(program, request, "results.json", threads=threads)
     return (*usual, "--listen", str(forgotten_s))

@@ -33,16 +33,9 @@ _SCHEMA_NAME = re.compile(r"[\w:]+(?:\.\w+)?")
 
 
 def needed_sources(checkout: Path, operators: Iterable[str]) -> tuple[str, ...] | None:
-    """Names of the files `op_*.cpp` with the kernels of the operators, sorted.
+    """Names of the files `op_*.cpp` with the operators' kernels and with what those call, sorted.
 
-    They include the files that those call into.
-
-    Args:
-        checkout: Of ExecuTorch.
-        operators: By full name, `aten::add.out`.
-
-    Returns:
-        None if the files of an operator are unknown: then all have to be compiled.
+    None if the files of an operator, `aten::add.out`, are unknown: then all have to be compiled.
     """
     kernels = _kernels(checkout)
     wanted: set[str] = set()

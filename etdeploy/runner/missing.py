@@ -79,7 +79,7 @@ def require_present(missing: tuple[Blocker, ...]) -> None:
     refuse(m for m in missing if not m.fetched)
 
 
-def submodules_of(plan: RuntimePlan) -> tuple[str, ...]:
+def list_submodules(plan: RuntimePlan) -> tuple[str, ...]:
     """The submodules that a build of the plan compiles."""
     options = {option.name: option.value for option in plan.options}
     system = find_target(plan.build_target).system
@@ -137,7 +137,7 @@ def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Itera
                 remedy=system_command("git"),
             )
     else:
-        names = missing_submodules(checkout.folder, submodules_of(plan))
+        names = missing_submodules(checkout.folder, list_submodules(plan))
         if names:
             yield Blocker(
                 what="submodules",
@@ -189,12 +189,7 @@ def read_dependencies(path: Path) -> ElfDependencies:
 
 
 def closure(executable: Path, find: Callable[[str], Path | None]) -> dict[str, Path]:
-    """Every library that the executable needs, directly or through others, by its name.
-
-    Args:
-        executable: Of any architecture.
-        find: Returns the file of a library by its name; None omits it and all that it needs.
-    """
+    """Every library that the executable needs, by its name; `find` returns None to omit one."""
     found: dict[str, Path] = {}
     waiting = [executable]
     while waiting:
@@ -207,7 +202,7 @@ def closure(executable: Path, find: Callable[[str], Path | None]) -> dict[str, P
     return found
 
 
-def system_library(compiler: Path, name: str) -> Path:
+def find_system_library(compiler: Path, name: str) -> Path:
     """The file that the compiler links for a library of its C or C++ runtime."""
     outcome = process.run(process.Request((str(compiler), f"-print-file-name={name}")))
     # Without a path it only repeats the name.

@@ -11,11 +11,8 @@ from etdeploy.plan.model import Provider
 class AppDetails(Value):
     """What is known of an app that runs a program.
 
-    Attributes:
-        id: Its application id or bundle id.
-        version: As the app itself says it; empty where that is not known yet.
-        artifacts: The packages that its ExecuTorch comes from, with their versions.
-        build: What built it: gradle, sdk, xcodebuild; `given` where somebody else did.
+    `artifacts` are the packages that its ExecuTorch comes from. `build` is gradle, sdk or
+    xcodebuild; `given` where somebody else built it.
     """
 
     id: str
@@ -25,26 +22,12 @@ class AppDetails(Value):
 
 
 class BuiltRunner(Value):
-    """A runner in the cache.
+    """A runner in the cache; paths are relative to the folder `path`.
 
-    Attributes:
-        path: Of the folder with the files.
-        executable: Relative path of the runner itself.
-        libraries: Relative paths of the shared libraries that it needs.
-        loader: Relative path of the C library's loader, for a portable runner.
-        target: The build target.
-        sha256: Of the executable.
-        operators: All operators that are registered in it, by full name.
-        backends: All backends that are registered in it.
-        executorch_version: Of its libraries.
-        listed_by: What lists operators and backends: the `runner` itself, started here or under
-            qemu, or the names in its `libraries` (from source, in the executable too) if it cannot
-            be started here.
-        size_bytes: Of the executable.
-        provider: Where ExecuTorch came from: `wheel`, `source` or `prebuilt`.
-        revision: Of the checkout that it was built from.
-        options: The plan's cmake options, by name.
-        app: Of an app that runs the program; None for a runner.
+    A portable runner has the C library's `loader`. `operators` and `backends` are all that are
+    registered, as the runner itself lists them, started here or under qemu; or as the names in its
+    libraries do (from source, in the executable too) if it cannot be started here. `options` are
+    the plan's cmake options; `revision` is that of the checkout.
     """
 
     path: str

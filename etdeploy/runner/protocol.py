@@ -186,10 +186,10 @@ def load_results(path: Path) -> RunnerResults:
     Raises:
         RunError: It is missing, truncated, or from another kind of runner.
     """
-    return load_results_of(RunnerResults, path)
+    return load_results_as(RunnerResults, path)
 
 
-def load_results_of(workload: type[S], path: Path) -> S:
+def load_results_as(workload: type[S], path: Path) -> S:
     """Reads results.json of a workload; raises as `load_results` does."""
     try:
         return workload.load(path)

@@ -34,16 +34,7 @@ CMAKE_MINIMUM = (3, 28)
 
 @dataclass(frozen=True)
 class Tool:
-    """A program that a build uses.
-
-    Attributes:
-        name: As people call it.
-        path: Of the program; None if it is missing or too old.
-        version: As it reports.
-        needed_for: What it is used for.
-        remedy: The command that installs it.
-        required: Whether a build for the target fails without it.
-    """
+    """A program that a build uses; `path` is None if it is missing or too old."""
 
     name: str
     path: Path | None
@@ -208,12 +199,8 @@ _NO_XCODE = Blocker(
 class Toolchain:
     """A toolchain on this machine.
 
-    Attributes:
-        definitions: For cmake, beyond those of the plan: the toolchain file and, if that does not
-            find it, the compiler. They are paths of this machine.
-        compiler: The C++ compiler.
-        identity: Texts that change whenever the compiler does, found without starting a process.
-        caches: Whether the compiler itself caches what it compiles, so that ccache is not needed.
+    `definitions` are for cmake, beyond those of the plan, with paths of this machine. `identity` is
+    texts that change whenever the compiler does. A compiler that `caches` needs no ccache.
     """
 
     definitions: tuple[Explained, ...]
@@ -224,14 +211,7 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where to look for a toolchain.
-
-    Attributes:
-        host: The target of this machine.
-        environ: Its environment.
-        home: The user's home folder.
-        cache: Folder for programs that act as a compiler.
-    """
+    """Where to look for a toolchain; `cache` is for programs that act as a compiler."""
 
     host: Target
     environ: Mapping[str, str]
@@ -246,16 +226,9 @@ class Machine:
 def find_toolchain(
     target: Target, machine: Machine, android_api: int, checkout: Path | None
 ) -> Toolchain | Blocker:
-    """Looks for the toolchain of a build from source; nothing is started.
+    """Return the toolchain of a build from source, or all that is not installed for it.
 
-    Args:
-        target: What is built for.
-        machine: Where to look.
-        android_api: The recipe's `runtime.android_api`.
-        checkout: ExecuTorch's, if there is one; its ios-cmake is used for Apple's systems.
-
-    Returns:
-        The toolchain, or why there is none, naming everything that is not installed.
+    Nothing is started. ExecuTorch's checkout has the toolchain file for Apple's systems.
     """
     impossible = host_blocker(target, machine.host)
     if impossible:
@@ -370,12 +343,7 @@ _TOOLS = {"ar": "ar", "ranlib": "ranlib"}
 
 @dataclass(frozen=True)
 class Zig:
-    """An installed zig.
-
-    Attributes:
-        path: The program.
-        version: Of the package, which is zig's.
-    """
+    """An installed zig; the package has its version."""
 
     path: Path
     version: str

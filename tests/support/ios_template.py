@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from etdeploy.apps.ios.platform import IosApp, further_files, template_variables
+from etdeploy.apps.ios.platform import IosApp, binary_files, template_variables
 from etdeploy.apps.project import render_tree
 from tests.support.swift import Swift
 
@@ -55,7 +55,7 @@ def make_app(workload: Workload = "inference", **changes: Any) -> IosApp:
 
 def render_project(app: IosApp, to: Path) -> Path:
     """Writes the project of an app, without a model."""
-    files = {**render_tree(TEMPLATE, template_variables(app)), **further_files(app)}
+    files = {**render_tree(TEMPLATE, template_variables(app)), **binary_files(app)}
     for name, content in files.items():
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         (to / name).write_bytes(content)

@@ -23,7 +23,7 @@ from etdeploy.provider.wheel import obtain_wheel
 from etdeploy.runner.builder import build_runner
 from etdeploy.runner.generation import GenerationResults, generation_arguments
 from etdeploy.runner.model import BuiltRunner
-from etdeploy.runner.protocol import RunnerResults, inputs_list, load_results, load_results_of
+from etdeploy.runner.protocol import RunnerResults, inputs_list, load_results, load_results_as
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.runtime_values import make_recipe
 
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def generated(self) -> GenerationResults:
-        return load_results_of(GenerationResults, self.folder / "results.json")
+        return load_results_as(GenerationResults, self.folder / "results.json")
 
 
 @dataclass(frozen=True)

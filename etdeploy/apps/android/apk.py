@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -14,27 +12,26 @@ from xml.etree import ElementTree
 from etdeploy.apps.android import app as layout
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
 from etdeploy.apps.android.archive import (
-    JAVA_OPTIONS,
     ApkEntry,
     apk_parts,
     apk_problems,
     asset_entry,
-    entries_of,
     library_entry,
+    read_entries,
     require_sound,
-    run_tool,
     unpack_libraries,
     write_archive,
 )
-from etdeploy.apps.android.code import (
+from etdeploy.apps.android.commands import (
     CODE_OF_RESOURCES,
-    KEPT,
+    KEEP_RULES,
     LINKED,
     compile_code,
     link_resources,
+    require_keystore,
     shrink,
+    sign,
 )
-from etdeploy.apps.android.sdk import Jdk, Sdk
 from etdeploy.apps.android.tools import Tools
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError
@@ -114,7 +111,7 @@ class _Build:
                 f"this is no project for Android: its manifest cannot be read: {error}",
                 place=str(place),
             ) from error
-        manifest = completed_manifest(text, self.app, str(place))
+        manifest = complete_manifest(text, self.app, str(place))
         folder = self.project / layout.RESOURCES
         sdk = self.tools.sdk
         inputs = {
@@ -139,7 +136,8 @@ class _Build:
         """The app's own classes."""
         generated = self.resources() / CODE_OF_RESOURCES
         folders = (*(self.project / folder for folder in layout.CODE), generated)
-        named = [(name, f / name) for f in folders for name in folder_files(f) if _is_code(name)]
+        files = ((name, folder / name) for folder in folders for name in folder_files(folder))
+        named = [(name, path) for name, path in files if name.endswith((".kt", ".java"))]
         sources = [path for _, path in named]
         tools = self.tools
         inputs = {
@@ -173,7 +171,7 @@ class _Build:
 
         def make(made: Path) -> None:
             self.progress("shrinking the code")
-            programs = [classes / name for name in folder_files(classes) if _is_class(name)]
+            programs = [classes / name for name in folder_files(classes) if name.endswith(".class")]
             shrink(
                 tools.jdk, tools.sdk, self.app.min_sdk, [*programs, *jars], rules, made, self.log
             )
@@ -204,7 +202,7 @@ class _Build:
             sign(tools.jdk, tools.sdk, keystore, self.app.min_sdk, unsigned, apk, self.log)
             unsigned.unlink()
             require_sound(apk)
-            described(made / APK, "sdk tools").save(made / _RESULT)
+            describe_apk(made / APK, "sdk tools").save(made / _RESULT)
 
         folder = self.stages.obtain("apk", inputs, make)
         built = BuiltApk.load(folder / _RESULT)
@@ -213,7 +211,7 @@ class _Build:
     def _entries(
         self, linked: Path, dex: Path, native: Mapping[tuple[str, str], Path], assets: Path
     ) -> Iterator[ApkEntry]:
-        yield from entries_of(linked)
+        yield from read_entries(linked)
         for name in folder_files(dex):
             if name.endswith(".dex"):
                 yield ApkEntry(name, dex / name)
@@ -233,7 +231,7 @@ class _Build:
     def _rules(self) -> tuple[Path, ...]:
         own = self.project / layout.RULES
         return (
-            self.resources() / KEPT,
+            self.resources() / KEEP_RULES,
             *sorted(self.libraries().glob("*.pro")),
             *([own] if own.is_file() else []),
         )
@@ -242,7 +240,7 @@ class _Build:
         return [[path.name, self.stages.digest(path)] for path in paths]
 
 
-def described(apk: Path, how: Literal["sdk tools", "gradle"]) -> BuiltApk:
+def describe_apk(apk: Path, how: Literal["sdk tools", "gradle"]) -> BuiltApk:
     """What is known of an APK that was built."""
     return BuiltApk(
         path=str(apk),
@@ -254,20 +252,12 @@ def described(apk: Path, how: Literal["sdk tools", "gradle"]) -> BuiltApk:
     )
 
 
-def _is_code(name: str) -> bool:
-    return name.endswith((".kt", ".java"))
-
-
-def _is_class(name: str) -> bool:
-    return name.endswith(".class")
-
-
 _ANDROID = "http://schemas.android.com/apk/res/android"
 _TOOLS = "{http://schemas.android.com/tools}"
 _ENTITY = re.compile(r"<!(DOCTYPE|ENTITY)")
 
 
-def completed_manifest(text: str, app: AndroidApp, place: str) -> str:
+def complete_manifest(text: str, app: AndroidApp, place: str) -> str:
     """The manifest with what a project keeps in its build files.
 
     These are the package, whether native libraries are extracted, and the id in placeholders;
@@ -353,72 +343,3 @@ def _is_sound(folder: Path, key: str) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-# What every tool for Android calls them; the key protects nothing.
-_PASSWORD = "android"  # noqa: S105
-_ALIAS = "androiddebugkey"
-_NAME = "CN=Android Debug,O=Android,C=US"
-_VALID_DAYS = "10950"
-_KEYSTORE = "debug.keystore"
-_USER_HOME = "ANDROID_USER_HOME"
-_SIGNER = "com.android.apksigner.ApkSignerTool"
-
-
-def debug_keystore(station: Workstation) -> Path:
-    """Where Android's tools keep the user's debug key.
-
-    Gradle signs with the same, so that each app of one replaces one of the other on a phone.
-    """
-    named = station.environ.get(_USER_HOME)
-    return (Path(named).expanduser() if named else station.home / ".android") / _KEYSTORE
-
-
-def require_keystore(station: Workstation, jdk: Jdk, log: Path | None) -> Path:
-    """The debug keystore, made if there is none; one that is there is never touched."""
-    keystore = debug_keystore(station)
-    if keystore.is_file():
-        return keystore
-    try:
-        keystore.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".key.", dir=keystore.parent) as folder:
-            made = Path(folder) / _KEYSTORE
-            _make_key(jdk, made, log)
-            # Fails if another process was faster, whose key is as good.
-            if not keystore.is_file():
-                os.link(made, keystore)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise BuildError(
-            f"the debug key cannot be written to {keystore}: {error.strerror}",
-            remedy=f"Name another folder: export {_USER_HOME}=/path/to/a/folder",
-        ) from error
-    return keystore
-
-
-def _make_key(jdk: Jdk, keystore: Path, log: Path | None) -> None:
-    argv = (
-        jdk.program("keytool"), "-genkeypair", "-keystore", keystore, "-storetype", "PKCS12",
-        "-storepass", _PASSWORD, "-keypass", _PASSWORD, "-alias", _ALIAS, "-keyalg", "RSA",
-        "-keysize", "2048", "-validity", _VALID_DAYS, "-dname", _NAME,
-    )  # fmt: skip
-    run_tool("making the debug key", argv, log)
-
-
-def sign(
-    jdk: Jdk, sdk: Sdk, keystore: Path, min_sdk: int, unsigned: Path, signed: Path, log: Path | None
-) -> None:
-    """Signs an APK by the schemes v1, v2 and v3."""
-    argv = (
-        *_apksigner(jdk, sdk), "sign", "--ks", keystore, "--ks-pass", f"pass:{_PASSWORD}",
-        "--key-pass", f"pass:{_PASSWORD}", "--ks-key-alias", _ALIAS,
-        "--min-sdk-version", min_sdk, "--v1-signing-enabled", "true",
-        "--v2-signing-enabled", "true", "--v3-signing-enabled", "true",
-        "--v4-signing-enabled", "false", "--out", signed, unsigned,
-    )  # fmt: skip
-    run_tool("signing the app", argv, log, keystore=str(keystore))
-
-
-def _apksigner(jdk: Jdk, sdk: Sdk) -> tuple[object, ...]:
-    return (jdk.program("java"), *JAVA_OPTIONS, "-cp", sdk.apksigner, _SIGNER)

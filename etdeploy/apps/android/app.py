@@ -27,19 +27,9 @@ BESIDE = "Keep the model out of the app; a run pushes it beside: --set app.bundl
 
 
 class AndroidApp(Value):
-    """The app of a project, as far as its build needs to know.
+    """The app of a project, as far as its build needs to know; `abis` by Android's names.
 
-    Attributes:
-        id: The application id.
-        name: What stands below its icon.
-        version_name: For people.
-        version_code: Grows with each release.
-        min_sdk: The oldest API level that it runs on.
-        compile_sdk: The API level that its code is compiled against.
-        target_sdk: The API level whose behaviour it expects.
-        abis: What its native libraries are for, as Android names them.
-        extracted: Whether the installer writes its native libraries to files, for what opens them
-            by path.
+    `extracted` apps have their native libraries written to files, for what opens them by path.
     """
 
     id: str
@@ -54,7 +44,7 @@ class AndroidApp(Value):
 
 
 class ApkParts(Value):
-    """Bytes of an APK: what the model's files, the native libraries and all else take in it."""
+    """How many bytes of an APK are the model's files, the native libraries, and the rest."""
 
     model_bytes: int
     native_bytes: int
@@ -62,16 +52,7 @@ class ApkParts(Value):
 
 
 class BuiltApk(Value):
-    """An APK, signed with the debug key.
-
-    Attributes:
-        path: The file.
-        sha256: Of the file.
-        size_bytes: Of the file.
-        parts: Its size by what it is for.
-        how: What built it.
-        notes: What to know about it, as sentences.
-    """
+    """An APK, signed with the debug key; `notes` are sentences about it."""
 
     path: str
     sha256: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 import zipfile
 import zlib
@@ -14,10 +13,8 @@ from typing import IO
 from etdeploy.apps.android.app import BESIDE, ApkParts
 from etdeploy.apps.android.tools import Library
 from etdeploy.core.cancel import checkpoint
-from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside, naming, write_atomic
-from etdeploy.core.processes import process
 
 # Android 15 and newer may have pages of 16 KB.
 PAGE_BYTES = 16384
@@ -34,12 +31,9 @@ _ALIGNMENT_FIELD = 0xD935
 
 @dataclass(frozen=True)
 class ApkEntry:
-    """A file of an APK.
+    """A file of an APK: its path there, and its bytes or the file with them.
 
-    Attributes:
-        name: Its path there.
-        content: Its bytes, or the file with them.
-        aligned: What its place is a multiple of, if it is stored; 0 for one that is compressed.
+    A stored one begins at a multiple of `aligned`; 0 compresses it.
     """
 
     name: str
@@ -58,7 +52,7 @@ def library_entry(abi: str, name: str, content: Path, *, extracted: bool) -> Apk
     return ApkEntry(f"lib/{abi}/{name}", content, 0 if extracted else PAGE_BYTES)
 
 
-def entries_of(apk: Path) -> list[ApkEntry]:
+def read_entries(apk: Path) -> list[ApkEntry]:
     """The entries of an archive that a tool wrote; what it stored stays stored."""
     with zipfile.ZipFile(apk) as archive:
         return [
@@ -75,18 +69,14 @@ def write_archive(path: Path, entries: Iterable[ApkEntry]) -> None:
     """Writes the archive; a name that comes twice keeps its first entry."""
     try:
         with naming(path), zipfile.ZipFile(path, "w", allowZip64=False) as archive:
-            _write_all(archive, entries)
+            seen: set[str] = set()
+            for entry in entries:
+                checkpoint()
+                if entry.name not in seen:
+                    seen.add(entry.name)
+                    _write(archive, entry)
     except zipfile.LargeZipFile as error:
         raise BuildError(f"the app would be larger than 2 GiB: {error}", remedy=BESIDE) from error
-
-
-def _write_all(archive: zipfile.ZipFile, entries: Iterable[ApkEntry]) -> None:
-    seen: set[str] = set()
-    for entry in entries:
-        checkpoint()
-        if entry.name not in seen:
-            seen.add(entry.name)
-            _write(archive, entry)
 
 
 def _write(archive: zipfile.ZipFile, entry: ApkEntry) -> None:
@@ -183,7 +173,7 @@ def unpack_native_module(aar: Path, abi: str, folder: Path) -> None:
     """Writes an AAR's headers and its libraries for an ABI into a folder; known files stay."""
     try:
         with zipfile.ZipFile(aar) as archive:
-            kept = [n for n in archive.namelist() if _of_module(n, abi) and not n.endswith("/")]
+            kept = [n for n in archive.namelist() if _is_in_module(n, abi) and not n.endswith("/")]
             if not kept:
                 raise ValueError(f"it has no headers and no libraries for {abi}")
             for name in kept:
@@ -199,7 +189,7 @@ def unpack_native_module(aar: Path, abi: str, folder: Path) -> None:
         ) from error
 
 
-def _of_module(name: str, abi: str) -> bool:
+def _is_in_module(name: str, abi: str) -> bool:
     return name.startswith(f"jni/{abi}/") or (
         name.startswith("prefab/modules/") and "/include/" in name
     )
@@ -216,14 +206,7 @@ _ABIS_64 = ("arm64-v8a", "x86_64")
 
 @dataclass(frozen=True)
 class Placed:
-    """A file of an APK.
-
-    Attributes:
-        name: Its path there.
-        offset: Where its bytes begin in the APK.
-        stored: Whether they are not compressed.
-        size_bytes: What it takes in the APK, with what aligns it.
-    """
+    """A file of an APK: where its bytes begin, and how many it takes with what aligns it."""
 
     name: str
     offset: int
@@ -250,7 +233,7 @@ def apk_problems(apk: Path) -> Iterator[str]:
     """What keeps an APK from being installed, or its files from being mapped, as sentences."""
     with zipfile.ZipFile(apk) as archive:
         for file in placed_files(apk):
-            yield from _placed_wrong(file)
+            yield from _misplacements(file)
             if file.name.startswith(_NATIVE) and file.name.split("/")[1] in _ABIS_64:
                 with archive.open(file.name) as stream:
                     least = least_load_alignment(stream)
@@ -264,7 +247,7 @@ def apk_problems(apk: Path) -> Iterator[str]:
 def require_sound(apk: Path) -> None:
     """Raises unless the files of an APK are where Android maps them."""
     try:
-        wrong = [problem for file in placed_files(apk) for problem in _placed_wrong(file)]
+        wrong = [problem for file in placed_files(apk) for problem in _misplacements(file)]
     except (OSError, zipfile.BadZipFile, struct.error) as error:
         raise BuildError(
             f"the APK that was built cannot be read: {error}", place=str(apk)
@@ -285,7 +268,8 @@ def least_load_alignment(library: IO[bytes]) -> int | None:
     head = library.read(64)
     if head[:6] != _ELF_64 or len(head) < 64:
         return None
-    begin, size, number = _program_headers(head)
+    (begin,) = struct.unpack_from("<Q", head, 32)
+    size, number = struct.unpack_from("<HH", head, 54)
     table = library.read(max(0, begin - 64 + size * number))[begin - 64 :]
     found = [
         struct.unpack_from("<Q", table, i * size + 48)[0]
@@ -295,13 +279,7 @@ def least_load_alignment(library: IO[bytes]) -> int | None:
     return min(found, default=None)
 
 
-def _program_headers(head: bytes) -> tuple[int, int, int]:
-    (begin,) = struct.unpack_from("<Q", head, 32)
-    size, number = struct.unpack_from("<HH", head, 54)
-    return begin, size, number
-
-
-def _placed_wrong(file: Placed) -> Iterator[str]:
+def _misplacements(file: Placed) -> Iterator[str]:
     if file.name.startswith(_NATIVE) and file.stored and file.offset % PAGE_BYTES:
         yield f"{file.name} begins at {file.offset}, which is no multiple of {PAGE_BYTES}"
     if file.name.endswith((".pte", "resources.arsc")):
@@ -320,65 +298,3 @@ def _placed(stream: IO[bytes], info: zipfile.ZipInfo) -> Placed:
         stored=info.compress_type == zipfile.ZIP_STORED,
         size_bytes=info.compress_size + extra_bytes,
     )
-
-
-_COMPLAINT = re.compile(r"\berror\b|Exception: |^Missing class ", re.IGNORECASE)
-_LINES = 6
-# These tools run for seconds: the best of Java's compilers would take longer than it saves, and a
-# collector with threads of its own compete with theirs.
-JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-
-
-# Messages of apksigner, R8 and the Java that runs them.
-SDK_TOOL_FAILURES = FailureTable(
-    "Building an Android app with the SDK's tools",
-    BuildError.exit_code,
-    (
-        FailurePattern(
-            r"password was incorrect|androiddebugkey",
-            "{keystore} is not a debug key: it has another password, or a key of another name",
-            "Move it elsewhere, and a new one is made; or export ANDROID_USER_HOME=/a/folder",
-        ),
-        FailurePattern(
-            r"Missing class (?P<name>[\w.$]+)",
-            "the app's code or a library uses the class {name}, which no library has",
-            "Put the jar that has it into app/libs, or, if it is never called, add to "
-            "app/proguard-rules.pro:\n"
-            "-dontwarn {name}",
-        ),
-        FailurePattern(
-            r"UnsupportedClassVersionError|class file has wrong version",
-            "the JDK is too old for a tool or a library of the app",
-            "Install a newer JDK, and\nexport JAVA_HOME=/path/to/jdk",
-        ),
-    ),
-)
-
-
-def run_tool(what: str, argv: Sequence[object], log: Path | None, **values: str) -> str:
-    """Runs a tool to its end and returns what it printed; `values` are for the failure table."""
-    words = tuple(map(str, argv))
-    try:
-        outcome = process.run(process.Request(words, log=log))
-    except OSError as error:
-        raise BuildError(
-            f"{what} failed: {words[0]} cannot be started: {error.strerror}", log=log
-        ) from error
-    if not outcome.ok:
-        ended = outcome.signal_name or f"exit code {outcome.exit_code}"
-        text = f"{outcome.stderr}\n{outcome.stdout}"
-        found = SDK_TOOL_FAILURES.diagnose(text, **values) or Diagnosis("", "")
-        cause = f": {found.cause}" if found.cause else ""
-        raise BuildError(
-            f"{what} failed ({Path(words[0]).name}, {ended}){cause}{complaints(text)}",
-            remedy=found.remedy or None,
-            log=log,
-        )
-    return outcome.stdout
-
-
-def complaints(text: str) -> str:
-    """The first complaints of a tool, each on a line of its own; its last line if none is one."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    chosen = [line for line in lines if _COMPLAINT.search(line)][:_LINES] or lines[-1:]
-    return "".join(f"\n{line}" for line in chosen)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.apps.android.apk import described
+from etdeploy.apps.android.apk import describe_apk
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
 from etdeploy.apps.android.archive import require_sound
 from etdeploy.apps.android.sdk import Jdk
@@ -96,7 +96,7 @@ def build_with_gradle(
 def _result(apk: Path, log: Path | None) -> BuiltApk:
     try:
         require_sound(apk)
-        return described(apk, "gradle")
+        return describe_apk(apk, "gradle")
     except (OSError, zipfile.BadZipFile) as error:
         raise BuildError(
             f"Gradle wrote no APK where one is expected: {error}",

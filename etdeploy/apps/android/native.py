@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etdeploy.apps.android.app import JARS, NATIVE
 from etdeploy.apps.android.archive import unpack_native_module
-from etdeploy.apps.android.code import compile_code
+from etdeploy.apps.android.commands import compile_code
 from etdeploy.apps.android.tools import FBJNI, Tools
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, require
@@ -73,16 +73,7 @@ def app_plan(
     custom: CustomKernels | None = None,
     host: Target | None = None,
 ) -> RuntimePlan:
-    """The plan of the native library for an ABI; as that of a runner, and without a tracer.
-
-    Args:
-        recipe: What the user requested.
-        program: The app's.
-        abi: As Android names it.
-        available: What can be linked, with the options of the checkout.
-        custom: The kernels of `runtime.custom_ops`.
-        host: The machine that builds; this one when None.
-    """
+    """The plan of the native library for an ABI: as that of a runner, and without a tracer."""
     changed = recipe.model_copy(
         update={
             "runtime": recipe.runtime.model_copy(update={"provider": "source"}),

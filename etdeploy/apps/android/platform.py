@@ -49,14 +49,8 @@ _NO_APP = "or measure it in a runner, without an app:\netdeploy run --device and
 class AndroidValues(AndroidApp):
     """What the templates know of an app; see templates/android.
 
-    Attributes:
-        workload: inference or generation.
-        runtime: prebuilt or source.
-        artifacts: Maven's names of ExecuTorch's release.
-        variables: Names of environment variables that hold the folder of the native libraries.
-        system_libraries: The phone's own libraries that the app's libraries open.
-        model_name: For people.
-        etdeploy_version: That wrote the project.
+    `variables` are the environment variables that hold the folder of the native libraries;
+    `system_libraries` are the phone's own that those open.
     """
 
     workload: str
@@ -129,14 +123,14 @@ class Android:
         generated = {path: files[path].decode() for path in GRADLE_FILES}
         app, ignored = apply_gradle_files(project, _values(subject), generated)
         if not subject.sources:
-            require_no_library(project)
+            refuse_stale_library(project)
         else:
             _build_executorch(subject, subject.sources, project, work, progress, log)
         built = build_app(
             project,
             work,
             app,
-            artifacts_of(subject.plan),
+            list_artifacts(subject.plan),
             recipe.app.build,
             progress,
             aar=_aar(recipe),
@@ -145,7 +139,7 @@ class Android:
         notes = built.notes if built.how == "gradle" else (*built.notes, *ignored)
         return _built(built, app, notes)
 
-    def given(self, archive: Path) -> tuple[BuiltApp, AppModel]:
+    def read_archive(self, archive: Path) -> tuple[BuiltApp, AppModel]:
         model = _model_in(archive)
         app = BuiltApp(
             archive=str(archive),
@@ -158,7 +152,7 @@ class Android:
         return app, model
 
 
-def require_no_library(project: Path) -> None:
+def refuse_stale_library(project: Path) -> None:
     """Raises unless the app gets its ExecuTorch from the release alone."""
     found = sorted((project / NATIVE).glob(f"*/{LIBRARY}"))
     jar = project / JARS / API
@@ -218,7 +212,7 @@ def _values(subject: AppSubject) -> AndroidValues:
         extracted=needs_files(subject.extras),
         workload=subject.model.workload,
         runtime=str(plan.provider.value),
-        artifacts=artifacts_of(plan),
+        artifacts=list_artifacts(plan),
         variables=folder_variables(subject.extras),
         system_libraries=tuple(
             name for each in _backends(subject.program) for name in each.system_libraries
@@ -233,7 +227,7 @@ def _backends(program: Program) -> list[Backend]:
     return [backend for backend in found if backend]
 
 
-def artifacts_of(plan: RuntimePlan) -> tuple[str, ...]:
+def list_artifacts(plan: RuntimePlan) -> tuple[str, ...]:
     """Maven's names of ExecuTorch's release among a plan's components."""
     if plan.provider.value != Provider.PREBUILT:
         return ()
@@ -277,7 +271,7 @@ def _aar(recipe: Recipe) -> Path | None:
 
 
 def _tools(recipe: Recipe, plan: RuntimePlan, project: Path | None) -> Tools | tuple[Blocker, ...]:
-    artifacts = artifacts_of(plan)
+    artifacts = list_artifacts(plan)
     return find_tools(Workstation.this(), artifacts, project=project, aar=_aar(recipe))
 
 
@@ -318,11 +312,11 @@ def needs_files(extras: Extras) -> bool:
     return bool(folder_variables(extras))
 
 
-BuildWish = Literal["auto", "gradle", "sdk"]
+BuildChoice = Literal["auto", "gradle", "sdk"]
 
 
 def choose_build(
-    wish: BuildWish, station: Workstation, project: Path | None, aar: Path | None = None
+    wish: BuildChoice, station: Workstation, project: Path | None, aar: Path | None = None
 ) -> tuple[Explained, Path | None]:
     """What builds the app, with the reason; and the Gradle, where it is that."""
     if wish == "sdk":
@@ -342,7 +336,7 @@ def build_app(
     work: Path,
     app: AndroidApp,
     artifacts: Sequence[str],
-    wish: BuildWish = "auto",
+    wish: BuildChoice = "auto",
     progress: Progress = silent,
     *,
     station: Workstation | None = None,

@@ -31,7 +31,7 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import keys_needing_build
 from etdeploy.targets.platforms import ANDROID_ABIS, find_target
 
-RuntimeWish = Literal["auto", "prebuilt", "source"]
+RuntimeChoice = Literal["auto", "prebuilt", "source"]
 RuntimeName = Literal["prebuilt", "source"]
 
 GROUP = "org.pytorch"
@@ -53,15 +53,10 @@ _STOCK = "Use ExecuTorch's own attention: --set export.generation.attention=stoc
 
 
 class AndroidRuntime(Value):
-    """The ExecuTorch of an app.
+    """The ExecuTorch of an app: prebuilt or from source, with the reason.
 
-    Attributes:
-        name: `prebuilt` or `source`, with the reason.
-        artifacts: What Gradle gets from Maven, `org.pytorch:executorch-android:1.5.1`; empty for
-            `source`.
-        backends: Those that the library registers besides the kernels, by their names.
-        version: Of ExecuTorch.
-        min_sdk: The oldest API level that its native library is built for.
+    `artifacts` is what Gradle gets from Maven, `org.pytorch:executorch-android:1.5.1`, nothing for
+    `source`; `min_sdk` is the oldest API level that the native library is built for.
     """
 
     name: Explained
@@ -72,7 +67,7 @@ class AndroidRuntime(Value):
 
 
 def choose_runtime(
-    wish: RuntimeWish,
+    wish: RuntimeChoice,
     recipe: Recipe,
     program: Program,
     version: str,

@@ -32,12 +32,7 @@ _STUDIO = (
 
 @dataclass(frozen=True)
 class Jdk:
-    """A Java development kit.
-
-    Attributes:
-        path: Its folder, as JAVA_HOME names it.
-        version: For example 17.0.15.
-    """
+    """A Java development kit: its folder, as JAVA_HOME names it, and its version."""
 
     path: Path
     version: str
@@ -112,15 +107,11 @@ def _no_jdk(why: str) -> Blocker:
 
 
 def how_to_get_jdk() -> str:
-    """How to get one."""
-    package = system_command("openjdk@17" if _is_brew() else "openjdk-17-jdk-headless")
+    is_brew = system_command("x").startswith("brew")
+    command = system_command("openjdk@17" if is_brew else "openjdk-17-jdk-headless")
     return (
-        f"{package}\nor unpack any JDK from {_OLDEST_JAVA} on, and\nexport {JAVA_HOME}=/path/to/jdk"
+        f"{command}\nor unpack any JDK from {_OLDEST_JAVA} on, and\nexport {JAVA_HOME}=/path/to/jdk"
     )
-
-
-def _is_brew() -> bool:
-    return system_command("x").startswith("brew")
 
 
 _SDK = "Android SDK"
@@ -139,13 +130,7 @@ _PLATFORM = re.compile(r"android-(\d+)(\.\d+)?")
 
 @dataclass(frozen=True)
 class Sdk:
-    """An Android SDK.
-
-    Attributes:
-        path: Its folder.
-        build_tools: The folder of the build tools, whose name is their version.
-        platform: The folder of the platform, with android.jar.
-    """
+    """An Android SDK; the folder of its build tools has their version as name."""
 
     path: Path
     build_tools: Path
@@ -214,7 +199,6 @@ def find_sdk(station: Workstation, compile_sdk: int, project: Path | None = None
 
 
 def how_to_get_sdk() -> str:
-    """How to get an SDK."""
     return (
         "Install Android Studio, or unpack Google's command line tools for Android\n"
         "(https://developer.android.com/studio#command-line-tools-only) and\n"

@@ -48,7 +48,7 @@ def find_artifact(station: Workstation, artifact: Artifact) -> Path | None:
     return next((p for f in _artifact_folders(station, artifact) for p in f if p.is_file()), None)
 
 
-def versions_of(station: Workstation, group: str, name: str) -> tuple[str, ...]:
+def list_versions(station: Workstation, group: str, name: str) -> tuple[str, ...]:
     """The versions of an artifact that are there, the newest first."""
     folders = (_gradle(station) / group / name, _maven(station, group) / name)
     found = {path.name for folder in folders for path in folder.glob("*") if path.is_dir()}
@@ -176,14 +176,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+\S*")
 
 @dataclass(frozen=True)
 class Kotlin:
-    """A Kotlin compiler, which runs on Java.
-
-    Attributes:
-        version: For example 2.2.21.
-        compiler: The jars of its class path.
-        stdlib: The library that compiled programs need.
-        place: Its folder, for people.
-    """
+    """A Kotlin compiler, whose jars run on Java; `place` is its folder, for people."""
 
     version: str
     compiler: tuple[Path, ...]
@@ -212,7 +205,6 @@ def find_kotlin(station: Workstation) -> Kotlin | Blocker:
 
 
 def how_to_get_kotlin() -> str:
-    """How to get one."""
     compiler = Artifact(_GROUP, _EMBEDDABLE, _RECOMMENDED_KOTLIN)
     fetch = fetch_command(compiler).replace(" -Dtransitive=false", "")
     return (
@@ -226,7 +218,7 @@ def _kotlins(station: Workstation) -> Iterator[Kotlin]:
         found = _distribution(folder)
         if found:
             yield found
-    for version in versions_of(station, _GROUP, _EMBEDDABLE):
+    for version in list_versions(station, _GROUP, _EMBEDDABLE):
         found = _embeddable(station, version)
         if found:
             yield found
@@ -263,10 +255,9 @@ def _embeddable(station: Workstation, version: str) -> Kotlin | None:
 
 
 def _newest(station: Workstation, group: str, name: str) -> Path | None:
-    each = (
-        find_artifact(station, Artifact(group, name, v)) for v in versions_of(station, group, name)
-    )
-    return next(filter(None, each), None)
+    artifacts = (Artifact(group, name, version) for version in list_versions(station, group, name))
+    paths = (find_artifact(station, artifact) for artifact in artifacts)
+    return next(filter(None, paths), None)
 
 
 def _is_new(kotlin: Kotlin) -> bool:
@@ -324,7 +315,6 @@ def find_tools(
 
 
 def require_tools(found: Tools | tuple[Blocker, ...]) -> Tools:
-    """The tools."""
     if isinstance(found, Tools):
         return found
     reasons = list(dict.fromkeys(blocker.why for blocker in found))

@@ -23,16 +23,16 @@ from etdeploy.apps.ios.xcode import (
     LIST_IDENTITIES,
     XcodeBuild,
     build_failure,
-    built_app,
     certificate_command,
-    chosen_team,
+    choose_team,
+    find_built_app,
     has_thread_pool,
     identities,
     no_xcode,
     package_blockers,
+    parse_team,
     subject_command,
     swift_products,
-    team_of_subject,
 )
 from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
@@ -78,7 +78,7 @@ class Ios:
         return template_variables(_app(subject))
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
-        return further_files(_app(subject))
+        return binary_files(_app(subject))
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan
@@ -92,7 +92,7 @@ class Ios:
                     "or run an app that was built there:  etdeploy run --device ios --app X.ipa",
                 ),
             )
-        team = chosen_team(recipe.app.team, os.environ, keychain_teams)
+        team = choose_team(recipe.app.team, os.environ, keychain_teams)
         return (team,) if isinstance(team, Blocker) else ()
 
     def fingerprint(self, recipe: Recipe) -> str:
@@ -102,7 +102,7 @@ class Ios:
         self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
     ) -> BuiltApp:
         app = _app(subject)
-        team = chosen_team(subject.loaded.recipe.app.team, os.environ, keychain_teams)
+        team = choose_team(subject.loaded.recipe.app.team, os.environ, keychain_teams)
         if isinstance(team, Blocker):
             raise BuildError(team.why, remedy=team.remedy)
         build = XcodeBuild(project / f"{app.target}.xcodeproj", app.target, work, team=team)
@@ -111,7 +111,7 @@ class Ios:
         folder = build_ipa(build, ipa, progress, log)
         return _built(ipa, app.id, app_version(folder), "xcodebuild")
 
-    def given(self, archive: Path) -> tuple[BuiltApp, AppModel]:
+    def read_archive(self, archive: Path) -> tuple[BuiltApp, AppModel]:
         model, facts = _contents(archive)
         # In Xcode a person may have chosen another id than the project had.
         found_id = str(facts.get("CFBundleIdentifier", model.app_id))
@@ -188,7 +188,7 @@ def build_ipa(build: XcodeBuild, ipa: Path, progress: Progress, log: Path | None
     """Builds and signs the app, and packs it; gives the app's folder."""
     progress("building the app with Xcode")
     _run(build.build(), build.project.parent, log)
-    app = built_app(_run(build.settings(), build.project.parent, log))
+    app = find_built_app(_run(build.settings(), build.project.parent, log))
     progress("packing the app")
     write_ipa(app, ipa)
     return app
@@ -224,7 +224,7 @@ def _team_of(name: str) -> str | None:
         file.write(certificate.stdout)
         file.flush()
         subject = process.run(process.Request(subject_command(file.name)))
-    return team_of_subject(subject.stdout)
+    return parse_team(subject.stdout)
 
 
 def _run(argv: tuple[str, ...], cwd: Path, log: Path | None) -> str:
@@ -279,21 +279,9 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./]+")
 class IosApp(Value):
     """The variable `app` of the template.
 
-    Attributes:
-        id: The bundle id.
-        name: Under the icon.
-        target: The name of project, target and Swift module.
-        team: The developer team's id; empty to choose it in Xcode.
-        deployment_target: The oldest iOS.
-        workload: What the app does.
-        products: Of ExecuTorch's Swift package, sorted.
-        package_branch: Where that package is.
-        threadpool: Whether ExecuTorch's thread pool is linked.
-        increased_memory: Whether the app asks for more memory than others get.
-        model_name: The recipe's name.
-        program: The file's name.
-        bundled: Whether the program is a part of the app.
-        etdeploy_version: For the files that say who made them.
+    `target` names the project, its target and its Swift module. `products` are those of
+    ExecuTorch's Swift package, which is on the branch `package_branch`. An app with
+    `increased_memory` asks iOS for more memory than others get.
     """
 
     id: str
@@ -351,7 +339,7 @@ def template_variables(app: IosApp) -> dict[str, Any]:
     return {"app": app, "uuid": project_ids(app.id), "pbx": quoted}
 
 
-def further_files(app: IosApp) -> dict[str, bytes]:
+def binary_files(app: IosApp) -> dict[str, bytes]:
     """Files of the project that no template can give, by their paths."""
     return {f"{app.target}/{ICON_PATH}": icon_png()}
 

@@ -31,14 +31,9 @@ CONFIGURATION = "Release"
 
 @dataclass(frozen=True)
 class XcodeBuild:
-    """A build of a generated project.
+    """A build of a generated project, whose scheme has the target's name.
 
-    Attributes:
-        project: The folder `NAME.xcodeproj`.
-        scheme: Its scheme, which has the target's name.
-        derived_data: Where Xcode puts everything that it makes.
-        simulator: Whether it is for the simulator, which needs no signature.
-        team: The developer team's id; empty where the project names one.
+    One for the simulator needs no signature. Without a `team`, the project names it.
     """
 
     project: Path
@@ -52,7 +47,7 @@ class XcodeBuild:
         return (*self._base(), *self._signing(), "build")
 
     def settings(self) -> tuple[str, ...]:
-        """The command that tells where the app will be; see `built_app`."""
+        """The command that tells where the app will be; see `find_built_app`."""
         return (*self._base(), *self._signing(), "-showBuildSettings", "-json")
 
     def _base(self) -> tuple[str, ...]:
@@ -73,7 +68,7 @@ class XcodeBuild:
         return ("-allowProvisioningUpdates", "CODE_SIGN_STYLE=Automatic", *team)
 
 
-def built_app(output: str) -> Path:
+def find_built_app(output: str) -> Path:
     """The folder `NAME.app`, from what `XcodeBuild.settings` printed.
 
     Xcode prints notes before the list, and targets of packages may be in it.
@@ -193,7 +188,7 @@ def build_failure(output: str, log: Path | None = None) -> BuildError:
 
 
 def no_xcode() -> BuildError:
-    """Where there is no xcodebuild at all."""
+    """The error where xcodebuild is not installed."""
     return BuildError(
         "an iOS app is built by Xcode, which runs on a Mac only",
         remedy="Copy the project to a Mac and open it in Xcode,\n"
@@ -297,13 +292,13 @@ def subject_command(certificate: str) -> tuple[str, ...]:
     return ("openssl", "x509", "-noout", "-subject", "-in", certificate)
 
 
-def team_of_subject(subject: str) -> str | None:
+def parse_team(subject: str) -> str | None:
     """The team in `subject= /UID=.../CN=.../OU=ABCDE12345/...`; None if there is none."""
     found = _UNIT.search(subject)
     return found["team"] if found else None
 
 
-def chosen_team(
+def choose_team(
     recipe: str | None, environ: Mapping[str, str], keychain: Callable[[], Iterable[str]]
 ) -> str | Blocker:
     """The id of the team that signs."""

@@ -22,12 +22,12 @@ from etdeploy.runner.generation import (
     READY,
     STOP,
     End,
+    PrefillProgress,
     Sampling,
-    Taken,
     Token,
     answer_line,
     listening_arguments,
-    parse_told,
+    parse_event,
     request_lines,
 )
 
@@ -202,11 +202,11 @@ class _Told:
     def take(self, line: str) -> None:
         """The next line."""
         try:
-            told = parse_told(line)
+            told = parse_event(line)
         except ValueError as error:
             raise _strange(line) from error
         match told:
-            case Taken(tokens=tokens):
+            case PrefillProgress(tokens=tokens):
                 self._cache[:] = self._prompt[: self._known + tokens]
             case Token(id=token):
                 # The last one is not in the cache: it has not been fed back.

@@ -32,7 +32,7 @@ from etdeploy.runner.generation import (
     request_lines,
     tokens_per_s,
 )
-from etdeploy.runner.protocol import load_results_of
+from etdeploy.runner.protocol import load_results_as
 
 PROGRAM = f"{{bundle}}/{PROGRAM_FILE}"
 """The program, as a runner on the device sees it."""
@@ -98,7 +98,7 @@ class Speaker:
             raise
         tokens.raise_failure()
         self.folder.pull(_RESULTS, self.here / _RESULTS)
-        made = load_results_of(GenerationResults, self.here / _RESULTS).generation.runs[0]
+        made = load_results_as(GenerationResults, self.here / _RESULTS).generation.runs[0]
         return Spoken(
             taken=len(prompt),
             first_token_ms=made.first_token_ms,

@@ -12,7 +12,7 @@ def test_a_project_is_as_recorded(platform: str, recipe: str) -> None:
     now = recorded(platform, recipe)
     assert now == recorded(platform, recipe)
     known = path_of(platform, recipe).read_text()
-    assert now == known, "another project: python -m tests.support.golden_apps"
+    assert now == known  # python -m tests.support.golden_apps
 
 
 def test_nothing_else_is_recorded() -> None:

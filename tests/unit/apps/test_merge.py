@@ -86,7 +86,7 @@ def test_a_conflict_writes_nothing_and_names_the_files(folder: Path) -> None:
     (folder / "a.kt").write_bytes(b"mine")
     now = {**FIRST, "a.kt": b"new", "res/b.xml": b"new"}
     before = (folder / LIST_FILE).read_bytes()
-    with pytest.raises(UsageError, match=r"nothing was written: a\.kt") as error:
+    with pytest.raises(UsageError, match=r"a\.kt") as error:
         write_project(folder, now, WHAT)
     assert "--conflicts keep" in str(error.value)
     assert contents(folder) == {**FIRST, "a.kt": b"mine"}
@@ -127,7 +127,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, content: str) -> N
 
 
 def test_a_project_of_another_kind_is_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds the android app .* and this is the ios app"):
+    with pytest.raises(UsageError, match=r"android app .*ios app"):
         write_project(folder, FIRST, "ios app")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
-from etdeploy.apps.payload import MOST_BUNDLED_BYTES, payload_of
+from etdeploy.apps.payload import MOST_BUNDLED_BYTES, make_payload
 from etdeploy.core.errors import UsageError
 from etdeploy.program.folder import InputSet, OutputQuantization, TensorFile
 from etdeploy.program.model import Method, PlainValue, Program
@@ -40,7 +40,7 @@ def payload(
     folder: Path, loaded: LoadedRecipe | None = None, size_bytes: int = 5000, **changes: Any
 ) -> tuple[AppModel, dict[str, bytes | Path], tuple[str, ...]]:
     provenance = make_program_folder(folder, versions={"executorch": "1.5.1"}, **changes)
-    model, files, notes = payload_of(loaded or recipe(), program(size_bytes), provenance, folder)
+    model, files, notes = make_payload(loaded or recipe(), program(size_bytes), provenance, folder)
     return model, dict(files), notes
 
 
@@ -107,7 +107,7 @@ def test_a_tensor_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_images_by_pixel_are_refused(tmp_path: Path) -> None:
     applied = {"by_pixel": ["x"], "rewrites": {"applied": {"channels_last": 1}}}
-    with pytest.raises(UsageError, match="takes x by pixel") as error:
+    with pytest.raises(UsageError, match="x by pixel") as error:
         payload(tmp_path, details=applied)
     assert "--set export.rewrites=auto" in str(error.value.remedy)
     with pytest.raises(UsageError) as error:

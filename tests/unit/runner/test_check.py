@@ -28,26 +28,24 @@ def test_runner_with_everything_passes() -> None:
 
 def test_each_missing_operator_and_backend_is_named_once() -> None:
     missing = check_program(_PROGRAM, make_runner(("executorch_prim::add.Scalar",)))
-    assert [(m.what, m.why) for m in missing] == [
-        ("backend XnnpackBackend", "used by method forward"),
-        ("operator aten::add.out", "used by methods forward, encode"),
-        ("operator my_ops::glu.out", "used by method encode"),
+    assert [(*m.what.split(), m.why.partition(" by ")[2]) for m in missing] == [
+        ("backend", "XnnpackBackend", "method forward"),
+        ("operator", "aten::add.out", "methods forward, encode"),
+        ("operator", "my_ops::glu.out", "method encode"),
     ]
 
 
 def test_a_kernel_of_another_release_of_etdeploy_is_named_as_such() -> None:
     program = make_program(make_method(operators=("etdeploy::later.out",)))
     [missing] = check_program(program, make_runner(_OPERATORS))
-    assert missing.remedy == (
-        "This release of etdeploy has no etdeploy::later.out: export the program with it."
-    )
+    assert "etdeploy::later.out" in missing.remedy
+    assert "custom_ops" not in missing.remedy
 
 
 def test_overload_counts() -> None:
     program = make_program(make_method(operators=("aten::add.Scalar_out",)))
-    assert [m.what for m in check_program(program, make_runner(_OPERATORS))] == [
-        "operator aten::add.Scalar_out"
-    ]
+    [missing] = check_program(program, make_runner(_OPERATORS))
+    assert missing.what.split() == ["operator", "aten::add.Scalar_out"]
 
 
 def test_error_names_all_and_the_way_out() -> None:
@@ -55,10 +53,8 @@ def test_error_names_all_and_the_way_out() -> None:
         require_runnable(_PROGRAM, make_runner(_OPERATORS))
     error = raised.value
     assert error.exit_code == 5
-    assert "backend XnnpackBackend, used by method forward" in error.message
-    assert "operator my_ops::glu.out, used by method encode" in error.message
-    assert "component backend_xnnpack" in (error.remedy or "")
-    assert "kernels of my_ops::" in (error.remedy or "")
+    assert all(name in error.message for name in ("XnnpackBackend", "my_ops::glu.out", "encode"))
+    assert all(name in str(error.remedy) for name in ("backend_xnnpack", "my_ops::"))
 
 
 @pytest.mark.parametrize("backend_id", ["VulkanBackend", "MadeUpBackend"])
@@ -66,7 +62,7 @@ def test_backend_of_no_wheel_has_a_remedy(backend_id: str) -> None:
     program = make_program(make_method(delegates=(backend_id,)))
     (missing,) = check_program(program, make_runner())
     assert missing.what == f"backend {backend_id}"
-    assert "--set export.backend=xnnpack" in missing.remedy
+    assert "export.backend=xnnpack" in missing.remedy
 
 
 def test_who_builds_from_source_already_is_not_told_to() -> None:
@@ -74,7 +70,7 @@ def test_who_builds_from_source_already_is_not_told_to() -> None:
     runner = make_runner().model_copy(update={"provider": "source"})
     (missing,) = check_program(program, runner)
     assert "runtime.provider" not in missing.remedy
-    assert "etdeploy clean builds runners" in missing.remedy
+    assert "clean builds runners" in missing.remedy
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from etdeploy.runner.generation import (
     Sampling,
     generation_arguments,
     request_lines,
-    trace_of,
+    trace_path,
 )
-from etdeploy.runner.protocol import load_results, load_results_of
+from etdeploy.runner.protocol import load_results, load_results_as
 
 _METHODS = (
     GenerationMethod(name="prefill", role="prefill", max_tokens=128, dynamic=True, capacity=2048),
@@ -111,13 +111,13 @@ def test_the_command_line_has_what_is_asked_for() -> None:
     )
     assert more[4:6] == ("--threads", "4")
     assert more[8:] == ("--stream", "1", "--watch-memory", "1", "--etdump", "trace.etdp")
-    assert trace_of("trace.etdp", "decode") == "trace.etdp.decode"
+    assert trace_path("trace.etdp", "decode") == "trace.etdp.decode"
 
 
 def test_results_are_read(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(_RESULTS))
-    results = load_results_of(GenerationResults, path)
+    results = load_results_as(GenerationResults, path)
     assert results.generation.load_methods_ms["decode"] == 38.5
     [run] = results.generation.runs
     assert (run.token_ids, run.token_ms, run.stopped) == ((7, 8, 2), (1.5, 1.25), True)
@@ -140,4 +140,4 @@ def test_results_without_a_text_are_told(tmp_path: Path, generation: object) -> 
     path = tmp_path / "results.json"
     path.write_text(json.dumps(_RESULTS | {"generation": generation}))
     with pytest.raises(RunError, match="results cannot be read"):
-        load_results_of(GenerationResults, path)
+        load_results_as(GenerationResults, path)

@@ -15,7 +15,7 @@ from etdeploy.provider.checkout import (
     Checkout,
     examine,
 )
-from etdeploy.runner.missing import find_missing, require_present, submodules_of
+from etdeploy.runner.missing import find_missing, list_submodules, require_present
 from etdeploy.targets.platforms import find_target
 from tests.support.machine import bare_machine, equip
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
@@ -101,7 +101,7 @@ def test_missing_submodules_are_fetched_for_a_clone_of_ours_only(
     found = _found(_plan(), checkout)["submodules"]
     assert found.fetched == fetched
     assert found.why.endswith(": third-party/json")
-    assert found.remedy.startswith(f"git -C '{checkout.path}' submodule update --init")
+    assert found.remedy.startswith(f"git -C '{checkout.path}' submodule")
 
 
 def test_generated_code_alone_needs_python_packages(bare: Path) -> None:
@@ -148,6 +148,6 @@ def test_what_is_missing_is_refused_all_at_once() -> None:
 
 
 def test_submodules_follow_the_plans_options() -> None:
-    assert "backends/xnnpack/third-party/XNNPACK" in submodules_of(_plan(_XNNPACK))
-    assert "backends/xnnpack/third-party/XNNPACK" not in submodules_of(_plan(_KERNELS))
-    assert "third-party/ios-cmake" in submodules_of(_plan(target="ios-arm64"))
+    assert "backends/xnnpack/third-party/XNNPACK" in list_submodules(_plan(_XNNPACK))
+    assert "backends/xnnpack/third-party/XNNPACK" not in list_submodules(_plan(_KERNELS))
+    assert "third-party/ios-cmake" in list_submodules(_plan(target="ios-arm64"))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.apk import build_apk, debug_keystore
+from etdeploy.apps.android.apk import build_apk
 from etdeploy.apps.android.app import ASSETS, MANIFEST, NATIVE, BuiltApk
 from etdeploy.apps.android.archive import apk_problems, placed_files
+from etdeploy.apps.android.commands import debug_keystore
 from etdeploy.apps.android.tools import Tools, find_tools, require_tools
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.archive import run_tool
+from etdeploy.apps.android.commands import run_tool
 from etdeploy.core.errors import BuildError
 
 pytestmark = pytest.mark.integration

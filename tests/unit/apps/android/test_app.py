@@ -11,7 +11,7 @@ from etdeploy.core.errors import BuildError
 
 
 def test_an_id_that_android_refuses_is_refused() -> None:
-    with pytest.raises(BuildError, match="'2d' is no part of an id") as caught:
+    with pytest.raises(BuildError, match="'2d'") as caught:
         require_valid(AndroidApp(id="org.2d", name="x"))
     assert "--set app.id=" in str(caught.value.remedy)
 
@@ -24,7 +24,7 @@ def sparse(path: Path, size_bytes: int) -> None:
 
 def test_a_model_of_two_gib_is_refused_with_the_way_beside_the_app(tmp_path: Path) -> None:
     sparse(tmp_path / ASSETS / "model/program.pte", 2**31)
-    with pytest.raises(BuildError, match=r"model/program.pte: 2\.\d GB do not fit") as caught:
+    with pytest.raises(BuildError, match=r"model/program\.pte: 2\.\d GB") as caught:
         require_room(tmp_path)
     assert "--set app.bundled=false" in str(caught.value.remedy)
     assert caught.value.exit_code == 4

@@ -33,7 +33,7 @@ def test_the_facts_follow_from_the_program() -> None:
 
 
 def test_a_program_that_the_package_cannot_run_is_refused() -> None:
-    with pytest.raises(CheckError, match="QnnBackend, which does not run on iPhones"):
+    with pytest.raises(CheckError, match="QnnBackend"):
         ios_app(
             make_program(delegates=("QnnBackend",)), app_id="a.b", name="x", model_name="x",
             workload="inference", executorch_version="1.5.1", etdeploy_version="0.1",
@@ -42,7 +42,7 @@ def test_a_program_that_the_package_cannot_run_is_refused() -> None:
 
 @pytest.mark.parametrize("app_id", ["convnet", "org.example.my_net", "org..net", "org.né", ""])
 def test_a_bundle_id_that_apple_does_not_take_is_refused(app_id: str) -> None:
-    with pytest.raises(UsageError, match="is not a bundle id") as caught:
+    with pytest.raises(UsageError, match="bundle id") as caught:
         _app(app_id=app_id)
     assert "--set app.id=" in str(caught.value)
 

@@ -54,13 +54,13 @@ def test_the_thread_pool_comes_with_kernels_or_a_backend_that_uses_it() -> None:
 def test_a_backend_that_no_iphone_has_is_refused(backend: str) -> None:
     (blocker,) = package_blockers(make_program(delegates=(backend, "XnnpackBackend")))
     assert blocker.of_program
-    assert f"parts for {backend}, which does not run on iPhones" in blocker.why
+    assert backend in blocker.why
     assert "--set export.backend=coreml" in blocker.remedy
 
 
 def test_a_finished_program_cannot_be_exported_by_a_setting() -> None:
     (blocker,) = package_blockers(make_program(delegates=("VulkanBackend",)), finished=True)
-    assert "the program is finished" in blocker.remedy
+    assert "finished" in blocker.remedy
     assert "--set" not in blocker.remedy
 
 
@@ -68,6 +68,6 @@ def test_operators_without_a_kernel_are_refused() -> None:
     own, theirs = package_blockers(
         make_program(operators=("etdeploy::attention.out", "etdeploy::rotate.out", "mine::op.out"))
     )
-    assert "etdeploy::attention.out, etdeploy::rotate.out" in own.why
+    assert all(name in own.why for name in ("etdeploy::attention.out", "etdeploy::rotate.out"))
     assert own.remedy.endswith("--set export.generation.attention=stock")
     assert theirs.what == "operators mine::op.out"

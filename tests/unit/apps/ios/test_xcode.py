@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.ios.xcode import XcodeBuild, build_failure, built_app, no_xcode
+from etdeploy.apps.ios.xcode import XcodeBuild, build_failure, find_built_app, no_xcode
 from etdeploy.core.errors import BuildError
 
 _DATA = Path(__file__).parents[3] / "data/ios"
@@ -46,14 +46,14 @@ def test_a_build_for_the_simulator_is_not_signed() -> None:
 def test_the_app_is_where_xcode_says() -> None:
     assert _build().settings()[-2:] == ("-showBuildSettings", "-json")
     output = (_DATA / "showBuildSettings.json.txt").read_text()
-    found = built_app(output)
+    found = find_built_app(output)
     assert found == Path("/Users/me/derived/Build/Products/Release-iphoneos/Convnet.app")
 
 
 @pytest.mark.parametrize("output", ["", "[", "[]", "error: x", '[{"buildSettings": {}}]', "[1]"])
 def test_xcode_that_names_no_app_is_told(output: str) -> None:
     with pytest.raises(BuildError, match="Xcode"):
-        built_app(output)
+        find_built_app(output)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_apple_needs_a_mac(name: str) -> None:
 def test_there_is_no_ndk_for_arm_linux() -> None:
     blocker = host_blocker(find_target("android-arm64"), ARM_LINUX)
     assert blocker is not None
-    assert "--target linux-aarch64-musl" in blocker.remedy
+    assert "linux-aarch64-musl" in blocker.remedy
     assert host_blocker(find_target("android-arm64"), LINUX) is None
 
 
@@ -165,13 +165,13 @@ def test_an_api_level_that_the_ndk_does_not_know(home: Path) -> None:
     android_sdk(home, newest_api=34)
     blocker = refused(look(home, "android-arm64", api=35))
     assert "up to 34, not 35" in blocker.why
-    assert blocker.remedy == "--set runtime.android_api=34"
+    assert blocker.remedy.endswith("runtime.android_api=34")
 
 
 def test_an_ndk_of_another_system(home: Path) -> None:
     android_sdk(home)
     blocker = refused(look(home, "android-arm64", host="macos-arm64"))
-    assert "no compiler for macos-arm64" in blocker.why
+    assert "macos-arm64" in blocker.why
 
 
 def test_apple_takes_ios_cmake_of_the_checkout(home: Path) -> None:
@@ -180,12 +180,11 @@ def test_apple_takes_ios_cmake_of_the_checkout(home: Path) -> None:
     file = checkout / "third-party/ios-cmake/ios.toolchain.cmake"
     blocker = refused(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
     # git knows nothing of a checkout that was unpacked.
-    assert blocker.remedy == f"Unpack https://github.com/leetal/ios-cmake as '{file.parent}'"
+    assert blocker.remedy.endswith(f"/leetal/ios-cmake as '{file.parent}'")
     (checkout / ".git").mkdir(parents=True)
     blocker = refused(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
-    assert blocker.remedy == (
-        f"git -C '{checkout}' submodule update --init -- third-party/ios-cmake"
-    )
+    assert blocker.remedy.startswith(f"git -C '{checkout}' submodule")
+    assert blocker.remedy.endswith("third-party/ios-cmake")
     file.parent.mkdir(parents=True)
     file.touch()
     toolchain = found(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
@@ -199,7 +198,7 @@ def test_apple_reports_everything_that_is_missing(home: Path) -> None:
 
 
 def test_the_cross_compiler_in_path(home: Path) -> None:
-    assert refused(look(home, "linux-aarch64")).remedy == "apt-get install g++-aarch64-linux-gnu"
+    assert refused(look(home, "linux-aarch64")).remedy.endswith("g++-aarch64-linux-gnu")
     compiler = program(home / "bin/aarch64-linux-gnu-g++")
     toolchain = found(look(home, "linux-aarch64"))
     assert toolchain.compiler == compiler

@@ -67,16 +67,16 @@ def test_old_cmake_is_passed_over_for_a_new_one(bare: Path) -> None:
 
 def test_only_an_old_cmake_is_told_with_its_version(bare: Path) -> None:
     _fill(bare, cmake="cmake version 3.25.1")
-    with pytest.raises(BuildError, match=r"cmake 3.28 or newer is needed; 3.25.1 is installed"):
+    with pytest.raises(BuildError, match=r"3\.28.*3\.25\.1"):
         require(find_tools(_X86, _X86))
 
 
 @pytest.mark.parametrize(
     ("missing", "message", "remedy"),
     [
-        ("cmake", "cmake 3.28 or newer is needed; it is not installed", "'cmake>=3.28'"),
-        ("ninja", "ninja is not installed", "'ninja>=1.11'"),
-        ("c++", "there is no C++ compiler for linux-x86_64", "apt-get install g++"),
+        ("cmake", "cmake 3.28", "'cmake>=3.28'"),
+        ("ninja", "ninja", "'ninja>=1.11'"),
+        ("c++", "C++ compiler for linux-x86_64", "apt-get install g++"),
     ],
 )
 def test_missing_tool_is_told_with_its_remedy(
@@ -108,12 +108,10 @@ def test_packages_go_to_the_python_that_runs_etdeploy(
 
 def test_missing_cross_compiler_is_told_with_its_package(bare: Path) -> None:
     _fill(bare)
-    with pytest.raises(BuildError, match="aarch64-linux-gnu-g") as raised:
-        require(find_tools(_ARM, _X86))
-    assert raised.value.remedy == "apt-get install g++-aarch64-linux-gnu"
-    with pytest.raises(BuildError) as raised:
-        require(find_tools(_X86, _ARM))
-    assert raised.value.remedy == "apt-get install g++-x86-64-linux-gnu"
+    for target, host, package in ((_ARM, _X86, "aarch64"), (_X86, _ARM, "x86-64")):
+        with pytest.raises(BuildError) as raised:
+            require(find_tools(target, host))
+        assert raised.value.remedy == f"apt-get install g++-{package}-linux-gnu"
 
 
 def test_cross_compiler_of_homebrew_is_known(bare: Path) -> None:
@@ -133,7 +131,7 @@ def test_cxx_chooses_the_native_compiler_only(bare: Path, monkeypatch: pytest.Mo
 def test_cxx_that_does_not_exist_is_told(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fill(bare)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BuildError, match="'no-such-compiler' that CXX names is not installed"):
+    with pytest.raises(BuildError, match="'no-such-compiler'"):
         require(find_tools(_X86, _X86))
 
 
@@ -154,6 +152,6 @@ def test_probe_names_the_cross_compiler(bare: Path) -> None:
 
 
 def test_an_extra_is_installed_from_the_clone_where_there_is_one() -> None:
-    clone = Path(__file__).parents[4]
+    clone = Path(__file__).parents[3]
     assert (clone / "pyproject.toml").is_file()
     assert pip_command("etdeploy[llm]").endswith(quoted(f"--editable={clone}[llm]"))
