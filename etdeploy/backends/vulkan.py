@@ -55,7 +55,7 @@ class Vulkan(Backend):
 
     def failure(self, text: str, device: str) -> Diagnosis | None:
         """What the runner and ExecuTorch's backend say of Vulkan on the device."""
-        return vulkan_cause(text, device)
+        return VULKAN_FAILURES.diagnose(text, driver=driver_remedy(device.partition(":")[0]))
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The shader compiler."""
@@ -80,6 +80,81 @@ def _is_here(where: Destination) -> bool:
     return where.is_here and where.target.system == "linux"
 
 
+# Mesa's drivers for GPUs that a machine does not have report a failed initialisation.
+_MEANINGS = (
+    (r"libvulkan\.so", "the system has no Vulkan library"),
+    (r"VK_ERROR_INCOMPATIBLE_DRIVER", "there is no Vulkan driver"),
+    (r"vkEnumerate.*VK_ERROR_INITIALIZATION_FAILED|no driver", "no Vulkan driver finds its GPU"),
+)
+
+
+def explained(why: str) -> str:
+    """What it means that Vulkan does not start, with its own words in parentheses."""
+    meaning = next((meaning for words, meaning in _MEANINGS if re.search(words, why)), None)
+    return f"{meaning} ({why})" if meaning else why
+
+
+def driver_remedy(kind: str) -> str:
+    """How a kind of device gets a driver."""
+    if kind == "android":
+        return "Use a phone whose GPU has a Vulkan driver."
+    if kind == "qemu":
+        return "Use a device with a GPU: an emulated one has none."
+    return (
+        "Install the driver of the GPU's maker, or Mesa's, which also runs without a GPU:\n"
+        f"{system_command('mesa-vulkan-drivers')}\n"
+        "If VK_ICD_FILENAMES or VK_DRIVER_FILES is set, Vulkan sees no other drivers than it names."
+    )
+
+
+_UNAVAILABLE = "backend VulkanBackend is linked, but not available"
+_NO_DEVICE = "VulkanBackend is in the runner, but not available on this device"
+_OTHER = (OTHER_BACKEND, f"Export the model again for another backend, {NEW_FILE}.")
+_DRIVER = (f"{{driver}}\n{_OTHER[0]}", f"{{driver}}\n{_OTHER[1]}")
+_SMALLER = (
+    "Close other apps that use the GPU, or export 16-bit floats: --set export.quantization=fp16",
+    f"Close other apps that use the GPU, or export the model in 16-bit floats, {NEW_FILE}.",
+)
+# Exceptions of backends/vulkan/runtime/vk_api in 1.3 to 1.5, and an assertion of VulkanBackend.cpp.
+VULKAN_FAILURES = FailureTable(
+    "Vulkan",
+    7,
+    (
+        FailurePattern(
+            rf"{_UNAVAILABLE}: (?P<why>.+)",
+            f"{_NO_DEVICE}: {{why}}",
+            *_DRIVER,
+            formats={"why": explained},
+        ),
+        FailurePattern(_UNAVAILABLE, _NO_DEVICE, *_DRIVER),
+        FailurePattern(
+            r"Shader (?P<name>\S+) not compatible with device\. Missing support for extension or "
+            r"physical device feature: (?P<what>.+)",
+            "the GPU or its driver has no {what}, which the shader {name} needs",
+            *_OTHER,
+        ),
+        FailurePattern(
+            r"VulkanBackend.*build_graph\(\).*Missing operator: (?P<name>\S+)",
+            "ExecuTorch's Vulkan backend has no operator {name}, which the program has given to it",
+            *_OTHER,
+        ),
+        FailurePattern(
+            r"returned VK_ERROR_OUT_OF_DEVICE_MEMORY",
+            "the GPU has not enough memory for the model",
+            *_SMALLER,
+        ),
+        FailurePattern(
+            r"returned VK_ERROR_DEVICE_LOST",
+            "the GPU's driver gave up, usually because one piece of work took too long",
+            *_OTHER,
+        ),
+        FailurePattern(
+            r"Exception raised from \S+ at \S*vulkan\S+:\d+: (?P<what>.+)",
+            "ExecuTorch's Vulkan backend failed: {what}",
+            *_OTHER,
+        ),
+    ),
+)
 VULKAN = Vulkan(
     name="vulkan",
     delegate_id="VulkanBackend",
@@ -309,80 +384,3 @@ def vulkan_problem() -> str | None:
     outcome = process.run(process.Request(argv, timeout_s=_QUERY_TIMEOUT_S))
     said = outcome.stderr.splitlines()
     return said[-1] if outcome.exit_code == 1 and said else None
-
-
-_UNAVAILABLE = re.compile(r"backend VulkanBackend is linked, but not available(?:: (?P<why>.+))?")
-# Mesa's drivers for GPUs that a machine does not have report a failed initialisation.
-_MEANINGS = (
-    (r"libvulkan\.so", "the system has no Vulkan library"),
-    (r"VK_ERROR_INCOMPATIBLE_DRIVER", "there is no Vulkan driver"),
-    (r"vkEnumerate.*VK_ERROR_INITIALIZATION_FAILED|no driver", "no Vulkan driver finds its GPU"),
-)
-_OTHER = (OTHER_BACKEND, f"Export the model again for another backend, {NEW_FILE}.")
-_SMALLER = (
-    "Close other apps that use the GPU, or export 16-bit floats: --set export.quantization=fp16",
-    f"Close other apps that use the GPU, or export the model in 16-bit floats, {NEW_FILE}.",
-)
-# Exceptions of backends/vulkan/runtime/vk_api in 1.3 to 1.5, and an assertion of VulkanBackend.cpp.
-_FAILURES = FailureTable(
-    "Vulkan",
-    7,
-    (
-        FailurePattern(
-            r"Shader (?P<name>\S+) not compatible with device\. Missing support for extension or "
-            r"physical device feature: (?P<what>.+)",
-            "the GPU or its driver has no {what}, which the shader {name} needs",
-            *_OTHER,
-        ),
-        FailurePattern(
-            r"VulkanBackend.*build_graph\(\).*Missing operator: (?P<name>\S+)",
-            "ExecuTorch's Vulkan backend has no operator {name}, which the program has given to it",
-            *_OTHER,
-        ),
-        FailurePattern(
-            r"returned VK_ERROR_OUT_OF_DEVICE_MEMORY",
-            "the GPU has not enough memory for the model",
-            *_SMALLER,
-        ),
-        FailurePattern(
-            r"returned VK_ERROR_DEVICE_LOST",
-            "the GPU's driver gave up, usually because one piece of work took too long",
-            *_OTHER,
-        ),
-        FailurePattern(
-            r"Exception raised from \S+ at \S*vulkan\S+:\d+: (?P<what>.+)",
-            "ExecuTorch's Vulkan backend failed: {what}",
-            *_OTHER,
-        ),
-    ),
-)
-
-
-def vulkan_cause(text: str, device: str) -> Diagnosis | None:
-    """What Vulkan's lines in a runner's log mean; None where there are none."""
-    found = _UNAVAILABLE.search(text)
-    if not found:
-        return _FAILURES.diagnose(text)
-    cause = "VulkanBackend is in the runner, but not available on this device"
-    why = f": {explained(found['why'])}" if found["why"] else ""
-    remedy = driver_remedy(device.partition(":")[0])
-    return Diagnosis(f"{cause}{why}", *(f"{remedy}\n{other}" for other in _OTHER))
-
-
-def explained(why: str) -> str:
-    """What it means that Vulkan does not start, with its own words in parentheses."""
-    meaning = next((meaning for words, meaning in _MEANINGS if re.search(words, why)), None)
-    return f"{meaning} ({why})" if meaning else why
-
-
-def driver_remedy(kind: str) -> str:
-    """How a kind of device gets a driver."""
-    if kind == "android":
-        return "Use a phone whose GPU has a Vulkan driver."
-    if kind == "qemu":
-        return "Use a device with a GPU: an emulated one has none."
-    return (
-        "Install the driver of the GPU's maker, or Mesa's, which also runs without a GPU:\n"
-        f"{system_command('mesa-vulkan-drivers')}\n"
-        "If VK_ICD_FILENAMES or VK_DRIVER_FILES is set, Vulkan sees no other drivers than it names."
-    )

@@ -10,7 +10,7 @@ from etdeploy.backends.base import NEW_FILE, Backend
 from etdeploy.backends.options import Option
 from etdeploy.backends.rewrites import REWRITES
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES, LINEAR_SCHEMES
-from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
+from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer
 from etdeploy.core.values import Explained
 
@@ -106,11 +106,22 @@ class Xnnpack(Backend):
 
         return Payload(nodes=count_nodes(payload))
 
-    def failure(self, text: str, device: str) -> Diagnosis | None:
-        """What ExecuTorch's backend logs."""
-        return FAILURES.diagnose(text)
 
-
+XNNPACK_FAILURES = FailureTable(
+    "XNNPACK",
+    7,
+    (
+        FailurePattern(
+            r"XNNPACKBackend\S* Failed to initialize",
+            "XNNPACK could not start on this device, usually because it cannot read which CPU it "
+            "has",
+            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run "
+            "without XNNPACK: --set export.backend=portable",
+            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export "
+            f"the model\nagain without XNNPACK, {NEW_FILE}.",
+        ),
+    ),
+)
 XNNPACK = Xnnpack(
     name="xnnpack",
     delegate_id="XnnpackBackend",
@@ -139,23 +150,7 @@ XNNPACK = Xnnpack(
     own_kernels=True,
     tried=True,
     traced=TRACED,
-)
-
-
-FAILURES = FailureTable(
-    "XNNPACK",
-    7,
-    (
-        FailurePattern(
-            r"XNNPACKBackend\S* Failed to initialize",
-            "XNNPACK could not start on this device, usually because it cannot read which CPU it "
-            "has",
-            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run "
-            "without XNNPACK: --set export.backend=portable",
-            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export "
-            f"the model\nagain without XNNPACK, {NEW_FILE}.",
-        ),
-    ),
+    failures=XNNPACK_FAILURES,
 )
 
 

@@ -26,11 +26,13 @@ class Diagnosis:
         remedy: What to do. `{device}` is left for the caller to fill in.
         program_remedy: What to do where the recipe names a finished program, which no option of
             the recipe can change; the same as `remedy` when empty.
+        facts: Those of the pattern, and what its groups matched.
     """
 
     cause: str
     remedy: str
     program_remedy: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def remedy_for(self, *, finished: bool) -> str:
         """Return the remedy for a program of the recipe, or for a finished one."""
@@ -48,6 +50,7 @@ class FailurePattern:
         remedy: What to do, with the same names.
         program_remedy: As in `Diagnosis`.
         formats: How to show a group, by its name.
+        facts: What else a caller needs to know, by name.
     """
 
     pattern: str | type[Exception]
@@ -55,6 +58,7 @@ class FailurePattern:
     remedy: str
     program_remedy: str = ""
     formats: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     def match(self, failure: str | Exception, values: Mapping[str, str]) -> Diagnosis | None:
         """Return the diagnosis if this is that kind of failure."""
@@ -72,7 +76,10 @@ class FailurePattern:
             if group:
                 shown[name.rstrip("2")] = _quotable(self.formats.get(name, str)(group))
         return Diagnosis(
-            *(_fill(text, shown) for text in (self.cause, self.remedy, self.program_remedy))
+            _fill(self.cause, shown),
+            _fill(self.remedy, shown),
+            _fill(self.program_remedy, shown),
+            {**self.facts, **{name: group for name, group in groups.items() if group}},
         )
 
 

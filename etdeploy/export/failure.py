@@ -11,6 +11,7 @@ from pathlib import Path
 from etdeploy.core.diagnostics import Diagnosis
 from etdeploy.core.errors import EtdeployError, ExportError, UsageError
 from etdeploy.core.processes.process import Outcome
+from etdeploy.export.diagnostics import CRASH_FAILURES
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import CodeReference
 
@@ -35,28 +36,11 @@ def failure_error(
 
 def crash_error(outcome: Outcome, log: Path, cause: Diagnosis | None = None) -> ExportError:
     """The error for a worker that ended without a description; see `failure_error`."""
-    signal = outcome.signal_name
-    if cause:
-        return ExportError(cause.cause, remedy=cause.remedy, log=log)
-    if signal == "SIGKILL":
-        return ExportError(
-            "the export process was killed (SIGKILL); the usual cause is that memory ran out",
-            remedy="Close other programs, export a smaller model, or use a larger machine.",
-            log=log,
-        )
-    if signal:
-        return ExportError(
-            f"the export process crashed ({signal}), in native code of PyTorch, ExecuTorch or an "
-            "extension that the model uses",
-            remedy="The log has the Python stack at the crash.",
-            log=log,
-        )
-    return ExportError(
-        f"the export process ended with code {outcome.exit_code} without saying why; code that the "
-        "model imports may have ended it",
-        remedy="Read the end of the log.",
-        log=log,
-    )
+    end = outcome.signal_name or f"exit code {outcome.exit_code}"
+    found = cause or CRASH_FAILURES.diagnose(end)
+    if found is None:
+        raise ValueError(end)
+    return ExportError(found.cause, remedy=found.remedy, log=log)
 
 
 def _place(failure: ExportFailure) -> str | None:

@@ -214,6 +214,31 @@ def _elsewhere(where: Destination, other: str) -> Blocker | None:
     )
 
 
+OPENVINO_FAILURES = FailureTable(
+    "OpenVINO",
+    7,
+    (
+        FailurePattern(
+            r"OpenVINO runtime not found \(dlopen failed: (?P<why>[^)]+)\)",
+            "OpenvinoBackend is in the runner, but not available on this device: "
+            "OpenVINO's library cannot be loaded ({why})",
+            f"Without {VARIABLE}, the runner loads the libraries of the package:\n"
+            f'unset {VARIABLE}\npip install "{EXTRA}"',
+        ),
+        FailurePattern(
+            r"OpenVINO: failed to resolve symbol '(?P<name>[^']*)'",
+            "OpenVINO's library has no {name}: it is of another release than ExecuTorch expects",
+            f'pip install "{EXTRA}"',
+        ),
+        FailurePattern(
+            r"OpenVINO: failed to import model for device '(?P<name>[^']*)'",
+            "OpenVINO does not load this program for {name}: another release of OpenVINO "
+            "compiled it, or the processor is too old",
+            "Export it again with the installed OpenVINO: etdeploy clean programs",
+            f"Export the model again with OpenVINO {PACKAGE.specifier}, {NEW_FILE}.",
+        ),
+    ),
+)
 OPENVINO = Openvino(
     name="openvino",
     delegate_id="OpenvinoBackend",
@@ -236,30 +261,5 @@ OPENVINO = Openvino(
     loads=True,
     # bfloat16 on CPUs that have it, 32-bit floats on others.
     judged_as={"fp16": "bf16"},
-    failures=FailureTable(
-        "OpenVINO",
-        7,
-        (
-            FailurePattern(
-                r"OpenVINO runtime not found \(dlopen failed: (?P<why>[^)]+)\)",
-                "OpenvinoBackend is in the runner, but not available on this device: "
-                "OpenVINO's library cannot be loaded ({why})",
-                f"Without {VARIABLE}, the runner loads the libraries of the package:\n"
-                f'unset {VARIABLE}\npip install "{EXTRA}"',
-            ),
-            FailurePattern(
-                r"OpenVINO: failed to resolve symbol '(?P<name>[^']*)'",
-                "OpenVINO's library has no {name}: it is of another release than ExecuTorch "
-                "expects",
-                f'pip install "{EXTRA}"',
-            ),
-            FailurePattern(
-                r"OpenVINO: failed to import model for device '(?P<name>[^']*)'",
-                "OpenVINO does not load this program for {name}: another release of OpenVINO "
-                "compiled it, or the processor is too old",
-                "Export it again with the installed OpenVINO: etdeploy clean programs",
-                f"Export the model again with OpenVINO {PACKAGE.specifier}, {NEW_FILE}.",
-            ),
-        ),
-    ),
+    failures=OPENVINO_FAILURES,
 )

@@ -104,9 +104,9 @@ class Qnn(Backend):
 
     def export_failure(self, text: str) -> Diagnosis | None:
         """What Qualcomm's compiler prints."""
-        from etdeploy.backends.qnn.diagnostics import compiler_cause
+        from etdeploy.backends.qnn.diagnostics import COMPILER_FAILURES
 
-        return compiler_cause(text)
+        return COMPILER_FAILURES.diagnose(text)
 
     def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
         """The SoC in the compile spec, and the version in the context binary."""
@@ -230,9 +230,9 @@ class Qnn(Backend):
 
     def failure(self, text: str, device: str) -> Diagnosis | None:
         """What Qualcomm's libraries log, on a phone or here."""
-        from etdeploy.backends.qnn.diagnostics import qnn_cause, simulator_cause
+        from etdeploy.backends.qnn.diagnostics import PHONE_FAILURES, SIMULATOR_FAILURES
 
-        return simulator_cause(text) if device == "host" else qnn_cause(text)
+        return (SIMULATOR_FAILURES if device == "host" else PHONE_FAILURES).diagnose(text)
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The SDK, its compiler, and what builds ExecuTorch's part for it."""

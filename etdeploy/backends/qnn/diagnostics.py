@@ -1,25 +1,30 @@
-"""What Qualcomm's libraries and ExecuTorch's QNN backend log on a phone, and what it means.
+"""What Qualcomm's libraries and ExecuTorch's QNN backend log, and what it means.
 
 The lines come from reports in ExecuTorch's issues, and from backends/qualcomm/runtime of 1.5.
-ExecuTorch shows only the errors (`<E>`), not the warnings.
+ExecuTorch shows only the errors (`<E>`), not the warnings. QNN logs several lines about one
+failure: in each table, the first pattern that matches is nearest to the cause.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
 from etdeploy.backends.base import NEW_FILE
 from etdeploy.backends.qnn.kits.package import get_package
 from etdeploy.backends.qnn.kits.sdk import VARIABLE
-from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted, version_numbers
+from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted
 from etdeploy.core.console import size
-from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
+from etdeploy.core.diagnostics import FailurePattern, FailureTable
 
 _BUILD_ID = r"\(v?(?P<{}>[\d.]+)\w*\)"
-_MISMATCH = re.compile(
-    f"Stub lib id mismatch: expected {_BUILD_ID.format('expected')}, "
-    f"detected {_BUILD_ID.format('detected')}"
+_MISMATCH = f"Stub lib id mismatch: expected {_BUILD_ID.format('expected')}, detected "
+# The phone's own library is the one of the two that nobody can replace.
+_OTHER_STUB = (
+    "QNN {expected} loaded a stub of QNN {detected}: the phone has its own libraries, in /odm or "
+    "/vendor, which take precedence over those that were pushed"
+)
+_MAJOR, _MINOR = ADAPTOR_SDK
+_OLDER_MINORS = "|".join(map(str, range(_MINOR)))
+_TOO_OLD = (
+    rf"\(v?(?P<detected>(?:[0-{_MAJOR - 1}]\.\d+|{_MAJOR}\.(?:{_OLDER_MINORS}))\.[\d.]*)\w*\)"
 )
 # For an exported program, and for a finished one.
 _AS_THE_PHONE = (
@@ -44,11 +49,23 @@ SHARED_WEIGHTS = FailurePattern(
     "Export it without: --set export.options.weight_sharing=false",
     f"Export the model again without weight sharing, {NEW_FILE}.",
 )
-# QNN logs several lines about one failure: the first pattern that matches is nearest to the cause.
-_FAILURES = FailureTable(
+PHONE_FAILURES = FailureTable(
     "QNN on a phone",
     7,
     (
+        FailurePattern(
+            _MISMATCH + _TOO_OLD,
+            _OTHER_STUB,
+            f"ExecuTorch needs QNN {dotted(ADAPTOR_SDK)} or newer: update the phone's system, "
+            "whose QNN is older,\nor use a phone without its own libraries: "
+            "adb shell ls /odm/lib64 /vendor/lib64",
+        ),
+        FailurePattern(
+            _MISMATCH + _BUILD_ID.format("detected"),
+            _OTHER_STUB,
+            "Use the SDK of the phone's version to export, to build and to run:\n"
+            f"export {VARIABLE}=/path/to/qairt/{{detected}}",
+        ),
         SHARED_WEIGHTS,
         FailurePattern(
             r"Failed in loading stub: .*library \"(?P<name>libQnn\w+\.so)\" not found",
@@ -122,34 +139,6 @@ _FAILURES = FailureTable(
 )
 
 
-def qnn_cause(text: str) -> Diagnosis | None:
-    """What QNN's lines in a runner's log mean; None where none is known."""
-    mismatch = _MISMATCH.search(text)
-    if mismatch:
-        return _other_stub(mismatch["expected"], mismatch["detected"])
-    return _FAILURES.diagnose(text)
-
-
-def _other_stub(expected: str, detected: str) -> Diagnosis:
-    """The phone's own library is the one of the two that nobody can replace."""
-    cause = (
-        f"QNN {expected} loaded a stub of QNN {detected}: the phone has its own libraries, in "
-        "/odm or /vendor, which take precedence over those that were pushed"
-    )
-    least = dotted(ADAPTOR_SDK)
-    if version_numbers(detected)[:2] >= ADAPTOR_SDK:
-        return Diagnosis(
-            cause,
-            f"Use the SDK of the phone's version to export, to build and to run:\n"
-            f"export {VARIABLE}=/path/to/qairt/{detected}",
-        )
-    return Diagnosis(
-        cause,
-        f"ExecuTorch needs QNN {least} or newer: update the phone's system, whose QNN is older,\n"
-        "or use a phone without its own libraries: adb shell ls /odm/lib64 /vendor/lib64",
-    )
-
-
 _UNREADABLE = (
     "the simulator cannot load the program (QNN error {code}): a newer QNN compiled it, or the "
     "file is damaged",
@@ -160,8 +149,7 @@ _UNREADABLE = (
     "and what simulates here: etdeploy doctor\n"
     f"Copy the file again, or export the model again with that QNN, {NEW_FILE}.",
 )
-# The first pattern that matches is nearest to the cause.
-_SIMULATOR_FAILURES = FailureTable(
+SIMULATOR_FAILURES = FailureTable(
     "QNN simulator",
     7,
     (
@@ -184,121 +172,119 @@ _SIMULATOR_FAILURES = FailureTable(
         ),
     ),
 )
-
-
-def simulator_cause(text: str) -> Diagnosis | None:
-    """What lines in a runner's log on this machine mean; None where none is known."""
-    return _SIMULATOR_FAILURES.diagnose(text)
-
-
-_FAILED = re.compile(r"Failed to generate Qnn context binary|Fail to compile QNN graph")
 _SMALLER = (
     "Make it smaller: 8-bit or 4-bit weights (--set export.quantization=int8_static or 16a4w), a\n"
     "smaller batch or input, or two models, each a program of its own."
+)
+_OVER_LIMIT = "a part of the model needs {needed} on the HTP, and one context there has "
+_AT_ONCE = (
+    "Let the operator see less at a time: a norm or a softmax over fewer elements, a smaller\n"
+    "input, fewer channels; or compile for a SoC with more VTCM."
 )
 _OTHER_SHAPE = (
     "Try another precision, since it compiles other kernels: --set export.quantization=int8_static;"
     "\nor --set export.backend=xnnpack"
 )
-_AT_ONCE = (
-    "Let the operator see less at a time: a norm or a softmax over fewer elements, a smaller\n"
-    "input, fewer channels; or compile for a SoC with more VTCM."
+# What may also be printed of a node that then runs on the CPU counts only beside one of these.
+_IF_FAILED = (
+    r"\A(?=[\s\S]*(?:Failed to generate Qnn context binary|Fail to compile QNN graph))[\s\S]*?"
 )
 _BYTES_PER_KB = 1024
 
 
-def compiler_cause(text: str) -> Diagnosis | None:
-    """Why a graph was not compiled; None where the compiler did not fail, or said nothing known."""
-    for pattern, cause in _KNOWN:
-        if found := pattern.search(text):
-            return cause(found)
-    if not _FAILED.search(text):
-        return None
-    for pattern, cause in _WITH_FAILURE:
-        if found := pattern.search(text):
-            return cause(found)
-    return None
+def _size(text: str) -> str:
+    return size(int(text, 0))
 
 
-def _too_large(found: re.Match[str]) -> Diagnosis:
-    wanted, limit = (int(number) * _BYTES_PER_KB for number in found.groups())
-    return _over_limit(size(wanted), f"at most {size(limit)}")
+def _size_of_kb(text: str) -> str:
+    return size(int(text) * _BYTES_PER_KB)
 
 
-def _no_process(found: re.Match[str]) -> Diagnosis:
-    return _over_limit(size(int(found[1])), "4 GB of addresses, of which about 3.7 GB are free")
-
-
-def _over_limit(wanted: str, limit: str) -> Diagnosis:
-    return Diagnosis(
-        f"a part of the model needs {wanted} on the HTP, and one context there has {limit}",
-        _SMALLER,
-    )
-
-
-def _not_written(found: re.Match[str]) -> Diagnosis:
-    return Diagnosis(
-        f"the compiled part of the model is too large to be written ({found[1].strip()}): a "
-        "context binary has at most 2 GB",
-        _SMALLER,
-    )
-
-
-def _vtcm(found: re.Match[str]) -> Diagnosis:
-    wanted, has = (size(int(number, 16)) for number in (found["wanted"], found["has"]))
-    name = found["name"]
-    return Diagnosis(
-        f"the operator {name} needs {wanted} of the HTP's own memory (VTCM) at once, and the SoC "
-        f"has {has}",
-        _AT_ONCE,
-    )
-
-
-def _untiled(found: re.Match[str]) -> Diagnosis:
-    return Diagnosis(
-        f"an operator needs {size(int(found[1]))} of the HTP's own memory (VTCM) at once, and "
-        "Qualcomm's compiler finds no way to split it",
-        _AT_ONCE,
-    )
-
-
-def _bias(found: re.Match[str]) -> Diagnosis:
-    return Diagnosis(
-        "Qualcomm's compiler fails at a layer of 16-bit floats whose result is split into parts, "
-        f"as nn.MultiheadAttention does with a batch of one: {found[1].strip()}",
-        "Quantise the model (--set export.quantization=int8_static), or give it a batch of two "
-        "or more; or\nuse three linear layers for query, key and value in place of one.",
-    )
-
-
-def _at_node(found: re.Match[str]) -> Diagnosis:
-    return Diagnosis(
-        f"Qualcomm's compiler fails at the operator {found[1]}: {found[2].strip()}", _OTHER_SHAPE
-    )
-
-
-def _first_error(found: re.Match[str]) -> Diagnosis:
-    return Diagnosis(f"Qualcomm's compiler failed: {found[1].strip()}", _OTHER_SHAPE)
-
-
-_Words = tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Diagnosis]], ...]
-# Lines that stand for one failure only, the nearest to the cause first.
-_KNOWN: _Words = (
-    (re.compile(r"graph requires estimated allocation of (\d+) KB, limit is (\d+) KB"), _too_large),
-    (re.compile(r"Failed to find available PD .*context size estimate (\d+)"), _no_process),
+COMPILER_FAILURES = FailureTable(
+    "Qualcomm's compiler",
+    3,
     (
-        re.compile(
-            r'"(?P<name>\S+)" generated: Requires (?P<wanted>0x[\da-f]+) bytes of TCM, which is '
-            r"greater than the TCM size of (?P<has>0x[\da-f]+)"
+        FailurePattern(
+            r"graph requires estimated allocation of (?P<needed>\d+) KB, limit is (?P<most>\d+) KB",
+            f"{_OVER_LIMIT}at most {{most}}",
+            _SMALLER,
+            formats={"needed": _size_of_kb, "most": _size_of_kb},
         ),
-        _vtcm,
+        FailurePattern(
+            r"Failed to find available PD .*context size estimate (?P<needed>\d+)",
+            f"{_OVER_LIMIT}4 GB of addresses, of which about 3.7 GB are free",
+            _SMALLER,
+            formats={"needed": _size},
+        ),
+        FailurePattern(
+            r'"(?P<name>\S+)" generated: Requires (?P<needed>0x[\da-f]+) bytes of TCM, which is '
+            r"greater than the TCM size of (?P<most>0x[\da-f]+)",
+            "the operator {name} needs {needed} of the HTP's own memory (VTCM) at once, and the "
+            "SoC has {most}",
+            _AT_ONCE,
+            formats={"needed": _size, "most": _size},
+        ),
+        FailurePattern(
+            r"not sufficiently tiled to fit in TCM\. Requires (?P<needed>\d+) bytes",
+            "an operator needs {needed} of the HTP's own memory (VTCM) at once, and Qualcomm's "
+            "compiler cannot split it",
+            _AT_ONCE,
+            formats={"needed": _size},
+        ),
+        FailurePattern(
+            r"ERROR:(?P<why>.*(?:memory usage too large|couldn't insert overall len))",
+            "the compiled part of the model is too large to be written ({why}): a context binary "
+            "has at most 2 GB",
+            _SMALLER,
+            formats={"why": str.strip},
+        ),
+        FailurePattern(
+            r"ERROR:(?P<why>genNopWithScaleParams.*mismatched scale and bias[^\n]*)",
+            "Qualcomm's compiler fails at a layer of 16-bit floats whose result is split into "
+            "parts, as nn.MultiheadAttention does with a batch of one: {why}",
+            "Quantise the model (--set export.quantization=int8_static), or give it a batch of two "
+            "or more; or\nuse three linear layers for query, key and value in place of one.",
+            formats={"why": str.strip},
+        ),
+        FailurePattern(
+            _IF_FAILED + r'<E> "(?P<name>\S+)" generated: (?P<why>[^\n]+)',
+            "Qualcomm's compiler fails at the operator {name}: {why}",
+            _OTHER_SHAPE,
+            formats={"why": str.strip},
+        ),
+        FailurePattern(
+            _IF_FAILED + r"\.cc:\d+::?ERROR:(?P<why>[^\n]+)",
+            "Qualcomm's compiler failed: {why}",
+            _OTHER_SHAPE,
+            formats={"why": str.strip},
+        ),
     ),
-    (re.compile(r"not sufficiently tiled to fit in TCM\. Requires (\d+) bytes"), _untiled),
-    (re.compile(r"ERROR:(.*(?:memory usage too large|couldn't insert overall len))"), _not_written),
-    (re.compile(r"ERROR:(genNopWithScaleParams.*mismatched scale and bias[^\n]*)"), _bias),
 )
-# What may also be printed of a node that then runs on the CPU.
-_WITH_FAILURE: _Words = (
-    (re.compile(r'<E> "(\S+)" generated: ([^\n]+)'), _at_node),
-    (re.compile(r"\.cc:\d+::?ERROR:([^\n]+)"), _first_error),
+# In ExecuTorch's lowering for QNN, by the text of the exception.
+QNN_LOWERING_FAILURES = FailureTable(
+    "Lowering to QNN",
+    3,
+    (
+        FailurePattern(
+            r"running the 'DecomposeFloorDivide' pass",
+            "ExecuTorch's QNN backend cannot divide integers by a number with //",
+            "Write it as torch.div(x, 2, rounding_mode='floor'), or divide in floats.",
+            facts={"kind": "operator", "operator": "aten::floor_divide"},
+        ),
+        FailurePattern(
+            r"QNN graph I/O does not match the delegated program signature",
+            "QNN's graph has other inputs and outputs than its part of the model: a value in it is "
+            "input or output twice, or depends on no input",
+            "Let the model return each value once, and nothing that is constant; the log names "
+            "both lists.",
+            facts={"kind": "lowering"},
+        ),
+        FailurePattern(
+            r"Failed to initialize QNN backend",
+            "Qualcomm's compiler does not start",
+            "etdeploy doctor shows which one is used; see the log for its own lines. Code 14001 "
+            "there\nmeans that ExecuTorch's adaptor was built for another version of it.",
+            facts={"kind": "lowering"},
+        ),
+    ),
 )

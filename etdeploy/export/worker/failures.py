@@ -9,10 +9,14 @@ import sysconfig
 import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from etdeploy.export.diagnostics import (
+    MODEL_CALL_FAILURES,
+    PROGRAM_FAILURES,
+    USER_CODE_FAILURES,
+)
 from etdeploy.export.failure import install_remedy
 from etdeploy.export.protocol import ExportFailure, FailureKind
 from etdeploy.export.worker.loading.paths import user_folders
@@ -65,19 +69,9 @@ def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator
                 file=file,
                 line=line,
                 code=code,
-                remedy=remedy or _unregistered(error) or _hidden(error) or user_remedy(error, kind),
+                remedy=remedy or _hidden(error) or user_remedy(error, kind),
             )
         ) from error
-
-
-def _unregistered(error: BaseException) -> str | None:
-    """What to do when a name in torch.ops does not exist."""
-    if not isinstance(error, AttributeError) or "_OpNamespace" not in str(error):
-        return None
-    return (
-        "Name the file that registers the operator: --set export.custom_ops=path/to/ops.py "
-        "(or a .so)"
-    )
 
 
 def _hidden(error: BaseException) -> str | None:
@@ -189,82 +183,9 @@ def is_memory(error: BaseException) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """What a failed step means for the user.
-
-    Attributes:
-        kind: What sort of failure.
-        message: In place of the exception's own text.
-        remedy: What to do.
-        tensor: The name in the graph of the tensor that it is about.
-        operator: The operator.
-    """
-
-    kind: FailureKind
-    message: str
-    remedy: str
-    tensor: str | None = None
-    operator: str | None = None
-
-
-_COMPLEX = Meaning(
-    "operator",
-    "the model computes with complex numbers, which cannot be lowered",
-    "Let the model compute with the real and the imaginary part as two real tensors, or leave the\n"
-    "transform (fft, stft) to the code that calls the program.",
-)
-_VALUES = Meaning(
-    "data-dependent",
-    "a size in the model depends on the values of a tensor, and nothing bounds it",
-    "Bound it where it is read: n = x.item(); torch._check(n >= 0); torch._check(n <= 512)\n"
-    "Or keep the size fixed, and mask what is not wanted: torch.where(mask, x, 0)",
-)
-_ITEM = Meaning(
-    "data-dependent",
-    "the model computes with a number that it reads from a tensor with item()",
-    "Keep it a tensor: x * y.max() in place of x * y.max().item()",
-    operator="aten::item",
-)
-# The first group is the tensor's name, where there is one.
-Meanings = tuple[tuple[re.Pattern[str], Meaning], ...]
-_LOWERING: Meanings = (
-    (re.compile(r"torch\.complex\d+|complex dtype|ComplexFloat"), _COMPLEX),
-    (re.compile(r"Could not guard on data-dependent"), _VALUES),
-    (re.compile(r"Failed serializing node \S+ in graph: .*aten\.item\.default"), _ITEM),
-    (
-        re.compile(r"Node \S+ with op .* was not decomposed or delegated"),
-        Meaning(
-            "operator",
-            "the backend does not take the operator as the model uses it, and ExecuTorch has no "
-            "kernel for it",
-            "Replace it with other operators in the model's code, or choose another backend:\n"
-            "--set export.backend=portable shows what the CPU's kernels make of it.",
-        ),
-    ),
-    (
-        re.compile(r"Constant (\S+) is mutated in the forward method"),
-        Meaning(
-            "lowering",
-            "the model writes into a tensor that is not a buffer of it, so the program cannot keep "
-            "what is written",
-            "Make it one in the module's __init__: self.register_buffer('name', tensor)",
-        ),
-    ),
-)
 _EXECUTED = re.compile(r"call_function\[target=torch\.ops\.(\w+)\.(\w+)\.\w+\]")
 _CHECKED = re.compile(r"(?:Operator:|with op) <EdgeOpOverload: (\w+)\.(\w+)\.\w+>")
 _IN_PASS = re.compile(r"An error occurred when running the '(\w+)' pass")
-
-
-def lowering_meaning(text: str, meanings: Meanings = ()) -> Meaning | None:
-    """What an exception means that a traced model raised while it was made into a program."""
-    for pattern, meaning in (*meanings, *_LOWERING):
-        if found := pattern.search(text):
-            tensor = found[1] if pattern.groups else None
-            operator = meaning.operator or named_operator(text)
-            return Meaning(meaning.kind, meaning.message, meaning.remedy, tensor, operator)
-    return None
 
 
 def named_operator(text: str) -> str | None:
@@ -279,47 +200,16 @@ def failed_pass(text: str) -> str | None:
     return found[1] if found else None
 
 
-_CUDA = re.compile(r"compiled with CUDA|NVIDIA driver|CUDA (error|device)|re-initialize CUDA")
-_CALL = re.compile(r"\bforward\(\) (takes|missing|got)")
-_META = re.compile(r"device meta|meta tensor")
-_SHAPES = re.compile(r"shapes cannot be multiplied|size of tensor|same dtype|expected input\[")
-_VIEW = re.compile(r"view size is not compatible")
-_SCRIPTED = re.compile(r"Exporting a ScriptModule")
-_AS_PYTHON = "Call the module with the same inputs in Python, without etdeploy, to see more of it."
-
-
 def user_remedy(error: BaseException, kind: FailureKind) -> str | None:
-    """What to do about an exception that the user's own code ended with."""
-    text = str(error)
+    """Return the remedy for an exception that the user's own code raised."""
     if isinstance(error, FileNotFoundError):
         return _file_remedy(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return install_remedy(error.name.partition(".")[0])
-    if _CUDA.search(text):
-        return (
-            "Models are exported on the CPU: leave out .cuda() and .to('cuda'), and load weights "
-            "with\ntorch.load(path, map_location='cpu')."
-        )
-    if _META.search(text):
-        return (
-            "Give the parameters values before the factory returns: on the meta device they have "
-            "none."
-        )
-    if _SCRIPTED.search(text):
-        return "Return the nn.Module itself from the factory, not what torch.jit made of it."
-    if kind != "model-raised":
-        return None
-    if _VIEW.search(text):
-        return (
-            "Use reshape() there in place of view(): programs take inputs whose values lie in the "
-            "order of\ntheir shape, and the strides of the example input are changed to that."
-        )
-    if _CALL.search(text) or _SHAPES.search(text):
-        return (
-            "Compare the example inputs that the factory returns with what forward takes: their "
-            "number,\norder, shapes and data types."
-        )
-    return _AS_PYTHON
+    found = USER_CODE_FAILURES.diagnose(str(error))
+    if found is None and kind == "model-raised":
+        found = MODEL_CALL_FAILURES.diagnose(str(error))
+    return found.remedy if found else None
 
 
 def _file_remedy(error: FileNotFoundError) -> str | None:
@@ -332,19 +222,6 @@ def _file_remedy(error: FileNotFoundError) -> str | None:
     )
 
 
-# Of runtime/core/error.h: the program itself is wrong. Others, such as an operator or memory that
-# is not there, are about this machine.
-_OF_THE_PROGRAM = {
-    0x1: "internal error",
-    0x10: "not supported",
-    0x11: "not implemented",
-    0x12: "invalid argument",
-    0x13: "invalid type",
-    0x23: "invalid program",
-    0x30: "the delegate does not take it",
-}
-
-
 # Of the first line that a kernel, a delegate or the runtime logged; cpuinfo complains on any Arm.
 _LOGGED = re.compile(r"^(?:[A-Z] \S* *)?\[(?!cpuinfo)\w+\.(?:cpp|h):\d+\] (.+)$", re.MULTILINE)
 _KERNEL = re.compile(r"failed at instruction \S+ in operator (\w+::\w+)")
@@ -352,11 +229,8 @@ _KERNEL = re.compile(r"failed at instruction \S+ in operator (\w+::\w+)")
 
 def runtime_refusal(text: str, logged: str = "") -> str | None:
     """Why the runtime did not load or run a program, as a clause, if the program is to blame."""
-    # Written as `error: 0x:1` and as `error 0x12`.
-    found = re.search(r"error:? 0x:?([0-9a-f]+)", text)
-    known = _OF_THE_PROGRAM.get(int(found[1], 16)) if found else None
-    first = _LOGGED.search(logged)
-    return f"{known} ({(first[1] if first else text).strip()})" if known else None
+    known, first = PROGRAM_FAILURES.diagnose(text), _LOGGED.search(logged)
+    return f"{known.cause} ({(first[1] if first else text).strip()})" if known else None
 
 
 def failed_kernel(logged: str) -> str | None:

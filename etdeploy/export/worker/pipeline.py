@@ -15,6 +15,7 @@ import torch
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.export.diagnostics import OTHER_OPERATORS
 from etdeploy.export.protocol import ExportFailure, ModelSources
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
@@ -179,9 +180,7 @@ def _unusable(wrong: ProgramProblem, lowered: Lowered) -> WorkerError:
             file=file,
             line=line,
             code=code,
-            remedy="Another scheme, export.quantization, or another backend, export.backend, may "
-            "have operators for it;\nor compute it with other operators in the model's code. The "
-            "log has all that ExecuTorch printed.",
+            remedy=OTHER_OPERATORS,
         )
     )
 

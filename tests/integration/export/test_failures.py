@@ -27,254 +27,136 @@ TORCH = version("torch").partition("+")[0]
 WORKING = ROOT / "tests/data/export/working.py"
 FAILING = ROOT / "tests/data/export/failing.py"
 
-_VALUES = (
-    "torch.export cannot trace the model: what it does, or a shape in it, depends on the values of "
-    "a tensor, which are not known at export"
-)
-_VALUES_REMEDY = (
-    "Keep values of tensors out of Python's control flow: torch.where or torch.cond for a branch,\n"
-    "torch._check for the bounds of a size that is read with item()."
-)
+_VALUES = ("torch.export", "values of a tensor")
+_VALUES_REMEDY = ("torch.where or torch.cond", "torch._check")
 _CALL = "return self.function(self.linear(x))"
-_STRICT = "Rewrite that line with tensor operators, or try --set export.strict=true"
-_RETURNS = (
-    "(module, example_inputs), (module, example_inputs, dynamic_shapes) or "
-    "(module, args, kwargs, dynamic_shapes)"
-)
+_RETURNS = "(module, args, kwargs, dynamic_shapes)"
+_COMPLEX = ("complex numbers", "(operator aten::abs)")
+Facts = tuple[str, ...]
 
-# By name: the message, the code of the user's line (None when the message is about none), remedy.
-EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
-    "branches": (f"{_VALUES} (operator Tensor.__bool__)", "if x.sum() > 0:", _VALUES_REMEDY),
+# By name: facts of the message, the code of the user's line (None when the message is about none),
+# facts of the remedy (None where there is none).
+EXPECTED: dict[str, tuple[Facts, str | None, Facts | None]] = {
+    "branches": ((*_VALUES, "(operator Tensor.__bool__)"), "if x.sum() > 0:", _VALUES_REMEDY),
     "branches-strict": (_VALUES, "if x.sum() > 0:", _VALUES_REMEDY),
-    "reads_a_size": (
-        _VALUES,
-        "return torch.ones(int(x.abs().sum().item()))",
-        _VALUES_REMEDY,
-    ),
+    "reads_a_size": (_VALUES, "return torch.ones(int(x.abs().sum().item()))", _VALUES_REMEDY),
     "raises": (
-        "the model raised, when called with the example inputs, ValueError: no such thing",
+        ("the model raised", "example inputs", "ValueError: no such thing"),
         'raise ValueError("no such thing")',
-        "Call the module with the same inputs in Python, without etdeploy, to see more of it.",
+        ("in Python, without etdeploy",),
     ),
     "reads_its_address": (
-        "torch.export cannot trace the model: Cannot access data pointer of Tensor (e.g. "
-        "FakeTensor, FunctionalTensor). If you're using torch.compile/export/fx, it is likely that "
-        "we are erroneously tracing into a custom kernel. To fix this, please wrap the custom "
-        "kernel into an opaque custom op. Please see the following for details: "
-        "https://pytorch.org/tutorials/advanced/custom_ops_landing_page.html (operator "
-        "Tensor.data_ptr)",
+        ("cannot trace", "Cannot access data pointer of Tensor", "(operator Tensor.data_ptr)"),
         "return x * x.data_ptr()",
-        _STRICT,
+        ("--set export.strict=true",),
     ),
-    "transforms": (
-        "the model computes with complex numbers, which cannot be lowered (operator aten::abs)",
-        _CALL,
-        "Let the model compute with the real and the imaginary part as two real tensors, or leave "
-        "the\ntransform (fft, stft) to the code that calls the program.",
-    ),
-    "transforms-strict": (
-        "the model computes with complex numbers, which cannot be lowered (operator aten::abs)",
-        "return torch.fft.rfft(x).abs()",
-        "Let the model compute with the real and the imaginary part as two real tensors, or leave "
-        "the\ntransform (fft, stft) to the code that calls the program.",
-    ),
-    "reads_a_number": (
-        "the model computes with a number that it reads from a tensor with item() (operator "
-        "aten::item)",
-        _CALL,
-        "Keep it a tensor: x * y.max() in place of x * y.max().item()",
-    ),
+    "transforms": (_COMPLEX, _CALL, ("two real tensors", "fft, stft")),
+    "transforms-strict": (_COMPLEX, "return torch.fft.rfft(x).abs()", ("two real tensors",)),
+    "reads_a_number": (("item()", "(operator aten::item)"), _CALL, ("x * y.max() ",)),
     "takes_a_part": (
-        "a size in the model depends on the values of a tensor, and nothing bounds it (operator "
-        "aten::slice)",
+        ("values of a tensor", "(operator aten::slice)"),
         _CALL,
-        "Bound it where it is read: n = x.item(); torch._check(n >= 0); torch._check(n <= 512)\n"
-        "Or keep the size fixed, and mask what is not wanted: torch.where(mask, x, 0)",
+        ("torch._check(n <= 512)", "torch.where(mask, x, 0)"),
     ),
-    "writes_a_constant": (
-        "the model writes into a tensor that is not a buffer of it, so the program cannot keep "
-        "what is written",
-        _CALL,
-        "Make it one in the module's __init__: self.register_buffer('name', tensor)",
-    ),
+    "writes_a_constant": (("writes into a tensor",), _CALL, ("self.register_buffer(",)),
     "too_many_inputs": (
-        "the model raised, when called with the example inputs, TypeError: Model.forward() takes 2 "
-        "positional arguments but 3 were given",
+        ("TypeError: Model.forward() takes 2 positional arguments but 3 were given",),
         None,
-        "Compare the example inputs that the factory returns with what forward takes: their "
-        "number,\norder, shapes and data types.",
+        ("arguments of forward", "number", "order", "shapes", "data types"),
     ),
-    "scripted": (
-        "torch.export cannot trace the model: Exporting a ScriptModule is not supported. Maybe try "
-        "converting your ScriptModule to an ExportedProgram using `TS2EPConverter(mod, args, "
-        "kwargs).convert()` instead.",
-        None,
-        "Return the nn.Module itself from the factory, not what torch.jit made of it.",
-    ),
+    "scripted": (("Exporting a ScriptModule",), None, ("the nn.Module itself", "torch.jit")),
     "reads_a_missing_file": (
-        "the factory reads_a_missing_file raised FileNotFoundError: [Errno 2] No such file or "
-        "directory: 'no/such/file.pt'",
+        ("the factory reads_a_missing_file", "FileNotFoundError", "'no/such/file.pt'"),
         'torch.load("no/such/file.pt")',
-        f"no/such/file.pt was looked for in {ROOT}, the working folder. A file beside the model is"
-        "\nPath(__file__).parent / 'no/such/file.pt'",
+        ("no/such/file.pt", f" {ROOT},", "Path(__file__).parent / 'no/such/file.pt'"),
     ),
     "decomposes_a_matrix": (
-        "the operator aten::_linalg_svd is not in the core ATen set, so ExecuTorch has no kernel "
-        "for it",
-        "return self.function(self.linear(x))",
-        "Replace it with other operators in the model's code, or compute it outside the model.",
+        ("operator aten::_linalg_svd", "core ATen"),
+        _CALL,
+        ("other operators", "outside the model"),
     ),
     "custom": (
-        "the operator failing::double has no variant with an output argument (.out), which "
-        "ExecuTorch calls",
-        "return self.function(self.linear(x))",
-        "Register it beside failing::double, with an implementation that writes to its output:\n"
-        'torch.library.define("failing::double.out", '
-        '"(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")\n'
-        "Its C++ kernel goes into the folder that runtime.custom_ops names.",
+        ("operator failing::double", "(.out)"),
+        _CALL,
+        (
+            "beside failing::double",
+            '\ntorch.library.define("failing::double.out", '
+            '"(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")\n',
+            "runtime.custom_ops",
+        ),
     ),
     "gives_text": (
-        "the output name is a str, 'x'; a program can give tensors, numbers of 64 bits, booleans "
-        "and None",
+        ("output name", "a str, 'x'", "tensors, numbers of 64 bits, booleans and None"),
         None,
-        "Let a wrapper module return tensors, alone or in tuples, lists and dicts. A dataclass of\n"
-        "tensors needs torch.export.register_dataclass.",
+        ("wrapper module", "torch.export.register_dataclass"),
     ),
-    "writes_its_input": (
-        "the model writes into its input x; every further run on the device would start from "
-        "other values",
-        None,
-        "Let forward work on a copy: x = x.clone()",
-    ),
+    "writes_its_input": (("its input x;",), None, ("x = x.clone()",)),
     "text_input": (
-        "the input mode is a str, 'fast'; a program can take tensors, numbers of 64 bits, booleans "
-        "and None",
+        ("input mode", "a str, 'fast'", "tensors, numbers of 64 bits, booleans and None"),
         None,
-        "Fix the value in a wrapper module, or pass it as a tensor, a number, a boolean or None.",
+        ("wrapper module",),
     ),
-    "open_number": (
-        "the input mode is an int, 3, that the dynamic shapes leave open; a program has no place "
-        "for such a number",
-        None,
-        "Pass it as a tensor, torch.tensor(value), or leave it out of the dynamic shapes.",
-    ),
+    "open_number": (("input mode", "an int, 3,"), None, ("torch.tensor(value)",)),
     "swapped_calls": (
-        "the factory swapped_calls returned a dict and a tuple of 1 as args and kwargs; they are "
-        "a tuple and a dict, as torch.export takes them",
+        ("swapped_calls", "a dict and a tuple of 1 as args and kwargs"),
         None,
-        "return module, (x,), {'mask': mask}, None",
+        ("return module, (x,), {'mask': mask}, None",),
     ),
-    "lone_tensor": (
-        "the factory lone_tensor returned a Tensor as example inputs; they are a tuple, also when "
-        "there is only one, or a dict of inputs by keyword",
-        None,
-        "return module, (x,)",
-    ),
-    "only_a_module": (f"the factory only_a_module returned a Model, not {_RETURNS}", None, None),
-    "no_module": (
-        "the factory no_module returned a function in place of the torch.nn.Module; it returns "
-        f"{_RETURNS}",
-        None,
-        None,
-    ),
+    "lone_tensor": (("lone_tensor", "a Tensor as example inputs"), None, ("return module, (x,)",)),
+    "only_a_module": (("only_a_module", "a Model", _RETURNS), None, None),
+    "no_module": (("no_module", "a function", "torch.nn.Module", _RETURNS), None, None),
     "factory_raises": (
-        "the factory factory_raises raised RuntimeError: no width 5",
+        ("factory_raises", "RuntimeError: no width 5"),
         'raise RuntimeError(f"no width {width}\\nand a second line")',
         None,
     ),
     "unknown_argument": (
-        "the factory factory_raises cannot be called with model.arguments: got an unexpected "
-        "keyword argument 'widht'; its arguments are: width",
+        ("factory_raises", "model.arguments", "'widht'", "are: width"),
         None,
         None,
     ),
     "example_argument": (
-        "the example mlp cannot be called with model.arguments: got an unexpected keyword argument "
-        "'depth'; its arguments are: features, width, layers, classes, batch",
+        ("example mlp", "'depth'", "features, width, layers, classes, batch"),
         None,
         None,
     ),
-    "example_value": (
-        "the example encoder refuses its arguments: width (100) must be a multiple of heads (3)",
-        None,
-        None,
-    ),
+    "example_value": (("example encoder", "width (100)", "heads (3)"), None, None),
     "fixed_width": (
-        "the dynamic shapes do not fit the model: Constraints violated (w)!: You marked w as "
-        "dynamic but your code specialized it to be a constant (8). If you're using mark_dynamic, "
-        "either remove it or use maybe_mark_dynamic. If you're using Dim.DYNAMIC, replace it with "
-        "either Dim.STATIC or Dim.AUTO.",
+        ("Constraints violated (w)!", "to be a constant (8)"),
         None,
-        "Compare the dynamic_shapes that the factory returns with the example inputs, and give "
-        "each\ndimension that changes a range: torch.export.Dim(name, min=1, max=512)",
+        ("dynamic_shapes", "torch.export.Dim(name, min=1, max=512)"),
     ),
-    "size_too_large": (
-        "pairs is 17; the program takes 1 to 16",
-        None,
-        None,
-    ),
-    "size_odd": (
-        "dimension 0 of the input ids cannot be 3; it is 2*n for a whole number n",
-        None,
-        None,
-    ),
-    "size_unknown": (
-        "there is no dynamic dimension rows; there are pairs (1 to 16), 2*pairs (2 to 32)",
-        None,
-        None,
-    ),
-    "size_fixed": (
-        "dimension 1 of the input x is 8 in the program and takes no other size; there are rows "
-        "(1 to 16)",
-        None,
-        None,
-    ),
-    "sizes_apart": (
-        "ids.0 is 4, but halves.0 makes it 6: the program takes them together",
-        None,
-        None,
-    ),
+    "size_too_large": (("pairs is 17", "1 to 16"), None, None),
+    "size_odd": (("dimension 0 of the input ids", " 3;", "2*n"), None, None),
+    "size_unknown": (("rows;", "pairs (1 to 16), 2*pairs (2 to 32)"), None, None),
+    "size_fixed": (("dimension 1 of the input x is 8", "rows (1 to 16)"), None, None),
+    "sizes_apart": (("ids.0 is 4", "halves.0 makes it 6"), None, None),
     "sizes_short": (
-        "working.py:short_inputs returned, for the size some, torch.float32 [1] for halves, not "
-        "torch.float32 [3]",
+        ("working.py:short_inputs", "size some", "float32 [1] for halves", "float32 [3]"),
         None,
-        "Return the same structure as the factory's example inputs.",
+        ("example inputs",),
     ),
-    "no_linear": (
-        "8da4w quantises nn.Linear layers, and the model has none",
-        None,
-        "--set export.quantization=int8_static quantises convolutions and attention, too.",
-    ),
-    "group": (
-        "no linear layer's input size (8) is a multiple of the group size 32",
-        None,
-        "--set export.quantization=8da8w has no groups.",
-    ),
-    "lone_samples": (
-        "the calibration function yielded a Tensor; it yields tuples of inputs, or dicts of "
-        "inputs by keyword",
-        None,
-        "yield (x,)",
-    ),
-    "no_samples": ("the calibration function yielded no inputs", None, "yield (x,)"),
+    "no_linear": (("8da4w", "nn.Linear"), None, ("--set export.quantization=int8_static",)),
+    "group": (("(8)", "group size 32"), None, ("--set export.quantization=8da8w",)),
+    "lone_samples": (("yielded a Tensor", "dicts"), None, ("yield (x,)",)),
+    "no_samples": (("yielded no inputs",), None, ("yield (x,)",)),
     "missing_module": (
-        f"model.python names the module 'no.such.module', which cannot be imported by "
-        f"{sys.executable} from {ROOT}",
+        ("model.python", "'no.such.module'", sys.executable, str(ROOT)),
         None,
-        "Install the package there, or name the file: file.py:function",
+        ("file.py:function",),
     ),
     "wrong_keys": (
-        "the weights do not fit the factory's module; missing: linear.bias; unexpected: head.bias; "
-        "of another shape: linear.weight is [8, 4], the module has [8, 8]",
+        (
+            "missing: linear.bias; unexpected: head.bias; of another shape: linear.weight is "
+            "[8, 4], the module has [8, 8]",
+        ),
         None,
-        "Name the weights of this very module, or let model.arguments make the module that they "
-        "are of.",
+        ("model.arguments",),
     ),
     "not_exported": (
-        "the exported program cannot be read (BadZipFile: File is not a zip file); it is damaged, "
-        f"or another version of PyTorch than {TORCH} wrote it",
+        ("BadZipFile: File is not a zip file", f" {TORCH} "),
         None,
-        "Write it again with torch.export.save, in the environment of etdeploy.",
+        ("torch.export.save",),
     ),
 }
 
@@ -409,43 +291,41 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportFailur
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_message_line_and_remedy(failures: dict[str, ExportFailure], name: str) -> None:
-    message, code, remedy = EXPECTED[name]
+    facts, code, remedy = EXPECTED[name]
     failure = failures[name]
     error = failure_error(failure, Path("log"))
-    assert error.message == (message if code is None else f"{message}\n    {code}")
-    assert error.remedy == remedy
+    assert not [fact for fact in facts if fact not in error.message]
+    assert not [fact for fact in remedy or () if fact not in str(error.remedy)]
+    assert (error.remedy is None) == (remedy is None)
     assert error.exit_code == 3
     if code:
+        assert error.message.endswith(f"\n    {code}")
         lines = FAILING.read_text().splitlines()
         assert failure.file == str(FAILING)
         assert lines[(failure.line or 0) - 1].strip() == code
 
 
-def test_a_missing_function_is_told_with_those_that_are_there(
+def test_functions_of_the_file_are_listed_for_a_missing_one(
     failures: dict[str, ExportFailure],
 ) -> None:
-    error = failure_error(failures["missing_function"], Path("log"))
-    assert error.message.startswith(
-        "model.python names failing.py:nothing, but there is no 'nothing' there; it has branches, "
-        "reads_a_size,"
-    )
+    message = failure_error(failures["missing_function"], Path("log")).message
+    assert "failing.py:nothing" in message
+    assert message.split("; it has ")[1].startswith("branches, reads_a_size,")
     assert failures["missing_function"].file == str(FAILING)
 
 
 def test_a_syntax_error_is_shown_at_its_line(failures: dict[str, ExportFailure]) -> None:
     failure = failures["broken_file"]
-    assert failure.message.startswith("importing broken.py raised SyntaxError: ")
-    assert (Path(failure.file or "").name, failure.line, failure.code) == (
-        "broken.py",
-        1,
-        "def make(:",
-    )
+    assert "broken.py raised SyntaxError: " in failure.message
+    assert Path(failure.file or "").name == "broken.py"
+    assert (failure.line, failure.code) == (1, "def make(:")
 
 
 def test_a_wrong_calibration_input_is_numbered(failures: dict[str, ExportFailure]) -> None:
     message = failures["wrong_samples"].message
-    assert message.startswith("calibration input 0 of failing.py:wrong_samples")
-    assert "[4, 7] for x, not torch.float32 [4, 8]" in message
+    assert "0 of failing.py:wrong_samples" in message
+    assert "[4, 7] for x" in message
+    assert "[4, 8]" in message
 
 
 def test_pickled_objects_are_refused_without_advice_to_load_them(
@@ -471,17 +351,15 @@ def test_the_tensors_of_a_checkpoint_are_saved_by_the_remedys_command(
 
 
 @pytest.mark.parametrize("name", ["damaged", "cut_short"])
-def test_damaged_weights_are_told_as_such(failures: dict[str, ExportFailure], name: str) -> None:
+def test_damaged_weights(failures: dict[str, ExportFailure], name: str) -> None:
     failure = failures[name]
-    assert failure.message.startswith("the weights cannot be read (")
-    assert failure.message.endswith("; the file may be damaged or of another format")
-    assert failure.remedy == "Give a .pt file of torch.save or a .safetensors file."
+    assert "cannot be read (" in failure.message
+    assert "damaged" in failure.message
+    assert {".pt", ".safetensors"} <= set(str(failure.remedy).split())
 
 
-def test_a_program_of_another_pytorch_is_told_as_such(failures: dict[str, ExportFailure]) -> None:
-    message = failures["another_version"].message
-    assert message.startswith("the exported program cannot be read (")
-    assert f"another version of PyTorch than {TORCH} wrote it" in message
+def test_a_program_of_another_pytorch(failures: dict[str, ExportFailure]) -> None:
+    assert f"PyTorch than {TORCH} " in failures["another_version"].message
 
 
 def test_a_program_that_does_not_run_names_the_kernel_and_the_line(
@@ -496,7 +374,7 @@ def test_a_program_that_does_not_run_names_the_kernel_and_the_line(
 
 def test_memory_that_runs_out_is_named(failures: dict[str, ExportFailure]) -> None:
     assert failures["allocates"].kind == "memory"
-    assert failures["allocates"].message.startswith("the export ran out of memory: ")
+    assert "out of memory: " in failures["allocates"].message
 
 
 def test_a_factory_that_raises_is_told_before_executorch_is_imported(
@@ -504,34 +382,23 @@ def test_a_factory_that_raises_is_told_before_executorch_is_imported(
 ) -> None:
     with pytest.raises(ExportError) as caught:
         exported({"model": {"python": f"{FAILING}:factory_raises"}})
-    assert caught.value.message.startswith("the factory factory_raises raised RuntimeError")
+    assert "RuntimeError" in caught.value.message
     assert caught.value.log is not None
     log = caught.value.log.read_text()
     # The log is the session's; the last export in it is this one.
     own = log[log.rindex("loading failing.py:factory_raises") :]
-    assert "importing ExecuTorch" not in own
+    assert "importing" not in own
 
 
 @pytest.mark.parametrize(
-    ("factory", "message"),
-    [
-        (
-            "is_killed",
-            "the export process was killed (SIGKILL); the usual cause is that memory ran out",
-        ),
-        (
-            "crashes",
-            "the export process crashed (SIGSEGV), in native code of PyTorch, ExecuTorch or an "
-            "extension that the model uses",
-        ),
-    ],
+    ("factory", "facts"), [("is_killed", ("SIGKILL", "memory")), ("crashes", ("SIGSEGV",))]
 )
-def test_a_signal_is_named_and_nothing_is_left(tmp_path: Path, factory: str, message: str) -> None:
+def test_a_signal_is_named_and_nothing_is_left(tmp_path: Path, factory: str, facts: Facts) -> None:
     workspace = Workspace(tmp_path / "cache")
     spec = spec_of({"model": {"python": f"{FAILING}:{factory}"}})
     with pytest.raises(ExportError) as caught:
         export_program(spec, workspace, silent, tmp_path / "export.log")
-    assert caught.value.message == message
+    assert not [fact for fact in facts if fact not in caught.value.message]
     assert caught.value.log is not None
     assert "worker/start.py" in caught.value.log.read_text()
     assert not list((workspace.root / "programs").iterdir())

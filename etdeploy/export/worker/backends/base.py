@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from etdeploy.backends.registry import backend_named
+from etdeploy.core.diagnostics import FailureTable
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.failures import Meanings, fail
+from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.tracing.trace import SHIFTS
@@ -55,7 +56,8 @@ class Lowering:
             the tensors that pass between both cost time: the user is told of them.
         fixed_shapes: Whether each tensor has one size only: a language model's prompts are taken in
             parts of one length then, and the rest token by token.
-        meanings: What exceptions of its lowering mean, by patterns of their text.
+        failures: What exceptions of its lowering mean, by their text; `kind` among the facts of a
+            pattern is that of `ExportFailure`.
         stores_once: Whether its named data may begin at any multiple of 16 bytes: it can then lie
             among the program's constants if one of these has equal bytes.
         loads_here: Whether ExecuTorch's Python package can load its programs on this machine.
@@ -70,7 +72,7 @@ class Lowering:
     grouped_outputs = 1
     apart = False
     fixed_shapes = False
-    meanings: Meanings = ()
+    failures: FailureTable | None = None
     stores_once = False
     loads_here = False
     by_pixel = False

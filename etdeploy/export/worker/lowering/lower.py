@@ -22,7 +22,7 @@ def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
     release = release_of(str(spec.backend))
     whose = f" of the package {release}" if release else ""
     lowering, prefix = lowering_of(spec), f"lowering to {spec.backend}{whose} failed:"
-    with explaining(prefix, graphs(methods), meanings=lowering.meanings), _shortened(spec):
+    with explaining(prefix, graphs(methods), failures=lowering.failures), _shortened(spec):
         return lowering.lower(spec, methods)
 
 
@@ -33,7 +33,7 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
 
     lowering, totals = lowering_of(spec), {"partitions": 0, "outside": 0}
     prefix = f"lowering to {spec.backend} without rewrites failed:"
-    with explaining(prefix, graphs(methods), meanings=lowering.meanings), _shortened(spec):
+    with explaining(prefix, graphs(methods), failures=lowering.failures), _shortened(spec):
         for method in methods.values():
             (partitioner,) = lowering.partitioners(spec)
             program = method.original or method.program

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from etdeploy.export.protocol import ExportFailure
+from etdeploy.core.diagnostics import FailureTable
+from etdeploy.export.diagnostics import LOWERING_FAILURES
+from etdeploy.export.protocol import ExportFailure, FailureKind
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import (
-    Meanings,
     WorkerError,
     exception_text,
     failed_kernel,
     failed_pass,
     is_memory,
-    lowering_meaning,
     named_operator,
     runtime_refusal,
     user_line,
@@ -32,9 +32,7 @@ from etdeploy.export.worker.loading.custom_ops import without_out_variant
 from etdeploy.export.worker.tracing.tensors import flat_inputs
 from etdeploy.export.worker.tracing.trace import Place, node_place, stack_line
 
-_NOT_CORE = re.compile(r"Operator torch\._ops\.(\w+)\.(\w+)\.\w+ is not in Core ATen")
 _NO_OUT_VARIANT = re.compile(r"Missing out variants: \{(.+?)\}")
-_UNBOUNDED = "finite upper bound"
 _WHO_IS_AT_FAULT = (
     "The log has the whole traceback. This shows whether the backend is at fault:\n"
     "--set export.backend=portable --set export.quantization=none"
@@ -49,7 +47,7 @@ def explaining(
     doing: str,
     graphs: Graphs,
     spared: type[Exception] | tuple[()] = (),
-    meanings: Meanings = (),
+    failures: FailureTable | None = None,
 ) -> Iterator[None]:
     """Describes any exception of the block, at the line of the model that it is about."""
     try:
@@ -60,33 +58,45 @@ def explaining(
         if is_memory(error) or isinstance(error, spared):
             raise
         failure = (
-            _operator_failure(error, graphs)
-            or _shape_failure(error)
-            or _known_failure(error, graphs, meanings)
+            _out_variant_failure(error, graphs)
+            or _known_failure(error, graphs, failures)
             or _unknown_failure(error, doing)
         )
         raise WorkerError(failure) from error
 
 
-def _known_failure(error: Exception, graphs: Graphs, meanings: Meanings) -> ExportFailure | None:
-    meaning = lowering_meaning(str(error), meanings)
-    if meaning is None:
+def _known_failure(
+    error: Exception, graphs: Graphs, failures: FailureTable | None
+) -> ExportFailure | None:
+    """The failure that the backend's table or the general one has for an exception."""
+    tables = filter(None, (failures, LOWERING_FAILURES))
+    diagnoses = (each.diagnose(str(error), error=exception_text(error)) for each in tables)
+    found = next(filter(None, diagnoses), None)
+    if found is None:
         return None
+    operator = operator_in(str(error), found.facts)
     place: Place = (None, None, None)
-    if meaning.tensor:
-        place = _in_one(graphs, lambda traced: _writing_place(str(meaning.tensor), traced))
-    elif meaning.operator:
-        place = _in_one(graphs, lambda traced: node_place(traced, str(meaning.operator)))
+    if tensor := found.facts.get("tensor"):
+        place = _in_one(graphs, lambda traced: _writing_place(tensor, traced))
+    elif operator:
+        place = operator_place(operator, graphs)
     file, line, code = place if place[0] else stack_line(str(error))
     return ExportFailure(
-        kind=meaning.kind,
-        message=meaning.message,
-        operator=meaning.operator,
+        kind=cast(FailureKind, found.facts["kind"]),
+        message=found.cause,
+        operator=operator,
         file=file,
         line=line,
         code=code,
-        remedy=meaning.remedy,
+        remedy=found.remedy,
     )
+
+
+def operator_in(text: str, facts: Mapping[str, str]) -> str | None:
+    """The operator that a failure is about, by its pattern or by the exception's text."""
+    if "namespace" in facts:
+        return f"{facts['namespace']}::{facts['name']}"
+    return facts.get("operator") or named_operator(text)
 
 
 def operator_place(operator: str | None, graphs: Graphs) -> Place:
@@ -135,21 +145,14 @@ def _told(error: Exception) -> str:
     return f"ExecuTorch's pass {name} raised {exception_text(error.__cause__)}"
 
 
-def _operator_failure(error: Exception, graphs: Graphs) -> ExportFailure | None:
-    """The failure that names the operator that a program cannot contain."""
-    text = str(error)
-    if found := _NOT_CORE.search(text):
-        operator = f"{found[1]}::{found[2]}"
-        why = "is not in the core ATen set, so ExecuTorch has no kernel for it"
-        remedy = (
-            "Replace it with other operators in the model's code, or compute it outside the model."
-        )
-    elif found := _NO_OUT_VARIANT.search(text):
-        operator = min(name.strip(" '\"") for name in found[1].split(","))
-        why, remedy = without_out_variant(operator)
-    else:
+def _out_variant_failure(error: Exception, graphs: Graphs) -> ExportFailure | None:
+    """The failure of an operator of the user that writes to no output argument."""
+    found = _NO_OUT_VARIANT.search(str(error))
+    if found is None:
         return None
-    file, line, code = _in_one(graphs, lambda traced: _place(operator, traced))
+    operator = min(name.strip(" '\"") for name in found[1].split(","))
+    why, remedy = without_out_variant(operator)
+    file, line, code = operator_place(operator, graphs)
     return ExportFailure(
         kind="operator",
         message=f"the operator {operator} {why}",
@@ -169,18 +172,6 @@ def _place(operator: str, traced: torch.export.ExportedProgram) -> Place:
         with suppress(KeyError):
             return node_place(traced.run_decompositions(), operator)
     return place
-
-
-def _shape_failure(error: Exception) -> ExportFailure | None:
-    if _UNBOUNDED not in str(error):
-        return None
-    return ExportFailure(
-        kind="dynamic-shapes",
-        message="a dynamic size has no upper bound, and a program's memory is planned for the "
-        f"largest one: {exception_text(error)}",
-        remedy="Give the dimension a bound, torch.export.Dim(name, max=512), or a size that is "
-        "read from a\ntensor one with torch._check(size <= 512).",
-    )
 
 
 # The portable kernel makes 0.2e9 a second. A longer wait is for the run itself.

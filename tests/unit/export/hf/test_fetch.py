@@ -82,8 +82,8 @@ def test_only_what_is_loaded_is_downloaded_and_then_used_without_the_hub(
     assert sorted(path.name for path in found.folder.iterdir()) == [
         "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
-    assert told[0] == "asking the Hugging Face hub for org/model"
-    assert told[1].startswith("getting org/model from the Hugging Face hub, ")
+    assert [text.split()[0] for text in told] == ["asking", "getting"]
+    assert all("org/model" in text for text in told)
     hub.asked.clear()
     assert fetch(spec_of(), lambda *_: None) == found
     assert hub.asked == []
@@ -115,34 +115,29 @@ def test_a_gated_model(hub: Hub) -> None:
     hub.refusal = (403, {"X-Error-Code": "GatedRepo"})
     found = failure(spec_of())
     assert (found.kind, found.file) == ("hub", "r.yaml:1:8")
-    assert found.message == (
-        "org/model is gated: its publisher gives it to those who accept its licence"
-    )
-    assert found.remedy == (
-        f"Accept it at {hub.address}/org/model, and log in: {LOG_IN.format(hub.address)}"
-    )
+    assert "org/model is gated" in found.message
+    assert f"{hub.address}/org/model, " in (found.remedy or "")
+    assert (found.remedy or "").endswith(LOG_IN.format(hub.address))
     assert len(hub.asked) == 1
 
 
 def test_a_model_that_is_not_there(hub: Hub) -> None:
     found = failure(spec_of("org/other"))
-    assert found.message == "the Hugging Face hub has no model org/other, or it is private"
-    assert found.remedy == (
-        f"Look at {hub.address}/org/other in a browser. If it is there, log in: "
-        f"{LOG_IN.format(hub.address)}"
-    )
+    assert "no model org/other" in found.message
+    assert f"{hub.address}/org/other in" in (found.remedy or "")
+    assert (found.remedy or "").endswith(LOG_IN.format(hub.address))
     assert len(hub.asked) == 1
 
 
 def test_a_token_that_the_hub_does_not_know(hub: Hub) -> None:
     hub.refusal = (401, {"X-Error-Message": "Invalid credentials in Authorization header"})
-    assert failure(spec_of()).message == "the Hugging Face hub refuses the token"
+    assert "refuses the token" in failure(spec_of()).message
 
 
 def test_a_revision_that_is_not_there(hub: Hub) -> None:
     found = failure(spec_of(revision="v9"))
     assert (found.message, found.file) == ("org/model has no revision 'v9'", "r.yaml:2:3")
-    assert found.remedy == f"Its branches and tags are at {hub.address}/org/model/tree/main"
+    assert (found.remedy or "").endswith(f" {hub.address}/org/model/tree/main")
 
 
 def test_a_hub_with_a_trouble_of_its_own(hub: Hub) -> None:
@@ -155,26 +150,32 @@ def test_a_hub_with_a_trouble_of_its_own(hub: Hub) -> None:
 def test_a_hub_that_cannot_be_reached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point_at("http://127.0.0.1:9", monkeypatch)
     found = failure(spec_of())
-    assert found.message.startswith(
-        "org/model is not on this machine, and http://127.0.0.1:9 cannot be reached ("
-    )
-    assert found.remedy == (
-        "On a machine with a network: hf download org/model --local-dir model\n"
-        "Then copy that folder here: --model ./model"
-    )
+    assert found.message.startswith("org/model is not ")
+    assert "http://127.0.0.1:9 cannot be" in found.message
+    assert found.remedy is not None
+    assert ": hf download org/model --local-dir model\n" in found.remedy
+    assert found.remedy.endswith(": --model ./model")
+
+
+def test_offline_mode_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    found = failure(spec_of())
+    assert found.message.startswith("org/model is not ")
+    assert "HF_HUB_OFFLINE is set" in found.message
 
 
 def test_a_model_with_pickles_only_is_not_downloaded(hub: Hub, cache: Path) -> None:
     del hub.files["model.safetensors"]
     found = failure(spec_of())
     assert found.kind == "checkpoint"
-    assert found.message.startswith("the weights are in pickles only (pytorch_model.bin)")
+    assert "(pytorch_model.bin)" in found.message
     assert not any("/resolve/" in path for path in hub.asked)
 
 
 def test_what_the_configuration_rules_out_is_not_downloaded(hub: Hub) -> None:
     found = failure(spec_of(context=512))
-    assert found.message == "the model has 256 positions, so its context cannot be 512"
+    assert "256" in found.message
+    assert "512" in found.message
     assert found.file == "export.generation.context"
     assert not any(path.endswith("model.safetensors") for path in hub.asked)
 
@@ -182,7 +183,7 @@ def test_what_the_configuration_rules_out_is_not_downloaded(hub: Hub) -> None:
 def test_a_model_that_cannot_chat_is_not_downloaded(hub: Hub) -> None:
     found = failure(spec_of().model_copy(update={"speech": "chat"}))
     assert (found.kind, found.file) == ("speech", "r.yaml:1:8")
-    assert found.message == "the model has no chat template, so it cannot chat"
+    assert "no chat template" in found.message
     assert not any(path.endswith("model.safetensors") for path in hub.asked)
 
 
@@ -196,7 +197,7 @@ def test_a_template_in_any_of_its_files_is_enough(hub: Hub, name: str) -> None:
 def test_a_model_without_a_tokenizer_is_not_downloaded_for_text(hub: Hub) -> None:
     del hub.files["tokenizer.json"]
     found = failure(spec_of().model_copy(update={"speech": "text"}))
-    assert found.message == "the model has no tokenizer, so it takes no text"
+    assert "no tokenizer" in found.message
     assert not any("/resolve/" in path for path in hub.asked)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from etdeploy.backends.qnn.diagnostics import QNN_LOWERING_FAILURES
 from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.protocol import ExportFailure
@@ -24,42 +24,11 @@ from etdeploy.export.worker.backends.qnn.placement import (
     placing,
     shares,
 )
-from etdeploy.export.worker.failures import Meaning, Meanings, WorkerError, fail
+from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.overrides import scheme_of
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
 from etdeploy.export.worker.tracing.trace import stack_line
-
-MEANINGS: Meanings = (
-    (
-        re.compile(r"running the 'DecomposeFloorDivide' pass"),
-        Meaning(
-            "operator",
-            "ExecuTorch's QNN backend cannot divide integers by a number with //",
-            "Write it as torch.div(x, 2, rounding_mode='floor'), or divide in floats.",
-            operator="aten::floor_divide",
-        ),
-    ),
-    (
-        re.compile(r"QNN graph I/O does not match the delegated program signature"),
-        Meaning(
-            "lowering",
-            "QNN's graph has other inputs and outputs than its part of the model: a value in it is "
-            "input or output twice, or depends on no input",
-            "Let the model return each value once, and nothing that is constant; the log names "
-            "both lists.",
-        ),
-    ),
-    (
-        re.compile(r"Failed to initialize QNN backend"),
-        Meaning(
-            "lowering",
-            "Qualcomm's compiler does not start",
-            "etdeploy doctor shows which one is used; the log has its own words. Code 14001 there\n"
-            "means that ExecuTorch's adaptor was built for another version of it.",
-        ),
-    ),
-)
 
 
 class QnnLowering(Lowering):
@@ -67,7 +36,7 @@ class QnnLowering(Lowering):
 
     apart = True
     fixed_shapes = True
-    meanings = MEANINGS
+    failures = QNN_LOWERING_FAILURES
     sharing = f"To store them once: --set export.options.{SHARING}=true"
 
     def quantizer(self, spec: ExportSpec) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from etdeploy.core.console import size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import require_room
 from etdeploy.core.hashing import sha256_file
+from etdeploy.export.diagnostics import HUB_FAILURES
 from etdeploy.export.hf.check import folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import ConfigProblem, config_refusals, read_config
 from etdeploy.export.hf.files import (
@@ -149,7 +149,6 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
-_LOG_IN = "hf auth login   (or: export HF_TOKEN=..., a token of {}/settings/tokens)"
 _FULL = (28, 122)  # ENOSPC and EDQUOT of Linux, which other kinds of OSError here never have
 
 
@@ -170,44 +169,22 @@ def explained(spec: ExportSpec, model: HfModel, hub: str) -> Iterator[None]:
 
 
 def _failure(error: Exception, spec: ExportSpec, model: HfModel, hub: str) -> WorkerError:
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, RevisionNotFoundError
 
-    place, name = spec.place("model", "hf"), str(model.id)
     response = error.response if isinstance(error, HfHubHTTPError) else None
-    status = response.status_code if response is not None else None
-    log_in = _LOG_IN.format(hub)
-    if isinstance(error, GatedRepoError):
-        message = f"{name} is gated: its publisher gives it to those who accept its licence"
-        remedy = f"Accept it at {hub}/{name}, and log in: {log_in}"
-    elif isinstance(error, RevisionNotFoundError):
-        place = spec.place("model", "revision")
-        message = f"{name} has no revision {model.revision!r}"
-        remedy = f"Its branches and tags are at {hub}/{name}/tree/main"
-    elif status == 401 and "Invalid credentials" in str(error):
-        message, remedy = "the Hugging Face hub refuses the token", f"Log in again: {log_in}"
-    elif status in (401, 403, 404):
-        message = f"the Hugging Face hub has no model {name}, or it is private"
-        remedy = f"Look at {hub}/{name} in a browser. If it is there, log in: {log_in}"
-    elif status is not None:
-        message = f"the Hugging Face hub does not give {name}: {first_line(error)}"
-        remedy = "Try again later, or name a folder: --model path/to/model"
-    else:
-        message, remedy = _unreachable(error, model, hub)
-    return fail("hub", message, remedy=remedy, file=place)
-
-
-def _unreachable(error: Exception, model: HfModel, hub: str) -> tuple[str, str]:
-    cause = error.__cause__ or error
+    cause = error if response is not None else error.__cause__ or error
+    status = f" {response.status_code}" if response is not None else ""
     name = str(model.id)
-    folder = name.rpartition("/")[2]
-    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE")
-    why = (
-        "HF_HUB_OFFLINE is set"
-        if type(cause).__name__ == "OfflineModeIsEnabled" and offline
-        else f"{hub} cannot be reached ({first_line(cause) or type(cause).__name__})"
+    found = HUB_FAILURES.diagnose(
+        f"{type(cause).__name__}{status}: {cause}",
+        model=name,
+        revision=repr(model.revision),
+        hub=hub,
+        name=quoted(name),
+        folder=quoted(name.rpartition("/")[2]),
+        why=first_line(cause) or type(cause).__name__,
     )
-    return (
-        f"{name} is not on this machine, and {why}",
-        f"On a machine with a network: hf download {quoted(name)} --local-dir {quoted(folder)}\n"
-        f"Then copy that folder here: --model ./{quoted(folder)}",
-    )
+    if found is None:
+        raise ValueError(f"no row for {error!r}")
+    key = "revision" if isinstance(error, RevisionNotFoundError) else "hf"
+    return fail("hub", found.cause, remedy=found.remedy, file=spec.place("model", key))
