@@ -32,7 +32,7 @@ class Diagnosis:
     cause: str
     remedy: str
     program_remedy: str = ""
-    facts: Mapping[str, str] = field(default_factory=dict, compare=False)
+    facts: Mapping[str, str] = field(default_factory=dict, compare=False, kw_only=True)
 
     def remedy_for(self, *, finished: bool) -> str:
         """Return the remedy for a program of the recipe, or for a finished one."""
@@ -79,7 +79,7 @@ class FailurePattern:
             _fill(self.cause, shown),
             _fill(self.remedy, shown),
             _fill(self.program_remedy, shown),
-            {**self.facts, **{name: group for name, group in groups.items() if group}},
+            facts={**self.facts, **{name: group for name, group in groups.items() if group}},
         )
 
 
