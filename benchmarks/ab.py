@@ -35,9 +35,9 @@ from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
 from etdeploy.core.console import TaskDisplay
 from etdeploy.core.resources import resource_folder
 from etdeploy.graph.job import Job, StepName
-from etdeploy.graph.many.members import open_two
-from etdeploy.graph.many.run import look_up, run_jobs
+from etdeploy.graph.jobs import open_two
 from etdeploy.graph.on_device import prepared
+from etdeploy.graph.run import look_up, run_jobs
 from etdeploy.recipe.load import load_recipe
 from etdeploy.runner import fingerprint
 

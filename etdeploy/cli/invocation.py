@@ -1,64 +1,136 @@
-"""What every verb that runs steps does before and after them: load, open, lock, clean up."""
+"""What verbs that run steps have in common: load, open, lock, run, and report what failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes
 from etdeploy.cache.tidy import keep_below
 from etdeploy.cache.workspace import NOTES, Workspace
-from etdeploy.cli.options import DEFAULT_OUTPUT
+from etdeploy.cli.main import keep_traceback
+from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
 from etdeploy.core.cached import occasional_task
+from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError, UsageError
 from etdeploy.core.files.delivery import Delivery
-from etdeploy.graph.job import AppWish, Job, StepName, open_job
-from etdeploy.graph.pipeline import make_steps
-from etdeploy.graph.preflight import refuse_early
-from etdeploy.graph.resolve import resolve
-from etdeploy.graph.tasks.engine import run_steps
-from etdeploy.program.template import Speech
-from etdeploy.recipe.load import load_recipe
+from etdeploy.graph.job import Job, StepName
+from etdeploy.graph.jobs import (
+    JobSelection,
+    Member,
+    Members,
+    open_members,
+    open_two,
+    run_in_turns,
+    without_repetitions,
+)
+from etdeploy.graph.run import JobEnd, look_up, refused_of, run_jobs
+from etdeploy.graph.tasks.steps import heavy_at_once
+from etdeploy.recipe.load import LoadedRecipe, load_recipes
 
-_WAIT = "wait"
+T = TypeVar("T")
+_WAIT, _COMPARE = "wait", "compare"
 
 
 @contextmanager
-def invoke(
-    recipe: str,
-    overrides: Sequence[str],
-    steps: tuple[str, ...],
-    *,
-    device: str | None = None,
-    target: str | None = None,
-    output: Path = DEFAULT_OUTPUT,
-    measure_again: bool = False,
-    quiet: bool = False,
-    copy_to: Path | None = None,
-    speech: Speech | None = None,
-    measures: bool = True,
-    app: AppWish | None = None,
-) -> Iterator[Job]:
-    """Runs the named steps and all before them, then yields the job, with the device still open."""
-    loaded = load_recipe(recipe, overrides)
-    with open_job(loaded, output, device, target, measure_again, app) as opened:
-        job = replace(opened, speech=speech, measures=measures)
+def open_named(named: JobOptions) -> Iterator[Members]:
+    """Load the recipes and open the devices; warn of those that are named more than once."""
+    recipes, repeated = without_repetitions(load_recipes(named.recipes, named.overrides))
+    for note in repeated:
+        console.warn(note)
+    selection = JobSelection(
+        recipes, named.devices, named.output, named.target, named.measure_again, named.app,
+        named.speech, named.measures,
+    )  # fmt: skip
+    with open_members(selection) as members:
+        for note in members.notes:
+            console.warn(note)
+        yield members
+
+
+@contextmanager
+def run_recipes(
+    named: JobOptions, goal: StepName, copy_to: Path | None = None
+) -> Iterator[list[JobEnd]]:
+    """Run the goal of every recipe on every device, then yield how each job ended.
+
+    The devices stay open in the block. If one recipe and one device are named, its failure is
+    raised. `copy_to` is checked before anything runs; see `deliver`.
+    """
+    if copy_to and not named.single:
+        raise UsageError(
+            "--output takes the files of one recipe for one device",
+            remedy="Leave out --output: the table says where each result is in the cache.\n"
+            f"Or name one recipe: etdeploy {'export' if goal == StepName.EXPORT else 'build'} "
+            "--recipe RECIPE --output FOLDER",
+        )
+    with open_named(named) as members:
         if copy_to:
-            _delivery(job, copy_to, steps).require_free()
-        job.workspace.sweep(job.state)
-        with console.TaskDisplay(quiet=quiet) as display, after_others([job], display):
+            _delivery(members.all[0].require_job(), copy_to, goal).require_free()
+        for job in members.jobs:
+            members.workspace.sweep(job.state)
+        with console.TaskDisplay(quiet=named.quiet) as display, after_others(members.jobs, display):
             # Only now: what the other run left counts.
-            resolved = resolve(job)
-            refuse_early(
-                resolved,
-                with_runner=steps != (StepName.EXPORT,),
-                measures=StepName.BENCH in steps,
+            ready, refused = look_up(members.all)
+            refused += refused_of(ready, goal)
+            if named.single:
+                raise_failures(refused)
+            _keep_tracebacks(refused)
+            for pairs, error in by_error(refused):
+                console.message(f"cannot start: {pairs}: {error}")
+            out = {end.member.pair for end in refused}
+            stay = not (refused and named.fail_fast)
+            ends = run_jobs(
+                [each for each in ready if stay and each.member.pair not in out],
+                goal,
+                display,
+                heavy=named.heavy or heavy_at_once(),
+                fail_fast=named.fail_fast,
+                brief=not named.single,
             )
-            run_steps(make_steps(resolved), steps, job.state, display)
-        yield job
-        keep_small(job.workspace, quiet)
+        if named.single:
+            raise_failures(ends)
+        _keep_tracebacks(ends)
+        found = {end.member.pair: end for end in (*refused, *ends)}
+        yield [found.get(m.pair, JobEnd(m, Interrupted())) for m in members.all]
+        keep_small(members.workspace, named.quiet)
+
+
+@contextmanager
+def run_recipe(named: JobOptions, goal: StepName) -> Iterator[Job]:
+    """The same for one recipe on one device."""
+    with run_recipes(named, goal) as [end]:
+        yield end.member.require_job()
+
+
+def results(ends: Sequence[JobEnd], load: Callable[[Job], T]) -> list[tuple[JobEnd, T | None]]:
+    """What each job made, as `load` reads it; None for one that failed."""
+    return [(end, None if end.error else load(end.member.require_job())) for end in ends]
+
+
+def print_json(
+    named: JobOptions,
+    found: Sequence[tuple[JobEnd, T | None]],
+    document: Callable[[JobEnd, T], dict[str, Any]],
+) -> None:
+    """Print the document of one result, or an array of all, with the failures in their places."""
+    shown = [
+        {**job_json(end.member), "error": _error(end)} if made is None else document(end, made)
+        for end, made in found
+    ]
+    console.result_json(shown[0] if named.single else shown)
+
+
+def failure_in_short(end: JobEnd) -> str:
+    """Why there is no result, in a word: the list of failures follows."""
+    if end.stopped:
+        return "stopped"
+    return f"failed ({end.error.kind if isinstance(end.error, EtdeployError) else 'bug'})"
 
 
 @contextmanager
@@ -92,13 +164,154 @@ def keep_small(workspace: Workspace, quiet: bool) -> None:
         )
 
 
-def deliver(job: Job, source: Path, copy_to: Path, step: str) -> Path:
+def deliver(job: Job, source: Path, copy_to: Path, goal: StepName) -> Path:
     """Copies what a step made to a folder of the user, and returns that folder's path."""
-    return _delivery(job, copy_to, (step,)).put(source, NOTES)
+    return _delivery(job, copy_to, goal).put(source, NOTES)
 
 
-def _delivery(job: Job, folder: Path, steps: tuple[str, ...]) -> Delivery:
+def _delivery(job: Job, folder: Path, goal: StepName) -> Delivery:
     path = job.loaded.path
     kept = {"recipe's folder": path.parent} if path else {}
-    content = "program" if steps == (StepName.EXPORT,) else "runner"
+    content = "program" if goal == StepName.EXPORT else "runner"
     return Delivery(folder, content, kept, job.workspace.root)
+
+
+def raise_failures(ends: Sequence[JobEnd], count: int | None = None) -> None:
+    """Raise one error that lists what failed; that of the only job as it is.
+
+    `count` is the number of all jobs.
+    """
+    failed = [end for end in ends if end.error]
+    _keep_tracebacks(failed)
+    count = count or len(ends)
+    if count == 1 and failed and failed[0].error:
+        raise failed[0].error
+    lines = [line for pairs, error in by_error(failed) for line in _described(pairs, error)]
+    lines += [
+        f"  {end.member.pair}: it needs what failed for {end.same_as}"
+        for end in failed
+        if end.same_as
+    ]
+    bugs = [end.error for end in failed if end.error and not isinstance(end.error, EtdeployError)]
+    if bugs:
+        console.message("\n".join(lines))
+        raise bugs[0]
+    if failed:
+        own = [e.error for e in failed if isinstance(e.error, EtdeployError) and not e.stopped]
+        worst = max(own, key=lambda error: error.exit_code, default=Interrupted())
+        stopped = sum(end.stopped for end in failed)
+        rest = f", {stopped} not finished" if stopped else ""
+        head = f"{len(failed) - stopped} of {count} failed{rest}"
+        raise JobsError("\n".join([head, *lines]), worst)
+
+
+def _keep_tracebacks(ends: Sequence[JobEnd]) -> None:
+    """Lets the failures of plug-ins name the file that their authors need."""
+    for end in ends:
+        if isinstance(end.error, PluginError):
+            keep_traceback(end.error)
+
+
+def by_error(ends: Sequence[JobEnd]) -> list[tuple[str, Exception]]:
+    """Each error once, with the jobs that it stopped: a phone that is not there stops several."""
+    found: dict[str, tuple[list[str], Exception]] = {}
+    for end in ends:
+        if end.error and not end.same_as:
+            # A model that cannot be read is the same mistake on each device.
+            key = "" if end.stopped else f"{type(end.error).__name__}: {end.error}"
+            found.setdefault(key, ([], end.error))[0].append(str(end.member.pair))
+    return [(", ".join(pairs), error) for pairs, error in found.values()]
+
+
+def _described(pairs: str, error: Exception) -> Iterator[str]:
+    if isinstance(error, Interrupted):
+        yield f"  {pairs}: not finished, since another one failed (--fail-fast)"
+        return
+    kind = error.kind if isinstance(error, EtdeployError) else "bug"
+    first, *rest = str(error).splitlines()
+    yield f"  {pairs}: {kind}: {first}"
+    yield from (f"    {line}" for line in rest)
+
+
+def job_json(member: Member) -> dict[str, Any]:
+    """Recipe and device of a job, with their names where a run record has them."""
+    facts = member.job.facts if member.job else None
+    return {
+        "recipe": {"name": member.loaded.name, "path": str(member.loaded.path)},
+        "device": {
+            "facts": facts.model_dump(mode="json") if facts else {"name": member.pair.device}
+        },
+    }
+
+
+def _error(end: JobEnd) -> dict[str, Any]:
+    error = end.error
+    same_as = end.same_as._asdict() if end.same_as else None
+    if not isinstance(error, EtdeployError):
+        code = EtdeployError.exit_code
+        return {"kind": "bug", "exit_code": code, "message": str(error), "same_as": same_as}
+    return {
+        "kind": error.kind,
+        "exit_code": error.exit_code,
+        "message": error.message,
+        "place": error.place,
+        "remedy": error.remedy,
+        "log": str(error.log) if error.log else None,
+        "same_as": same_as,
+    }
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Two recipes that are measured in turns on one device."""
+
+    a: LoadedRecipe
+    b: LoadedRecipe
+    device: str
+    output: Path
+    target: str | None = None
+    quiet: bool = False
+    in_history: bool = True
+
+
+def measure_turns(turns: Turns) -> tuple[StoredRun, StoredRun]:
+    """Export and build both as one graph, then measure them start by start."""
+    with open_two(turns.a, turns.b, turns.device, turns.output, turns.target) as members:
+        for job in members.jobs:
+            members.workspace.sweep(job.state)
+        with (
+            console.TaskDisplay(quiet=turns.quiet) as display,
+            after_others(members.jobs, display),
+        ):
+            ready, failed = look_up(members.all)
+            failed += refused_of(ready)
+            if not failed:
+                # Without one of the two, the other is of no use.
+                ends = run_jobs(
+                    ready, StepName.BUNDLE, display, heavy=heavy_at_once(), fail_fast=True
+                )
+                failed = [end for end in ends if end.error and not end.stopped]
+            raise_failures(failed, len(members.all))
+            runs = _measure(members, display, turns.in_history)
+        keep_small(members.workspace, turns.quiet)
+    return runs
+
+
+def _measure(
+    members: Members, display: console.TaskDisplay, in_history: bool
+) -> tuple[StoredRun, StoredRun]:
+    a, b = members.jobs
+    begun = time.monotonic()
+    display.start(_COMPARE)
+
+    def advance(text: str, fraction: float | None = None) -> None:
+        display.advance(_COMPARE, text, fraction)
+
+    try:
+        runs = run_in_turns(a, b, advance, in_history=in_history)
+    except BaseException as error:
+        display.end(_COMPARE, "stopped" if isinstance(error, Interrupted) else "failed")
+        raise
+    pairs = console.count(len(runs[0].record.workload.runs), "pair")
+    display.end(_COMPARE, f"{pairs} of starts", time.monotonic() - begun)
+    return runs

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from etdeploy.farm.report.source import Settings
     from etdeploy.graph.job import AppWish
     from etdeploy.history.place import HistoryLocation
+    from etdeploy.program.template import Speech
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -316,7 +317,9 @@ class JobOptions:
 
     Attributes:
         heavy: How many exports and builds may run at once.
-        app: That apps run the programs, and not runners.
+        app: Set if apps run the programs.
+        speech: What a language model has to understand; None if nobody talks with it.
+        measures: Whether the program may be measured.
     """
 
     recipes: tuple[str, ...]
@@ -329,6 +332,8 @@ class JobOptions:
     fail_fast: bool = False
     heavy: int | None = None
     app: AppWish | None = None
+    speech: Speech | None = None
+    measures: bool = True
 
     @property
     def single(self) -> bool:

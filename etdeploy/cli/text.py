@@ -14,6 +14,7 @@ import click
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.invocation import keep_small
+from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
 from etdeploy.core.cached import occasional_task
 from etdeploy.core.cancel import Flag, checkpoint, current
@@ -141,7 +142,7 @@ class Voice:
 @contextmanager
 def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
     """Exports, builds and pushes as far as is needed, and opens the program on the device."""
-    from etdeploy.cli.invocation import invoke
+    from etdeploy.cli.invocation import run_recipe
     from etdeploy.core.cached import occasional_task
     from etdeploy.program.tokenizer import load_tokenizer
     from etdeploy.recipe.load import load_recipe
@@ -150,11 +151,11 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
     recipe = loaded.recipe
     _require_language_model(recipe, wanted.recipe)
     sampling, seeded = _sampling(recipe, wanted.sampling)
-    with invoke(
-        wanted.recipe, wanted.overrides, (StepName.PUSH,),
-        device=wanted.device, target=wanted.target, quiet=wanted.quiet,
+    named = JobOptions(
+        (wanted.recipe,), wanted.overrides, (wanted.device,), wanted.target, quiet=wanted.quiet,
         speech=wanted.speech, measures=False,
-    ) as job:  # fmt: skip
+    )  # fmt: skip
+    with run_recipe(named, StepName.PUSH) as job:
         from etdeploy.bench.series import emulated_defaults
         from etdeploy.bench.text.text_generator import opened_speaker
         from etdeploy.graph.job import load_bundle, load_program

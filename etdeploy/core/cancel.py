@@ -95,8 +95,6 @@ def checkpoint() -> None:
 
 def in_threads(call: Callable[[S], T], items: Iterable[S]) -> list[T]:
     """Calls something that waits for each item, in threads of this run; results in order."""
-    from concurrent.futures import ThreadPoolExecutor
-
     flag = current()
 
     def called(item: S) -> T:
@@ -106,6 +104,8 @@ def in_threads(call: Callable[[S], T], items: Iterable[S]) -> list[T]:
     waiting = list(items)
     if len(waiting) < 2:
         return list(map(call, waiting))
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(MOST_THREADS) as pool:
         return list(pool.map(called, waiting))
 

@@ -20,9 +20,9 @@ from etdeploy.farm.spec.conditions import opens
 from etdeploy.farm.spec.matrix import Unsatisfied, missing, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
 from etdeploy.farm.work.prepare import classes_of, member_of
-from etdeploy.graph.many.run import look_up, refused_of
 from etdeploy.graph.pipeline import expected_runner, export_work
 from etdeploy.graph.resolve import Resolved
+from etdeploy.graph.run import look_up, refused_of
 from etdeploy.plan.requirements import some
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import find_target

@@ -10,7 +10,7 @@ from typing import Any
 
 from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core import console
-from etdeploy.graph.job import open_job
+from etdeploy.graph.jobs import open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.tasks.engine import doit_variable, plain_doit_tasks

@@ -1,4 +1,4 @@
-"""What `etdeploy plan` shows: the runtime plan, the tasks, and what prevents a run."""
+"""What `etdeploy plan` shows: each job's runtime plan and tasks, and the graph that jobs share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.export.spec import rewrites_of
 from etdeploy.graph.backends import bundle_notes, program_blockers
 from etdeploy.graph.job import Job, StepName
+from etdeploy.graph.jobs import RecipeDevicePair, served
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import model_notes, version_notes
 from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.tasks.steps import TaskStatus, statuses, tasks_of
+from etdeploy.graph.run import Ready
+from etdeploy.graph.tasks.steps import Task, TaskStatus, statuses, tasks_of
 from etdeploy.plan.language import language_choices, rewrite_choices
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.provider.checkout import SOURCE_VARIABLE, Checkout
@@ -80,6 +82,37 @@ class Explanation(Value):
     notes: tuple[str, ...]
 
 
+class Served(Value):
+    """A job that needs a task."""
+
+    recipe: str
+    device: str
+
+
+class SharedTask(Value):
+    """A task of the graph, done once for all of its jobs; `value` is "run" or "up to date".
+
+    `expected` says that the jobs share it only if their programs are what their recipes let expect:
+    they are not exported yet.
+    """
+
+    name: str
+    step: str
+    title: str
+    jobs: tuple[Served, ...]
+    expected: bool
+    value: str
+    reason: str
+    needs: tuple[str, ...]
+
+
+class GraphExplanation(Value):
+    """Everything that `etdeploy plan` shows of several jobs; its JSON form is an interface."""
+
+    jobs: tuple[Explanation, ...]
+    tasks: tuple[SharedTask, ...]
+
+
 def explain(resolved: Resolved) -> Explanation:
     """Explains what a run would do, from the program if it is known, else from the recipe.
 
@@ -106,7 +139,7 @@ def explain(resolved: Resolved) -> Explanation:
         options=plan.options,
         changes=_changes(resolved.provisional_plan(), plan),
         tasks=tuple(
-            task_of(status, resolved.exported is not None)
+            _task_of(status, resolved.exported is not None)
             for status in statuses(tasks, (tasks[-1].name,))
         ),
         blockers=(*plan.blockers, *program_blockers(job, resolved.program)),
@@ -145,7 +178,7 @@ def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[PlanChange, ...]:
     )
 
 
-def task_of(status: TaskStatus, exported: bool) -> ExplainedTask:
+def _task_of(status: TaskStatus, exported: bool) -> ExplainedTask:
     """A task as it is shown; `exported` says whether the program is in the cache."""
     step, reason = status.task.step, "; ".join(status.reasons) or "its inputs did not change"
     if step.name == StepName.EXPORT and status.would_run and exported:
@@ -160,6 +193,63 @@ def task_of(status: TaskStatus, exported: bool) -> ExplainedTask:
     )
 
 
+def explain_graph(ready: Sequence[Ready]) -> GraphExplanation:
+    """Explains what one run of all jobs would do."""
+    tasks = tasks_of([(make_steps(r.resolved), r.resolved.job.state) for r in ready])
+    goals = [[task.name for task in tasks if task.job == i][-1] for i in range(len(ready))]
+    leaders = _leaders(tasks)
+    members: dict[str, list[TaskStatus]] = {}
+    for status in statuses(tasks, goals):
+        members.setdefault(leaders[status.task.name], []).append(status)
+    everyone = [r.member.pair for r in ready]
+    names = {
+        leader: " ".join(
+            (group[0].task.step.name, served([everyone[s.task.job] for s in group], everyone))
+        )
+        for leader, group in members.items()
+    }
+    return GraphExplanation(
+        jobs=tuple(explain(r.resolved) for r in ready),
+        tasks=tuple(_shared(group, ready, everyone, names, leaders) for group in members.values()),
+    )
+
+
+def _leaders(tasks: Sequence[Task]) -> dict[str, str]:
+    """For each task the one that does its work, as far as recipes and programs let expect."""
+    first: dict[tuple[str, str], str] = {}
+    leaders = {}
+    for task in tasks:
+        same = task.step.same
+        work = same and (same.known() or same.expected())
+        leaders[task.name] = (
+            first.setdefault((task.step.name, work), task.name) if work else task.name
+        )
+    return leaders
+
+
+def _shared(
+    group: Sequence[TaskStatus],
+    ready: Sequence[Ready],
+    everyone: Sequence[RecipeDevicePair],
+    names: dict[str, str],
+    leaders: dict[str, str],
+) -> SharedTask:
+    shown = [_task_of(s, ready[s.task.job].resolved.exported is not None) for s in group]
+    # Of jobs that have it and one that does not, the one that gives the task something to do.
+    telling = next((each for each in shown if each.value == "run"), shown[0])
+    first = group[0].task
+    return SharedTask(
+        name=names[leaders[first.name]],
+        step=first.step.name,
+        title=first.step.title,
+        jobs=tuple(Served(**everyone[s.task.job]._asdict()) for s in group),
+        expected=len(group) > 1 and any(s.task.asks_after for s in group),
+        value=telling.value,
+        reason=telling.reason,
+        needs=tuple(dict.fromkeys(names[leaders[n]] for s in group for n in s.task.needs)),
+    )
+
+
 def mermaid(explanation: Explanation) -> str:
     """The tasks as a Mermaid flowchart; those that would run are filled."""
     lines = ["flowchart LR"]
@@ -167,10 +257,30 @@ def mermaid(explanation: Explanation) -> str:
         state = "would run" if task.value == "run" else "up to date"
         lines.append(f'    {task.name}["{task.name}<br/>{task.title}<br/><i>{state}</i>"]')
     lines += [f"    {need} --> {task.name}" for task in explanation.tasks for need in task.needs]
-    return "\n".join([*lines, *colours([(task.name, task.value) for task in explanation.tasks])])
+    return "\n".join([*lines, *_colours([(task.name, task.value) for task in explanation.tasks])])
 
 
-def colours(nodes: Sequence[tuple[str, str]]) -> list[str]:
+def graph_mermaid(graph: GraphExplanation) -> str:
+    """The shared graph as a Mermaid flowchart; tasks that would run are filled."""
+    ids = {task.name: f"t{number}" for number, task in enumerate(graph.tasks)}
+    lines = ["flowchart LR"]
+    for task in graph.tasks:
+        state = "would run" if task.value == "run" else "up to date"
+        expected = ", if the programs are as expected" if task.expected else ""
+        label = f"{_text(task.name)}<br/>{task.title}<br/><i>{state}{expected}</i>"
+        lines.append(f'    {ids[task.name]}["{label}"]')
+    lines += [
+        f"    {ids[need]} --> {ids[task.name]}" for task in graph.tasks for need in task.needs
+    ]
+    return "\n".join([*lines, *_colours([(ids[task.name], task.value) for task in graph.tasks])])
+
+
+def _text(name: str) -> str:
+    """A name in a node: quotes would end it, and angle brackets would be markup."""
+    return name.replace('"', "'").replace("<", "(").replace(">", ")")
+
+
+def _colours(nodes: Sequence[tuple[str, str]]) -> list[str]:
     """Lines that colour the nodes of a flowchart, by what a run would do with each."""
     lines = [
         "    classDef run fill:#fde68a,stroke:#b45309;",

@@ -24,7 +24,7 @@ from etdeploy.program.model import Program
 from etdeploy.program.template import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.model import BuiltRunner
-from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
+from etdeploy.targets.platforms import TARGETS, Target, host_target
 
 _APP = "#app"
 
@@ -185,37 +185,6 @@ def _require_runnable(chosen: Target, own: Target, device: str) -> None:
 def slug(text: str) -> str:
     """The text as a file name: only letters, digits, dots, dashes and underscores."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
-
-
-@contextmanager
-def open_job(
-    loaded: LoadedRecipe,
-    output: Path,
-    device: str | None = None,
-    target: str | None = None,
-    measure_again: bool = False,
-    app: AppWish | None = None,
-) -> Iterator[Job]:
-    """Opens the device, reads its facts and derives the target from them.
-
-    Args:
-        loaded: The recipe.
-        output: The folder for run records.
-        device: As the command line names it; None when `target` is enough.
-        target: Replaces the device's own target, or is used without a device.
-        measure_again: Whether to repeat an unchanged measurement.
-        app: That an app runs the program.
-
-    Raises:
-        UsageError: The kind of device or the target is unknown, ExecuTorch does not support this
-            machine, the device cannot run the target, or the cache folder cannot be used.
-        BuildError: There is no room for the cache.
-        DeviceError: The device cannot be reached or chosen.
-    """
-    workspace = Workspace.opened()
-    chosen = find_target(target) if target else None
-    with workspace.in_use(), reached(device, workspace) as there:
-        yield make_job(loaded, workspace, output, there, chosen, measure_again, app)
 
 
 def make_job(

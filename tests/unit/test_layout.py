@@ -39,7 +39,7 @@ RANK = {package: len(LAYERS) - i for i, layer in enumerate(LAYERS) for package i
 # stands for the modules that no line names.
 ROOMS = {
     "devices": (("registry",), ("android", "ios", "ssh"), ("adb", "local", "remote"), ("",)),
-    "graph": (("many",), ("",), ("tasks",)),
+    "graph": (("",), ("tasks",)),
     "runner": (("",), ("tools",)),
     "bench": (("",), ("outputs",), ("records",)),
 }
@@ -261,9 +261,7 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
 
 def test_a_run_with_nothing_to_do_imports_no_module_of_an_action() -> None:
     found: set[str] = set()
-    waiting = {
-        "etdeploy.cli.verbs.run", "etdeploy.cli.invocation", "etdeploy.cli.many.results",
-    }  # fmt: skip
+    waiting = {"etdeploy.cli.verbs.run", "etdeploy.cli.invocation"}
     while waiting:
         module = waiting.pop()
         found.add(module)
@@ -325,8 +323,8 @@ def test_the_layers_are_those_of_the_design() -> None:
         (wrong_room, "devices/local/x.py", "from etdeploy.devices.registry import open_device"),
         (
             wrong_room,
-            "graph/explain.py",
-            "from etdeploy.graph.many.members import RecipeDevicePair",
+            "graph/tasks/x.py",
+            "from etdeploy.graph.jobs import RecipeDevicePair",
         ),
         (wrong_room, "bench/outputs/x.py", "from etdeploy.bench import measure"),
         (impure, "plan/x.py", "import os"),

@@ -10,6 +10,7 @@ import click
 
 from etdeploy.apps.merge import Conflicts
 from etdeploy.cli.options import (
+    JobOptions,
     complete_device,
     json_option,
     model_options,
@@ -112,21 +113,17 @@ def _write(
     quiet: bool,
 ) -> None:
     from etdeploy.apps.merge import require_project
-    from etdeploy.cli.invocation import invoke
+    from etdeploy.cli.invocation import run_recipe
     from etdeploy.graph.app_steps import copy_project
     from etdeploy.graph.job import AppWish
 
     _require_kind(platform, device)
     require_project(output, f"{platform} app")
-    with invoke(
-        recipe,
-        overrides,
-        (StepName.PROJECT,),
-        device=device,
-        target=None if device else _TARGETS[platform],
-        quiet=quiet,
-        app=AppWish(builds=build),
-    ) as job:
+    target = None if device else _TARGETS[platform]
+    named = JobOptions(
+        (recipe,), overrides, (device,), target, quiet=quiet, app=AppWish(builds=build)
+    )
+    with run_recipe(named, StepName.PROJECT) as job:
         project, written = copy_project(job, output, conflicts)
         built = _built(job, output, quiet=quiet) if build else None
     if as_json:

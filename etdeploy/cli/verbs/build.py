@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from etdeploy.cli.options import (
 )
 from etdeploy.core import console
 from etdeploy.graph.job import StepName
+
+if TYPE_CHECKING:
+    from etdeploy.runner.model import BuiltRunner
 
 
 @click.command()
@@ -55,39 +59,60 @@ def command(
         recipes, overrides, (None,) if target else devices, target, quiet=quiet,
         fail_fast=fail_fast, heavy=heavy,
     )  # fmt: skip
-    if named.single:
-        _build_one(named, output, as_json)
-        return
-    from etdeploy.cli.many.results import build_all, require_no_output
+    from etdeploy.cli.invocation import (
+        deliver,
+        failure_in_short,
+        job_json,
+        print_json,
+        raise_failures,
+        results,
+        run_recipes,
+    )
+    from etdeploy.graph.job import Job, load_runner
 
-    require_no_output(output, "build")
-    build_all(named, as_json)
-
-
-def _build_one(named: JobOptions, output: Path | None, as_json: bool) -> None:
-    from etdeploy.cli.invocation import deliver, invoke
-    from etdeploy.graph.job import load_runner
-
-    with invoke(
-        named.recipes[0],
-        named.overrides,
-        (StepName.CHECK,),
-        device=named.devices[0],
-        target=named.target,
-        quiet=named.quiet,
-        copy_to=output,
-    ) as job:
+    def load(job: Job) -> BuiltRunner:
         runner = load_runner(job)
-        folder = Path(runner.path)
-        if output:
-            folder = deliver(job, folder, output, "check")
-        if as_json:
-            console.result_json({**runner.model_dump(mode="json"), "path": str(folder)})
-            return
-        console.result(
-            f"runner     {folder / runner.executable}\n"
-            f"target     {runner.target}\n"
-            f"libraries  {', '.join(runner.libraries) or 'none'}\n"
-            f"backends   {', '.join(runner.backends) or 'none'}\n"
-            f"operators  {len(runner.operators)}"
+        if output is None:
+            return runner
+        folder = deliver(job, Path(runner.path), output, StepName.CHECK)
+        return runner.model_copy(update={"path": str(folder)})
+
+    with run_recipes(named, StepName.CHECK, output) as ends:
+        found = results(ends, load)
+    if as_json:
+        print_json(
+            named,
+            found,
+            lambda end, runner: {
+                **({} if named.single else job_json(end.member)),
+                **runner.model_dump(mode="json"),
+            },
         )
+    elif named.single:
+        console.result("\n".join(_as_text(runner) for _, runner in found if runner))
+    else:
+        rows = [
+            (
+                *end.member.pair,
+                runner.target if runner else None,
+                str(_program(runner)) if runner else failure_in_short(end),
+            )
+            for end, runner in found
+        ]
+        columns = ("recipe", "device", "target", "runner")
+        console.result("\n" + console.table(columns, rows, width=console.width()))
+    raise_failures(ends)
+
+
+def _program(runner: BuiltRunner) -> Path:
+    return Path(runner.path) / runner.executable
+
+
+def _as_text(runner: BuiltRunner) -> str:
+    return (
+        f"runner     {_program(runner)}\n"
+        f"target     {runner.target}\n"
+        f"libraries  {', '.join(runner.libraries) or 'none'}\n"
+        f"backends   {', '.join(runner.backends) or 'none'}\n"
+        f"operators  {len(runner.operators)}"
+    )

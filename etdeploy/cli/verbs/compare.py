@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from etdeploy.bench.records.find import LAST, find_run
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli.options import (
+    DEFAULT_OUTPUT,
     complete_device,
     complete_recipe,
     json_option,
@@ -14,8 +19,13 @@ from etdeploy.cli.options import (
     quiet_option,
     target_option,
 )
+from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
+from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.layout import fit
+from etdeploy.recipe.find import bundled_recipes, packaged_recipe
+from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
 
 
 @click.command()
@@ -88,10 +98,9 @@ def command(
 
     Or they are two runs that were measured before: their folders, records or ids, or `last`.
     """
-    from etdeploy.cli.many.compared import Options, compared
     from etdeploy.report.terminal.comparison import comparison_text
 
-    chosen = Options(
+    chosen = CompareOptions(
         device, target, runs, overrides, set_a, set_b, output, min_difference, operators, quiet
     )
     comparison = compared(a, b, chosen)
@@ -99,3 +108,171 @@ def command(
         console.result_json(comparison.model_dump(mode="json"))
     else:
         console.result("\n" + fit(comparison_text(comparison), console.width()))
+
+
+RUNS = 10
+_DEVICE = "host"
+_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The options of the command line; None where one is not given."""
+
+    device: str | None
+    target: str | None
+    runs: int | None
+    overrides: tuple[str, ...]
+    overrides_a: tuple[str, ...]
+    overrides_b: tuple[str, ...]
+    output: Path
+    min_difference_percent: float
+    operators: bool
+    quiet: bool
+
+
+def compared(a: str, b: str | None, options: CompareOptions) -> Comparison:
+    """Measures two recipes in turns, or reads two runs, and judges B against A."""
+    from etdeploy.compare.runs import compare_runs
+
+    runs = _measured(a, b, options) if _are_recipes(a, b, options) else _read(a, b, options)
+    found = compare_runs(*runs, options.min_difference_percent)
+    return _with_operators(found, runs, options.quiet) if options.operators else found
+
+
+def _are_recipes(a: str, b: str | None, options: CompareOptions) -> bool:
+    """Whether A and B are recipes; not, if they are runs."""
+    kinds = [_is_recipe(text) for text in (a, b) if text is not None]
+    if kinds == [True, False] or kinds == [False, True]:
+        raise _one_of_each(*((a, str(b)) if kinds[0] else (str(b), a)), options)
+    if b is None and not (kinds[0] and (options.overrides_a or options.overrides_b)):
+        raise UsageError(
+            f"there is nothing to compare {a} with",
+            remedy=f"Name a second {'recipe, or a change' if kinds[0] else 'run'}: "
+            f"etdeploy compare {quoted(a)} "
+            f"{'--set-b runtime.threads=1' if kinds[0] else 'RUN' if a == LAST else LAST}",
+        )
+    if not kinds[0]:
+        _require_no(list(_of_recipes(options)))
+    return kinds[0]
+
+
+def _one_of_each(recipe: str, run: str, options: CompareOptions) -> UsageError:
+    found = _run(run, options.output).record
+    device, output = quoted(found.device.facts.name), options.output
+    there = "" if output == DEFAULT_OUTPUT else f" --output {quoted(output)}"
+    return UsageError(
+        f"{recipe} is a recipe, and {run} is a run: name two recipes, or two runs",
+        remedy="Measure the recipe: "
+        f"etdeploy run --recipe {quoted(recipe)} --device {device}{there}\n"
+        f"then compare the run with that: etdeploy compare {found.run_id} {LAST}{there}",
+    )
+
+
+def _is_recipe(text: str) -> bool:
+    """Whether it names a recipe, rather than a run."""
+    if text.endswith(_SUFFIXES) or text in bundled_recipes():
+        return True
+    if text == LAST or text.endswith(".json"):
+        return False
+    try:
+        return Path(text).is_file() or packaged_recipe(text) is not None
+    except (OSError, ValueError):  # too long for a path, or with a null character
+        return False
+
+
+def _of_recipes(options: CompareOptions) -> Iterator[str]:
+    """The given options that say how recipes are measured."""
+    given = {
+        "--device": options.device,
+        "--target": options.target,
+        "--runs": options.runs,
+        "--set": options.overrides,
+        "--set-a": options.overrides_a,
+        "--set-b": options.overrides_b,
+    }
+    yield from (name for name, value in given.items() if value)
+
+
+def _require_no(options: Sequence[str]) -> None:
+    if options:
+        raise UsageError(
+            f"{', '.join(options)} can only be used with recipes: runs were measured before",
+            remedy="Name two recipes, or leave out the option.",
+        )
+
+
+def _measured(a: str, b: str | None, options: CompareOptions) -> tuple[StoredRun, StoredRun]:
+    from etdeploy.cli.invocation import Turns, measure_turns
+
+    first = (f"benchmark.runs={RUNS}", *options.overrides)
+    last = () if options.runs is None else (f"benchmark.runs={options.runs}",)
+    of_a = [Override(text, "--set-a") for text in options.overrides_a]
+    of_b = [Override(text, "--set-b") for text in options.overrides_b]
+    recipes = _loaded((a, (*first, *of_a, *last)), (b or a, (*first, *of_b, *last)))
+    device = options.device or _DEVICE
+    turns = Turns(*recipes, device, options.output, options.target, options.quiet)
+    return measure_turns(turns)
+
+
+def _loaded(*named: tuple[str, Overrides]) -> tuple[LoadedRecipe, LoadedRecipe]:
+    first, second = load_each(named)
+    runs = [each.recipe.benchmark.runs for each in (first, second)]
+    if runs[0] != runs[1]:
+        raise UsageError(
+            f"A has {runs[0]} starts and B has {runs[1]}: those that take turns are pairs",
+            remedy=f"Give both the same number: --runs {max(runs)}",
+        )
+    return first, second
+
+
+def _read(a: str, b: str | None, options: CompareOptions) -> tuple[StoredRun, StoredRun]:
+    return _run(a, options.output), _run(b or "", options.output)
+
+
+def _run(text: str, output: Path) -> StoredRun:
+    """From its folder; from the history, if that is gone."""
+    try:
+        return find_run(text, output)
+    except UsageError:
+        from etdeploy.history.entry import find_kept
+        from etdeploy.history.place import place_of
+
+        return find_kept(text, output, place_of())
+
+
+def _with_operators(
+    comparison: Comparison, runs: tuple[StoredRun, StoredRun], quiet: bool
+) -> Comparison:
+    """The same with the operators that changed most; why not, where they cannot be told."""
+    from etdeploy.compare.model import operator_changes
+
+    if comparison.verdict == Verdict.NOT_COMPARABLE:
+        return comparison
+    if not all(run.record.traces for run in runs):
+        return comparison
+    try:
+        times = [
+            _operator_times(run, f"profile {x}", quiet) for x, run in zip("AB", runs, strict=True)
+        ]
+    except Interrupted:
+        raise
+    except EtdeployError as error:
+        told = f"The operators were not compared: {error.message.rstrip('.')}."
+        return comparison.model_copy(update={"remarks": (*comparison.remarks, told)})
+    return comparison.model_copy(update={"operators": operator_changes(*times)})
+
+
+def _operator_times(run: StoredRun, task: str, quiet: bool) -> dict[tuple[str, str], float]:
+    """Self time of each operator at each module, in milliseconds."""
+    from etdeploy.cache.workspace import Workspace
+    from etdeploy.profile.profiled import profile_of
+
+    workspace = Workspace.opened()
+    with workspace.in_use(), console.TaskDisplay(quiet=quiet) as display:
+        profile = profile_of(run, workspace, lambda text, _=None: display.advance(task, text))
+    times: dict[tuple[str, str], float] = {}
+    for row in profile.operators:
+        key = (row.name, row.module)
+        times[key] = times.get(key, 0.0) + row.self_ms
+    return times

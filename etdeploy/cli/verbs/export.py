@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from etdeploy.program.folder import Provenance
     from etdeploy.program.model import Program
 
+    _Export = tuple[Path, Program, Provenance]
+
 
 @click.command()
 @recipes_options
@@ -50,34 +52,58 @@ def command(
     Several recipes are exported side by side; --output is for one.
     """
     named = JobOptions(recipes, overrides, quiet=quiet, fail_fast=fail_fast, heavy=heavy)
-    if named.single:
-        _export_one(named, output, as_json)
-        return
-    from etdeploy.cli.many.results import export_all, require_no_output
-
-    require_no_output(output, "export")
-    export_all(named, as_json)
-
-
-def _export_one(named: JobOptions, output: Path | None, as_json: bool) -> None:
-    from etdeploy.cli.invocation import deliver, invoke
-    from etdeploy.graph.job import load_program
+    from etdeploy.cli.invocation import (
+        deliver,
+        failure_in_short,
+        print_json,
+        raise_failures,
+        results,
+        run_recipes,
+    )
+    from etdeploy.graph.job import Job, load_program
     from etdeploy.program.folder import load_provenance
 
-    recipe, overrides, quiet = named.recipes[0], named.overrides, named.quiet
-    with invoke(recipe, overrides, (StepName.EXPORT,), quiet=quiet, copy_to=output) as job:
+    def load(job: Job) -> _Export:
         exported, program = load_program(job)
         folder = Path(exported.folder)
         if output:
-            folder = deliver(job, folder, output, "export")
-        made = load_provenance(folder)
-        if as_json:
-            console.result_json(told_as_json(folder, program, made))
-        else:
-            console.result(told_as_text(folder, program, made))
+            folder = deliver(job, folder, output, StepName.EXPORT)
+        return folder, program, load_provenance(folder)
+
+    with run_recipes(named, StepName.EXPORT, output) as ends:
+        found = results(ends, load)
+    if as_json:
+        print_json(named, found, lambda _, made: export_json(*made))
+    elif named.single:
+        console.result("\n".join(export_text(*made) for _, made in found if made))
+    else:
+        rows = [
+            (
+                end.member.pair.recipe,
+                console.size(made[1].size_bytes) if made else None,
+                str(made[0] / "program.pte") if made else failure_in_short(end),
+            )
+            for end, made in found
+        ]
+        columns = ("recipe", "size", "program")
+        table = console.table(columns, rows, right=("size",), width=console.width())
+        console.result("\n" + table)
+        for end, made in found:
+            if made:
+                _warn_of_losses(end.member.pair.recipe, made[2])
+    raise_failures(ends)
 
 
-def told_as_json(folder: Path, program: Program, made: Provenance) -> dict[str, Any]:
+def _warn_of_losses(recipe: str, made: Provenance) -> None:
+    """Warn of each output that quantisation moves far."""
+    from etdeploy.program.quality import loss_lines
+
+    losses = made.quantization_losses.values()
+    for line in loss_lines([loss for each in losses for loss in each if loss.is_high]):
+        console.warn(f"{recipe}: {line}")
+
+
+def export_json(folder: Path, program: Program, made: Provenance) -> dict[str, Any]:
     """What --json prints of an export.
 
     It has `evaluation` where the recipe names a text, and `quantization_loss`, by method, of a
@@ -98,7 +124,7 @@ def told_as_json(folder: Path, program: Program, made: Provenance) -> dict[str, 
     }
 
 
-def told_as_text(folder: Path, program: Program, made: Provenance) -> str:
+def export_text(folder: Path, program: Program, made: Provenance) -> str:
     """The program, how good the model is, and notes."""
     from etdeploy.backends.registry import backend_named
     from etdeploy.core.layout import fit

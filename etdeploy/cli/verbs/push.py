@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from etdeploy.cli.options import (
+    JobOptions,
     device_option,
     json_option,
     quiet_option,
@@ -30,12 +31,11 @@ def command(
     quiet: bool,
 ) -> None:
     """Copy the runner and the program to the device; what is already there is not sent again."""
-    from etdeploy.cli.invocation import invoke
+    from etdeploy.cli.invocation import run_recipe
     from etdeploy.graph.job import load_bundle
 
-    with invoke(
-        recipe, overrides, (StepName.PUSH,), device=device, target=target, quiet=quiet
-    ) as job:
+    named = JobOptions((recipe,), overrides, (device,), target, quiet=quiet)
+    with run_recipe(named, StepName.PUSH) as job:
         bundle = load_bundle(job)
         if as_json:
             console.result_json({"device": job.device_label, **bundle.model_dump(mode="json")})

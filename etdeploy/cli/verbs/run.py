@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,8 +25,13 @@ from etdeploy.cli.options import (
     with_runs,
 )
 from etdeploy.core import console
+from etdeploy.core.errors import MismatchError, RunError
 from etdeploy.core.layout import fit
 from etdeploy.graph.job import AppWish, StepName
+
+if TYPE_CHECKING:
+    from etdeploy.bench.records.stored import StoredRun
+    from etdeploy.graph.run import JobEnd
 
 
 @click.command()
@@ -67,51 +75,73 @@ def command(
 
 
 def measure_named(named: JobOptions, as_json: bool) -> None:
-    """Measures what the command line names: one recipe on one device, or all on all."""
-    if named.single:
-        measure_and_show(named, as_json)
-        return
-    from etdeploy.cli.many.results import measure_all
-
-    measure_all(named, as_json)
-
-
-def measure_and_show(named: JobOptions, as_json: bool) -> None:
-    """Runs all steps and prints the run record or its summary."""
+    """Measure every recipe on every device: a summary of one run, a table of several."""
     from etdeploy.bench.diagnosis import require_whole
     from etdeploy.bench.outputs.verdict import require_match
-    from etdeploy.cli.invocation import invoke
+    from etdeploy.cli.invocation import print_json, raise_failures, results, run_recipes
     from etdeploy.devices.base import Capabilities
     from etdeploy.graph.job import load_last_run
 
     begun_s = time.time()
-    with invoke(
-        named.recipes[0],
-        named.overrides,
-        (StepName.BENCH,),
-        device=named.devices[0],
-        target=named.target,
-        output=named.output,
-        measure_again=named.measure_again,
-        quiet=named.quiet,
-        app=named.app,
-    ) as job:
-        run = load_last_run(job)
-        capabilities = job.device.capabilities if job.device else None
+    with run_recipes(named, StepName.BENCH) as ends:
+        pairs = results(ends, load_last_run)
+    runs = [run for _, run in pairs if run]
     if as_json:
-        from etdeploy.bench.notes import workload_notes
-
-        console.result_json(run.printed())
-        for note in workload_notes(run.record.workload):
-            console.warn(note)
+        print_json(named, pairs, lambda _, run: run.printed())
+    elif not named.single:
+        _print_table(pairs)
     else:
         from etdeploy.report.terminal.summary import summary
 
-        console.result("\n" + fit(summary(run), console.width()))
-    if not named.quiet and run.record_path.stat().st_mtime < begun_s:
+        console.result("\n" + fit(summary(runs[0]), console.width()))
+    if as_json and named.single:
+        from etdeploy.bench.notes import workload_notes
+
+        for note in workload_notes(runs[0].record.workload):
+            console.warn(note)
+    if not named.quiet:
+        _report_unchanged(runs, begun_s, named.single)
+    judged = []
+    for end, run in pairs:
+        device = end.member.job.device if end.member.job else None
+        try:
+            if run:
+                require_match(run, device.capabilities if device else Capabilities())
+                require_whole(run)
+        except (MismatchError, RunError) as error:
+            end = replace(end, error=error)
+        judged.append(end)
+    raise_failures(judged)
+
+
+def _print_table(pairs: Sequence[tuple[JobEnd, StoredRun | None]]) -> None:
+    """A row for each job, and where the details are: of several runs they would fill screens."""
+    from etdeploy.cli.invocation import failure_in_short
+    from etdeploy.report.terminal.runs_table import Row, runs_table
+
+    width = console.width()
+    rows = [
+        Row(*end.member.pair, run.record if run else None, failure_in_short(end))
+        for end, run in pairs
+    ]
+    console.result("\n" + runs_table(rows, width))
+    paths = {str(end.member.pair): run.record_path for end, run in pairs if run}
+    if paths:
+        column = max(map(len, paths))
+        lines = [f"  {name:<{column}}  {path}" for name, path in paths.items()]
+        console.result("\n" + fit("\n".join(["run records, with all details", *lines]), width))
+
+
+def _report_unchanged(runs: Sequence[StoredRun], begun_s: float, single: bool) -> None:
+    """Say which runs were measured before, and how to measure them again."""
+    old = [run for run in runs if run.record_path.stat().st_mtime < begun_s]
+    if not old:
+        return
+    if single:
         console.message(
-            f"\nNothing has changed since this was measured on {run.record.started_at}: "
+            f"\nNothing has changed since this was measured on {old[0].record.started_at}: "
             "--again measures again."
         )
-    require_match(run, capabilities or Capabilities())
-    require_whole(run)
+        return
+    share = f"{len(old)} of {console.count(len(runs), 'run')}"
+    console.message(f"\nMeasured before, and unchanged since: {share}. --again measures again.")

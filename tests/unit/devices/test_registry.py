@@ -27,7 +27,7 @@ from etdeploy.devices.registry import (
     plugged_in,
     recover_device,
 )
-from etdeploy.graph.job import open_job
+from etdeploy.graph.jobs import open_job
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from etdeploy.targets.platforms import host_target

@@ -16,7 +16,8 @@ from etdeploy.core.errors import BuildError, ExportError, UsageError
 from etdeploy.export.needs import check_language_model
 from etdeploy.export.spec import export_spec
 from etdeploy.graph.explain import explain
-from etdeploy.graph.job import Job, open_job
+from etdeploy.graph.job import Job
+from etdeploy.graph.jobs import open_job
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import ExportedBefore, Resolved, resolve
 from etdeploy.program.model import EMPTY_PROGRAM

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import BuildError
-from etdeploy.graph.job import AppWish, open_job
+from etdeploy.graph.job import AppWish
+from etdeploy.graph.jobs import open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.program.model import EMPTY_PROGRAM

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from etdeploy.graph.explain import explain
-from etdeploy.graph.job import open_job
-from etdeploy.graph.many.explain import explain_graph, mermaid
-from etdeploy.graph.many.members import RecipeDevicePair
-from etdeploy.graph.many.run import Ready
+from etdeploy.graph.explain import explain, explain_graph, graph_mermaid
+from etdeploy.graph.jobs import RecipeDevicePair, open_job
 from etdeploy.graph.pipeline import expected_runner, export_work, libraries_work, runner_work
 from etdeploy.graph.resolve import Resolved, resolve
+from etdeploy.graph.run import Ready
 from etdeploy.recipe.load import load_recipe
 from tests.support.runtime_values import make_method, make_program
 
@@ -108,7 +106,7 @@ def test_the_shared_graph_names_each_task_once(resolved: Any, no_tools: None) ->
 
 def test_the_drawing_has_one_box_for_each_task(resolved: Any, no_tools: None) -> None:
     graph = explained(resolved("a"), resolved("b"))
-    drawn = mermaid(graph)
+    drawn = graph_mermaid(graph)
     assert drawn.count("export all<br/>") == 1
     assert "t0 --> t1" in drawn
     boxes = [line for line in drawn.splitlines() if '["' in line]

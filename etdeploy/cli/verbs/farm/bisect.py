@@ -217,7 +217,7 @@ def _asked(options: _Options) -> tuple[Asked, Opened]:
 
 
 def _measured(a: LoadedRecipe, b: LoadedRecipe, options: _Options) -> tuple[StoredRun, StoredRun]:
-    from etdeploy.cli.many.jobs import Turns, measure_turns
+    from etdeploy.cli.invocation import Turns, measure_turns
 
     turns = Turns(a, b, options.device, options.output, quiet=options.quiet, in_history=False)
     return measure_turns(turns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.cli.verbs.export import told_as_json, told_as_text
+from etdeploy.cli.verbs.export import export_json, export_text
 from etdeploy.program.folder import MethodValues, Provenance
 from etdeploy.program.model import Program
 from tests.support.bench_values import make_loss
@@ -17,34 +17,34 @@ PROGRAM = Program(schema_version=1, sha256="ab" * 32, size_bytes=100, methods=()
 def test_how_good_a_language_model_is_stands_before_the_notes() -> None:
     generation = make_generation(evaluation=make_evaluation(14.5))
     made = Provenance(source="tiny", generation=generation, notes=("A note.",))
-    lines = told_as_text(FOLDER, PROGRAM, made).splitlines()
+    lines = export_text(FOLDER, PROGRAM, made).splitlines()
     assert lines[0].startswith("/programs/p/program.pte: 100 B")
     assert lines[3] == (
         "  quality    perplexity 14.5 on 100 tokens of text.txt; before quantisation 14"
     )
     assert lines[-1] == "  note       A note."
-    told = told_as_json(FOLDER, PROGRAM, made)
+    told = export_json(FOLDER, PROGRAM, made)
     assert told["evaluation"]["quantized"]["perplexity"] == 14.5
     assert set(told) == {"folder", "program", "notes", "evaluation"}
 
 
 def test_other_programs_have_no_such_lines() -> None:
     for made in (Provenance(source="mlp"), Provenance(source="t", generation=make_generation())):
-        assert "quality" not in told_as_text(FOLDER, PROGRAM, made)
-        assert "evaluation" not in told_as_json(FOLDER, PROGRAM, made)
+        assert "quality" not in export_text(FOLDER, PROGRAM, made)
+        assert "evaluation" not in export_json(FOLDER, PROGRAM, made)
 
 
 def test_an_export_says_that_outputs_were_not_checked_and_where_they_can_be() -> None:
     made = Provenance(source="mlp", backend="coreml")
     [line] = [
         line
-        for line in told_as_text(FOLDER, PROGRAM, made).splitlines()
+        for line in export_text(FOLDER, PROGRAM, made).splitlines()
         if line.startswith("  outputs ")
     ]
     for fact in ("not checked", "etdeploy run", "on macos or ios"):
         assert fact in line
-    assert told_as_json(FOLDER, PROGRAM, made)["outputs"] == "not checked"
-    anywhere = told_as_text(FOLDER, PROGRAM, made.model_copy(update={"backend": "xnnpack"}))
+    assert export_json(FOLDER, PROGRAM, made)["outputs"] == "not checked"
+    anywhere = export_text(FOLDER, PROGRAM, made.model_copy(update={"backend": "xnnpack"}))
     assert "not checked" in anywhere
     assert ", on " not in anywhere
 
@@ -52,11 +52,11 @@ def test_an_export_says_that_outputs_were_not_checked_and_where_they_can_be() ->
 def test_the_loss_of_quantisation_of_every_method() -> None:
     losses = (make_loss(),)
     made = Provenance(source="mlp", backend="xnnpack", quantization_loss=losses)
-    assert "  quality    scores against" in told_as_text(FOLDER, PROGRAM, made)
-    [loss] = told_as_json(FOLDER, PROGRAM, made)["quantization_loss"]["forward"]
+    assert "  quality    scores against" in export_text(FOLDER, PROGRAM, made)
+    [loss] = export_json(FOLDER, PROGRAM, made)["quantization_loss"]["forward"]
     assert loss["sqnr_db"] == 27.0
     values = MethodValues(quantization_loss=losses)
     several = Provenance(source="t", backend="xnnpack", methods={"a": values, "b": MethodValues()})
-    assert "  quality    a: scores against" in told_as_text(FOLDER, PROGRAM, several)
+    assert "  quality    a: scores against" in export_text(FOLDER, PROGRAM, several)
     text = several.model_copy(update={"generation": make_generation()})
-    assert "quantization_loss" not in told_as_json(FOLDER, PROGRAM, text)
+    assert "quantization_loss" not in export_json(FOLDER, PROGRAM, text)

@@ -9,7 +9,8 @@ import pytest
 
 from etdeploy.cli.main import run_cli
 from etdeploy.core.errors import BuildError, EtdeployError, UsageError
-from etdeploy.graph.job import AppWish, open_job
+from etdeploy.graph.job import AppWish
+from etdeploy.graph.jobs import open_job
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.plan.model import Provider

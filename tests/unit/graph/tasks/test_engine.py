@@ -19,10 +19,12 @@ from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.tasks.engine import (
     DATABASE,
+    Run,
+    StepError,
+    as_error,
     plain_doit_tasks,
-    run_steps,
+    run_tasks,
 )
-from etdeploy.graph.tasks.running import StepError
 from etdeploy.graph.tasks.steps import (
     OTHER_RELEASE,
     Step,
@@ -39,6 +41,16 @@ from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_device import FakeDevice
 from tests.support.plugins import raised_by_plugin
+
+
+def run_steps(steps: tuple[Step, ...], names: tuple[str, ...], state: Path) -> None:
+    """Run the named steps of one job; raise the first failure."""
+    tasks = tasks_of([(steps, state)])
+    with console.TaskDisplay(quiet=True) as display:
+        ended = run_tasks(tasks, names, Run(tasks, display))
+    cancel.checkpoint()
+    for name, error in ended.failures.items():
+        raise as_error(name, error)
 
 
 class Line:
@@ -84,8 +96,7 @@ class Line:
 
     def run(self, *names: str) -> list[str]:
         self.ran.clear()
-        with console.TaskDisplay(quiet=True) as display:
-            run_steps(self.steps(), names or ("c",), self.state, display)
+        run_steps(self.steps(), names or ("c",), self.state)
         return sorted(self.ran)
 
 
@@ -166,8 +177,7 @@ def test_independent_steps_run_side_by_side(line: Line, tmp_path: Path) -> None:
 
     steps = tuple(Step(n, n, tmp_path / f"{n}.json", meet(n)) for n in "ab")
     line.state.mkdir()
-    with console.TaskDisplay(quiet=True) as display:
-        run_steps(steps, ("a", "b"), line.state, display)
+    run_steps(steps, ("a", "b"), line.state)
     assert not barrier.broken
 
 
@@ -180,12 +190,8 @@ def test_a_stop_request_ends_the_run_and_keeps_what_was_finished(line: Line) -> 
 
     steps = tuple(s if s.name != "b" else Step("b", "b", s.output, stop) for s in line.steps())
     line.ran.clear()
-    with (
-        cancel.trapped_signals(),
-        console.TaskDisplay(quiet=True) as display,
-        pytest.raises(Interrupted),
-    ):
-        run_steps(steps, ("c",), line.state, display)
+    with cancel.trapped_signals(), pytest.raises(Interrupted):
+        run_steps(steps, ("c",), line.state)
     assert line.ran == []
     assert line.run() == ["b", "c"], "a was finished before and is not done again"
 
@@ -197,12 +203,8 @@ def test_a_step_belongs_to_the_run_that_started_it(line: Line) -> None:
 
     step = Step("a", "a", line.state / "a.json", stop)
     with cancel.trapped_signals():
-        with (
-            cancel.trapped_signals(),
-            console.TaskDisplay(quiet=True) as display,
-            pytest.raises(Interrupted),
-        ):
-            run_steps((step,), ("a",), line.state, display)
+        with cancel.trapped_signals(), pytest.raises(Interrupted):
+            run_steps((step,), ("a",), line.state)
         assert not cancel.requested(), "the other run goes on"
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from etdeploy.core import console
 from etdeploy.core.errors import BuildError, ExportError
-from etdeploy.graph.tasks.engine import run_tasks
-from etdeploy.graph.tasks.running import Run, TaskRunResult, cause_of
+from etdeploy.graph.tasks.engine import Run, TaskRunResult, cause_of, run_tasks
 from etdeploy.graph.tasks.steps import Slots, Step, statuses, tasks_of
 from tests.support.jobs import NAMES, Stage
 

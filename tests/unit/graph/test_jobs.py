@@ -10,8 +10,8 @@ import pytest
 
 from etdeploy.core.errors import DeviceError, RecipeError, UsageError
 from etdeploy.devices.base import Capabilities, DeviceFacts
-from etdeploy.graph.many.members import JobSelection, open_members, without_repetitions
-from etdeploy.graph.many.run import look_up, refused_of
+from etdeploy.graph.jobs import JobSelection, open_members, without_repetitions
+from etdeploy.graph.run import look_up, refused_of
 from etdeploy.recipe.load import LoadedRecipe, load_recipe, load_recipes
 from etdeploy.targets.platforms import host_target
 

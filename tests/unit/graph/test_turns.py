@@ -14,9 +14,9 @@ import etdeploy.bench.interleaving
 import etdeploy.history.record_sink
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import PushReport
-from etdeploy.graph.many import members as turns
+from etdeploy.graph import jobs as turns
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
-from tests.unit.graph.many.test_members import FakeDevice, log
+from tests.unit.graph.test_jobs import FakeDevice, log
 
 __all__ = ["log"]  # a fixture
 

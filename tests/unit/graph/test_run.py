@@ -13,11 +13,11 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import BuildError, ExportError, Interrupted
+from etdeploy.graph import run as many
 from etdeploy.graph.job import StepName
-from etdeploy.graph.many import run as many
-from etdeploy.graph.many.members import RecipeDevicePair
-from etdeploy.graph.many.run import JobEnd, Ready, graph_of, run_jobs
-from etdeploy.graph.tasks.running import Run
+from etdeploy.graph.jobs import RecipeDevicePair
+from etdeploy.graph.run import JobEnd, Ready, graph_of, run_jobs
+from etdeploy.graph.tasks.engine import Run
 from etdeploy.graph.tasks.steps import Task
 from tests.support.jobs import Stage
 

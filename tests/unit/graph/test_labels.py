@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.graph.many.members import RecipeDevicePair, recipe_labels, served
+from etdeploy.graph.jobs import RecipeDevicePair, recipe_labels, served
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 
 _TEXT = "model: {example: mlp}\nexport: {backend: portable}\n"

@@ -1,8 +1,11 @@
-"""Runs many jobs as one graph: what is the same is done once, and one failure stops nobody else."""
+"""Runs jobs as one graph: identical work is shared, and one failure stops nobody else.
+
+One recipe on one device is a graph of one job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from etdeploy.core import cancel, console
@@ -12,18 +15,18 @@ from etdeploy.core.plugins import attributed
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.job import StepName
-from etdeploy.graph.many.members import Member, RecipeDevicePair, served
+from etdeploy.graph.jobs import Member, RecipeDevicePair, served
 from etdeploy.graph.pipeline import export_work, make_steps
 from etdeploy.graph.preflight import model_notes, refuse_early
 from etdeploy.graph.resolve import Lookups, Resolved, resolve
-from etdeploy.graph.tasks.engine import run_tasks
-from etdeploy.graph.tasks.running import Run, TaskRunResult, as_error, cause_of, is_stop
+from etdeploy.graph.tasks.engine import Run, TaskRunResult, as_error, cause_of, is_stop, run_tasks
 from etdeploy.graph.tasks.steps import Slots, Task, tasks_of
+from etdeploy.recipe.another_backend import remedies_for
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A job that may start: everything was looked up, and nothing speaks against it."""
+    """A job that may start, with everything that was looked up for it."""
 
     member: Member
     resolved: Resolved
@@ -34,9 +37,8 @@ class JobEnd:
     """How a job ended.
 
     Attributes:
-        member: The job.
         error: Why it failed; None if it did not.
-        same_as: The job whose failed work it shares, if that was told there.
+        same_as: The job whose failed work it shares, if the error is reported there.
     """
 
     member: Member
@@ -50,16 +52,14 @@ class JobEnd:
 
 
 def look_up(members: Sequence[Member]) -> tuple[list[Ready], list[JobEnd]]:
-    """Looks everything up, and what is the same for several jobs once; also what failed at it."""
+    """Look everything up, once for all jobs that need the same; the jobs for which that failed."""
     lookups = Lookups()
     ready, failed = [], []
     for member in members:
-        if member.job is None:
-            failed.append(JobEnd(member, member.error))
-            continue
         try:
-            with attributed():
-                resolved = resolve(member.job, lookups)
+            job = member.require_job()
+            with attributed(), remedies_for(job.loaded.recipe):
+                resolved = resolve(job, lookups)
                 model_notes(resolved)
             ready.append(Ready(member, resolved))
         except EtdeployError as error:
@@ -91,30 +91,29 @@ def run_jobs(
     heavy: int,
     fail_fast: bool = False,
     slots: Slots | None = None,
+    brief: bool = True,
 ) -> list[JobEnd]:
-    """Runs the goal of every job and all that it needs.
+    """Run the goal of every job and all that it needs; `heavy` exports and builds at once.
 
-    Args:
-        ready: The jobs.
-        goal: The last step of each.
-        display: Shows the tasks.
-        heavy: How many exports and builds may run at once.
-        fail_fast: Whether the first failure stops the others.
-        slots: Shared with other work on this machine; their own by default.
+    With `fail_fast` the first failure stops the others. `slots` are shared with other work on this
+    machine. `brief` shows only tasks that take time, with the jobs that they serve.
 
     Raises:
         Interrupted: The run was asked to stop from outside.
     """
     ends: dict[RecipeDevicePair, JobEnd] = {}
     left = list(ready)
+    slots = slots or Slots(heavy)
     while left:
         # The flag is this run's own: a failure can stop it without stopping what comes after it.
         with cancel.trapped_signals(), preloaded_exports(_to_export(left)) as exporter:
             tasks = graph_of(left, exporter)
-            display.make_room([task.shown for task in tasks])
+            if brief:
+                display.make_room([task.shown for task in tasks])
+            else:
+                tasks = tuple(replace(task, shown=task.step.name) for task in tasks)
             goals = tuple(task.name for task in tasks if task.step.name == goal)
-            slots = slots or Slots(heavy)
-            run = Run(tasks, display, brief=True, slots=slots, stop_at_first=fail_fast)
+            run = Run(tasks, display, brief=brief, slots=slots, stop_at_first=fail_fast)
             ended = run_tasks(tasks, goals, run, keep_going=not fail_fast)
         cancel.checkpoint()
         now = [_end_of(each, goal, tasks, ended, left) for each in left]
@@ -158,16 +157,17 @@ def _end_of(
     [last] = [task for task in own if task.step.name == goal]
     if last.name in ended.done:
         return JobEnd(each.member)
-    cause = cause_of(last.name, tasks, ended)
-    if cause is None:
+    cause = next((task for task in tasks if task.name == cause_of(last.name, tasks, ended)), None)
+    if cause is None or is_stop(ended.failures[cause.name]):
         return JobEnd(each.member, Interrupted())
-    by_name = {task.name: task for task in tasks}
-    error = _for_users(by_name[cause], ended.failures[cause], each)
-    if by_name[cause].job == number or is_stop(error):
+    error = _for_users(cause, ended.failures[cause.name], each)
+    if cause.job == number:
         return JobEnd(each.member, error)
-    if cause in _led_by(own, ended):
-        return JobEnd(each.member, error, ready[by_name[cause].job].member.pair)
-    return None
+    # The tasks of other jobs that did this job's work.
+    leaders = {task.leader or ended.followed.get(task.name) for task in own}
+    return (
+        JobEnd(each.member, error, ready[cause.job].member.pair) if cause.name in leaders else None
+    )
 
 
 def _for_users(task: Task, error: BaseException, each: Ready) -> Exception:
@@ -176,10 +176,3 @@ def _for_users(task: Task, error: BaseException, each: Ready) -> Exception:
     if full is None:
         return as_error(task.step.name, error)
     return full_disk(full, each.resolved.job.workspace.root, doing=f"the step {task.step.name}")
-
-
-def _led_by(own: Sequence[Task], ended: TaskRunResult) -> Iterator[str]:
-    """The tasks of other jobs that did this job's work."""
-    for task in own:
-        if leader := task.leader or ended.followed.get(task.name):
-            yield leader

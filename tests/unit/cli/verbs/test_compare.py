@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
+from etdeploy.cli import invocation as in_turns
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.many import jobs as in_turns
-from etdeploy.cli.many.jobs import Turns
+from etdeploy.cli.invocation import Turns
 from etdeploy.core.errors import ExportError
 from etdeploy.history.record_sink import keep
 from etdeploy.profile import profiled

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from etdeploy.cli import invocation
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.many import results
-from etdeploy.cli.many.jobs import raise_failures
+from etdeploy.cli.invocation import raise_failures
 from etdeploy.core.errors import (
     BuildError,
     DeviceError,
@@ -25,9 +25,9 @@ from etdeploy.core.errors import (
     PluginError,
     RunError,
 )
-from etdeploy.graph.many.members import RecipeDevicePair
-from etdeploy.graph.many.run import JobEnd
-from etdeploy.graph.tasks.running import StepError
+from etdeploy.graph.jobs import Member, RecipeDevicePair
+from etdeploy.graph.run import JobEnd
+from etdeploy.graph.tasks.engine import StepError
 from tests.support.bench_values import make_check, make_device, make_run
 
 Capture = pytest.CaptureFixture[str]
@@ -39,9 +39,9 @@ def end(
     device: str = "host",
     same_as: RecipeDevicePair | None = None,
 ) -> JobEnd:
-    job = SimpleNamespace(facts=make_device(device).facts)
+    job = SimpleNamespace(facts=make_device(device).facts, device=None)
     loaded = SimpleNamespace(name=recipe, path=Path(f"/r/{recipe}.yaml"))
-    member: Any = SimpleNamespace(pair=RecipeDevicePair(recipe, device), job=job, loaded=loaded)
+    member = Member(RecipeDevicePair(recipe, device), cast(Any, loaded), cast(Any, job))
     return JobEnd(member, error, same_as)
 
 
@@ -146,15 +146,15 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     script: list[Any] = []
 
     @contextmanager
-    def invoked(_named: Any, _goal: Any) -> Iterator[list[JobEnd]]:
+    def invoked(*_: Any) -> Iterator[list[JobEnd]]:
         yield [each for each, _ in script]
 
     def last_run(job: Any) -> Any:
         return next(run for each, run in script if each.member.job is job)
 
-    monkeypatch.setattr(results, "invoke_all", invoked)
-    monkeypatch.setattr(results, "load_last_run", last_run)
-    monkeypatch.setattr(results, "_tell_old", lambda *_: None)
+    monkeypatch.setattr(invocation, "run_recipes", invoked)
+    monkeypatch.setattr("etdeploy.graph.job.load_last_run", last_run)
+    monkeypatch.setattr("etdeploy.cli.verbs.run._report_unchanged", lambda *_: None)
     return script
 
 

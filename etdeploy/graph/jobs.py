@@ -16,8 +16,9 @@ from etdeploy.core.plugins import attributed
 from etdeploy.core.values import Progress
 from etdeploy.graph.job import AppWish, Job, Reached, make_job, reached
 from etdeploy.graph.on_device import prepared, pushed_line
+from etdeploy.program.template import Speech
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.targets.platforms import find_target
+from etdeploy.targets.platforms import Target, find_target
 
 _MOST_NAMED = 3
 
@@ -72,15 +73,16 @@ def served(some: Sequence[RecipeDevicePair], everyone: Sequence[RecipeDevicePair
 
 @dataclass(frozen=True)
 class JobSelection:
-    """What the command line names.
+    """Every recipe on every device.
 
     Attributes:
-        recipes: In the order in which they were named, without repetitions.
-        devices: The same; None for a target alone.
+        devices: None for a target alone.
         output: The folder for run records.
         target: Replaces the devices' own targets, or is used without a device.
         measure_again: Whether to repeat unchanged measurements.
-        app: That apps run the programs.
+        app: Set if apps run the programs.
+        speech: What the recipe's language model has to understand; None if nobody talks with it.
+        measures: Whether the program may be measured, whose traces need an ETRecord.
     """
 
     recipes: tuple[LoadedRecipe, ...]
@@ -89,6 +91,8 @@ class JobSelection:
     target: str | None = None
     measure_again: bool = False
     app: AppWish | None = None
+    speech: Speech | None = None
+    measures: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,14 +111,25 @@ class Member:
     job: Job | None = None
     error: EtdeployError | None = None
 
+    def require_job(self) -> Job:
+        """The job; raises the error if the device cannot be used."""
+        if self.job is None:
+            raise self.error or RuntimeError(f"{self.pair} has neither a job nor an error")
+        return self.job
+
 
 @dataclass(frozen=True)
 class Members:
-    """All jobs, and what the user has to know about how they were found."""
+    """All jobs, and notes on the devices that were named."""
 
     all: tuple[Member, ...]
     workspace: Workspace
     notes: tuple[str, ...] = ()
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs whose devices can be used."""
+        return [member.job for member in self.all if member.job]
 
 
 def without_repetitions(
@@ -135,8 +150,8 @@ def without_repetitions(
 
 
 @contextmanager
-def open_members(wanted: JobSelection) -> Iterator[Members]:
-    """Opens each device and makes the jobs; a device that cannot be used is no error here.
+def open_members(selection: JobSelection) -> Iterator[Members]:
+    """Open each device once and make the jobs; an unusable device is an error of its jobs alone.
 
     Raises:
         UsageError: The kind of a device or the target is unknown, ExecuTorch does not support this
@@ -145,33 +160,47 @@ def open_members(wanted: JobSelection) -> Iterator[Members]:
     """
     from etdeploy.devices.registry import parse_spec
 
-    for device in wanted.devices:
+    for device in selection.devices:
         if device is not None:
             parse_spec(device)
-    chosen = find_target(wanted.target) if wanted.target else None
+    target = find_target(selection.target) if selection.target else None
     workspace = Workspace.opened()
-    labels = recipe_labels(wanted.recipes)
     with ExitStack() as stack:
         stack.enter_context(workspace.in_use())
-        devices, notes = _open_devices(wanted.devices, workspace, stack)
-        found = []
-        for loaded, label in zip(wanted.recipes, labels, strict=True):
-            for device, there in devices.items():
-                pair = RecipeDevicePair(label, _device_label(device, there, wanted.target))
-                if isinstance(there, EtdeployError):
-                    found.append(Member(pair, loaded, error=there))
-                    continue
-                try:
-                    with attributed():
-                        job = make_job(
-                            loaded, workspace, wanted.output, there, chosen, wanted.measure_again,
-                            wanted.app,
-                        )  # fmt: skip
-                except EtdeployError as error:
-                    found.append(Member(pair, loaded, error=error))
-                else:
-                    found.append(Member(pair, loaded, job))
-        yield Members(tuple(found), workspace, notes)
+        devices, notes = _open_devices(selection.devices, workspace, stack)
+        members = tuple(
+            _member(selection, loaded, label, workspace, device, there, target)
+            for loaded, label in zip(
+                selection.recipes, recipe_labels(selection.recipes), strict=True
+            )
+            for device, there in devices.items()
+        )
+        yield Members(members, workspace, notes)
+
+
+def _member(
+    selection: JobSelection,
+    loaded: LoadedRecipe,
+    label: str,
+    workspace: Workspace,
+    device: str | None,
+    there: Reached | EtdeployError | None,
+    target: Target | None,
+) -> Member:
+    if isinstance(there, EtdeployError):
+        return Member(RecipeDevicePair(label, str(device)), loaded, error=there)
+    name = there.device.name if there else selection.target or ""
+    pair = RecipeDevicePair(label, name)
+    try:
+        with attributed():
+            job = make_job(
+                loaded, workspace, selection.output, there, target, selection.measure_again,
+                selection.app,
+            )  # fmt: skip
+    except EtdeployError as error:
+        return Member(pair, loaded, error=error)
+    job = replace(job, speech=selection.speech, measures=selection.measures)
+    return Member(pair, loaded, job)
 
 
 def _open_devices(
@@ -209,39 +238,47 @@ def _open_devices(
     return found, tuple(notes)
 
 
-def _device_label(
-    device: str | None, there: Reached | EtdeployError | None, target: str | None
-) -> str:
-    if isinstance(there, Reached):
-        return there.device.name
-    return device or target or ""
+@contextmanager
+def open_job(
+    loaded: LoadedRecipe,
+    output: Path,
+    device: str | None = None,
+    target: str | None = None,
+    app: AppWish | None = None,
+) -> Iterator[Job]:
+    """Open one device and make one job.
+
+    Raises:
+        UsageError: As `open_members`, or the device cannot run the target.
+        BuildError: There is no room for the cache.
+        DeviceError: The device cannot be reached or chosen.
+    """
+    selection = JobSelection((loaded,), (device,), output, target, app=app)
+    with open_members(selection) as members:
+        yield members.all[0].require_job()
 
 
 @contextmanager
 def open_two(
     a: LoadedRecipe, b: LoadedRecipe, device: str, output: Path, target: str | None = None
 ) -> Iterator[Members]:
-    """Opens the device and makes both jobs, which may be of one recipe with other values.
+    """Open one device for two jobs, which may be of one recipe with other values.
 
-    Raises:
-        UsageError: The kind of device or the target is unknown, the device cannot run the target,
-            or the cache folder cannot be used.
-        BuildError: There is no room for the cache.
-        DeviceError: The device cannot be reached or chosen.
+    Raises as `open_job`.
     """
-    workspace = Workspace.opened()
-    chosen = find_target(target) if target else None
-    with workspace.in_use(), reached(device, workspace) as there:
-        jobs = [make_job(each, workspace, output, there, chosen, True) for each in (a, b)]
-        if jobs[0].state == jobs[1].state:
-            jobs[1] = replace(jobs[1], variant="B")
-        found = [
-            Member(
-                RecipeDevicePair(f"{job.loaded.name} ({letter})", job.device_label), job.loaded, job
-            )
-            for letter, job in zip("AB", jobs, strict=True)
+    selection = JobSelection((a, b), (device,), output, target, measure_again=True)
+    with open_members(selection) as members:
+        first, second = [member.require_job() for member in members.all]
+        if first.state == second.state:
+            second = replace(second, variant="B")
+        pairs = [
+            RecipeDevicePair(f"{job.loaded.name} ({letter})", job.device_label)
+            for letter, job in (("A", first), ("B", second))
         ]
-        yield Members(tuple(found), workspace)
+        named = [
+            Member(pair, job.loaded, job) for pair, job in zip(pairs, (first, second), strict=True)
+        ]
+        yield replace(members, all=tuple(named))
 
 
 def run_in_turns(
