@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from etdeploy.core.errors import StoreError
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Standing, Visit, VisitState
@@ -19,20 +20,33 @@ class MemoryLedger:
     """A ledger that survives its coordinator.
 
     Attributes:
-        down: Whether every call fails.
+        down: Whether its database is away: what happens waits in its outbox.
         counted: How often an attempt of a visit counted; more than once is the mistake.
+        delayed: How many events had to wait.
     """
 
-    down: bool = False
     nights: dict[str, dict[str, VisitState]] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
     counted: Counter[str] = field(default_factory=Counter)
     known: dict[str, str] = field(default_factory=dict)
+    queued: list[Callable[[], object]] = field(default_factory=list)
+    delayed: int = 0
+    _down: bool = False
+
+    @property
+    def down(self) -> bool:
+        return self._down
+
+    @down.setter
+    def down(self, down: bool) -> None:
+        self._down = down
+        self._write(lambda: None)
 
     def open_night(
         self, farm_name: str, digest: str, now: datetime
     ) -> tuple[str, Sequence[VisitState]]:
-        self._require()
+        if self.down:
+            raise StoreError("the database is down")
         for night, of in self.known.items():
             if of == digest and night not in self.finished:
                 for state in list(self.nights[night].values()):
@@ -43,9 +57,8 @@ class MemoryLedger:
         return night, ()
 
     def plan(self, visits: Sequence[Visit]) -> None:
-        self._require()
         for visit in visits:
-            self._of(visit.id).setdefault(visit.id, VisitState(visit=visit))
+            self._write(partial(self._of(visit.id).setdefault, visit.id, VisitState(visit=visit)))
 
     def _lose(self, state: VisitState) -> None:
         """Nobody knows how the attempt ended that an earlier coordinator began."""
@@ -56,39 +69,42 @@ class MemoryLedger:
             )
 
     def running(self, visit: str, attempt: int, identity: str, host: str, device: str = "") -> None:
-        self._require()
-        if self._state(visit).result is None:
-            self._set(visit, standing=Standing.RUNNING)
+        def begin() -> None:
+            if self._state(visit).result is None:
+                self._set(visit, standing=Standing.RUNNING)
 
-    def ended(self, ending: AttemptResult) -> bool:
-        self._require()
+        self._write(begin)
+
+    def ended(self, ending: AttemptResult) -> None:
+        self._write(partial(self._end, ending))
+
+    def _end(self, ending: AttemptResult) -> None:
         state = self._state(ending.visit)
-        if any(e.attempt == ending.attempt and e.fate == ending.fate for e in state.attempts):
-            return True
-        if state.result:
-            return False
+        if state.result or any(
+            e.attempt == ending.attempt and e.fate == ending.fate for e in state.attempts
+        ):
+            return
         is_done = ending.fate is Fate.DONE
         self.counted[ending.visit] += is_done
         standing = Standing.DONE if is_done else Standing.WAITING
         self._set(ending.visit, standing=standing, attempts=(*state.attempts, ending))
-        return True
 
-    def missed(self, visit: str, reason: str) -> None:
-        self._require()
-        self._set(visit, standing=Standing.MISSED, reason=reason)
-
-    def failed(self, visit: str, reason: str) -> None:
-        self._require()
-        self._set(visit, standing=Standing.FAILED, reason=reason)
+    def give_up(self, visit: str, standing: Standing, reason: str) -> None:
+        self._write(partial(self._set, visit, standing=standing, reason=reason))
 
     def finish(self, night: str) -> None:
-        self._require()
-        self.finished.add(night)
+        self._write(partial(self.finished.add, night))
 
     @property
     def states(self) -> dict[str, VisitState]:
         """Of the last night."""
         return list(self.nights.values())[-1]
+
+    def _write(self, act: Callable[[], object]) -> None:
+        self.queued.append(act)
+        self.delayed += self.down
+        while self.queued and not self.down:
+            self.queued.pop(0)()
 
     def _of(self, visit: str) -> dict[str, VisitState]:
         return self.nights[visit.rpartition("-")[0]]
@@ -98,10 +114,6 @@ class MemoryLedger:
 
     def _set(self, visit: str, **changes: object) -> None:
         self._of(visit)[visit] = self._state(visit).model_copy(update=changes)
-
-    def _require(self) -> None:
-        if self.down:
-            raise StoreError("the database is down")
 
 
 @dataclass

@@ -12,7 +12,8 @@ from etdeploy.farm.night.board import Parcels, RunState
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.dispatch import DispatchState, missed_because, waiting
 from etdeploy.farm.night.model import Event, EventKind
-from etdeploy.farm.night.notes import Notes, Numbers, Telling
+from etdeploy.farm.night.notes import Numbers, Telling
+from etdeploy.farm.night.parts import LedgerLike
 from etdeploy.farm.spec.model import LoadedFarm
 
 
@@ -22,7 +23,7 @@ class Ends:
     def __init__(
         self,
         board: RunState,
-        notes: Notes,
+        ledger: LedgerLike,
         devices: Devices,
         numbers: Numbers,
         parcels: Parcels,
@@ -30,7 +31,7 @@ class Ends:
         telling: Telling,
         situation: Callable[[], DispatchState],
     ) -> None:
-        self.board, self.notes, self.devices = board, notes, devices
+        self.board, self.ledger, self.devices = board, ledger, devices
         self.numbers, self.parcels, self.engine = numbers, parcels, engine
         self.telling, self.situation = telling, situation
 
@@ -41,7 +42,7 @@ class Ends:
             self.telling.trouble(f"an attempt ended that is none of this night's: {ending.visit}")
             return
         is_new = state.result is None
-        self.notes.ended(ending)
+        self.ledger.ended(ending)
         told = self.board.end(ending, now_s)
         self.telling.event(Event(EventKind.ENDED, ending=ending, state=told.state))
         if ending.fate is Fate.DONE and is_new:
@@ -88,10 +89,8 @@ class Ends:
         self._finished(self.board.give_up(visit, standing, reason))
 
     def _finished(self, state: VisitState) -> None:
-        if state.standing is Standing.FAILED:
-            self.notes.failed(state.visit.id, state.reason)
-        elif state.standing is Standing.MISSED:
-            self.notes.missed(state.visit.id, state.reason)
+        if state.standing in (Standing.FAILED, Standing.MISSED):
+            self.ledger.give_up(state.visit.id, state.standing, state.reason)
         last = state.attempts[-1].identity if state.attempts else state.visit.device
         self.telling.event(
             Event(EventKind.FINISHED, state=state, offer=self.devices.last_offer(last or ""))
@@ -111,7 +110,7 @@ class Ends:
                 fate=Fate.FAILED,
                 failure=why[1],
             )
-            self.notes.ended(ending)
+            self.ledger.ended(ending)
             self.board.add_attempt(ending)
             first = why[1].message.partition("\n")[0]
             self.give_up(state.visit.id, Standing.FAILED, f"{why[1].kind}: {first}")

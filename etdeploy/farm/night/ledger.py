@@ -1,10 +1,9 @@
-"""The ledger of a farm: its nights and visits in the history's database, whatever happens to that.
-
-While the database is down, what happens is written to a file, and brought in when it answers again.
-"""
+"""The ledger of a farm: its nights and visits in the history's database, which may be away."""
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,23 +11,35 @@ from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import StoreError
+from etdeploy.core.hashing import sha256_bytes
 from etdeploy.farm.model import AttemptResult, Fate, Standing, Visit, VisitState
-from etdeploy.farm.night import memory, rules
-from etdeploy.farm.night.database_writer import Post
-from etdeploy.farm.night.memory import NightCache
-from etdeploy.farm.night.rules import AttemptEnded, Began, Closed, Event, GivenUp, Opened, Planned
-from etdeploy.farm.night.writing import Fence, abandon_others
-from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit, storable
+from etdeploy.farm.night.events import (
+    AttemptEnded,
+    Began,
+    Closed,
+    GivenUp,
+    Opened,
+    Planned,
+    new_visit,
+    open_attempts,
+    parse_event,
+    replay_events,
+    state_of,
+)
+from etdeploy.farm.night.lease import Lease, lock_farm
+from etdeploy.farm.night.outbox import Importer, Outbox, run_within
+from etdeploy.history.nights import ABANDONED, FINISHED, KeptNight, KeptVisit, storable
 from etdeploy.history.place import HistoryLocation, data_folder
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Connection, Store
 
-# A night that has begun earlier than this before is not gone on with: the next one is due.
+R = TypeVar("R")
+# A night that began earlier than this before is not resumed: the next one is due.
 _RESUMED_WITHIN_S = 20 * 3600.0
 # How long the beginning of a night waits for a database that is down, in seconds.
 _OPENING_S = 600.0
@@ -54,11 +65,11 @@ class Ledger:
 
     Args:
         place: The history.
-        folder: For what waits for a database that is down; the user's data folder by default.
+        folder: For outboxes and locks; the user's data folder by default.
         tell: Is told what a person should know, in a sentence.
         now: The time that is noted; a simulation has its own.
-        resumed_within_s: How old a night may be that is gone on with.
-        resumes: Whether an unfinished night is gone on with at all.
+        resumed_within_s: How old a night may be that is resumed.
+        resumes: Whether an unfinished night is resumed at all.
         opening_s: How long the beginning of a night waits for the database.
     """
 
@@ -77,11 +88,11 @@ class Ledger:
         self._folder = folder or data_folder()
         self._tell, self._now, self._resumes = tell, now, resumes
         self._resumed_within, self._opening_s = timedelta(seconds=resumed_within_s), opening_s
-        self._memory = NightCache()
-        self._night: KeptNight | None = None
-        self._fence: Fence | None = None
+        self._night = ""
+        self._lease: Lease | None = None
+        self._outbox: Outbox | None = None
         self._stack = ExitStack()
-        self._post = Post(place, tell, self._snapshot)
+        self._importer = Importer(place, tell)
 
     def __enter__(self) -> Ledger:
         return self
@@ -90,43 +101,34 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Lets another process run the farm; what waits for the database stays in its file."""
-        self._post.close()
+        """Let another process run the farm; what waits for the database stays in the outbox."""
+        self._importer.close()
         self._stack.close()
 
     def claim(self, farm_name: str) -> None:
-        """Holds a farm before its night begins, which may be hours later.
+        """Hold a farm before its night begins, which may be hours later.
 
         On other hosts it is held only if the history can be used now.
 
         Raises:
             TakenError: Another process is running this farm.
         """
-        fence = self._hold(farm_name)
+        lease = self._hold(farm_name)
         if self.place.file and not self.place.file.exists():
             return
 
         def take(store: Store) -> None:
             with store.transaction(writes=True) as connection:
-                fence.take(connection)
+                lease.take(connection)
 
         try:
-            self._post.read(take, _LOOK_S)
+            self._read(take, _LOOK_S)
         except (StoreError, TimeoutError):
             return  # the beginning of the night waits for it
-        self._post.hold(fence)
-
-    def _hold(self, farm_name: str) -> Fence:
-        if self._fence is None:
-            mine = self._stack.enter_context(memory.claimed(self._spool(farm_name), farm_name))
-            self._fence = Fence(farm_name, mine)
-        return self._fence
-
-    def _spool(self, farm_name: str) -> Path:
-        return memory.spool_path(self._folder, farm_name, self.place)
+        self._importer.hold(lease)
 
     def open_night(self, farm_name: str, digest: str, now: datetime) -> OpenedNight:
-        """Goes on with the farm's night that is not finished, or begins one.
+        """Resume the farm's night that is not finished, or begin one.
 
         Attempts that were under way when its coordinator ended are lost ones.
 
@@ -141,25 +143,35 @@ class Ledger:
             StoreError: The history cannot be used.
             Interrupted: The run was stopped while it waited for the database.
         """
-        fence = self._hold(farm_name)
-        for event in self._post.use(self._spool(farm_name), fence):
-            self._memory.take(event)
+        lease = self._hold(farm_name)
+        self._outbox = Outbox(self._path(farm_name, "outbox.jsonl"))
+        self._importer.use(self._outbox)
+        # Unique also where two begin in the same second, without the database.
+        stamp = f"{now.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
         wanted = KeptNight(
-            id=_night_id(farm_name, now), farm=farm_name, digest=digest, started_at=_text(now)
-        )
-        self._night = self._open(wanted, fence)
-        for kept in self._memory.visits(self._night.id):
-            self._lose(kept)
-        return OpenedNight(self._night.id, self.states(self._night.id))
+            id=f"{stamp}-{_slug(farm_name)}-{secrets.token_hex(3)}", farm=farm_name,
+            digest=digest, started_at=_text(now),
+        )  # fmt: skip
+        opened = self._open(wanted, lease)
+        self._night = opened.night.id
+        # Nobody knows how the attempts ended that an earlier coordinator began.
+        for kept in opened.visits:
+            for attempt in open_attempts(kept):
+                self.ended(
+                    AttemptResult(
+                        visit=kept.id, attempt=attempt.attempt, identity=attempt.identity,
+                        host=attempt.host, fate=Fate.LOST,
+                    )
+                )  # fmt: skip
+        return OpenedNight(self._night, self.states(self._night))
 
     def plan(self, visits: Sequence[Visit]) -> None:
-        """Adds visits to the night; those that it has stay as they are.
+        """Add visits to the night; those that it has stay as they are.
 
         Raises:
             TakenError: Another process has taken the farm over.
         """
-        night = self._open_one()
-        self._record(Planned(night=night.id, visits=tuple(map(rules.planned, visits))))
+        self._importer.append(Planned(night=self._night, visits=tuple(map(new_visit, visits))))
 
     def running(self, visit: str, attempt: int, identity: str, host: str, device: str = "") -> None:
         """An attempt begins.
@@ -174,39 +186,29 @@ class Ledger:
         Raises:
             TakenError: Another process has taken the farm over: do not begin it.
         """
-        self._record(
+        self._importer.append(
             Began(
                 visit=visit, attempt=attempt, identity=identity, host=host, device=device,
-                token=secrets.token_hex(8), at=self._text_now(),
+                at=_text(self._now()),
             )
         )  # fmt: skip
 
-    def ended(self, ending: AttemptResult) -> bool:
-        """An attempt ended. The record of one that counts goes to the history, too.
-
-        Returns:
-            Whether no other attempt of the visit counts.
-        """
+    def ended(self, ending: AttemptResult) -> None:
+        """An attempt ended. The record of one that counts goes to the history, too."""
         content = storable(ending.model_dump(mode="json"))
         content["seconds"] = content["seconds"] or 0.0
         ending = AttemptResult.model_validate(content)
-        kept = self._record(
-            AttemptEnded(ending=ending, token=secrets.token_hex(8), at=self._text_now())
-        )
-        return kept is None or not rules.is_beaten(kept, ending)
+        self._importer.append(AttemptEnded(ending=ending, at=_text(self._now())))
 
-    def missed(self, visit: str, reason: str) -> None:
-        """A visit could not run."""
-        self._record(GivenUp(visit=visit, standing=Standing.MISSED, reason=storable(reason)))
-
-    def failed(self, visit: str, reason: str) -> None:
-        """A visit is given up: all attempts failed, or its recipe was stopped."""
-        self._record(GivenUp(visit=visit, standing=Standing.FAILED, reason=storable(reason)))
+    def give_up(self, visit: str, standing: Standing, reason: str) -> None:
+        """A visit is not measured in this night: it failed, or was missed."""
+        event = GivenUp(visit=visit, standing=str(standing), reason=storable(reason))
+        self._importer.append(event)
 
     def finish(self, night: str) -> None:
         """The night is over; its verdicts need what is still on its way to the database."""
-        self._record(Closed(night=night, outcome=FINISHED, at=self._text_now()))
-        self._post.drain(_DRAIN_S)
+        self._importer.append(Closed(night=night, outcome=FINISHED, at=_text(self._now())))
+        self._importer.drain(_DRAIN_S)
 
     def nights(self, farm_name: str | None = None, limit: int = 100) -> tuple[KeptNight, ...]:
         """The latest nights of a farm, or of all; the latest first.
@@ -223,7 +225,7 @@ class Ledger:
             with store.transaction() as connection:
                 return tuple(nights.nights_of(connection, farm_name, limit))
 
-        return self._post.read(read, _READ_S)
+        return self._read(read, _READ_S)
 
     def states(self, night: str) -> tuple[VisitState, ...]:
         """The visits of a night with what became of them, in the order of its plan.
@@ -231,8 +233,6 @@ class Ledger:
         Raises:
             StoreError: It is not this ledger's, and the history cannot be read.
         """
-        if night in self._memory.nights:
-            return rules.states_of(self._memory.visits(night))
 
         def read(store: Store) -> list[KeptVisit]:
             from etdeploy.history.store import nights
@@ -240,40 +240,71 @@ class Ledger:
             with store.transaction() as connection:
                 return nights.visits_of(connection, night)
 
-        return rules.states_of(self._post.read(read, _READ_S))
+        own = self._queued_nights().get(night) if night == self._night else None
+        return tuple(map(state_of, own.visits if own else self._read(read, _READ_S)))
 
-    def _open(self, wanted: KeptNight, fence: Fence) -> KeptNight:
-        """The night, from the database; while that is down, from the spool, or after a wait new."""
+    def _hold(self, farm_name: str) -> Lease:
+        if self._lease is None:
+            lock = lock_farm(self._path(farm_name, "lock"), farm_name)
+            self._lease = Lease(farm_name, self._stack.enter_context(lock))
+        return self._lease
+
+    def _path(self, farm: str, ending: str) -> Path:
+        """A file of a farm and this history."""
+        key = sha256_bytes(json.dumps([farm, self.place.shown]).encode())[:8]
+        return self._folder / "farm" / f"{_slug(farm)}-{key}.{ending}"
+
+    def _read(self, action: Callable[[Store], R], wait_s: float) -> R:
+        def read() -> R:
+            from etdeploy.history.store.store import open_store
+
+            with open_store(self.place) as store:
+                return action(store)
+
+        return run_within(wait_s, read)
+
+    def _queued_nights(self) -> dict[str, Opened]:
+        """The nights that the outbox tells of, without the database."""
+        lines = self._outbox.lines() if self._outbox else []
+        return replay_events(event for line, _ in lines if (event := parse_event(line)))
+
+    def _open(self, wanted: KeptNight, lease: Lease) -> Opened:
+        """The night from the database; while that is down, from the outbox, or after a wait new."""
         from etdeploy.history.store.errors import UnreachableError
 
-        until, told = time.monotonic() + self._opening_s, False
+        until, has_told = time.monotonic() + self._opening_s, False
         while True:
             cancel.checkpoint()
             try:
-                self._post.bring_in(_READ_S)
-                opened = self._post.read(partial(self._find, wanted=wanted, fence=fence), _READ_S)
+                if error := self._importer.drain(_READ_S):
+                    raise error
+                opened = self._read(partial(self._find, wanted=wanted, lease=lease), _READ_S)
             except (UnreachableError, TimeoutError) as error:
-                known = self._resumable(wanted, self._memory.nights.values())
-                if not told:
+                left = self._queued_nights()
+                known = self._resumable(wanted, [each.night for each in left.values()])
+                if not has_told:
                     waits = f"waits up to {self._opening_s / 60:.0f} min for the history"
                     does = "goes on without the history" if known else f"{waits}, then begins"
                     self._tell(f"the night {does}: {error}")
-                told = True
+                has_told = True
                 if known or time.monotonic() >= until:
-                    return self._begin_without(known, wanted)
+                    opened = left[known.id] if known else Opened(night=wanted)
+                    self._importer.hold(lease)
+                    settle = partial(self._abandon_others, night=opened.night)
+                    self._importer.go_without(None if known else opened, settle)
+                    return opened
                 time.sleep(_AGAIN_S)
             else:
-                self._memory = NightCache()
-                self._memory.take(opened)
-                self._post.begin(None)
-                return opened.night
+                self._importer.resume(opened)
+                self._importer.hold(lease)
+                return opened
 
-    def _find(self, store: Store, wanted: KeptNight, fence: Fence) -> Opened:
-        """Takes the farm, ends nights that nobody goes on with, and begins one if none is left."""
+    def _find(self, store: Store, wanted: KeptNight, lease: Lease) -> Opened:
+        """Take the farm, end nights that nobody resumes, and begin one if none is left."""
         from etdeploy.history.store import nights
 
         with store.transaction(writes=True) as connection:
-            fence.take(connection)
+            lease.take(connection)
             left = nights.unfinished_nights(connection, wanted.farm)
             night = self._resumable(wanted, left) or wanted
             nights.add_night(connection, night)
@@ -281,16 +312,18 @@ class Ledger:
             visits = nights.visits_of(connection, night.id)
         return Opened(night=night, visits=tuple(visits))
 
-    def _begin_without(self, known: KeptNight | None, wanted: KeptNight) -> KeptNight:
-        night = known or wanted
-        if known is None:
-            self._memory.take(Opened(night=night))
-            self._post.note(Opened(night=night))
-        self._post.begin(partial(self._abandon_others, night=night))
-        return night
-
     def _abandon_others(self, connection: Connection, night: KeptNight) -> None:
-        for other in abandon_others(connection, night.farm, night.id, self._text_now()):
+        """End all nights of the farm that nobody resumes; what they did not measure was missed."""
+        from etdeploy.history.store import nights
+
+        open_ = (Standing.WAITING, Standing.RUNNING)
+        for other in nights.unfinished_nights(connection, night.farm):
+            if other.id == night.id:
+                continue
+            nights.settle_visits(
+                connection, other.id, open_, Standing.MISSED, "another night of this farm began"
+            )
+            nights.end_night(connection, other.id, _text(self._now()), ABANDONED)
             same = other.digest == night.digest
             old = "it began too long ago" if self._resumes else "a new one was asked for"
             why = old if same else "its farm.yaml had another content"
@@ -309,49 +342,11 @@ class Ledger:
         ]
         return max(fit, key=lambda night: night.started_at, default=None)
 
-    def _lose(self, kept: KeptVisit) -> None:
-        """Nobody knows how the attempts ended that an earlier coordinator began."""
-        for attempt in rules.under_way(kept):
-            self.ended(
-                AttemptResult(
-                    visit=kept.id, attempt=attempt.attempt, identity=attempt.identity,
-                    host=attempt.host, fate=Fate.LOST,
-                )
-            )  # fmt: skip
-
-    def _record(self, event: Event) -> KeptVisit | None:
-        """Notes an event, and returns the visit that an ending is of, as far as that is known."""
-        kept = self._post.send(event)
-        self._memory.take(event)
-        if kept:
-            self._memory.know(kept)
-            return kept
-        return self._memory.visit(event.ending.visit) if isinstance(event, AttemptEnded) else None
-
-    def _snapshot(self) -> Opened | None:
-        """All that is known of the night, so that the spool tells it without the database."""
-        if self._night is None:
-            return None
-        night = self._memory.nights.get(self._night.id, self._night)
-        return Opened(
-            night=night.model_copy(update={"ended_at": None, "outcome": None}),
-            visits=self._memory.visits(night.id),
-        )
-
-    def _open_one(self) -> KeptNight:
-        if self._night is None:
-            raise RuntimeError("no night was opened")
-        return self._night
-
-    def _text_now(self) -> str:
-        return _text(self._now())
-
 
 def _text(time: datetime) -> str:
     return time.astimezone(timezone.utc).isoformat(timespec="seconds")
 
 
-def _night_id(farm: str, now: datetime) -> str:
-    """Unique also where two begin in the same second, without the database."""
-    stamp = f"{now.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
-    return f"{stamp}-{memory.slug(farm)}-{secrets.token_hex(3)}"
+def _slug(farm: str) -> str:
+    """A farm's name as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", farm)[:60]

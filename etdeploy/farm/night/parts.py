@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from etdeploy.farm.model import AttemptFailure, AttemptResult, Offer, Parcel, Visit, VisitState
+from etdeploy.farm.model import (
+    AttemptFailure,
+    AttemptResult,
+    Offer,
+    Parcel,
+    Standing,
+    Visit,
+    VisitState,
+)
 from etdeploy.farm.night.background import Background
 from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.spec.model import Farm
@@ -30,7 +38,7 @@ class Clock(Protocol):
 
 
 class LedgerLike(Protocol):
-    """Where the visits of a night are kept, so that it can be gone on with after a crash.
+    """Where the visits of a night are kept, so that it can be resumed after a crash.
 
     Every method may be called again with the same values, and changes nothing then.
     """
@@ -52,19 +60,12 @@ class LedgerLike(Protocol):
         """An attempt begins."""
         ...
 
-    def ended(self, ending: AttemptResult) -> bool:
-        """An attempt ended; False if another one of its visit counts already.
-
-        The record of one that counts goes to the history too.
-        """
+    def ended(self, ending: AttemptResult) -> None:
+        """An attempt ended; the record of one that counts goes to the history too."""
         ...
 
-    def missed(self, visit: str, reason: str) -> None:
-        """A visit could not run."""
-        ...
-
-    def failed(self, visit: str, reason: str) -> None:
-        """A visit is given up."""
+    def give_up(self, visit: str, standing: Standing, reason: str) -> None:
+        """A visit failed or was missed."""
         ...
 
     def finish(self, night: str) -> None:

@@ -22,7 +22,7 @@ from etdeploy.farm.night.dispatch import (
 )
 from etdeploy.farm.night.ends import Ends, digest_of
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, Rules, listed
-from etdeploy.farm.night.notes import Notes, Numbers, Telling
+from etdeploy.farm.night.notes import Numbers, Telling
 from etdeploy.farm.night.parts import Clock, LedgerLike, NightDependencies, PlanLike
 from etdeploy.farm.night.planning import (
     gained,
@@ -33,7 +33,6 @@ from etdeploy.farm.night.recovery_steps import RecoveryResult, awaited, waits_fo
 from etdeploy.farm.spec.model import LoadedFarm
 
 _STOPPING_S = 30.0
-_WRITING_S = 3600.0
 _LONG_AGO_S = 1e9
 
 
@@ -78,7 +77,6 @@ class _Night:
         self.rules = Rules.of(self.farm)
         self.background = parts.background or BackgroundThreads()
         self.board = RunState(self.rules, parts.times)
-        self.notes = Notes(ledger, clock, self.telling.trouble)
         self.numbers = Numbers(parts.headline)
         self.devices = Devices(
             engine, parts.shelf, clock, self.rules, self.background, self.telling
@@ -86,7 +84,7 @@ class _Night:
         self.parcels = Parcels(parts.prepare, self.background)
         self.ends = Ends(
             self.board,
-            self.notes,
+            ledger,
             self.devices,
             self.numbers,
             self.parcels,
@@ -196,7 +194,7 @@ class _Night:
             states = tuple(VisitState(visit=visit) for visit in new.visits)
             self.board.add(states)
             self.telling.event(Event(EventKind.PLANNED, states=states))
-            self.notes.plan(new.visits)
+            self.ledger.plan(new.visits)
             for visit in new.visits:
                 self.ends.give_up_stopped(visit.id)
             if not is_first:
@@ -249,7 +247,7 @@ class _Night:
         )
         self.board.begin(order)
         self._changed_s = self.clock.seconds()
-        self.notes.running(order)
+        self.ledger.running(visit, order.attempt, offer.identity, offer.host, offer.name)
         self.telling.event(Event(EventKind.STARTED, order=order, state=self.board.states[visit]))
         try:
             self.engine.start(order)
@@ -267,7 +265,6 @@ class _Night:
             self.ends.take(lost, self._now_s())
 
     def _collect(self, wait_s: float) -> None:
-        self.notes.flush()
         try:
             endings = self.engine.ended(wait_s)
         except Interrupted:
@@ -341,25 +338,14 @@ class _Night:
                 self._collect(1.0)
             except Interrupted:
                 break
-        self.notes.flush()
         return self._end(stopped=True)
 
     def _cancel(self, visit: str) -> None:
         self.telling.forgiving(lambda: self.engine.cancel(visit), "an attempt cannot be ended")
 
     def _finish(self) -> NightEnd:
-        """Writes down that the night is over; waits for a ledger that is away."""
         self._miss_unsatisfied()
-        self.notes.finish(self.night)
-        until_s = self.clock.seconds() + _WRITING_S
-        while not self.notes.flush() and self.clock.seconds() < until_s:
-            if cancel.requested():
-                return self._end(stopped=True)
-            self.clock.sleep(self.parts.pace.wait_s)
-        if not self.notes.flush():
-            self.telling.trouble(
-                "that the night is over is not written down: the same command does it later"
-            )
+        self.ledger.finish(self.night)
         return self._end(stopped=False)
 
     def _miss_unsatisfied(self) -> None:
@@ -369,7 +355,7 @@ class _Night:
         missing = unsatisfied_visits(self.night, self.board.states.values(), plan.unsatisfied)
         if missing:
             self.board.add([VisitState(visit=visit) for visit, _ in missing])
-            self.notes.plan([visit for visit, _ in missing])
+            self.ledger.plan([visit for visit, _ in missing])
         for visit, reason in missing:
             self.ends.give_up(visit.id, Standing.MISSED, reason)
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from etdeploy.core.errors import UsageError
 from etdeploy.device_pool import quarantine, reservations
 from etdeploy.farm.model import VisitState
-from etdeploy.farm.night.rules import states_of, under_way
+from etdeploy.farm.night.events import open_attempts, state_of
 from etdeploy.farm.report.model import NightInfo, NightReport, report_of, trends_of
 from etdeploy.farm.report.pages import Dashboard
 from etdeploy.farm.report.status import Around, Status, devices_of, status_of
@@ -127,9 +127,11 @@ def seen(place: HistoryLocation, night: NightInfo) -> NightSnapshot:
     with open_store(place, read_only=True) as store, store.transaction() as connection:
         kept = nights.visits_of(connection, night.id)
     running = {
-        visit.id: (attempt.identity, attempt.host) for visit in kept for attempt in under_way(visit)
+        visit.id: (attempt.identity, attempt.host)
+        for visit in kept
+        for attempt in open_attempts(visit)
     }
-    states = states_of(kept)
+    states = tuple(map(state_of, kept))
     # As planned, for those that were never measured; then as they were called last.
     names = {s.visit.device: s.visit.name for s in states if s.visit.device and s.visit.name}
     names |= {

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from etdeploy.farm.model import AttemptFailure, Fate, Standing
-from etdeploy.farm.night import database_writer, writing
 from etdeploy.farm.night import ledger as module
+from etdeploy.farm.night import outbox
+from etdeploy.farm.night.lease import Lease, TakenError
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.outbox import Outbox
 from etdeploy.farm.night.planning import UNKNOWN_S
 from etdeploy.farm.night.real import earlier_times
-from etdeploy.farm.night.writing import Fence, TakenError
 from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.judged_nights import farm
@@ -73,9 +74,8 @@ class Down:
             return real(own, writes=writes)
 
         monkeypatch.setattr(store.Store, "transaction", transaction)
-        monkeypatch.setattr(database_writer, "_TICK_S", 0.02)
-        monkeypatch.setattr(database_writer, "_FIRST_S", 0.02)
-        monkeypatch.setattr(database_writer, "_LONGEST_S", 0.05)
+        monkeypatch.setattr(outbox, "_FIRST_S", 0.02)
+        monkeypatch.setattr(outbox, "_LONGEST_S", 0.05)
         monkeypatch.setattr(module, "_AGAIN_S", 0.02)
 
 
@@ -96,12 +96,12 @@ def test_a_night_from_its_beginning_to_its_end(
         assert [state.standing for state in ledger.states(night)] == [
             "running", "waiting", "waiting", "waiting",
         ]  # fmt: skip
-        assert ledger.ended(done)
-        assert ledger.ended(done)
+        ledger.ended(done)
+        ledger.ended(done)
         other = measured(tmp_path, visits[0].id, 2, identity="android-B")
-        assert not ledger.ended(other)
-        ledger.failed(visits[1].id, "crashed everywhere")
-        ledger.missed(visits[2].id, "no device")
+        ledger.ended(other)
+        ledger.give_up(visits[1].id, Standing.FAILED, "crashed everywhere")
+        ledger.give_up(visits[2].id, Standing.MISSED, "no device")
         ledger.finish(night)
     with Ledger(place) as ledger:
         states = ledger.states(night)
@@ -121,22 +121,23 @@ def test_a_night_from_its_beginning_to_its_end(
 def test_the_end_waits_for_a_database_that_has_much_to_take_in(
     place: HistoryLocation, said: Said, tmp_path: Path, down: Down, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_writer, "_WAIT_S", 0.05)
-    monkeypatch.setattr(database_writer, "_FIRST_S", 60.0)  # not by itself meanwhile
-    monkeypatch.setattr(database_writer, "_LONGEST_S", 60.0)
-    bring = database_writer.Post._bring
+    monkeypatch.setattr(outbox, "_WAIT_S", 0.05)
+    monkeypatch.setattr(outbox, "_FIRST_S", 60.0)  # not by itself meanwhile
+    monkeypatch.setattr(outbox, "_LONGEST_S", 60.0)
+    real = outbox.import_event
 
-    def slowly(self: database_writer.Post, line: str) -> None:
+    def slowly(*arguments: Any) -> None:
         time.sleep(0.03)
-        bring(self, line)
+        real(*arguments)
 
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, number) for number in range(4)])
         down.now = True
         ends = [measured(tmp_path, f"{night}-{number}") for number in range(4)]
-        assert all(map(ledger.ended, ends))
+        for end in ends:
+            ledger.ended(end)
         down.now = False
-        monkeypatch.setattr(database_writer.Post, "_bring", slowly)
+        monkeypatch.setattr(outbox, "import_event", slowly)
         ledger.finish(night)
         # The verdicts are made from the history now.
         assert sorted(kept_runs(place)) == sorted(str(end.run_id) for end in ends)
@@ -162,7 +163,7 @@ def test_an_unfinished_night_is_gone_on_with(place: HistoryLocation, said: Said)
         assert [ending.fate for ending in first.attempts] == [Fate.LOST]
         assert (first.standing, second.standing) == ("waiting", "waiting")
         # It had ended all the same, and its end came late.
-        assert ledger.ended(make_ending(f"{night}-1", run_id="late"))
+        ledger.ended(make_ending(f"{night}-1", run_id="late"))
         assert [end.fate for end in ledger.states(night)[0].attempts] == [Fate.DONE]
 
 
@@ -234,9 +235,8 @@ def test_a_coordinator_that_waits_for_its_window_says_that_it_lives(
     with opened(place, said):
         pass
     beats: list[bool] = []
-    monkeypatch.setattr(database_writer, "_TICK_S", 0.02)
-    monkeypatch.setattr(database_writer, "_BEAT_S", 0.02)
-    monkeypatch.setattr(Fence, "take", lambda *_, anew=True: beats.append(anew))
+    monkeypatch.setattr(outbox, "_BEAT_S", 0.02)
+    monkeypatch.setattr(Lease, "take", lambda *_, anew=True: beats.append(anew))
     with Ledger(place, tell=said.append) as ledger:
         ledger.claim("nightly")
         assert eventually(lambda: len(beats) > 2)
@@ -272,12 +272,12 @@ def test_a_database_that_is_down_at_the_beginning_is_told_of_once(
 
 
 def test_a_process_that_is_gone_is_followed_at_once_here_and_later_elsewhere(
-    place: HistoryLocation, said: Said, tmp_path: Path
+    place: HistoryLocation, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(place, said) as (ledger, _):
-        ledger._post._closed = True  # as one that was killed: it gives nothing back
-    with opened(place, said) as (ledger, _):
-        ledger._post._closed = True
+    monkeypatch.setattr(Lease, "give_back", lambda *_: None)  # as one that was killed
+    for _ in range(2):
+        with opened(place, said):
+            pass
     with Ledger(place, folder=tmp_path) as elsewhere, pytest.raises(TakenError):
         elsewhere.open_night("nightly", "d", NOW)
     assert place.file
@@ -300,24 +300,21 @@ def test_a_process_whose_farm_was_taken_begins_nothing_more(
             connection.commit()
         with pytest.raises(TakenError, match="eve@owl is running"):
             ledger.running(f"{night}-2", 1, "android-A", "wolf")
-        assert ledger.ended(make_ending(f"{night}-1", run_id="r"))
-        assert [state.standing for state in ledger.states(night)] == ["done", "waiting"]
+        ledger.ended(make_ending(f"{night}-1", run_id="r"))
+    with Ledger(place) as reader:
+        assert [state.standing for state in reader.states(night)] == ["done", "waiting"]
     with closing(sqlite3.connect(place.file)) as connection:
         assert connection.execute("SELECT who FROM etdeploy_coordinators").fetchall() == [
             ("eve@owl",)
         ]
 
 
-def spools(data_folder: Path) -> list[Path]:
-    return sorted((data_folder / "farm").glob("*.spool.jsonl"))
+def outboxes(data_folder: Path) -> list[Path]:
+    return sorted((data_folder / "farm").glob("*.outbox.jsonl"))
 
 
-def wait_until_empty(data_folder: Path) -> None:
-    for _ in range(500):
-        if not spools(data_folder):
-            return
-        time.sleep(0.02)
-    pytest.fail("the spool was not brought in")
+def require_imported(ledger: Ledger) -> None:
+    assert eventually(lambda: ledger._importer.drain(10.0) is None)
 
 
 def test_a_database_that_is_down_for_a_while(
@@ -329,49 +326,46 @@ def test_a_database_that_is_down_for_a_while(
         ledger.running(visits[0].id, 1, "android-A", "wolf")
         down.now = True
         done = measured(tmp_path, visits[0].id)
-        assert ledger.ended(done)
+        ledger.ended(done)
         ledger.running(visits[1].id, 1, "android-A", "wolf")
-        ledger.missed(visits[2].id, "no device")
-        assert not ledger.ended(measured(tmp_path, visits[0].id, 2))
+        ledger.give_up(visits[2].id, Standing.MISSED, "no device")
+        ledger.ended(measured(tmp_path, visits[0].id, 2))
         before = ledger.states(night)
         assert [state.standing for state in before] == ["done", "running", "missed"]
-        assert len(spools(data_folder)) == 1
-        assert said.text.count("the history cannot be used") == 1
+        assert len(outboxes(data_folder)) == 1
+        assert said.text.count("imports later: it is gone") == 1
         down.now = False
-        wait_until_empty(data_folder)
+        require_imported(ledger)
+        ledger.finish(night)
+    assert outboxes(data_folder) == []
     with Ledger(place) as reader:
         assert reader.states(night) == before
     assert kept_runs(place) == [done.run_id]
 
 
 def test_a_database_that_goes_away_again_is_told_each_thing_once(
-    place: HistoryLocation,
-    said: Said,
-    down: Down,
-    monkeypatch: pytest.MonkeyPatch,
-    data_folder: Path,
+    place: HistoryLocation, said: Said, down: Down, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    real = writing.write
+    real = outbox.import_event
 
-    def write(store: Any, event: Any, *more: Any) -> Any:
-        kept = real(store, event, *more)
-        written.append(event.op)
-        down.now = down.now or written == ["opened", "given up"]
-        return kept
+    def write(store: Any, event: Any, *more: Any) -> None:
+        real(store, event, *more)
+        written.append(event.visit[-1])
+        down.now = down.now or len(written) == 2
 
     with opened(place, said) as (ledger, night):
         visits = [make_visit(night, number) for number in range(3)]
         ledger.plan(visits)
         down.now = True
-        monkeypatch.setattr(database_writer, "write", write)
+        monkeypatch.setattr(outbox, "import_event", write)
         for visit in visits:
-            ledger.missed(visit.id, "no device")
+            ledger.give_up(visit.id, Standing.MISSED, "no device")
         down.now = False
         assert eventually(lambda: down.now)
         down.now = False
-        wait_until_empty(data_folder)
-    assert written == ["opened", "given up", "given up", "given up"]
+        require_imported(ledger)
+    assert written == ["0", "1", "2"]
 
 
 def test_a_crash_while_it_is_down(
@@ -384,10 +378,10 @@ def test_a_crash_while_it_is_down(
         ledger.running(visits[0].id, 1, "android-A", "wolf")
         done = measured(tmp_path, visits[0].id)
         ledger.ended(done)
-    [spool] = spools(data_folder)
-    with spool.open("ab") as stream:
+    [path] = outboxes(data_folder)
+    with path.open("ab") as stream:
         stream.write(b'{"op": "ended", "endi')
-    # Still down: the spool alone tells how far the night was.
+    # Still down: the outbox alone tells how far the night was.
     with opened(place, said, opening_s=60.0) as (ledger, again):
         assert again == night
         assert [state.standing for state in ledger.states(night)] == ["done", "waiting"]
@@ -398,26 +392,21 @@ def test_a_crash_while_it_is_down(
         states = ledger.states(night)
         assert states[0].result == done
         assert [end.fate for end in states[1].attempts] == [Fate.LOST]
-        assert spools(data_folder) == []
+        assert Outbox(path).is_imported
     assert kept_runs(place) == [done.run_id]
     assert "cannot be read" not in said.text
 
 
-def test_a_night_begins_without_a_database(
-    place: HistoryLocation, said: Said, down: Down, data_folder: Path
-) -> None:
+def test_a_night_begins_without_a_database(place: HistoryLocation, said: Said, down: Down) -> None:
     with opened(place, said) as (_, left):
         pass
     down.now = True
     with opened(place, said, digest="e", opening_s=0.0) as (ledger, night):
         ledger.plan([make_visit(night, 1)])
-        assert ledger.ended(make_ending(f"{night}-1", run_id="r"))
+        ledger.ended(make_ending(f"{night}-1", run_id="r"))
         down.now = False
-        wait_until_empty(data_folder)
-        for _ in range(500):
-            if "is abandoned" in said.text:
-                break
-            time.sleep(0.02)
+        require_imported(ledger)
+        assert eventually(lambda: "is abandoned" in said.text)
         outcomes = {kept.id: kept.outcome for kept in ledger.nights()}
     assert outcomes == {left: "abandoned", night: None}
     with Ledger(place) as reader:
@@ -430,8 +419,8 @@ def test_what_a_crash_printed_goes_into_every_database(place: HistoryLocation, s
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, 1)])
         ending = make_ending(f"{night}-1", fate=Fate.FAILED, failure=failure, seconds=float("nan"))
-        assert ledger.ended(ending)
-        assert ledger.ended(ending)
+        ledger.ended(ending)
+        ledger.ended(ending)
         [state] = ledger.states(night)
     [end] = state.attempts
     assert end.failure
@@ -444,7 +433,7 @@ def test_a_record_that_is_gone_is_said_and_nothing_else(
     with opened(place, said) as (ledger, night):
         ledger.plan([make_visit(night, 1)])
         ending = make_ending(f"{night}-1", run_id="r", record=str(tmp_path / "gone.json"))
-        assert ledger.ended(ending)
+        ledger.ended(ending)
         assert ledger.states(night)[0].standing is Standing.DONE
     assert "a record is not in the history" in said.text
     assert kept_runs(place) == []
@@ -452,6 +441,6 @@ def test_a_record_that_is_gone_is_said_and_nothing_else(
 
 def test_a_visit_that_nobody_planned_is_said(place: HistoryLocation, said: Said) -> None:
     with opened(place, said) as (ledger, night):
-        ledger.missed("nothing", "why")
+        ledger.give_up("nothing", Standing.MISSED, "why")
         assert ledger.states(night) == ()
-    assert "the history knows no visit nothing" in said.text
+    assert "no visit nothing" in said.text

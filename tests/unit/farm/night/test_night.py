@@ -22,8 +22,8 @@ from etdeploy.farm.model import (
     Standing,
     VisitState,
 )
+from etdeploy.farm.night.lease import TakenError
 from etdeploy.farm.night.model import Event, EventKind, NightEnd
-from etdeploy.farm.night.writing import TakenError
 from tests.support.farm_sim import (
     SimNight,
     SimPlan,

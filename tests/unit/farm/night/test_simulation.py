@@ -55,6 +55,7 @@ def run_through(night: SimNight) -> NightEnd:
 
 def require_sound(night: SimNight, end: NightEnd) -> None:
     """What holds for every night."""
+    night.ledger.down = False  # the next run imports what is left
     states, rules = night.ledger.states, night.loaded.farm
     assert set(states) == {state.visit.id for state in end.states}
     assert night.engine.worst <= 1, "a device had two attempts at once"
@@ -127,7 +128,7 @@ def test_24_hours_with_200_phones_lose_nothing_and_count_nothing_twice() -> None
     assert night.kills == 6
     lost = [e for state in end.states for e in state.attempts if e.fate is Fate.LOST]
     assert len(lost) > 500, "no worker died"
-    assert any("cannot be written down now" in text for text in night.texts)
+    assert night.ledger.delayed > 0
 
 
 @pytest.mark.parametrize("take", [None, 3])

@@ -13,7 +13,7 @@ from etdeploy.cli.main import run_cli
 from etdeploy.core import console
 from etdeploy.core.errors import StoreError, UsageError
 from etdeploy.device_pool import quarantine
-from etdeploy.farm.model import VisitState
+from etdeploy.farm.model import Standing, VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
 from etdeploy.farm.report.end import conclude
@@ -56,7 +56,7 @@ def kept_night(place: HistoryLocation, folder: Path, *, over: bool = True) -> st
             for ending in state.attempts:
                 ledger.ended(ending.model_copy(update={"record": None}))
         if over:
-            ledger.missed(named[3].visit.id, "unplugged")
+            ledger.give_up(named[3].visit.id, Standing.MISSED, "unplugged")
             ledger.finish(night)
         else:
             ledger.running(named[3].visit.id, 1, PHONE, "shelf-1", "android:S1")

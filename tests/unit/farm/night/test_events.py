@@ -8,12 +8,20 @@ from collections.abc import Callable
 import pytest
 
 from etdeploy.farm.model import AttemptResult, Fate, Standing
-from etdeploy.farm.night import rules
-from etdeploy.farm.night.rules import AttemptEnded, Began, GivenUp
+from etdeploy.farm.night.events import (
+    AttemptEnded,
+    Began,
+    GivenUp,
+    apply_event,
+    is_counted,
+    new_visit,
+    open_attempts,
+    state_of,
+)
 from etdeploy.history.nights import KeptVisit
 from tests.support.nights import make_ending, make_visit
 
-NEW = rules.planned(make_visit("n", 1))
+NEW = new_visit(make_visit("n", 1))
 AT = "2026-11-23T22:00:00+00:00"
 
 
@@ -21,13 +29,13 @@ def begin(
     kept: KeptVisit, attempt: int = 1, named: str = "t", identity: str = "android-A"
 ) -> KeptVisit:
     event = Began(
-        visit="n-1", attempt=attempt, identity=identity, host="wolf", device="", token=named, at=AT
+        visit="n-1", attempt=attempt, identity=identity, host="wolf", device="", id=named, at=AT
     )
-    return rules.began(kept, event)
+    return apply_event(kept, event)
 
 
 def end(kept: KeptVisit, ending: AttemptResult) -> KeptVisit:
-    return rules.ended(kept, AttemptEnded(ending=ending, token=AT, at=AT))
+    return apply_event(kept, AttemptEnded(ending=ending, id=AT, at=AT))
 
 
 def fates(kept: KeptVisit) -> list[str | None]:
@@ -36,12 +44,11 @@ def fates(kept: KeptVisit) -> list[str | None]:
 
 def test_an_attempt_that_is_measured_counts() -> None:
     running = begin(NEW)
-    assert (running.standing, len(rules.under_way(running))) == ("running", 1)
+    assert (running.standing, len(open_attempts(running))) == ("running", 1)
     done = make_ending("n-1", run_id="r")
     kept = end(running, done)
-    assert rules.counts(kept, done)
-    assert not rules.is_beaten(kept, done)
-    state = rules.state_of(kept)
+    assert is_counted(kept, done)
+    state = state_of(kept)
     assert state.standing is Standing.DONE
     assert state.result == done
 
@@ -49,8 +56,7 @@ def test_an_attempt_that_is_measured_counts() -> None:
 def test_a_second_one_does_not() -> None:
     first, second = make_ending("n-1", run_id="r1"), make_ending("n-1", 2, run_id="r2")
     kept = end(end(begin(begin(NEW), 2, "u"), first), second)
-    assert rules.counts(kept, first)
-    assert rules.is_beaten(kept, second)
+    assert is_counted(kept, first)
     assert fates(kept) == ["done", "done"]
 
 
@@ -58,7 +64,6 @@ def test_a_second_one_does_not() -> None:
 def test_after_another_end_the_visit_waits_again(fate: Fate) -> None:
     kept = end(begin(NEW), make_ending("n-1", fate=fate))
     assert kept.standing == "waiting"
-    assert not rules.is_beaten(kept, make_ending("n-1", fate=fate))
 
 
 def test_while_another_attempt_is_under_way_it_runs() -> None:
@@ -82,12 +87,12 @@ def test_a_put_off_attempt_is_begun_again_with_the_same_number() -> None:
 
 def test_a_visit_that_was_given_up_may_still_be_measured() -> None:
     gone = GivenUp(visit="n-1", standing="missed", reason="the window closed")
-    kept = rules.given_up(begin(NEW), gone)
+    kept = apply_event(begin(NEW), gone)
     assert (kept.standing, kept.reason) == ("missed", "the window closed")
     assert end(kept, make_ending("n-1", fate=Fate.FAILED)).standing == "missed"
     done = end(kept, make_ending("n-1", run_id="r"))
     assert (done.standing, done.reason) == ("done", "")
-    assert rules.given_up(done, gone) == done
+    assert apply_event(done, gone) == done
 
 
 def test_events_told_again_change_nothing() -> None:
