@@ -162,7 +162,7 @@ def _open_qemu(_spec: DeviceSpec, workspace: Workspace) -> Device:
 
 
 def _open_android(spec: DeviceSpec, _workspace: Workspace) -> Device:
-    from etdeploy.devices.android.choice import open_android
+    from etdeploy.devices.android.device import open_android
 
     return open_android(spec)
 
@@ -208,7 +208,7 @@ def _here_qemu(workspace: Workspace) -> list[DeviceListing]:
 
 
 def _here_android(_workspace: Workspace) -> list[DeviceListing]:
-    from etdeploy.devices.android.choice import plugged_android
+    from etdeploy.devices.android.device import plugged_android
 
     return plugged_android()
 
@@ -220,13 +220,13 @@ def _here_ios(_workspace: Workspace) -> list[DeviceListing]:
 
 
 def _recover_android(spec: DeviceSpec, step: Recovery, tell: Callable[[str], None]) -> None:
-    from etdeploy.devices.android.recovery import recover_android
+    from etdeploy.devices.android.device import recover_android
 
     recover_android(spec, step, tell)
 
 
 def _list_android(_workspace: Workspace) -> list[DeviceListing]:
-    from etdeploy.devices.android.choice import list_android
+    from etdeploy.devices.android.device import list_android
 
     return list_android()
 

@@ -13,14 +13,17 @@ the shell. A second costs `sleep`, and `run-as grep` for an app that can be debu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from etdeploy.devices.android import logs
-from etdeploy.devices.android.logs import LogLine, activity, check_app_id, external_files
 from etdeploy.devices.app_results import FILE, Option
-from etdeploy.devices.shell import sections, signal_of
+from etdeploy.devices.base import Leftover
+from etdeploy.devices.bundles import seconds_since_start
+from etdeploy.devices.remote import run as remote_run
+from etdeploy.devices.remote.shell import DevicePaths, RemoteShell
+from etdeploy.devices.shell import sections
 
 RESULTS = ".results"
 """In the run's folder: a copy of the app's results.json."""
@@ -54,6 +57,31 @@ class LaunchReport:
     pid: int | None
     front: str | None
     ended: str | None
+
+
+_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
+
+
+def check_app_id(app_id: str) -> str:
+    """`app_id` itself when it is an application id, which needs no quotes in a shell."""
+    if not _ID.fullmatch(app_id) or len(app_id) > 200:
+        raise ValueError(f"{app_id!r} is no application id")
+    return app_id
+
+
+def activity(app_id: str) -> str:
+    """What `am start -n` starts."""
+    return f"{app_id}/.MainActivity"
+
+
+def external_files(app_id: str) -> str:
+    """The folder of getExternalFilesDir(), which adb's user may read."""
+    return f"/sdcard/Android/data/{app_id}/files"
+
+
+def stop_command(app_id: str) -> str:
+    """Ends the app; its data stay."""
+    return f"am force-stop {app_id}"
 
 
 def extras(run_id: str, options: Mapping[str, Option]) -> str:
@@ -177,175 +205,79 @@ def parse_marker(text: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found and int(found[2]) else None
 
 
-# REASON_* of ApplicationExitInfo; the names that are printed differ among versions.
-(_EXIT_SELF, _SIGNALED, _LOW_MEMORY, _CRASH, _CRASH_NATIVE, _ANR) = range(1, 7)
-_EXCESSIVE = 9
-_CLOSED = {10: "closed", 11: "closed: its user was stopped", 15: "changed", 16: "installed again"}
-_KILLED = 9
-_OF_SHELL = 128
-# A part of the log that holds a run's last seconds on a phone that writes much.
-_LINES = 4000
+_DOING = "looking for apps of earlier runs"
+_END_S = 5.0
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class ExitInfo:
-    """What the system kept of the end of a process.
+class RunningApp:
+    """An app that a run started and that still runs."""
 
-    Attributes:
-        time: YYYY-MM-DD HH:MM:SS of the device.
-        pid: Of the process.
-        reason: The number.
-        status: An exit code, or the number of a signal.
-        description: In the system's words.
+    app_id: str
+    leftover: Leftover
+
+
+def end_apps(shell: RemoteShell) -> tuple[Leftover, ...]:
+    """Ends them, and returns them.
+
+    An app that its user started is no leftover: a run notes the process that it started.
     """
-
-    time: str
-    pid: int
-    reason: int
-    status: int
-    description: str
-
-
-@dataclass(frozen=True)
-class AppExit:
-    """How it ended, as a run tells it.
-
-    Attributes:
-        cause: In a sentence without its end: "the app was ended by an exception: ...".
-        lines: Of the log.
-        exit_code: As a shell has it.
-        out_of_memory: Whether the system killed it for want of memory; None where unknown.
-        outside: What somebody did to it on the device; None if nobody did anything.
-    """
-
-    cause: str
-    lines: tuple[str, ...] = ()
-    exit_code: int = 1
-    out_of_memory: bool | None = None
-    outside: str | None = None
-
-    @property
-    def signal_name(self) -> str | None:
-        return signal_of(self.exit_code)
+    found = _find(shell)
+    for app in found:
+        if remote_run.is_watched(shell, app.leftover):
+            raise remote_run.in_use(shell, app.leftover)
+    deadline = time.monotonic() + _END_S
+    left = found
+    while left:
+        if time.monotonic() > deadline:
+            raise remote_run.immortal(shell, left[0].leftover)
+        stops = "\n".join(stop_command(app.app_id) for app in left)
+        shell.shell(stops, "ending an app of an earlier run")
+        time.sleep(_POLL_S)
+        left = _find(shell)
+    return tuple(app.leftover for app in found)
 
 
-def ending_command(app_id: str) -> str:
-    """Prints what the system kept, and the log."""
-    options = f"-v threadtime -t {_LINES}"
+def _find(shell: RemoteShell) -> tuple[RunningApp, ...]:
+    return parse_apps(shell.shell(apps_command(shell.place), _DOING).output)
+
+
+def apps_command(place: DevicePaths) -> str:
+    """Prints the apps that runs noted, each with what /proc has of its process."""
     return "\n".join(
         (
-            f"echo '#exit'; dumpsys activity exit-info {app_id} 2>/dev/null",
-            f"echo '#crash'; logcat -b crash {options} 2>/dev/null",
-            f"echo '#log'; logcat -b main -b system {options} 2>/dev/null",
-            "true",
+            "echo '#uptime'; cat /proc/uptime; n=0",
+            f"for f in {quote(place.root)}/runs/*/{MARKER}; do",
+            '  read -r id pid <"$f" || continue; [ "$pid" != 0 ] || continue',
+            "  read -r stat </proc/$pid/stat || continue",
+            '  n=$((n + 1)); echo "#a$n"; f=${f%/*}; echo "${f##*/}"',
+            '  echo "$id $pid"; echo "$stat"',
+            '  IFS= read -r -d "" name </proc/$pid/cmdline; echo "$name"',
+            "done 2>/dev/null; true",
         )
     )
 
 
-def parse_ending(output: str, app_id: str, pid: int | None, since: str | None) -> AppExit | None:
-    """Why the app's process is gone; None where the device has not said it, or not yet."""
+def parse_apps(output: str) -> tuple[RunningApp, ...]:
+    """The running apps in the output of `apps_command`."""
     parts = sections(output)
-    crash = logs.parse_log(parts.get("crash", ""), since)
-    log = logs.parse_log(parts.get("log", ""), since)
-    info = exit_info(parse_exits(parts.get("exit", "")), pid, since)
-    lines = tuple(logs.of_app(log, pid))
-    return _of_memory(log, info, app_id, pid, lines) or (
-        _of_crash(crash, app_id, pid, lines) or (_of_info(info, lines) if info else None)
+    found = (
+        _running(text, parts.get("uptime", ""))
+        for name, text in parts.items()
+        if re.fullmatch(r"a\d+", name)
     )
+    return tuple(app for app in found if app)
 
 
-def unknown_exit(output: str, pid: int | None, since: str | None) -> AppExit:
-    """The ending of an app that no source says anything about."""
-    log = logs.parse_log(sections(output).get("log", ""), since)
-    cause = "the app's process is gone, and the device does not say why"
-    return AppExit(cause, tuple(logs.of_app(log, pid)), _OF_SHELL + _KILLED)
-
-
-def _of_memory(
-    log: Sequence[LogLine],
-    info: ExitInfo | None,
-    app_id: str,
-    pid: int | None,
-    lines: tuple[str, ...],
-) -> AppExit | None:
-    said = logs.was_short_of_memory(log, app_id, pid)
-    if not said and not (info and info.reason == _LOW_MEMORY):
+def _running(text: str, uptime: str) -> RunningApp | None:
+    lines = text.splitlines()
+    marker = parse_marker(lines[1]) if len(lines) > 3 else None
+    # The number may be another process's by now.
+    if marker is None or lines[3] != marker[0]:
         return None
-    cause = "the system killed the app, since memory ran out"
-    return AppExit(cause + (f": {said}" if said else ""), lines, _OF_SHELL + _KILLED, True)
-
-
-def _of_crash(
-    crash: Sequence[LogLine], app_id: str, pid: int | None, lines: tuple[str, ...]
-) -> AppExit | None:
-    if java := logs.java_crash(crash, app_id, pid):
-        memory = "out of memory, " if "OutOfMemoryError" in java.exception else ""
-        cause = f"the app was ended by an exception: {memory}{java.exception}"
-        return AppExit(cause, lines + java.lines)
-    if native := logs.native_crash(crash, app_id, pid):
-        code = _OF_SHELL + native.number
-        cause = f"the app was ended by {signal_of(code) or f'signal {native.number}'}"
-        cause += f": {native.reason}" if native.reason else ""
-        return AppExit(cause, lines + native.lines, code, False)
-    return None
-
-
-def _of_info(info: ExitInfo, lines: tuple[str, ...]) -> AppExit:
-    told = f" ({info.description})" if info.description else ""
-    if info.reason in _CLOSED:
-        what = f"{_CLOSED[info.reason]}{told}"
-        return AppExit(f"the app was {what}", lines, _OF_SHELL + _KILLED, False, outside=what)
-    if info.reason == _ANR:
-        return AppExit(
-            f"the system ended the app, since it did not answer for seconds{told}", lines,
-            out_of_memory=False,
-        )  # fmt: skip
-    if info.reason == _EXIT_SELF:
-        return AppExit(
-            f"the app ended itself with exit code {info.status}{told}", lines, info.status or 1
-        )
-    if info.reason in (_SIGNALED, _CRASH_NATIVE) and 0 < info.status < 65:
-        code = _OF_SHELL + info.status
-        # Where the system does not tell of its killing for memory, it has this reason.
-        memory = None if info.status == _KILLED else False
-        name = signal_of(code) or f"signal {info.status}"
-        return AppExit(f"the app was ended by {name}{told}", lines, code, memory)
-    if info.reason == _CRASH:
-        return AppExit(f"the app was ended by an exception{told}", lines)
-    reason = "it used too much of the device" if info.reason == _EXCESSIVE else "for its own reason"
-    return AppExit(f"the system ended the app, {reason}{told}", lines, _OF_SHELL + _KILLED, False)
-
-
-def parse_exits(text: str) -> tuple[ExitInfo, ...]:
-    """The endings in `dumpsys activity exit-info`, newest first."""
-    parts = re.split(r"ApplicationExitInfo #\d+:", text)[1:]
-    found = (_exit(part) for part in parts)
-    return tuple(each for each in found if each)
-
-
-def _exit(text: str) -> ExitInfo | None:
-    time = re.search(r"timestamp=(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", text)
-    pid = re.search(r"\bpid=(\d+)", text)
-    reason = re.search(r"\breason=(\d+)", text)
-    status = re.search(r"\bstatus=(-?\d+)", text)
-    # Before the state on Android 11, on a line of its own later.
-    described = re.search(r"\bdescription=(.*?)(?= state=| trace=|$)", text, re.MULTILINE)
-    if not (time and pid and reason):
+    try:
+        seconds = seconds_since_start(lines[2], uptime)
+    except ValueError:
         return None
-    words = described[1].strip() if described else ""
-    return ExitInfo(
-        time[1], int(pid[1]), int(reason[1]), int(status[1]) if status else 0,
-        "" if words == "null" else words[:200],
-    )  # fmt: skip
-
-
-def exit_info(exits: Sequence[ExitInfo], pid: int | None, since: str | None) -> ExitInfo | None:
-    """The ending of a process since a time.
-
-    The number of a process is used again after a while. Without it, the newest counts that was not
-    made by ending the app that ran before.
-    """
-    recent = [x for x in exits if since is None or x.time >= since]
-    if pid is not None:
-        return next((x for x in recent if x.pid == pid), None)
-    return next((x for x in recent if x.reason not in _CLOSED), None)
+    return RunningApp(marker[0], Leftover(pid=marker[1], run_id=lines[0], seconds=seconds))

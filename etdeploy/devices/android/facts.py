@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from etdeploy.backends.registry import known_socs
-from etdeploy.devices import clusters, sysfs
+from etdeploy.devices import sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.devices.remote.layout import StateSampling, parse_df
 from etdeploy.devices.shell import parse_load, parse_meminfo, sections
@@ -47,7 +47,7 @@ STATE_COMMAND = "; ".join(
         "echo '#status'; cat /proc/self/status",
         "echo '#meminfo'; cat /proc/meminfo",
         f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}",
-        f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}",
+        f"echo '#cpufreq'; cd {sysfs.CPU_ROOT} && grep -Hs . {' '.join(sysfs.CPU_FILES)}",
         f"echo '#df'; df -k {BASE}",
         "true",
     )
@@ -140,15 +140,15 @@ def android_state(output: str) -> DeviceState:
         thermal_status=parse_thermal_status(thermal),
         temperatures_celsius=parse_temperatures(thermal) or files.temperatures_celsius,
         load_average=parse_load(parts.get("loadavg", "")),
-        clusters=clusters.parse_clusters(cpu_files),
+        clusters=sysfs.parse_clusters(cpu_files),
         battery_milliamps=_milliamps(battery, parts.get("current", ""), files),
         battery_volts=volts(_integer(battery.get("voltage", ""))) or files.battery_volts,
         available_memory_bytes=parse_meminfo(parts.get("meminfo", ""), "MemAvailable"),
         screen_on=parse_screen(parts.get("power", "")),
         power_saving=parse_power_saving(parts.get("power", "")),
         free_storage_bytes=parse_df(parts.get("df", "")),
-        usable_cpus=clusters.parse_usable_cpus(parts.get("status", "")),
-        throttle_events=clusters.parse_throttle_events(cpu_files),
+        usable_cpus=sysfs.parse_usable_cpus(parts.get("status", "")),
+        throttle_events=sysfs.parse_throttle_events(cpu_files),
     )
 
 

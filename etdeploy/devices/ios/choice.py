@@ -8,10 +8,18 @@ from collections.abc import Sequence
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import DeviceListing
-from etdeploy.devices.ios.command import PhoneCommand, find_program, require_program
+from etdeploy.devices.ios.command import (
+    Attached,
+    MuxError,
+    PhoneCommand,
+    attached,
+    dashed,
+    find_program,
+    require_program,
+    socket_address,
+)
 from etdeploy.devices.ios.device import IosDevice
 from etdeploy.devices.ios.diagnostics import CONNECT_STEPS, UntrustedError, phone_error
-from etdeploy.devices.ios.usbmux import Attached, MuxError, attached, dashed, socket_address
 from etdeploy.devices.kinds import DeviceSpec, described, failed
 
 # How long a listing waits for each request to a phone.

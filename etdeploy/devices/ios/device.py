@@ -26,12 +26,18 @@ from etdeploy.devices.base import (
     PushReport,
 )
 from etdeploy.devices.bundles import check_bundle, check_run_id
-from etdeploy.devices.ios.apps import InstalledApp, clean_apps, push_bundle
+from etdeploy.devices.ios.apps import (
+    Crash,
+    InstalledApp,
+    LaunchResult,
+    candidates,
+    clean_apps,
+    parse_crash,
+    push_bundle,
+)
 from etdeploy.devices.ios.command import PhoneCommand
-from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
 from etdeploy.devices.ios.diagnostics import INSTALLING, explain
-from etdeploy.devices.ios.launch import LaunchResult, launch
-from etdeploy.devices.ios.run import IosRun
+from etdeploy.devices.ios.run import IosRun, launch
 from etdeploy.devices.sysfs import volts
 
 

@@ -35,11 +35,18 @@ from etdeploy.devices.base import (
     PushReport,
 )
 from etdeploy.devices.bundles import check_bundle, check_run_id
-from etdeploy.devices.ios.apps import MARKER, InstalledApp, clean_apps, push_bundle
-from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
+from etdeploy.devices.ios.apps import (
+    MARKER,
+    Crash,
+    InstalledApp,
+    LaunchResult,
+    candidates,
+    clean_apps,
+    parse_crash,
+    push_bundle,
+)
 from etdeploy.devices.ios.device import required_app
-from etdeploy.devices.ios.launch import LaunchResult, announcement, ended_badly, hear
-from etdeploy.devices.ios.run import IosRun
+from etdeploy.devices.ios.run import IosRun, announcement, ended_badly, hear
 
 SIMULATOR_FAILURES = FailureTable(
     "Simulators",

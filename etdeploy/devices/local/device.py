@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,10 +32,10 @@ from etdeploy.devices.base import (
     TimedState,
 )
 from etdeploy.devices.bundles import check_run_id, command_line, environment
-from etdeploy.devices.local import facts as local_facts
 from etdeploy.devices.local import store as local_leftovers
 from etdeploy.devices.local.store import LocalStore
 from etdeploy.devices.shell import Received
+from etdeploy.devices.sysfs import linux_state
 from etdeploy.targets import platforms
 from etdeploy.targets.platforms import host_target
 
@@ -108,19 +109,19 @@ class LocalDevice:
             name=self.name,
             kind=self.name,
             target="linux-aarch64" if self._emulator else host_target().name,
-            model=local_facts.cpu_model(),
+            model=cpu_model(),
             abi="aarch64" if self._emulator else platform.machine(),
-            os=local_facts.os_name(),
+            os=os_name(),
             cpu_count=os.cpu_count(),
-            memory_bytes=local_facts.memory_bytes(),
+            memory_bytes=memory_bytes(),
             connection="this machine, emulated" if self._emulator else "this machine",
             emulator=self._emulator.description if self._emulator else None,
             emulated_cpu=self._emulator.cpu if self._emulator else None,
         )
 
     def state(self) -> DeviceState:
-        free_bytes = local_facts.free_storage_bytes(self._store.root)
-        return local_facts.local_state().model_copy(update={"free_storage_bytes": free_bytes})
+        free_bytes = free_storage_bytes(self._store.root)
+        return local_state().model_copy(update={"free_storage_bytes": free_bytes})
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
         return self._store.push(bundle, progress)
@@ -173,7 +174,7 @@ class LocalRun:
         on_line: Callable[[str], None] | None,
     ) -> RunOutcome:
         request = replace(self._request(arguments), timeout_s=timeout_s, on_line=on_line)
-        kills = local_facts.oom_kills()
+        kills = oom_kills()
         with self._start_errors(), sampled() as samples:
             outcome = process.run(request)
         return replace(_run_outcome(outcome, kills), states=samples.states)
@@ -181,7 +182,7 @@ class LocalRun:
     @contextmanager
     def converse(self, arguments: Sequence[str]) -> Iterator[LocalTalk]:
         request = self._request(arguments)
-        kills = local_facts.oom_kills()
+        kills = oom_kills()
 
         def outcome(exit_code: int, stderr: str, seconds: float) -> RunOutcome:
             ended = process.Outcome(request.argv, exit_code, "", stderr, seconds)
@@ -245,7 +246,7 @@ def open_qemu(folder: Path, sysroot: Path = _SYSROOT) -> LocalDevice:
 
 
 def _run_outcome(outcome: process.Outcome, oom_kills_before: int | None) -> RunOutcome:
-    kills = local_facts.oom_kills()
+    kills = oom_kills()
     code = outcome.exit_code if outcome.exit_code >= 0 else 128 - outcome.exit_code
     return RunOutcome(
         exit_code=None if outcome.timed_out else code,
@@ -385,3 +386,79 @@ def _chosen(folder: Path) -> tuple[str, list[Path]]:
 
 def _lines(files: list[Path]) -> str:
     return "".join(f"{file}:{text}\n" for file in files if (text := read_text(file).strip()))
+
+
+_PROC = Path("/proc")
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """The processor's name."""
+    for line in read_text(cpuinfo).splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Hardware", "Model"):
+            return value.strip()
+    return platform.processor() or None
+
+
+def os_name() -> str:
+    """The system with its version."""
+    if sys.platform == "darwin":
+        return f"macOS {platform.mac_ver()[0]}"
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def memory_bytes() -> int | None:
+    """The size of the main memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def free_storage_bytes(folder: Path) -> int | None:
+    """Room where a folder is, or will be made."""
+    there = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
+    try:
+        return shutil.disk_usage(there).free
+    except OSError:
+        return None
+
+
+def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
+    """How many processes Linux has killed since it started because memory ran out."""
+    found = re.search(r"^oom_kill (\d+)$", read_text(vmstat), re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def local_state(sys_folder: Path = _SYS, proc_folder: Path = _PROC) -> DeviceState:
+    """What Linux says of itself in /sys and /proc, or psutil on another system."""
+    if sys.platform != "linux":
+        return _state_of_psutil()
+    return linux_state(
+        _contents(sys_folder, sysfs.FILES),
+        _contents(sys_folder / "devices/system/cpu", sysfs.CPU_FILES),
+        read_text(proc_folder / "meminfo"),
+        read_text(proc_folder / "loadavg"),
+        read_text(proc_folder / "self/status"),
+    )
+
+
+def _state_of_psutil() -> DeviceState:
+    import psutil
+
+    battery = psutil.sensors_battery()
+    return DeviceState(
+        battery_percent=None if battery is None else round(battery.percent),
+        charging=None if battery is None else battery.power_plugged,
+        load_average=os.getloadavg()[0],
+        available_memory_bytes=psutil.virtual_memory().available,
+    )
+
+
+def _contents(folder: Path, patterns: Sequence[str]) -> str:
+    """`path:content` lines, as grep prints them on a device."""
+    paths = (path for pattern in patterns for path in sorted(folder.glob(pattern)))
+    return "\n".join(f"{path}:{read_text(path).strip()}" for path in paths)

@@ -23,8 +23,14 @@ from etdeploy.core.files.leftovers import claim, is_abandoned, remove_tree
 from etdeploy.core.hashing import sha256_read, stamp
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport
-from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
-from etdeploy.devices.leftovers import Process, run_of, seconds_since_start
+from etdeploy.devices.bundles import (
+    Process,
+    bundle_digest,
+    by_content,
+    check_bundle,
+    run_of,
+    seconds_since_start,
+)
 
 
 class LocalStore:

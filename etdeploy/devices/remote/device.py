@@ -17,9 +17,9 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport, RunFolder
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
-from etdeploy.devices.remote import layout, leftovers, store
+from etdeploy.devices.remote import layout, store
 from etdeploy.devices.remote.layout import StateSampling
-from etdeploy.devices.remote.run import opened_run
+from etdeploy.devices.remote.run import end_leftovers, opened_run
 from etdeploy.devices.remote.sending import (
     Sending,
     Sent,
@@ -63,7 +63,7 @@ class RemoteDevice:
         return push_bundle(self._shell, bundle, progress)
 
     def end_leftovers(self) -> tuple[Leftover, ...]:
-        return leftovers.end_leftovers(self._shell)
+        return end_leftovers(self._shell)
 
     def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RunFolder]:
         return opened_run(self._shell, bundle, run_id, self._sampling)

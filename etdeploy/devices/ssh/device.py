@@ -14,7 +14,7 @@ from shlex import quote
 from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import read_text
-from etdeploy.devices import clusters, sysfs
+from etdeploy.devices import sysfs
 from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
 from etdeploy.devices.kinds import DeviceSpec
 from etdeploy.devices.remote.device import RemoteDevice
@@ -135,7 +135,7 @@ true
 
 STATE_COMMAND = (
     f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}\n"
-    f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}\n"
+    f"echo '#cpufreq'; cd {sysfs.CPU_ROOT} && grep -Hs . {' '.join(sysfs.CPU_FILES)}\n"
     "echo '#status'; cat /proc/self/status\n"
     "echo '#meminfo'; cat /proc/meminfo\n"
     "echo '#loadavg'; cat /proc/loadavg; true"

@@ -20,7 +20,7 @@ from etdeploy.core.errors import Interrupted
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.values import Progress, Value, silent
-from etdeploy.devices.local.facts import oom_kills
+from etdeploy.devices.local.device import oom_kills
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Order
 from etdeploy.farm.work.parcel import failure_of, host_failure, late
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.devices.base import Leftover
-from etdeploy.devices.leftovers import Process, seconds_since_start
+from etdeploy.devices.bundles import Process, seconds_since_start
 from etdeploy.devices.local.store import find_leftovers
 
 ROOT = "/data/local/tmp/etdeploy"

@@ -20,7 +20,8 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.adb.server import ServerTransport
 from etdeploy.devices.adb.stream import Patience
-from etdeploy.devices.android.choice import AndroidDevice, tcp_transport, usb_transport
+from etdeploy.devices.adb.wire import tcp_transport, usb_transport
+from etdeploy.devices.android.device import AndroidDevice
 from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, CpuCluster, Device, ProcessLaunch
 from etdeploy.devices.bundles import bundle_digest

@@ -17,7 +17,7 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, DeviceState
 from etdeploy.devices.ios import device as phone_module
-from etdeploy.devices.ios import launch
+from etdeploy.devices.ios import run
 from etdeploy.devices.registry import list_devices, open_device
 from tests.support.ios_phone import UDID, IosPhone, Start, archive
 from tests.support.pymobiledevice3 import pymobiledevice3
@@ -145,7 +145,7 @@ def test_a_start_that_takes_too_long_is_ended_on_the_phone(
         """Waits for the app's first line, not for a time that a busy machine may need for it."""
         return conversation.read(100, 120).decode(), False
 
-    monkeypatch.setattr(launch, "hear", hear)
+    monkeypatch.setattr(run, "hear", hear)
     with open_device("ios").open_run(bundle, "r") as opened:
         outcome = opened.run([], 60)
     assert (outcome.timed_out, outcome.exit_code) == (True, None)

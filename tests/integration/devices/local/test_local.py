@@ -17,7 +17,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, lock_name
 from etdeploy.devices.bundles import bundle_digest
-from etdeploy.devices.local.facts import oom_kills
+from etdeploy.devices.local.device import oom_kills
 from etdeploy.devices.local.store import find_leftovers
 from etdeploy.devices.registry import open_device
 from tests.support.bundles import compile_program, make_bundle

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.android import recovery
+from etdeploy.devices.android import device
 from etdeploy.devices.kinds import Recovery
 from etdeploy.devices.registry import recover_device
 from tests.support.adb_fakes import fake_server
@@ -17,7 +17,7 @@ from tests.support.adb_fakes import fake_server
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_POLL_S", 0.01)
+    monkeypatch.setattr(device, "_POLL_S", 0.01)
 
 
 def recovered(
@@ -46,14 +46,14 @@ def test_a_phone_on_the_network_is_connected_anew(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_phone_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_BACK_S", 0.1)
+    monkeypatch.setattr(device, "_BACK_S", 0.1)
     for states, why in (("A1 offline\n", "its state is offline"), ("", "it is not connected")):
         with pytest.raises(DeviceError, match=f"not back after that: {why}"):
             recovered(monkeypatch, "android:A1", Recovery.RECONNECT, states)
 
 
 def test_without_a_server_there_is_nothing_to_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "server_is_running", lambda: False)
+    monkeypatch.setattr(device, "server_is_running", lambda: False)
     told: list[str] = []
     recover_device("android:A1", Recovery.RECONNECT, told.append)
     recover_device("android:A1", Recovery.RESTART, told.append)
@@ -112,7 +112,7 @@ class Phone:
 @pytest.fixture
 def phone(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Phone]]:
     Phone.boots = Phone.looks = 0
-    monkeypatch.setattr(recovery, "open_android", lambda _: Phone())
+    monkeypatch.setattr(device, "open_android", lambda _: Phone())
     yield Phone
     Phone.stays_down = False
 
@@ -128,6 +128,6 @@ def test_a_phone_that_does_not_start_is_told(
     phone: type[Phone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phone.stays_down = True
-    monkeypatch.setattr(recovery, "_REBOOT_S", 0.1)
+    monkeypatch.setattr(device, "_REBOOT_S", 0.1)
     with pytest.raises(DeviceError, match="not back after adb reboot: it is not up again"):
         recover_device("android:A1", Recovery.REBOOT, lambda _: None)

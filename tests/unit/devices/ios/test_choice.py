@@ -10,7 +10,7 @@ import pytest
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.ios import choice
 from etdeploy.devices.ios.choice import list_ios, open_ios
-from etdeploy.devices.ios.usbmux import Attached, MuxError
+from etdeploy.devices.ios.command import Attached, MuxError
 from etdeploy.devices.kinds import DeviceSpec
 from tests.support.ios_command import IosCommand, logged
 from tests.support.ios_phone import UDID

@@ -12,11 +12,10 @@ import pytest
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import AppLaunch, Bundle, DeviceState
-from etdeploy.devices.ios import device, launch
+from etdeploy.devices.ios import device, run
 from etdeploy.devices.ios.command import PhoneCommand
 from etdeploy.devices.ios.device import IosDevice
-from etdeploy.devices.ios.launch import parse_processes
-from etdeploy.devices.ios.run import IosRun
+from etdeploy.devices.ios.run import IosRun, parse_processes
 from tests.support.ios_command import IosCommand, logged
 from tests.support.ios_phone import UDID
 
@@ -33,7 +32,7 @@ ENDED = "etdeploy: run r-1 has ended\r\n"
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for iOS to write a report, or for a tunnel."""
     monkeypatch.setattr(device, "_REPORT_S", 0.0)
-    monkeypatch.setattr(launch, "_START_S", 0.5)
+    monkeypatch.setattr(run, "_START_S", 0.5)
 
 
 @pytest.fixture
@@ -195,7 +194,7 @@ def test_a_stop_ends_the_app_on_the_phone(
 ) -> None:
     tool.answers("developer core-device launch", seconds=60)
     ended: list[str] = []
-    monkeypatch.setattr(launch, "end_app", lambda _command, app: ended.append(app))
+    monkeypatch.setattr(run, "end_app", lambda _command, app: ended.append(app))
     flag = cancel.Flag()
     with cancel.bound(flag):
         flag.set()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.devices.ios.usbmux import (
+from etdeploy.devices.ios.command import (
     Attached,
     MuxError,
     attached,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etdeploy.devices.base import CpuCluster
-from etdeploy.devices.local.facts import local_state, oom_kills
+from etdeploy.devices.local.device import local_state, oom_kills
 
 
 def test_clusters_of_this_machine(tmp_path: Path) -> None:

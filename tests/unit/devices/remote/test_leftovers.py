@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etdeploy.devices.base import Leftover
-from etdeploy.devices.remote.leftovers import parse_folders, parse_processes, processes_command
+from etdeploy.devices.remote.run import parse_folders, parse_processes, processes_command
 
 ROOT = "/data/local/tmp/etdeploy"
 STAT = "77 (a) S 1 77 77 0 -1 4194304 9 0 0 0 0 0 0 0 20 0 1 0 123450 1000 10 18446744073709"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.app_watch import (
+from etdeploy.devices.android.app_exit import (
     ExitInfo,
     exit_info,
     parse_ending,

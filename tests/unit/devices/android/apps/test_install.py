@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.devices.android.install import InstalledApk, install_commands, parse_installed
+from etdeploy.devices.android.app_run import InstalledApk, install_commands, parse_installed
 from etdeploy.devices.base import BundleFile
 from etdeploy.devices.remote.shell import DevicePaths
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.devices.android.choice import parse_apps
+from etdeploy.devices.android.app_watch import parse_apps
 from etdeploy.devices.base import Leftover
 
 _STAT = "42 (xample.convnet) S 1 1 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 9 0 10000 1 1"

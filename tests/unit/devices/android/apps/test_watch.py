@@ -6,12 +6,12 @@ import pytest
 
 from etdeploy.devices.android.app_watch import (
     LaunchReport,
+    check_app_id,
     extras,
     parse_front,
     parse_marker,
     parse_report,
 )
-from etdeploy.devices.android.logs import check_app_id
 from etdeploy.devices.app_results import Option
 
 _REPORT = """#since

@@ -1,21 +1,19 @@
-"""Which Android device a name means, and how to reach it."""
+"""An Android device: which one a name means, what it does, and how to get it back."""
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from shlex import quote
-from typing import Any
 
 from etdeploy.core import cancel, console
 from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
+from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.adb import server as adb_server
 from etdeploy.devices.adb.server import (
@@ -26,30 +24,19 @@ from etdeploy.devices.adb.server import (
     server_is_running,
 )
 from etdeploy.devices.adb.stream import (
-    AdbDroppedError,
     AdbError,
-    AdbGoneError,
     AdbReconnectError,
     AdbStateError,
-    AdbUnreachableError,
-    Buffer,
     Patience,
-    Pipe,
-    Stream,
-    TcpPipe,
     Transport,
-    UsbPipe,
-    usb_transport_of,
     usb_transports,
 )
-from etdeploy.devices.adb.wire import Signer, WireConnection, WireStream, key_path, user_signer
+from etdeploy.devices.adb.wire import tcp_transport, usb_transport
 from etdeploy.devices.android import facts as android_facts
-from etdeploy.devices.android.app_run import opened_app_run
-from etdeploy.devices.android.app_watch import MARKER, parse_marker
+from etdeploy.devices.android.app_run import archive_of, install, opened_app_run
+from etdeploy.devices.android.app_watch import end_apps
 from etdeploy.devices.android.diagnostics import explain
-from etdeploy.devices.android.install import archive_of, install
 from etdeploy.devices.android.link import AndroidLink
-from etdeploy.devices.android.logs import stop_command
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,
@@ -60,12 +47,8 @@ from etdeploy.devices.base import (
     PushReport,
     RunFolder,
 )
-from etdeploy.devices.kinds import DeviceSpec, described, failed
-from etdeploy.devices.leftovers import seconds_since_start
-from etdeploy.devices.remote import leftovers
+from etdeploy.devices.kinds import DeviceSpec, Recovery, described, failed
 from etdeploy.devices.remote.device import RemoteDevice
-from etdeploy.devices.remote.shell import DevicePaths, RemoteShell
-from etdeploy.devices.shell import sections
 from etdeploy.targets.platforms import ANDROID_ABIS
 
 # How long a listing waits for each device.
@@ -324,208 +307,124 @@ class AndroidDevice(RemoteDevice):
         return self._link.require(android_facts.FACTS_COMMAND, "reading its properties")
 
 
-_DOING = "looking for apps of earlier runs"
-_END_S = 5.0
-_POLL_S = 0.2
+_BACK_S = 30.0
+_REBOOT_S = 240.0
+_ADB_S = 30.0
+_POLL_S = 1.0
+_HERE = ("127.0.0.1", "localhost", "::1")
 
 
-@dataclass(frozen=True)
-class RunningApp:
-    """An app that a run started and that still runs."""
-
-    app_id: str
-    leftover: Leftover
-
-
-def end_apps(shell: RemoteShell) -> tuple[Leftover, ...]:
-    """Ends them, and returns them.
-
-    An app that its user started is no leftover: a run notes the process that it started.
-    """
-    found = _find(shell)
-    for app in found:
-        if leftovers.is_watched(shell, app.leftover):
-            raise leftovers.in_use(shell, app.leftover)
-    deadline = time.monotonic() + _END_S
-    left = found
-    while left:
-        if time.monotonic() > deadline:
-            raise leftovers.immortal(shell, left[0].leftover)
-        stops = "\n".join(stop_command(app.app_id) for app in left)
-        shell.shell(stops, "ending an app of an earlier run")
-        time.sleep(_POLL_S)
-        left = _find(shell)
-    return tuple(app.leftover for app in found)
+def recover_android(spec: DeviceSpec, step: Recovery, tell: Callable[[str], None]) -> None:
+    """Takes one step, and waits until the phone can be used again."""
+    name, serial = f"android:{spec.serial}", spec.serial or ""
+    if step is Recovery.RECONNECT:
+        _recover_connection(serial, name, tell)
+    elif step is Recovery.RESTART:
+        _restart_server(serial, name, tell)
+    else:
+        _reboot(spec, name, tell)
 
 
-def _find(shell: RemoteShell) -> tuple[RunningApp, ...]:
-    return parse_apps(shell.shell(apps_command(shell.place), _DOING).output)
-
-
-def apps_command(place: DevicePaths) -> str:
-    """Prints the apps that runs noted, each with what /proc has of its process."""
-    return "\n".join(
-        (
-            "echo '#uptime'; cat /proc/uptime; n=0",
-            f"for f in {quote(place.root)}/runs/*/{MARKER}; do",
-            '  read -r id pid <"$f" || continue; [ "$pid" != 0 ] || continue',
-            "  read -r stat </proc/$pid/stat || continue",
-            '  n=$((n + 1)); echo "#a$n"; f=${f%/*}; echo "${f##*/}"',
-            '  echo "$id $pid"; echo "$stat"',
-            '  IFS= read -r -d "" name </proc/$pid/cmdline; echo "$name"',
-            "done 2>/dev/null; true",
-        )
-    )
-
-
-def parse_apps(output: str) -> tuple[RunningApp, ...]:
-    """The running apps in the output of `apps_command`."""
-    parts = sections(output)
-    found = (
-        _running(text, parts.get("uptime", ""))
-        for name, text in parts.items()
-        if re.fullmatch(r"a\d+", name)
-    )
-    return tuple(app for app in found if app)
-
-
-def _running(text: str, uptime: str) -> RunningApp | None:
-    lines = text.splitlines()
-    marker = parse_marker(lines[1]) if len(lines) > 3 else None
-    # The number may be another process's by now.
-    if marker is None or lines[3] != marker[0]:
-        return None
+def _recover_connection(serial: str, name: str, tell: Callable[[str], None]) -> None:
+    if not server_is_running():
+        tell(f"{name}: no adb server runs here; each attempt connects anew")
+        return
+    tell(f"{name}: adb reconnect")
     try:
-        seconds = seconds_since_start(lines[2], uptime)
-    except ValueError:
-        return None
-    return RunningApp(marker[0], Leftover(pid=marker[1], run_id=lines[0], seconds=seconds))
+        if DeviceSpec("android", serial).address:
+            problem = adb_server.reconnect(serial)
+            if problem:
+                raise explain(AdbReconnectError(problem), name)
+            return
+        adb_server.kick(serial)
+    except AdbError as error:
+        raise _failed(name, "adb reconnect", str(error)) from error
+    _wait_for(serial, name, _BACK_S)
 
 
-_CONFIRM_S = 10.0
-# adbd names a connection after its file descriptor, and drops a new one while the last one with
-# that number is being taken apart: now and then when one follows another at once.
-_MORE_GREETINGS, _PAUSE_S = 2, 0.1
+def _restart_server(serial: str, name: str, tell: Callable[[str], None]) -> None:
+    """Restarts the adb server of this machine."""
+    adb = process.which("adb")
+    host, port = server_address()
+    if host not in _HERE:
+        tell(f"{name}: the adb server is on {host}, and is not restarted from here")
+        return
+    if adb is None or not server_is_running():
+        tell(f"{name}: there is no adb server here to restart")
+        return
+    tell(f"{name}: adb kill-server, adb start-server")
+    address = DeviceSpec("android", serial).address
+    others = _on_the_network() - {serial}
+    commands = [("kill-server",), ("start-server",), *([("connect", serial)] if address else [])]
+    try:
+        for words in commands:
+            outcome = _adb(str(adb), port, *words)
+            if not outcome.ok and words != ("kill-server",):
+                said = "it hangs" if outcome.timed_out else outcome.stderr.strip()
+                raise _failed(name, f"adb {' '.join(words)}", said)
+    finally:
+        # A new server finds what is on a cable, and nothing else.
+        for other in sorted(others):
+            _adb(str(adb), port, "connect", other)
+    _wait_for(serial, name, _BACK_S)
 
 
-def _user_key() -> Signer:
-    return user_signer(key_path())
+def _adb(adb: str, port: int, *words: str) -> process.Outcome:
+    return process.run(process.Request((adb, "-P", str(port), *words), timeout_s=_ADB_S))
 
 
-class DirectTransport:
-    """A connection to a device, made on first use, and again after it broke.
+def _on_the_network() -> set[str]:
+    """The addresses that the adb server has, reachable or not."""
+    with suppress(DeviceError):  # a server that hangs
+        return {d.serial for d in known_devices() if DeviceSpec("android", d.serial).address}
+    return set()
 
-    Args:
-        connect: Opens the pipe.
-        description: How the device is reached, for people.
-        signer: Returns the user's key.
-        confirm_s: How long to wait for the user's consent on the device's screen.
-    """
 
-    def __init__(
-        self,
-        connect: Callable[[Patience], Pipe],
-        description: str,
-        signer: Callable[[], Signer] = _user_key,
-        confirm_s: float = _CONFIRM_S,
-    ) -> None:
-        self._connect = connect
-        self._signer = signer
-        self._confirm_s = confirm_s
-        self._connection: WireConnection | None = None
-        self._was_connected = False
-        self.description = description
+def _reboot(spec: DeviceSpec, name: str, tell: Callable[[str], None]) -> None:
+    tell(f"{name}: adb reboot; waits up to {_REBOOT_S:.0f} s for it")
+    device = open_android(spec)
+    try:
+        before = device.boot_id()
+        device.restart()
+    finally:
+        device.close()
+    deadline = time.monotonic() + _REBOOT_S
+    while time.monotonic() < deadline:
+        cancel.checkpoint()
+        time.sleep(_POLL_S)
+        if _is_up(spec, before):
+            tell(f"{name}: is up again")
+            return
+    raise _failed(name, "adb reboot", f"it is not up again after {_REBOOT_S:.0f} s")
 
-    def open(self, service: str, patience: Patience) -> Stream:
-        with self._broken_on_error():
-            connection = self._connection or self._connected(patience)
-            return _GuardedStream(self, connection.open(service, patience))
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection:
-            connection.close()
-
-    def _connected(self, patience: Patience) -> WireConnection:
-        for _ in range(_MORE_GREETINGS):
-            with contextlib.suppress(AdbDroppedError):
-                return self._greeted(patience)
-            self.close()
-            time.sleep(_PAUSE_S)
-        return self._greeted(patience)
-
-    def _greeted(self, patience: Patience) -> WireConnection:
-        connection = WireConnection(self._pipe(patience), self._signer, self._confirm_s)
-        self._connection = connection
-        connection.connect()
-        self._was_connected = True
-        return connection
-
-    def _pipe(self, patience: Patience) -> Pipe:
+def _is_up(spec: DeviceSpec, before: str) -> bool:
+    try:
+        device = open_android(spec)
         try:
-            return self._connect(patience.for_opening)
-        except AdbUnreachableError as error:
-            if not self._was_connected:
-                raise
-            raise AdbGoneError(str(error)) from error
-
-    @contextlib.contextmanager
-    def _broken_on_error(self) -> Iterator[None]:
-        # After an error or a stop, half a packet may be under way: only a new connection is clean.
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    def guarded(self, stream: WireStream) -> contextlib.AbstractContextManager[None]:
-        """Drops the connection when the block fails, if the stream is still in it."""
-        if stream.connection is self._connection:
-            return self._broken_on_error()
-        raise AdbGoneError("the connection was closed")
+            return device.boot_id() != before and device.has_booted()
+        finally:
+            device.close()
+    except DeviceError:
+        return False
 
 
-@dataclass
-class _GuardedStream:
-    """A stream whose failure drops the connection that it is in."""
-
-    transport: DirectTransport
-    stream: WireStream
-
-    @property
-    def patience(self) -> Patience:
-        return self.stream.patience
-
-    @patience.setter
-    def patience(self, patience: Patience) -> None:
-        self.stream.patience = patience
-
-    @property
-    def block_bytes(self) -> int:
-        return self.stream.block_bytes
-
-    def send(self, data: Buffer) -> None:
-        with self.transport.guarded(self.stream):
-            self.stream.send(data)
-
-    def receive(self, size: int) -> bytes:
-        with self.transport.guarded(self.stream):
-            return self.stream.receive(size)
-
-    def has_input(self) -> bool:
-        with self.transport.guarded(self.stream):
-            return self.stream.has_input()
-
-    def close(self) -> None:
-        with contextlib.suppress(AdbError), self.transport.guarded(self.stream):
-            self.stream.close()
+def _wait_for(serial: str, name: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    state: str | None = None
+    while time.monotonic() < deadline:
+        cancel.checkpoint()
+        with suppress(DeviceError):  # a server that is starting
+            state = next((d.state for d in known_devices() if serial in (d.serial, d.usb)), None)
+        if state == USABLE:
+            return
+        time.sleep(_POLL_S)
+    raise _failed(name, "that", f"its state is {state}" if state else "it is not connected")
 
 
-def tcp_transport(host: str, port: int) -> DirectTransport:
-    """The adbd that listens on a TCP port."""
-    return DirectTransport(lambda patience: TcpPipe(host, port, patience), "TCP")
-
-
-def usb_transport(serial: str, find: Callable[[str], Any] = usb_transport_of) -> DirectTransport:
-    """A phone on USB; `find` gives the adb_shell UsbTransport that it has now."""
-    return DirectTransport(lambda patience: UsbPipe(find(serial), patience), "USB")
+def _failed(name: str, command: str, said: str) -> DeviceError:
+    return DeviceError(
+        f"the phone is not back after {command}: {said or 'it does not say why'}",
+        place=name,
+        remedy="Look at its screen, cable and hub.",
+    )

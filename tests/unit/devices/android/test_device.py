@@ -20,14 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.devices.adb.server import ServerDevice, ServerTransport
 from etdeploy.devices.adb.stream import Patience, TcpPipe
-from etdeploy.devices.adb.wire import Signer, user_signer
-from etdeploy.devices.android.choice import (
-    AndroidDevice,
-    DirectTransport,
-    list_android,
-    open_listed,
-    usb_transport,
-)
+from etdeploy.devices.adb.wire import DirectTransport, Signer, usb_transport, user_signer
+from etdeploy.devices.android.device import AndroidDevice, list_android, open_listed
 from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import list_devices, open_device

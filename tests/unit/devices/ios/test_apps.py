@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.devices.ios.crashes import candidates, parse_crash
+from etdeploy.devices.ios.apps import candidates, parse_crash
 
 DATA = Path(__file__).parents[3] / "data" / "ios"
 APP = "org.example.convnet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.devices.base import CpuCluster
-from etdeploy.devices.clusters import (
+from etdeploy.devices.sysfs import (
     parse_clusters,
     parse_power_saving,
     parse_throttle_events,
