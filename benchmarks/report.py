@@ -18,11 +18,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from etdeploy.report.formats import Format, text_of
-from etdeploy.report.html.page import render
-from etdeploy.report.html.single import single_page
-from etdeploy.report.report_data import Material, Report
+from etdeploy.report.html import render
+from etdeploy.report.report_data import Report, ReportData
+from etdeploy.report.run import run_page
 from tests.support.browser import chromium, opened
-from tests.support.report_values import make_material, make_profile
+from tests.support.report_values import make_profile, make_report_data
 
 OPERATORS = 5_004
 REPEATS = 15
@@ -51,10 +51,10 @@ FILTER = """() => {
 
 
 def main() -> None:
-    run = make_material()
-    run = Material(run.run, run.name, run.plan, make_profile(OPERATORS))
+    run = make_report_data()
+    run = ReportData(run.run, run.name, run.plan, (make_profile(OPERATORS),))
     first_s = timed(lambda: text_of(Report((run,)), Format.HTML))
-    again_s = timed(lambda: render(single_page(run)))
+    again_s = timed(lambda: render(run_page(run)))
     text = text_of(Report((run,)), Format.HTML)
     size_mb = len(text.encode()) / 1e6
     print(f"{OPERATORS:,} operators: {size_mb:.2f} MB, written in {first_s:.2f} s "

@@ -63,7 +63,7 @@ def figure_of(ending: AttemptResult) -> str:
     """The number that the attempt's record is known by; empty where there is none to read."""
     from etdeploy.bench.records.stored import load_run
     from etdeploy.history.entry import disturbance_of
-    from etdeploy.report.terminal.summary import figure
+    from etdeploy.report.facts import main_figure
 
     if ending.record is None:
         return ""
@@ -72,7 +72,7 @@ def figure_of(ending: AttemptResult) -> str:
     except EtdeployError:  # the night tells that
         return ""
     disturbed = " (disturbed)" if disturbance_of(record) else ""
-    return f"{figure(record)}{disturbed}"
+    return f"{main_figure(record)}{disturbed}"
 
 
 def folders_of(records: list[str]) -> list[str]:

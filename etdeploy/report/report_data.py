@@ -20,7 +20,7 @@ _NO_PLAN = "The reasons for the runner's options are not shown: {}."
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportData:
     """A run with what is known of it beside its record.
 
     Attributes:
@@ -65,11 +65,11 @@ class Report:
         comparisons: Each further run, measured against the first; in the same order.
     """
 
-    runs: tuple[Material, ...]
+    runs: tuple[ReportData, ...]
     comparisons: tuple[Comparison, ...] = ()
 
     @property
-    def single(self) -> Material | None:
+    def single(self) -> ReportData | None:
         """The run that the report is about; None for one that compares several."""
         return self.runs[0] if len(self.runs) == 1 else None
 
@@ -130,7 +130,7 @@ def gather(
         Interrupted: The run was asked to stop.
     """
     found = tuple(
-        _material(run, name, workspace, progress)
+        _collect(run, name, workspace, progress)
         for run, name in zip(runs, names(runs), strict=True)
     )
     first, *others = found
@@ -140,15 +140,15 @@ def gather(
 def bare(runs: Sequence[StoredRun]) -> Report:
     """The records alone, for formats that show nothing else."""
     named = zip(runs, names(runs), strict=True)
-    return Report(tuple(Material(run, name) for run, name in named))
+    return Report(tuple(ReportData(run, name) for run, name in named))
 
 
-def _material(
+def _collect(
     run: StoredRun, name: str, workspace: Workspace | None, progress: Progress
-) -> Material:
+) -> ReportData:
     plan, no_plan = plan_of(run)
     profiles, no_profile = _profiles(run, workspace, progress)
-    return Material(run, name, plan, profiles, no_plan, no_profile)
+    return ReportData(run, name, plan, profiles, no_plan, no_profile)
 
 
 def _profiles(
@@ -170,7 +170,7 @@ def _profiles(
         return (), (f"{text} {error.remedy}" if error.remedy else text,)
 
 
-def _compared(first: Material, other: Material) -> Comparison:
+def _compared(first: ReportData, other: ReportData) -> Comparison:
     changes: tuple[OperatorChange, ...] = ()
     if first.profile and other.profile:
         changes = operator_changes(_times(first.profile), _times(other.profile))

@@ -33,7 +33,7 @@ from etdeploy.core.values import Explained
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile
-from etdeploy.report.report_data import Material
+from etdeploy.report.report_data import ReportData
 from tests.support.bench_values import FOLDER, make_check, make_device, make_record
 
 # A name that is dangerous wherever text is not told from markup.
@@ -222,22 +222,22 @@ def make_full_record(base_ms: float = 12.0, **changes: Any) -> RunRecord:
     return make_record(**(values | {"notes": ("The screen was on.",)} | changes))
 
 
-def make_material(name: str = "mlp", base_ms: float = 12.0, **changes: Any) -> Material:
+def make_report_data(name: str = "mlp", base_ms: float = 12.0, **changes: Any) -> ReportData:
     """A run in which no part is missing."""
     run = StoredRun(FOLDER, make_full_record(base_ms, **changes))
-    return Material(run, name, make_plan(), (make_profile(),))
+    return ReportData(run, name, make_plan(), (make_profile(),))
 
 
-def renamed(run: Material, recipe: str, run_id: str = "") -> Material:
+def renamed(run: ReportData, recipe: str, run_id: str = "") -> ReportData:
     """The same run of a recipe with another name."""
     record = run.record
     named = record.recipe.model_copy(update={"name": recipe})
     changes = {"recipe": named, "run_id": run_id or f"{record.run_id}-{recipe}"}
-    return Material(StoredRun(FOLDER, record.model_copy(update=changes)), recipe, run.plan,
+    return ReportData(StoredRun(FOLDER, record.model_copy(update=changes)), recipe, run.plan,
                     run.profiles, run.no_plan, run.no_profile)  # fmt: skip
 
 
-def make_comparison(b: Material, verdict: Verdict = Verdict.SLOWER, **changes: Any) -> Comparison:
+def make_comparison(b: ReportData, verdict: Verdict = Verdict.SLOWER, **changes: Any) -> Comparison:
     side = ComparedRun(name=b.name, run_id=b.record.run_id, record=None, median_ms=12.0, starts=5,
                 spread_percent=2.0)  # fmt: skip
     known = verdict is not Verdict.NOT_COMPARABLE

@@ -11,7 +11,6 @@ from etdeploy.cli.options import json_option, quiet_option, runs_in_option, stor
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, RegressionError
-from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -125,13 +124,13 @@ def show(told: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
     """Prints a check."""
     from etdeploy.bench.records.find import measure_again
     from etdeploy.history.model import CheckVerdict
-    from etdeploy.history.text import check_text
+    from etdeploy.report.terminal import render
+    from etdeploy.report.trends import check_text
 
     if as_json:
         console.result_json(told.model_dump(mode="json"))
     else:
-        width = console.width()
-        console.result(fit(check_text(told, width, measure_again(run)), width))
+        console.result(render(check_text(told, measure_again(run)), console.width()))
     if told.verdict is CheckVerdict.REGRESSED:
         raise RegressionError(
             told.reason,

@@ -23,7 +23,6 @@ from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
-from etdeploy.core.layout import fit
 from etdeploy.recipe.find import bundled_recipes, packaged_recipe
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
 
@@ -98,7 +97,8 @@ def command(
 
     Or they are two runs that were measured before: their folders, records or ids, or `last`.
     """
-    from etdeploy.report.terminal.comparison import comparison_text
+    from etdeploy.report.comparison import comparison_text
+    from etdeploy.report.terminal import render
 
     chosen = CompareOptions(
         device, target, runs, overrides, set_a, set_b, output, min_difference, operators, quiet
@@ -107,7 +107,7 @@ def command(
     if as_json:
         console.result_json(comparison.model_dump(mode="json"))
     else:
-        console.result("\n" + fit(comparison_text(comparison), console.width()))
+        console.result("\n" + render(comparison_text(comparison), console.width()))
 
 
 RUNS = 10

@@ -137,7 +137,7 @@ def export(obj: tuple[HistoryLocation, Filter], file: Path) -> None:
 
     Options before `export` choose which.
     """
-    from etdeploy.history.text import lines_of, write_lines
+    from etdeploy.history.jsonl import lines_of, write_lines
 
     place, wanted = obj
     with _opened(place) as opened:
@@ -160,8 +160,8 @@ def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json
     Records that are there already are left as they are. Lines that are no record are named, and
     lose nothing of the others; the exit code is then 2.
     """
+    from etdeploy.history.jsonl import import_all
     from etdeploy.history.store.store import open_store
-    from etdeploy.history.text import import_all
 
     place, _ = obj
     with open_store(place) as store:
@@ -227,8 +227,7 @@ def _page(form: str | None, output: Path | None, as_json: bool) -> Path | None:
         return None
     if as_json:
         raise UsageError("--json is printed, and a page is written: choose one of them")
-    from etdeploy.report.delivery import require_free
-    from etdeploy.report.formats import Format
+    from etdeploy.report.formats import Format, require_free
 
     page = output or Path(_PAGE)
     require_free(page, Format.HTML)
@@ -236,23 +235,22 @@ def _page(form: str | None, output: Path | None, as_json: bool) -> Path | None:
 
 
 def _write_page(trends: list[Trend], more: int, page: Path) -> None:
-    from etdeploy.report.delivery import write_report
-    from etdeploy.report.formats import Format
-    from etdeploy.report.html.page import render
-    from etdeploy.report.html.trends import trends_page
+    from etdeploy.report.formats import Format, write_report
+    from etdeploy.report.html import render
+    from etdeploy.report.trends import trends_page
 
     console.result(str(write_report(render(trends_page(trends, more)), page, Format.HTML)))
 
 
 def _show(trends: list[Trend], more: int) -> None:
-    from etdeploy.core.layout import fit
-    from etdeploy.history.text import list_text, trend_text
+    from etdeploy.report.terminal import render
+    from etdeploy.report.trends import list_text, trend_text
 
     width = console.width()
     if len(trends) == 1:
-        console.result(fit(trend_text(trends[0], width), width))
+        console.result(render(trend_text(trends[0], width), width))
         return
-    console.result(list_text(trends, more, width))
+    console.result(render([list_text(trends, more)], width))
     console.message(
         "\nOne of them with its changes:  etdeploy history --recipe NAME --device DEVICE"
     )

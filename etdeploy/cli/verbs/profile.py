@@ -129,10 +129,10 @@ def _for_people(
     profiles: TextProfile, chosen: Profile, rows: int, depth: int, width: int | None
 ) -> str:
     """The profile of a method; above it those of the others in a line each."""
-    from etdeploy.profile.text import methods_text, profile_text
+    from etdeploy.report.profile import profile_text
+    from etdeploy.report.terminal import render
 
-    text = profile_text(chosen, rows, depth, width)
-    return "\n\n".join(filter(None, (methods_text(profiles, width), text)))
+    return render(profile_text(chosen, list(profiles.methods.values()), rows, depth), width)
 
 
 def _as_json(profiles: TextProfile, chosen: Profile, method: str | None) -> str:
@@ -157,7 +157,7 @@ def _for_programs(profile: Profile, form: str) -> str:
 def _file(form: str) -> ResultFile:
     """Where a profile goes: a new file, or one with an earlier profile of the same format."""
     from etdeploy.core.files.results import ResultFile, begins_with, contains
-    from etdeploy.profile.text import TRACED
+    from etdeploy.report.profile import TRACED
 
     is_own = {
         _TEXT: contains(TRACED),

@@ -61,8 +61,7 @@ def command(
         _print_schema(runs, form)
         return
     from etdeploy.history.entry import find_anywhere
-    from etdeploy.report.delivery import require_free, write_report
-    from etdeploy.report.formats import text_of
+    from etdeploy.report.formats import require_free, text_of, write_report
 
     chosen = _format(form, output)
     found = [find_anywhere(text, runs_in) for text in runs or ("last",)]

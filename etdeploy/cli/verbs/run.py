@@ -91,9 +91,10 @@ def measure_named(named: JobOptions, as_json: bool) -> None:
     elif not named.single:
         _print_table(pairs)
     else:
-        from etdeploy.report.terminal.summary import summary
+        from etdeploy.report.run import summary
+        from etdeploy.report.terminal import render
 
-        console.result("\n" + fit(summary(runs[0]), console.width()))
+        console.result("\n" + render(summary(runs[0]), console.width()))
     if as_json and named.single:
         from etdeploy.bench.notes import workload_notes
 
@@ -117,14 +118,15 @@ def measure_named(named: JobOptions, as_json: bool) -> None:
 def _print_table(pairs: Sequence[tuple[JobEnd, StoredRun | None]]) -> None:
     """A row for each job, and where the details are: of several runs they would fill screens."""
     from etdeploy.cli.invocation import failure_in_short
-    from etdeploy.report.terminal.runs_table import Row, runs_table
+    from etdeploy.report.comparison import Row, runs_table
+    from etdeploy.report.terminal import render
 
     width = console.width()
     rows = [
         Row(*end.member.pair, run.record if run else None, failure_in_short(end))
         for end, run in pairs
     ]
-    console.result("\n" + runs_table(rows, width))
+    console.result("\n" + render([runs_table(rows)], width))
     paths = {str(end.member.pair): run.record_path for end, run in pairs if run}
     if paths:
         column = max(map(len, paths))

@@ -18,7 +18,7 @@ from etdeploy.farm.report import words
 from etdeploy.farm.report.model import FailureGroup, NightReport, VisitReference
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.nights import storable
-from etdeploy.report.html import page
+from etdeploy.report import html as page
 from etdeploy.report.markdown import details, name, prose, table
 
 # Tells a later report of the same file from somebody's notes.

@@ -21,10 +21,10 @@ from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.model import Trend
 from etdeploy.history.nights import storable
 from etdeploy.history.series import title
-from etdeploy.report.formatting import NOTHING, moment
-from etdeploy.report.html.blocks import (
+from etdeploy.report.document import (
     BAD,
     GOOD,
+    NOTHING,
     QUIET,
     WARN,
     Block,
@@ -38,9 +38,10 @@ from etdeploy.report.html.blocks import (
     code,
     table,
 )
-from etdeploy.report.html.figures.history import over_time
-from etdeploy.report.html.page import render
-from etdeploy.report.html.trends import trends_page
+from etdeploy.report.figures.history import over_time
+from etdeploy.report.formatting import moment
+from etdeploy.report.html import render
+from etdeploy.report.trends import trends_page
 
 INDEX, HISTORY = "index.html", "history.html"
 _NIGHT = "night-{}.html"

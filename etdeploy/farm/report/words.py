@@ -10,7 +10,8 @@ from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport
 from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, Since, VerdictKind
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.series import HEADLINES, LATENCY, shown, title
-from etdeploy.report.formatting import NOTHING, moment, percent
+from etdeploy.report.document import NOTHING
+from etdeploy.report.formatting import moment, percent
 
 _MOST_NAMES = 4
 

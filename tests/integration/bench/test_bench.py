@@ -34,7 +34,8 @@ from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from etdeploy.recipe.model import Benchmark, Runtime
-from etdeploy.report.terminal.summary import summary
+from etdeploy.report.run import summary
+from etdeploy.report.terminal import render
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_values import make_program_folder, make_recipe
@@ -115,7 +116,7 @@ def test_real_runner_on_this_machine(real: Chain) -> None:
     assert workload.spread is not None
     assert (workload.spread.between_percent or 0) > 0
     assert list((real.folder / "device" / "runs").iterdir()) == []
-    assert "correct: the output is within tolerance" in summary(run)
+    assert "correct: within tolerance" in render(summary(run))
 
 
 def test_other_work_is_seen(real: Chain) -> None:
@@ -131,8 +132,8 @@ def test_other_work_is_seen(real: Chain) -> None:
             other.kill()
             other.wait()
     assert DisturbanceKind.BUSY in [each.kind for each in run.record.disturbances]
-    assert "(disturbed: " in summary(run).splitlines()[0]
-    assert "Other work took " in summary(run)
+    assert "(disturbed: " in render(summary(run)).splitlines()[0]
+    assert "Other work took " in render(summary(run))
 
 
 def test_memory_and_sustained_work_on_this_machine(real: Chain) -> None:
@@ -148,7 +149,7 @@ def test_memory_and_sustained_work_on_this_machine(real: Chain) -> None:
     assert memory is not None
     assert memory.weights == WeightsKind.LOADED  # XNNPACK packs them
     assert 0 < (memory.before_load_rss_bytes or 0) < (memory.peak_rss_bytes or 0)
-    assert re.search(r"of the rate (remains|is lost) after 2 s", summary(run))
+    assert re.search(r"of the rate (remains|is lost) after 2 s", render(summary(run)))
 
 
 def test_a_runner_that_is_ended_in_its_work_has_told_what_it_did(
@@ -188,7 +189,7 @@ def test_threads_are_swept_with_the_real_pool(real: Chain) -> None:
     best = min(curve, key=lambda number: curve[number].median)
     assert run.record.runner.threads == best
     assert run.record.inference.latency_ms == curve[best]
-    assert "fastest" in summary(run)
+    assert "fastest" in render(summary(run))
     require_match(run)
 
 
@@ -237,7 +238,7 @@ def test_a_portable_runner_starts_through_the_loader_it_brings(real: Chain) -> N
     run = replace(real, runner=runner).measure()
     require_match(run)
     assert run.record.runner.portable
-    assert "portable runner for linux-x86_64" in summary(run)
+    assert "portable runner for linux-x86_64" in render(summary(run))
     assert any("brings its own Linux C library" in note for note in run.record.notes)
 
 

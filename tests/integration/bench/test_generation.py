@@ -29,7 +29,8 @@ from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, PROGRAM_INFO, Pro
 from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Program
-from etdeploy.report.terminal.summary import summary
+from etdeploy.report.run import summary
+from etdeploy.report.terminal import render
 from etdeploy.runner.model import BuiltRunner
 from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, VOCABULARY
 from tests.support.runtime_runs import build, plan_here
@@ -115,7 +116,7 @@ def test_the_record_has_the_eager_models_tokens_and_their_times(chain: Chain) ->
     assert record.memory
     assert record.peak_rss_bytes
     assert load_run(run.folder) == run
-    assert "decode tok/s" in summary(run)
+    assert "decode tok/s" in render(summary(run))
     again = chain.measure(grid, runs=2, iterations=14)
     found = compare_runs(run, again)
     # Where other work ran, runs that did not take turns are not compared.
@@ -131,7 +132,7 @@ def test_a_prompt_is_continued_as_the_eager_model_continues_it(chain: Chain) -> 
     assert isinstance(workload, TextGeneration)
     assert list(workload.first.token_ids) == whole[len(PROMPTS[1]) :][:8]
     assert workload.first.text == _text_of(workload.first.token_ids)
-    assert workload.first.text in summary(run)
+    assert workload.first.text in render(summary(run))
 
 
 def test_a_text_that_is_another_than_the_models_is_wrong(chain: Chain) -> None:

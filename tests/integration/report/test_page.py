@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from etdeploy.report.formats import Format, text_of
-from etdeploy.report.report_data import Material, Report
+from etdeploy.report.report_data import Report, ReportData
 from tests.support.bench_values import SIMULATED, make_run
 from tests.support.browser import chromium, opened
 from tests.support.report_values import (
     HOSTILE,
     make_comparison,
-    make_material,
     make_profile,
+    make_report_data,
     renamed,
 )
 
@@ -43,16 +43,16 @@ def _written(folder: Path, report: Report) -> Path:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with 5,000 operators."""
-    run = make_material()
-    run = Material(run.run, run.name, run.plan, (make_profile(5_000),))
+    run = make_report_data()
+    run = ReportData(run.run, run.name, run.plan, (make_profile(5_000),))
     return _written(tmp_path_factory.mktemp("large"), Report((run,)))
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five runs, one of them simulated."""
-    runs = [renamed(make_material(base_ms=12 + i), f"recipe-{i}") for i in range(4)]
-    runs.append(Material(make_run(simulated=SIMULATED), "simulation"))
+    runs = [renamed(make_report_data(base_ms=12 + i), f"recipe-{i}") for i in range(4)]
+    runs.append(ReportData(make_run(simulated=SIMULATED), "simulation"))
     report = Report(tuple(runs), tuple(make_comparison(run) for run in runs[1:]))
     return _written(tmp_path_factory.mktemp("several"), report)
 
@@ -223,7 +223,7 @@ def _luminance(colour: tuple[float, ...]) -> float:
 def test_the_record_inside_can_be_read_and_saved(
     browser: Browser, large: Path, tmp_path: Path
 ) -> None:
-    record = make_material().record
+    record = make_report_data().record
     with opened(browser, large) as page:
         page.get_by_text("All figures as JSON").click()
         # The browser tells the page of an opened part in a later task than the click's.
@@ -240,14 +240,14 @@ def test_no_name_becomes_markup(browser: Browser, tmp_path: Path) -> None:
     operator = make_profile().operators[0].model_copy(
         update={"name": HOSTILE, "module": HOSTILE, "delegate": HOSTILE}
     )  # fmt: skip
-    run = renamed(make_material(notes=(HOSTILE,)), HOSTILE)
+    run = renamed(make_report_data(notes=(HOSTILE,)), HOSTILE)
     root = make_profile().modules
     assert root
     profile = make_profile(
         operators=(operator,), bottleneck=HOSTILE, shares={HOSTILE: 0.5, "@blue": 0.5},
         modules=root.model_copy(update={"path": HOSTILE, "kind": HOSTILE}),
     )  # fmt: skip
-    run = Material(run.run, HOSTILE, run.plan, (profile,))
+    run = ReportData(run.run, HOSTILE, run.plan, (profile,))
     single = _written(tmp_path, Report((run,)))
     with opened(browser, single) as page:
         assert HOSTILE in page.locator("h1").inner_text()

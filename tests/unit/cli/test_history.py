@@ -53,7 +53,7 @@ def test_one_series_and_several(store: Store, capsys: Capture) -> None:
     store.add(run_at(70, device=phone, recipe=recipe_named("other")))
     assert run("history") == 0
     shown = capsys.readouterr()
-    assert shown.out.splitlines()[2].startswith("other   android:R5")
+    assert shown.out.splitlines()[2].startswith("  other   android:R5")
     assert "etdeploy history --recipe NAME" in shown.err
     assert run("history", "-d", "r5") == 0
     assert capsys.readouterr().out.startswith("other on android:R5")

@@ -20,7 +20,7 @@ from etdeploy.farm.report.files import (
 )
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import night_page, verdict_table
-from etdeploy.report.html.page import render
+from etdeploy.report.html import render
 
 PHONE_LABEL = "android:S1 (Test CPU)"
 # What junit-10.xsd, the schema of Jenkins' xUnit plug-in, has; it refuses anything else.

@@ -17,7 +17,7 @@ from etdeploy.farm.verdicts.night import judge_night, note
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind, by_night
 from etdeploy.history.entry import Judgement
 from etdeploy.history.store.store import Filter, Store, open_store
-from etdeploy.report.formatting import NOTHING
+from etdeploy.report.document import NOTHING
 from tests.support.bench_values import SIMULATED, make_check
 from tests.support.judged_nights import (
     PHONE,

@@ -1,1 +1,0 @@
-"""A run, several runs and a comparison, as text for a terminal."""

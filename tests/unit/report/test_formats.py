@@ -1,0 +1,99 @@
+"""A report goes where it was asked to, and over no file that is not a report."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.report.formats import BEGINNINGS, Format, require_free, text_of, write_report
+from etdeploy.report.report_data import Report
+from tests.support.report_values import make_report_data
+
+REPORT = Report((make_report_data(),))
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_report_is_known_again_and_replaced(form: Format, tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    path.touch()
+    text = text_of(REPORT, form)
+    assert text.startswith(BEGINNINGS[form])
+    for _ in range(2):
+        assert write_report(text, path, form) == path
+    assert path.read_text() == text
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize(
+    "content", [b"# My notes\n", b"\xff\xfe", b"<", b"<!doctype html>\n<html>"]
+)
+def test_another_s_file_is_left_alone(form: Format, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "my notes"
+    path.write_bytes(content)
+    with pytest.raises(
+        UsageError, match=f"is not a report in {form}; it was not changed"
+    ) as caught:
+        write_report("text", path, form)
+    assert path.read_bytes() == content
+    assert caught.value.remedy == "Name another file: --output FILE"
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a file, and this is a folder") as caught:
+        require_free(tmp_path, Format.HTML)
+    assert caught.value.remedy == f"Name a file in it: --output {tmp_path}/report.html"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="this is a FIFO") as caught:
+        require_free(tmp_path / "pipe", Format.CSV)
+    assert caught.value.remedy == "For standard output: --output -"
+
+
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="folder for the report does not exist") as caught:
+        write_report("text", tmp_path / "typo" / "report.html", Format.HTML)
+    assert f"mkdir -p {tmp_path}/typo" in str(caught.value.remedy)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_keeps_leading_there(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "report.csv")
+    text = text_of(REPORT, Format.CSV)
+    assert write_report(text, tmp_path / "link", Format.CSV) == tmp_path / "there" / "report.csv"
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "report.csv").read_text() == text
+
+
+def test_a_folder_that_cannot_be_written_to_is_known_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_folder: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("etdeploy.core.files.results.require_writable", refuse)
+    with pytest.raises(UsageError, match="cannot be written: Read-only file system") as caught:
+        require_free(tmp_path / "report.html", Format.HTML)
+    assert caught.value.remedy == "Name another file: --output FILE"
+
+
+def test_a_full_disk_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path, _text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+    monkeypatch.setattr("etdeploy.core.files.results.write_atomic", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_report("text", tmp_path / "report.html", Format.HTML)
+
+
+def test_a_path_through_a_file_is_an_error_for_the_user(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
+        write_report("text", tmp_path / "file" / "report.html", Format.HTML)
