@@ -287,7 +287,7 @@ def _verdicts(report: Report) -> Iterator[Block]:
          c.reason if c else ""]
         for run, c in zip(report.runs, (None, *report.comparisons), strict=True)
     ]  # fmt: skip
-    yield table("Verdicts", ("run", "ratio", "verdict", "why"), rows, right=("ratio",))
+    yield table("Runs and verdicts", ("run", "ratio", "verdict", "why"), rows, right=("ratio",))
     yield runs_table([Row(run.name, run.record.device.facts.name, run.record)
                       for run in report.runs])  # fmt: skip
     about: dict[str, list[str]] = {}

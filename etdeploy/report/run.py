@@ -218,19 +218,22 @@ def _threads(sweep: Sequence[ThreadsRecord]) -> Table:
 def _sizes(record: RunRecord) -> Table:
     """Latencies, peak memory and verdict of each size, in the order of the recipe."""
     sizes = record.inference.sizes
+    if record.simulated:
+        verdicts = [
+            [code(each.name), _dimensions(each), SIMULATED, _size_verdict(each.outputs)]
+            for each in sizes
+        ]
+        return table("Sizes", ("size", "dimensions", "latency", "outputs"), verdicts)
     like = min(each.latency_ms.median for each in sizes)
     unit = unit_of(like)
     rows = []
     for each in sizes:
-        times: tuple[str | None, ...] = (SIMULATED, *(None,) * 4)
-        if not record.simulated:
-            median, p90, first = (
-                in_unit(unit, ms, like)
-                for ms in (each.latency_ms.median, each.latency_ms.p90, each.first_inference_ms)
-            )
-            spread, memory = percent(each.spread.between_percent), size(each.peak_rss_bytes)
-            times = (median, p90, spread, first, memory)
-        rows.append([code(each.name), _dimensions(each), *times, _size_verdict(each.outputs)])
+        times = (each.latency_ms.median, each.latency_ms.p90, each.first_inference_ms)
+        median, p90, first = (in_unit(unit, ms, like) for ms in times)
+        rows.append([
+            code(each.name), _dimensions(each), median, p90, percent(each.spread.between_percent),
+            first, size(each.peak_rss_bytes), _size_verdict(each.outputs),
+        ])  # fmt: skip
     columns = ("size", "dimensions", f"median {unit.name}", f"p90 {unit.name}", "spread",
                f"first {unit.name}", "memory", "outputs")  # fmt: skip
     return table("Sizes", columns, rows, right=columns[2:-1])

@@ -267,7 +267,8 @@ def test_several_runs_are_compared(browser: Browser, several: Path) -> None:
             assert page.locator(f"#{key} svg.main-svg").count() >= 1, key
         verdicts = page.get_by_role("region", name="Runs and verdicts")
         assert verdicts.locator("tbody tr").count() == 5
-        assert re.search(r"simulation\s+host\s+simulated", verdicts.inner_text())
+        runs = page.get_by_role("region", name="Runs", exact=True)
+        assert re.search(r"simulation\s+host\s+simulated", runs.inner_text())
         names = page.locator("#plot-runs .xtick text").all_text_contents()
         assert names == [f"recipe-{i}" for i in range(4)]
         page.get_by_label("Search").fill("layers.0.norm")

@@ -163,7 +163,7 @@ def _figures(page: Page) -> list[str]:
 @pytest.mark.parametrize("count", [2, 5, 40])
 def test_every_run_has_its_verdict(count: int) -> None:
     page = several_page(_report(count))
-    table = _tables(page)["Verdicts"]
+    table = _tables(page)["Runs and verdicts"]
     assert [row[0].text for row in table.rows] == [f"recipe-{i}" for i in range(count)]
     verdicts = [row[table.columns.index("verdict")] for row in table.rows]
     assert verdicts == [Cell("baseline", "quiet"), *[Cell("slower", "bad")] * (count - 1)]
@@ -217,7 +217,7 @@ def test_simulated_runs_are_shown_without_times() -> None:
     runs = tuple(ReportData(make_run(simulated=SIMULATED), name) for name in "ab")
     comparison = make_comparison(runs[1], Verdict.NOT_COMPARABLE)
     page = several_page(Report((make_report_data(), runs[1]), (comparison,)))
-    assert [cell.text for cell in _tables(page)["Verdicts"].rows[1]] == [
+    assert [cell.text for cell in _tables(page)["Runs and verdicts"].rows[1]] == [
         "b", "–", "not comparable", "the devices differ",
     ]  # fmt: skip
     assert _tables(page)["Runs"].rows[1][2].text == "simulated"
