@@ -18,7 +18,7 @@ def task_deploy():
 
 
 def task_reference():
-    """Write docs/recipes.md, docs/records.md and docs/farm-yaml.md from the models."""
+    """Write docs/recipes.md, records.md, farm-yaml.md and the tables of troubleshooting.md."""
     from etdeploy.farm.spec import written
     from etdeploy.graph.dodo import write_reference
 
@@ -35,7 +35,12 @@ def task_reference():
             "etdeploy/farm/spec/written.py",
             "etdeploy/program/model.py",
         ],
-        "targets": ["docs/recipes.md", "docs/records.md", "docs/farm-yaml.md"],
+        "targets": [
+            *("docs/recipes.md", "docs/records.md", "docs/farm-yaml.md"),
+            "docs/troubleshooting.md",
+        ],
+        # Failure tables are everywhere.
+        "uptodate": [False],
     }
 
 

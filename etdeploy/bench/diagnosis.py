@@ -78,7 +78,7 @@ _EXITS = {
 _TEXT_EXITS = {4: ("Export the model again: etdeploy clean programs",)}
 
 # Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
-_FAILURES = FailureTable(
+RUN_FAILURES = FailureTable(
     "The run on the device",
     7,
     (
@@ -230,7 +230,7 @@ def _cause(
 ) -> Diagnosis | None:
     if outcome.timed_out:
         return _too_slow(recipe, name, iterations)
-    found = _of_a_backend(outcome.stderr, device) or _FAILURES.diagnose(outcome.stderr)
+    found = _of_a_backend(outcome.stderr, device) or RUN_FAILURES.diagnose(outcome.stderr)
     if found:
         return found
     if outcome.out_of_memory and not outcome.signal_name:

@@ -33,10 +33,14 @@ def open_pipeline() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
 
 
 def write_reference() -> None:
-    """Writes docs/recipes.md and docs/records.md from the models."""
+    """Write docs/recipes.md, docs/records.md and the tables of docs/troubleshooting.md."""
     from etdeploy.bench import reference as records
+    from etdeploy.core import diagnostics
     from etdeploy.core.files.basic import write_if_changed
     from etdeploy.recipe import reference as recipes
 
     write_if_changed(Path("docs/recipes.md"), recipes.reference())
     write_if_changed(Path("docs/records.md"), records.reference())
+    troubleshooting = Path("docs/troubleshooting.md")
+    page = diagnostics.update_page(troubleshooting.read_text(), diagnostics.find_tables())
+    write_if_changed(troubleshooting, page)

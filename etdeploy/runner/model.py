@@ -11,8 +11,11 @@ from etdeploy.plan.model import Provider
 class AppDetails(Value):
     """What is known of an app that runs a program.
 
-    `artifacts` are the packages that its ExecuTorch comes from. `build` is gradle, sdk or
-    xcodebuild; `given` where somebody else built it.
+    Attributes:
+        id: Its application id or bundle id.
+        version: As the app itself says it; empty where that is not known yet.
+        artifacts: The packages that its ExecuTorch comes from, with their versions.
+        build: What built it: gradle, sdk, xcodebuild; `given` where somebody else did.
     """
 
     id: str
