@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from zipfile import BadZipFile, ZipFile
 
 from etdeploy.backends.registry import backend_of, find_backend
-from etdeploy.backends.schemes import OTHER_BACKEND
 from etdeploy.bench.records.find import measure_again
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.commands import pip_command, quoted
-from etdeploy.core.errors import ExportError, RunError, UsageError
-from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.hashing import digest_json, sha256_bytes
-from etdeploy.core.processes import process
+from etdeploy.core.commands import quoted
+from etdeploy.core.errors import UsageError
 from etdeploy.core.values import Progress, silent
-from etdeploy.export.needs import installed_version
+from etdeploy.profile.bottleneck import Circumstances, bottleneck_of
 from etdeploy.profile.calls import (
-    COPY,
-    INDEX_PUT,
-    MOVING,
-    REST,
-    RUNTIME,
-    VIEWS,
+    DELEGATE_CALL,
+    KERNEL,
     Chain,
     Names,
     ProfiledCall,
@@ -40,22 +26,15 @@ from etdeploy.profile.calls import (
     executions,
     inference_ms,
     inferences,
-    kind_of,
     outside_delegates,
     shares_of,
 )
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile, Span, TextProfile
-from etdeploy.profile.nesting import DELEGATE_CALL, KERNEL
 from etdeploy.profile.protocol import (
-    FAILURE_FILE,
-    REQUEST_FILE,
     Trace,
     TraceEvent,
-    TraceFailure,
-    TraceRequest,
-    TraceRequests,
-    trace_file,
 )
+from etdeploy.profile.traces import read_traces
 from etdeploy.program.model import Program
 
 
@@ -377,346 +356,3 @@ def _about_the_trace(trace: Trace, record: RunRecord) -> Iterator[str]:
 
 def _delegates(calls: Sequence[ProfiledCall], inside: bool) -> set[str]:
     return {call.delegate for call in calls if call.delegate and bool(call.depth) == inside}
-
-
-_HERE = Path(__file__).resolve().parent
-_WORKER = (sys.executable, str(_HERE / "worker" / "start.py"))
-# What decides what a trace means; etdeploy's own code, as with programs and plans.
-_CODE = ("protocol.py", "worker/inspect.py", "worker/record.py")
-
-
-def read_traces(
-    run: StoredRun, workspace: Workspace, progress: Progress = silent
-) -> dict[str, Trace]:
-    """The traces of a run's profile pass, by method."""
-    requests = requests_of(run)
-    entry = workspace.entry(CacheKind.TRACES, _key(requests, run))
-    if not entry.is_sound():
-        _require_inspector()
-        one = len(requests) == 1
-        progress(f"reading the {'trace' if one else 'traces'} with ExecuTorch's Inspector")
-        workspace.obtain(entry, lambda folder: _inspect(requests, run, folder), progress)
-    return {
-        each.method: Trace.load(entry.path / trace_file(number))
-        for number, each in enumerate(requests)
-    }
-
-
-def _key(requests: Sequence[TraceRequest], run: StoredRun) -> str:
-    etrecord = requests[0].etrecord
-    return digest_json(
-        {
-            "etdumps": [
-                [each.method, sha256_bytes(Path(each.etdump).read_bytes())] for each in requests
-            ],
-            "etrecord": checksums(Path(etrecord), run) if etrecord else None,
-            "executorch": installed_version("executorch"),
-            "code": [sha256_bytes((_HERE / name).read_bytes()) for name in _CODE],
-        }
-    )
-
-
-def _require_inspector() -> None:
-    missing = [name for name in ("torch", "executorch") if installed_version(name) is None]
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        raise ExportError(
-            "reading a trace needs ExecuTorch's Inspector; "
-            f"{' and '.join(missing)} {verb} not installed for {sys.executable}",
-            remedy=pip_command("etdeploy[export]"),
-        )
-
-
-def _inspect(requests: Sequence[TraceRequest], run: StoredRun, folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        TraceRequests(requests=tuple(requests)).save(work / REQUEST_FILE)
-        outcome = process.run(
-            process.Request(argv=(*_WORKER, str(work)), env={"PYTHONFAULTHANDLER": "1"})
-        )
-        if not outcome.ok:
-            failure = TraceFailure.load_or_none(work / FAILURE_FILE)
-            raise _failure(failure, requests, run) if failure else _crash(outcome)
-        for number in range(len(requests)):
-            write_atomic(folder / trace_file(number), (work / trace_file(number)).read_bytes())
-
-
-def _failure(failure: TraceFailure, requests: Sequence[TraceRequest], run: StoredRun) -> UsageError:
-    is_record = failure.file in {each.etrecord for each in requests}
-    remedy = without(Path(failure.file), run) if is_record else again(run)
-    return UsageError(failure.message, place=failure.file, remedy=remedy)
-
-
-def _crash(outcome: process.Outcome) -> RunError:
-    end = outcome.signal_name or f"exit code {outcome.exit_code}"
-    last = [line for line in (outcome.stderr or outcome.stdout).splitlines() if line.strip()]
-    return RunError(
-        f"ExecuTorch's Inspector ended early ({end})" + (f": {last[-1].strip()}" if last else ""),
-        place=outcome.argv[-1].rstrip(os.sep),
-        remedy="Try it again; if memory ran out, close other programs first.",
-    )
-
-
-# A FlatBuffer with its size before it; the identifier follows the root's offset.
-_IDENTIFIER, _PREFIX_BYTES = b"ED00", 4
-
-
-def requests_of(run: StoredRun) -> tuple[TraceRequest, ...]:
-    """What the worker is to read: the trace of each method."""
-    if run.record.simulated:
-        raise UsageError(
-            "a simulated run has no profile: its times are the simulator's",
-            place=str(run.folder),
-            remedy="Run the recipe on a device.",
-        )
-    traces = run.record.traces
-    if not traces:
-        raise UsageError(
-            "this run has no profile pass",
-            place=str(run.folder),
-            remedy=f"{again(run)} --set benchmark.profile=true",
-        )
-    etrecord = _present(run, "etrecord")
-    return tuple(
-        TraceRequest(
-            etdump=str(_whole(run, role)),
-            etrecord=str(etrecord) if etrecord else None,
-            method=method,
-        )
-        for method, role in traces.items()
-    )
-
-
-def again(run: StoredRun) -> str:
-    """The sentence that says how to measure again."""
-    return f"Measure again: {measure_again(run)}"
-
-
-def without(etrecord: Path, run: StoredRun) -> str:
-    """What to do about an ETRecord that cannot be read."""
-    away = f"mv {quoted(etrecord)} {quoted(f'{etrecord}.bad')}"
-    return f"Move it away to see operators without modules: {away}\n{again(run)}"
-
-
-def checksums(etrecord: Path, run: StoredRun) -> list[list[object]]:
-    """The checksums that the archive itself has: to read it all would take seconds for weights."""
-    try:
-        with ZipFile(etrecord) as archive:
-            return [[each.filename, each.file_size, each.CRC] for each in archive.infolist()]
-    except (BadZipFile, OSError) as error:
-        raise UsageError(
-            f"the ETRecord is damaged: {error}",
-            place=str(etrecord),
-            remedy=without(etrecord, run),
-        ) from error
-
-
-def _present(run: StoredRun, role: str) -> Path | None:
-    try:
-        path = run.path(role)
-    except ValueError as error:
-        raise UsageError(
-            f"the file {run.record.files[role]} is a link out of the run's folder",
-            place=str(run.folder),
-            remedy="Copy the file to its place.",
-        ) from error
-    return path if path and path.is_file() else None
-
-
-def _whole(run: StoredRun, role: str) -> Path:
-    """A trace's file, complete."""
-    path = _present(run, role)
-    if path is None:
-        raise UsageError(
-            f"the trace {run.record.files[role]} is not in the run's folder",
-            place=str(run.folder),
-            remedy=f"Copy the whole folder, not the record alone. {again(run)}",
-        )
-    data = path.read_bytes()
-    told = _PREFIX_BYTES + int.from_bytes(data[:_PREFIX_BYTES], "little")
-    if len(data) < 2 * _PREFIX_BYTES + len(_IDENTIFIER) or len(data) < told:
-        size = "is empty" if not data else f"is truncated: it has {len(data)} of {told} bytes"
-        raise UsageError(f"the trace {size}", place=str(path), remedy=again(run))
-    start = 2 * _PREFIX_BYTES
-    if data[start : start + len(_IDENTIFIER)] != _IDENTIFIER:
-        raise UsageError("this is not an ETDump", place=str(path), remedy=again(run))
-    return path
-
-
-# Below this share something is not worth a sentence of its own.
-_MUCH = 0.25
-# The runtime's own work for each call; above it, calls are what is expensive.
-_MANY_CALLS = 10
-_MOVED = {
-    COPY: "copies into the model's state",
-    INDEX_PUT: "writing into parts of tensors (index_put)",
-    VIEWS: "copies that only change the layout of tensors",
-}
-
-
-@dataclass(frozen=True)
-class Circumstances:
-    """What remedies depend on.
-
-    Attributes:
-        backend: What the program was exported for; None for a finished one.
-        threads: Of the runner.
-        cores: Of the device; None where it is not known.
-        threaded: Whether one of the backends uses the runner's threads.
-        whole: What was traced, as words in a sentence.
-        tracer: Share of the traced inference, from 0 to 1, that it takes longer than without the
-            tracer. Most of that is between operators, and no cost of the model's.
-        schemes: Schemes with fewer bits than the program has that its backend can run.
-    """
-
-    backend: str | None
-    threads: int
-    cores: int | None
-    threaded: bool
-    schemes: tuple[str, ...]
-    tracer: float = 0.0
-    whole: str = "an inference"
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Operators of one name."""
-
-    name: str
-    delegate: str
-    share: float
-    calls: int
-    places: tuple[str, ...]
-    reasons: tuple[str, ...]
-
-    @property
-    def where(self) -> str:
-        """`in layers.0.norm`, or `in 9 modules`."""
-        known = [place for place in self.places if place]
-        if not known:
-            return ""
-        return f" in {known[0]}" if len(known) == 1 else f" in {len(known)} modules"
-
-    @property
-    def times(self) -> str:
-        return "one call" if self.calls == 1 else f"{self.calls} calls"
-
-
-def bottleneck_of(
-    operators: Iterable[OperatorTime], shares: Mapping[str, float], about: Circumstances
-) -> str:
-    """The sentence."""
-    tracer = min(about.tracer, shares[RUNTIME])
-    groups = _groups(operators, 1.0 - tracer)
-    if not groups:
-        return "The trace has no operators."
-    shares = {**shares, RUNTIME: shares[RUNTIME] - tracer}
-    shares = {kind: share / (1.0 - tracer) for kind, share in shares.items()}
-    sentence = _sentence(groups, shares, about)
-    return f"Without the tracer's own work, {sentence}" if tracer else sentence
-
-
-def _sentence(groups: list[_Group], shares: Mapping[str, float], about: Circumstances) -> str:
-    moved = sum(shares.get(kind, 0.0) for kind in MOVING)
-    if shares[RUNTIME] >= max(_MUCH, moved, shares[REST]):
-        return _runtime(shares[RUNTIME], groups, about)
-    if moved >= max(_MUCH, shares[REST]):
-        return _moving(moved, shares, groups, about)
-    if shares[REST] >= _MUCH:
-        return _kernel(shares[REST], groups, about)
-    return _delegate(groups, shares, about)
-
-
-def _runtime(share: float, groups: list[_Group], about: Circumstances) -> str:
-    calls = sum(group.calls for group in groups)
-    text = f"{_percent(share)} of {about.whole} is in no operator: the runtime calls {calls}"
-    if calls < _MANY_CALLS:
-        return f"{text}, and the model is small for a measurement of its parts."
-    return f"{text}, and each call costs time of its own. Larger partitions have fewer calls."
-
-
-def _moving(
-    share: float, shares: Mapping[str, float], groups: list[_Group], about: Circumstances
-) -> str:
-    kind = max(MOVING, key=lambda each: shares.get(each, 0.0))
-    most = next(g for g in groups if not g.delegate and kind_of(g.name) == kind)
-    text = (
-        f"{_percent(share)} of {about.whole} moves values without computing: mostly "
-        f"{_MOVED[kind]}, {most.name} ({most.times}{most.where})"
-    )
-    if about.backend == "portable":
-        return f"{text}. {OTHER_BACKEND}"
-    if kind == VIEWS:
-        return f"{text}. {_outside(most)}Keep one layout in the model's code, where that is yours."
-    return (
-        f"{text}. {_outside(most)}Write less of the state in each inference: a shorter cache, or "
-        "an operator of your own that writes in place (export.custom_ops)."
-    )
-
-
-def _kernel(share: float, groups: list[_Group], about: Circumstances) -> str:
-    most = next(g for g in groups if not g.delegate and kind_of(g.name) == REST)
-    text = (
-        f"{_percent(most.share)} of {about.whole} is {most.name} on the CPU's kernels "
-        f"({most.times}{most.where}); all kernels that compute there have {_percent(share)}"
-    )
-    if about.backend == "portable":
-        return f"{text}. {OTHER_BACKEND}"
-    return f"{text}. {_outside(most)}".rstrip()
-
-
-def _delegate(groups: list[_Group], shares: Mapping[str, float], about: Circumstances) -> str:
-    delegates = [g for g in groups if g.delegate]
-    if not delegates:
-        most = groups[0]
-        return f"No kind of work stands out: {most.name} has {_percent(most.share)}."
-    backend = max({g.delegate for g in delegates}, key=lambda each: shares.get(each, 0.0))
-    most = next(g for g in delegates if g.delegate == backend)
-    text = f"{_percent(shares[backend])} of {about.whole} is in {backend}"
-    calls = [g for g in delegates if g.delegate == backend and g.name.startswith(backend)]
-    around = sum(g.share for g in calls)
-    if around >= _MUCH and len(calls) < len([g for g in delegates if g.delegate == backend]):
-        count = sum(g.calls for g in calls)
-        return (
-            f"{text}, {_percent(around)} around its nodes: tensors go into and out of "
-            f"{count} partitions. What separates them runs on the CPU's kernels."
-        )
-    if not most.name.startswith(backend):
-        text += f", {_percent(most.share)} in {most.name} ({most.times}{most.where})"
-    return f"{text}. {_faster(about)}".rstrip()
-
-
-def _faster(about: Circumstances) -> str:
-    if about.threaded and about.threads == 1 and (about.cores or 1) > 1:
-        return f"One of {about.cores} cores works: --set runtime.threads=auto"
-    if about.schemes:
-        return f"Fewer bits may make it faster: export.quantization ({', '.join(about.schemes)})."
-    return ""
-
-
-def _outside(group: _Group) -> str:
-    """Why the backend did not take it, if the export says so."""
-    return f"No backend took it: {group.reasons[0]}. " if len(group.reasons) == 1 else ""
-
-
-def _groups(operators: Iterable[OperatorTime], whole: float) -> list[_Group]:
-    """By name and delegate, the most expensive first; shares are of `whole` of the inference."""
-    found: dict[tuple[str, str], list[OperatorTime]] = {}
-    for each in operators:
-        found.setdefault((each.name, each.delegate), []).append(each)
-    groups = [
-        _Group(
-            name=name,
-            delegate=delegate,
-            share=sum(each.share for each in same) / whole,
-            calls=sum(each.calls for each in same),
-            places=tuple(dict.fromkeys(each.module for each in same)),
-            reasons=tuple({each.not_delegated: 0 for each in same if each.not_delegated}),
-        )
-        for (name, delegate), same in found.items()
-    ]
-    return sorted(groups, key=lambda group: -group.share)
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etdeploy.profile.nesting import DELEGATE_CALL, EXECUTE
+from etdeploy.profile.calls import DELEGATE_CALL, EXECUTE
 from etdeploy.profile.protocol import GraphNode, Trace, TraceEvent
 
 MODEL = ("", "model.Net")

@@ -146,10 +146,10 @@ def _as_json(profiles: TextProfile, chosen: Profile, method: str | None) -> str:
 
 def _for_programs(profile: Profile, form: str) -> str:
     if form == _PERFETTO:
-        from etdeploy.profile.perfetto import trace_events
+        from etdeploy.profile.viewers import trace_events
 
         return json.dumps(trace_events(profile))
-    from etdeploy.profile.model_explorer import graph_collection
+    from etdeploy.profile.viewers import graph_collection
 
     return json.dumps(graph_collection(profile))
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from etdeploy.profile.bottleneck import Circumstances, bottleneck_of
 from etdeploy.profile.model import OperatorTime
-from etdeploy.profile.profiled import Circumstances, bottleneck_of
 
 _NPU = Circumstances(backend="npu", threads=2, cores=2, threaded=False, schemes=())
 _CPU = Circumstances(backend="cpu", threads=1, cores=8, threaded=True, schemes=("int8_static",))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.profile.nesting import KERNEL
+from etdeploy.profile.calls import KERNEL
 from etdeploy.profile.profiled import require_same_program
 from tests.support.bench_values import make_run
 from tests.support.traces import TRACE, make_node

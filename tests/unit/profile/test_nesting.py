@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.profile.nesting import DELEGATE_CALL, EXECUTE, Timed, nested
+from etdeploy.profile.calls import DELEGATE_CALL, EXECUTE, Timed, nested
 from etdeploy.profile.protocol import TraceEvent
 from tests.support.traces import TRACE, make_event
 

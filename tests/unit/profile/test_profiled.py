@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.profile.calls import Reasons
+from etdeploy.profile.calls import DELEGATE_CALL, EXECUTE, Reasons
 from etdeploy.profile.model import ModuleTime, Profile
-from etdeploy.profile.nesting import DELEGATE_CALL, EXECUTE
 from etdeploy.profile.profiled import profile_from
 from etdeploy.profile.protocol import Trace
 from etdeploy.program.model import Operator

@@ -12,8 +12,7 @@ from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import EtdeployError, ExportError, RunError
 from etdeploy.core.processes import process
 from etdeploy.core.processes.process import Outcome, Request
-from etdeploy.profile import profiled
-from etdeploy.profile.profiled import read_traces
+from etdeploy.profile import traces
 from etdeploy.profile.protocol import (
     FAILURE_FILE,
     REQUEST_FILE,
@@ -23,6 +22,7 @@ from etdeploy.profile.protocol import (
     TraceRequests,
     trace_file,
 )
+from etdeploy.profile.traces import read_traces
 from tests.support.bench_values import SIMULATED, make_record
 from tests.support.text_values import make_text_record
 from tests.support.traces import make_event
@@ -89,7 +89,7 @@ def test_a_damaged_etrecord_is_refused_with_the_way_around_it(tmp_path: Path) ->
 def test_without_the_inspector_the_command_that_installs_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiled, "installed_version", lambda _: None)
+    monkeypatch.setattr(traces, "installed_version", lambda _: None)
     with pytest.raises(ExportError, match="torch and executorch are not installed") as caught:
         read_traces(_run(tmp_path), Workspace(tmp_path / "cache"))
     assert pip_command("etdeploy[export]") in str(caught.value)
@@ -99,7 +99,7 @@ def test_a_record_that_was_made_otherwise_is_read_again(tmp_path: Path) -> None:
     def key() -> str:
         files = {"etdump": tmp_path / "etdump.etdp", "etrecord": tmp_path / "etrecord.bin"}
         request = TraceRequest(**{k: str(file) for k, file in files.items()}, method="forward")
-        return profiled._key([request], run)
+        return traces._key([request], run)
 
     def write(content: str) -> None:
         with ZipFile(tmp_path / "etrecord.bin", "w") as archive:

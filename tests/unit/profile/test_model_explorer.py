@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from etdeploy.profile.calls import Reasons
-from etdeploy.profile.model_explorer import graph_collection
 from etdeploy.profile.profiled import profile_from
+from etdeploy.profile.viewers import graph_collection
 from tests.support.bench_values import make_record
 from tests.support.traces import TRACE
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from etdeploy.profile.calls import Reasons
 from etdeploy.profile.model import Profile, Span
-from etdeploy.profile.perfetto import trace_events
 from etdeploy.profile.profiled import profile_from
+from etdeploy.profile.viewers import trace_events
 from tests.support.bench_values import make_record
 from tests.support.traces import TRACE
 
