@@ -25,12 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class AppError(BaseModel):
-    """Why an app could not measure.
-
-    Attributes:
-        kind: load, run, program, memory, usage.
-        message: What the app, or ExecuTorch in it, said.
-    """
+    """Why an app could not measure."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,14 +34,7 @@ class AppError(BaseModel):
 
 
 class AppResults(BaseModel):
-    """results.json; what a later release of the app may add is ignored.
-
-    Attributes:
-        run_id: Of the start that asked for it.
-        status: Whether there are results.
-        error: Where there are none.
-        results: What a runner would have written.
-    """
+    """results.json; what a later release of the app may add is ignored."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -47,11 +47,7 @@ def check_bundle(bundle: Bundle) -> None:
 
 
 def check_relative(path: str) -> str:
-    """`path` itself when it stays below the folder that it is relative to.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """`path` itself when it stays below the folder that it is relative to."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise ValueError(f"{path!r} is no path inside a folder")
@@ -95,15 +91,7 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True)
 class Process:
-    """A process as /proc has it.
-
-    Attributes:
-        pid: Its number.
-        executable: Where `exe` leads, links resolved.
-        arguments: Of its command line.
-        folder: Where `cwd` leads.
-        seconds: How long it has run.
-    """
+    """A process as /proc has it."""
 
     pid: int
     executable: str

@@ -21,11 +21,7 @@ class ShellResult:
 
 
 class Lines:
-    """Hands over the whole lines of an output that comes in pieces.
-
-    Args:
-        on_line: Called with each line, without its end; None for nobody.
-    """
+    """Hands over the whole lines of an output that comes in pieces."""
 
     def __init__(self, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line

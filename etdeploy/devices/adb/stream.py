@@ -223,12 +223,7 @@ class TcpPipe(SocketStream):
 
 
 class UsbPipe:
-    """The adb interface of a phone, through adb-shell and libusb.
-
-    Args:
-        transport: An adb_shell UsbTransport.
-        patience: How long to wait.
-    """
+    """The adb interface of a phone, through adb-shell and libusb."""
 
     def __init__(self, transport: Any, patience: Patience) -> None:
         self._transport = transport
@@ -341,11 +336,7 @@ class AdbServerError(AdbError):
 
 
 class AdbStateError(AdbError):
-    """The device is known and cannot be used.
-
-    Args:
-        state: As `adb devices` names it; None for a device that is no longer connected.
-    """
+    """The device is known and cannot be used."""
 
     def __init__(self, state: str | None) -> None:
         super().__init__(f"its state is {state}" if state else "it is not connected any more")

@@ -57,13 +57,7 @@ class Packet:
 
 
 class WireConnection:
-    """A connection to adbd.
-
-    Args:
-        pipe: Carries the packets.
-        signer: Returns the key; called only when the device requires one.
-        confirm_s: How long to wait for the user's consent on the device's screen.
-    """
+    """A connection to adbd."""
 
     def __init__(self, pipe: Pipe, signer: Callable[[], Signer], confirm_s: float) -> None:
         self._pipe = pipe
@@ -310,14 +304,7 @@ def _user_key() -> Signer:
 
 
 class DirectTransport:
-    """A connection to a device, made on first use, and again after it broke.
-
-    Args:
-        connect: Opens the pipe.
-        description: How the device is reached, for people.
-        signer: Returns the user's key.
-        confirm_s: How long to wait for the user's consent on the device's screen.
-    """
+    """A connection to a device, made on first use, and again after it broke."""
 
     def __init__(
         self,

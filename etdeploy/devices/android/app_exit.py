@@ -22,13 +22,7 @@ _OF_DUMP = re.compile(r"\s*(signal \d+|Abort message:|Cause:|backtrace:|#\d\d pc
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line.
-
-    Attributes:
-        time: MM-DD HH:MM:SS.
-        pid: The process that wrote it.
-        level: V, D, I, W, E, F or A.
-    """
+    """One line."""
 
     time: str
     pid: int
@@ -42,12 +36,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class JavaCrash:
-    """An exception that nobody caught.
-
-    Attributes:
-        exception: With its message: `java.lang.IllegalStateException: no model`.
-        lines: Of the log, from the first to the last.
-    """
+    """An exception that nobody caught."""
 
     exception: str
     lines: tuple[str, ...]
@@ -55,13 +44,7 @@ class JavaCrash:
 
 @dataclass(frozen=True)
 class NativeCrash:
-    """A signal that ended the app.
-
-    Attributes:
-        number: Of the signal.
-        reason: Why it aborted itself, if it said so.
-        lines: Of the log.
-    """
+    """A signal that ended the app."""
 
     number: int
     reason: str | None
@@ -149,15 +132,7 @@ _LINES = 4000
 
 @dataclass(frozen=True)
 class ExitInfo:
-    """What the system kept of the end of a process.
-
-    Attributes:
-        time: YYYY-MM-DD HH:MM:SS of the device.
-        pid: Of the process.
-        reason: The number.
-        status: An exit code, or the number of a signal.
-        description: In the system's words.
-    """
+    """What the system kept of the end of a process."""
 
     time: str
     pid: int

@@ -262,13 +262,7 @@ DISMISS_COMMAND = "wm dismiss-keyguard 2>/dev/null || input keyevent 82"
 
 @dataclass(frozen=True)
 class Screen:
-    """The screen's state; None for what the device does not report.
-
-    Attributes:
-        is_on: Whether it is on.
-        is_covered: Whether a lock screen is shown.
-        is_locked: Whether a code, a pattern or a finger has to unlock it.
-    """
+    """The screen's state; None for what the device does not report."""
 
     is_on: bool | None
     is_covered: bool | None
@@ -352,13 +346,7 @@ _INSTALL_S = 600.0
 
 @dataclass(frozen=True)
 class InstalledApk:
-    """What is installed under an app's id.
-
-    Attributes:
-        user: The number of the user in front of the device.
-        paths: Of its files; more than one if it was split.
-        sha256: Of the only one; None where that cannot be read.
-    """
+    """What is installed under an app's id."""
 
     user: int
     paths: tuple[str, ...] = ()

@@ -231,13 +231,7 @@ _OPEN_S = 10.0
 
 
 class AndroidDevice(RemoteDevice):
-    """An Android device.
-
-    Args:
-        serial: Its serial number or HOST:PORT.
-        transport: How to reach it; connects on first use.
-        idle_s: How long to wait for an answer.
-    """
+    """An Android device."""
 
     def __init__(self, serial: str, transport: Transport, idle_s: float = 30.0) -> None:
         self._serial = serial

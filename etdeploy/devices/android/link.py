@@ -74,13 +74,7 @@ _READ = 1 << 16
 
 
 class AndroidLink:
-    """The RemoteShell of an Android device, over adb.
-
-    Args:
-        name: The device's name for the user.
-        transport: The way to it.
-        patience: For ordinary reads and writes.
-    """
+    """The RemoteShell of an Android device, over adb."""
 
     def __init__(self, name: str, transport: Transport, patience: Patience) -> None:
         self.name = name

@@ -30,14 +30,7 @@ from etdeploy.devices.base import Bundle, BundleFile, PushReport
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """How a start went.
-
-    Attributes:
-        text: What the app printed.
-        seconds: Wall time, with the tunnel.
-        timed_out: Whether it had to be ended.
-        announced: Whether it said that its results are there.
-    """
+    """How a start went."""
 
     text: str
     seconds: float
@@ -47,15 +40,7 @@ class LaunchResult:
 
 @dataclass(frozen=True)
 class InstalledApp:
-    """An app on the phone.
-
-    Attributes:
-        id: Its bundle id.
-        path: Its folder there; another one after each installation.
-        container: Its home folder there; None where that is not told.
-        executable: Name of its process.
-        is_development: Whether its files can be read and written.
-    """
+    """An app on the phone."""
 
     id: str
     path: str
@@ -210,13 +195,7 @@ class PhoneFile(Value):
 
 
 class Marker(Value):
-    """bundle.json.
-
-    Attributes:
-        archive_sha256: Of the archive that was installed last.
-        installed_path: Where the phone put it.
-        files: By path below the folder.
-    """
+    """bundle.json."""
 
     schema_version: int = 1
     archive_sha256: str | None = None
@@ -226,14 +205,7 @@ class Marker(Value):
 
 @dataclass(frozen=True)
 class PushPlan:
-    """What a push has to do.
-
-    Attributes:
-        archive: To install; None where it is installed.
-        send: Files that the phone lacks, or has with other content.
-        keep: What it has.
-        stale: Paths below the folder that belong to the bundle no more.
-    """
+    """What a push has to do."""
 
     archive: BundleFile | None
     send: tuple[BundleFile, ...]
@@ -303,15 +275,7 @@ _WRONG_MEMORY = {"EXC_BAD_ACCESS": "SIGSEGV", "EXC_BREAKPOINT": "SIGTRAP", "EXC_
 
 @dataclass(frozen=True)
 class Crash:
-    """How an app ended.
-
-    Attributes:
-        report: Name of the report on the phone.
-        signal: SIGSEGV and the like.
-        out_of_memory: Whether the system ended it because memory ran out.
-        text: For people, in several lines.
-        unix_s: When, by the phone's clock.
-    """
+    """How an app ended."""
 
     report: str
     signal: str

@@ -46,15 +46,7 @@ _STAMP = re.compile(r"^\S+ \S+ \S+ \S+\[\d+\] (?P<level>[A-Z]+) ")
 
 @dataclass(frozen=True)
 class PhoneCommandResult:
-    """How a request ended.
-
-    Attributes:
-        exit_code: 0 when it was done.
-        stdout: What was asked for.
-        said: The text of its error; empty when there was none.
-        timed_out: Whether it was ended because it took too long.
-        log: All that it wrote to stderr.
-    """
+    """How a request ended."""
 
     exit_code: int
     stdout: str
@@ -78,11 +70,7 @@ def find_program(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def require_program(place: str) -> Path:
-    """The command.
-
-    Raises:
-        DeviceError: It is not installed.
-    """
+    """The command."""
     found = find_program()
     if found:
         return found
@@ -102,12 +90,7 @@ def install_command() -> str:
 
 
 class PhoneCommand:
-    """pymobiledevice3 for one phone.
-
-    Args:
-        program: The command.
-        udid: Of the phone.
-    """
+    """pymobiledevice3 for one phone."""
 
     def __init__(self, program: Path, udid: str) -> None:
         self.program = program
@@ -119,16 +102,7 @@ class PhoneCommand:
         return f"ios:{self.udid}"
 
     def ask(self, words: Sequence[str], limit_s: float | None = _REQUEST_S) -> PhoneCommandResult:
-        """Runs a request to its end.
-
-        Args:
-            words: Of the command line, after the program.
-            limit_s: When it is ended; None waits forever.
-
-        Raises:
-            DeviceError: The program cannot be started.
-            Interrupted: The run was asked to stop.
-        """
+        """Runs a request to its end."""
         request = self._request(words, limit_s)
         with self._start_errors():
             outcome = process.run(request)
@@ -141,11 +115,7 @@ class PhoneCommand:
 
     @contextmanager
     def listening(self, words: Sequence[str]) -> Iterator[InteractiveProcess]:
-        """A request whose output is read as it comes; it is ended with the block.
-
-        Raises:
-            DeviceError: The program cannot be started.
-        """
+        """A request whose output is read as it comes; it is ended with the block."""
         with self._start_errors(), process.talking(self._request(words, None)) as conversation:
             yield conversation
 
@@ -243,12 +213,7 @@ class MuxError(Exception):
 
 @dataclass(frozen=True)
 class Attached:
-    """A phone that usbmuxd knows.
-
-    Attributes:
-        udid: As Apple's tools write it: `00008130-001A2B3C4D5E6F70`, or 40 digits of an old phone.
-        connection: USB or Network.
-    """
+    """A phone that usbmuxd knows."""
 
     udid: str
     connection: str

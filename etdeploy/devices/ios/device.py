@@ -42,14 +42,7 @@ from etdeploy.devices.sysfs import volts
 
 
 class IosDevice:
-    """A phone.
-
-    Args:
-        command: The way to it.
-        connection: USB or Network, as usbmuxd says it.
-        answer_s: How long it may take to answer; a phone that asks its owner whether to trust this
-            computer takes as long as that.
-    """
+    """A phone."""
 
     def __init__(
         self, command: PhoneCommand, connection: str | None, answer_s: float = 60.0
@@ -148,11 +141,7 @@ _CLOCK_S = 5.0
 
 
 class PhoneApps:
-    """The apps of one phone.
-
-    Args:
-        command: The way to it.
-    """
+    """The apps of one phone."""
 
     def __init__(self, command: PhoneCommand) -> None:
         self._command = command

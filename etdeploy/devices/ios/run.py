@@ -33,13 +33,7 @@ from etdeploy.devices.shell import number_of
 
 
 class IosRun:
-    """One run; every start has an id of its own.
-
-    Args:
-        apps: Of the device.
-        app: What is started.
-        run_id: The beginning of the starts' ids.
-    """
+    """One run; every start has an id of its own."""
 
     def __init__(self, apps: Apps, app: AppLaunch, run_id: str) -> None:
         self._apps = apps
@@ -176,13 +170,7 @@ class AppThermal(BaseModel):
 
 
 class IosAppResults(BaseModel):
-    """results.json of an app; what another version adds to it is not looked at.
-
-    Attributes:
-        run_id: Of the start that left it.
-        status: A start that failed leaves results, too.
-        results: What the runner's results.json contains.
-    """
+    """results.json of an app; what another version adds to it is not looked at."""
 
     model_config = ConfigDict(extra="ignore")
 

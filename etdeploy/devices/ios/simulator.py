@@ -106,11 +106,7 @@ def _unclear(place: str, known: Sequence[Simulator]) -> DeviceError:
 
 
 class SimulatorApps:
-    """The apps of a simulator.
-
-    Args:
-        simulator: That runs.
-    """
+    """The apps of a simulator."""
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
@@ -286,14 +282,7 @@ _RUNTIME = "com.apple.CoreSimulator.SimRuntime."
 
 @dataclass(frozen=True)
 class Simulator:
-    """A simulated phone.
-
-    Attributes:
-        udid, name: As Xcode shows them.
-        system: iOS 18.1 and the like.
-        is_booted: Whether it runs.
-        data: Its folder on this machine.
-    """
+    """A simulated phone."""
 
     udid: str
     name: str

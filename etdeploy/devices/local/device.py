@@ -74,12 +74,7 @@ class Emulator:
 
 
 class LocalDevice:
-    """This machine, or a target that it emulates.
-
-    Args:
-        folder: Where bundles and runs are kept.
-        emulator: What runs the programs; None for this machine itself.
-    """
+    """This machine, or a target that it emulates."""
 
     def __init__(self, folder: Path, emulator: Emulator | None = None) -> None:
         self._store = LocalStore(folder)
@@ -267,12 +262,7 @@ Ended = Callable[[int, str, float], RunOutcome]
 
 
 class LocalTalk:
-    """The lines of a process.
-
-    Args:
-        conversation: With it.
-        outcome: Of its exit code, negative for a signal, its stderr and the seconds that it took.
-    """
+    """The lines of a process."""
 
     def __init__(self, conversation: InteractiveProcess, outcome: Ended) -> None:
         self._conversation = conversation

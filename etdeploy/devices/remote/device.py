@@ -45,12 +45,7 @@ _REMOVE_S = 120.0
 
 
 class RemoteDevice:
-    """The part of a Device that a RemoteShell is enough for; the rest is of each kind.
-
-    Args:
-        shell: The connection to it.
-        sampling: How its state is read while a program runs; None for files of /sys alone.
-    """
+    """The part of a Device that a RemoteShell is enough for; the rest is of each kind."""
 
     def __init__(self, shell: RemoteShell, sampling: StateSampling | None = None) -> None:
         self._shell, self._sampling = shell, sampling or StateSampling()

@@ -188,11 +188,6 @@ class OutputReader:
     """The lines of a program, handed over as they come.
 
     A program that prints is never silent for long, so its time limit is looked at here.
-
-    Args:
-        on_line: Called with each line.
-        end: What the shell prints after the program, at the end of a line.
-        timeout_s: For the whole program, from now on.
     """
 
     def __init__(self, on_line: Callable[[str], None], end: str, timeout_s: float) -> None:
@@ -230,15 +225,7 @@ _LIMIT_S = 86_400
 
 
 class RemoteTalk:
-    """The lines of a program.
-
-    Args:
-        shell: The connection to the device.
-        folder: Of the run.
-        held: Runs `layout.talk_command`.
-        end: What comes after the program's stdout, at the end of a line.
-        marker: What comes after the command.
-    """
+    """The lines of a program."""
 
     def __init__(self, shell: RemoteShell, folder: str, held: Held, end: str, marker: str) -> None:
         self._shell = shell

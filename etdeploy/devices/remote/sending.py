@@ -28,13 +28,7 @@ _KEPT_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Sent:
-    """What the transfer of one or more files came to.
-
-    Attributes:
-        sent_bytes: What travelled.
-        resumed_bytes: What was there already of files that an interrupted push had begun.
-        verify_seconds: How long only the verification of parts was waited for.
-    """
+    """What the transfer of one or more files came to."""
 
     sent_bytes: int = 0
     resumed_bytes: int = 0
@@ -139,18 +133,7 @@ def _ignore(_: int) -> None:
 
 @dataclass(frozen=True)
 class Sending:
-    """One file on its way.
-
-    Attributes:
-        shell: The connection.
-        session: The shell of the push.
-        file: What is sent.
-        progress: Told what goes on.
-        fraction: The fraction of the whole push that is done, by the bytes of this file.
-        can_hash: Whether the device has sha256sum.
-        verifications: Takes the scripts that verify what was sent.
-        before: What was begun last for the files before.
-    """
+    """One file on its way."""
 
     shell: RemoteShell
     session: Session
@@ -293,14 +276,7 @@ def _sent(sending: Sending) -> Sent:
 
 @dataclass
 class _Following:
-    """Tells the device how far a file has come.
-
-    Attributes:
-        sending: The file.
-        script: What hashes it there.
-        told_bytes: What it was told of.
-        has_found: Whether the device has found the file, and given it the name that is kept.
-    """
+    """Tells the device how far a file has come."""
 
     sending: Sending
     script: Begun

@@ -58,14 +58,7 @@ class DevicePaths:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a user does about this kind of device, in remedies.
-
-    Attributes:
-        noun: What it is called.
-        prefix: The command that runs the words after it there: `adb -s A1 shell`.
-        restart: The command that restarts the device.
-        damaged: What to try where a file arrives changed.
-    """
+    """What a user does about this kind of device, in remedies."""
 
     noun: str
     prefix: str
@@ -233,14 +226,7 @@ class Begun:
 
 
 class Session:
-    """The shell of one push.
-
-    Args:
-        shell: The connection.
-        held: The shell, which runs `loop_command`.
-        folder: Of the push.
-        marker: Of that command.
-    """
+    """The shell of one push."""
 
     def __init__(self, shell: RemoteShell, held: Held, folder: str, marker: str) -> None:
         self.folder = folder

@@ -27,17 +27,7 @@ class ForeignError(Exception):
 
 
 class Channel:
-    """A script that is running on a board.
-
-    Args:
-        connection: What it runs over.
-        conversation: With ssh.
-        mark: The line with which the script's own output begins.
-        heed_stop: Whether a stop request ends each wait.
-
-    Attributes:
-        output: All that it printed, after `sent`.
-    """
+    """A script that is running on a board."""
 
     def __init__(
         self, connection: Connection, conversation: InteractiveProcess, mark: str, heed_stop: bool

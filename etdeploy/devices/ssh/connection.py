@@ -42,11 +42,7 @@ class SshLostError(SshError):
 
 
 class Connection:
-    """Connects when the first command needs it, and anew when a connection broke.
-
-    Args:
-        address: The board.
-    """
+    """Connects when the first command needs it, and anew when a connection broke."""
 
     def __init__(self, address: Address) -> None:
         self.address = address

@@ -48,11 +48,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SshDevice(RemoteDevice):
-    """A board.
-
-    Args:
-        shell: The way to it; connects on first use.
-    """
+    """A board."""
 
     def __init__(self, shell: SshShell) -> None:
         super().__init__(shell)
@@ -144,16 +140,7 @@ STATE_COMMAND = (
 
 @dataclass(frozen=True)
 class BoardInfo:
-    """What a board says of itself.
-
-    Attributes:
-        system: Linux, Darwin and the like, by `uname`.
-        machine: The instruction set, by `uname`.
-        glibc: Version of its C library; None for another one.
-        has_libstdcxx: Whether GCC's C++ library is installed, for 64-bit programs.
-        is_64_bit: Whether its own programs are.
-        boot_id: The same for everything that runs on the same kernel, until it restarts.
-    """
+    """What a board says of itself."""
 
     system: str
     machine: str
@@ -273,12 +260,7 @@ _OWN = f"{_MERGED}LC_ALL=C; export LC_ALL\n"
 
 
 class SshShell:
-    """Runs commands on a board and copies files.
-
-    Args:
-        address: The board.
-        idle_s: How long to wait for an answer.
-    """
+    """Runs commands on a board and copies files."""
 
     def __init__(self, address: Address, idle_s: float = _IDLE_S) -> None:
         self.address = address
@@ -420,13 +402,7 @@ class SshShell:
 
 @dataclass(frozen=True)
 class SshHeld:
-    """A command that is talked with line by line.
-
-    Attributes:
-        shell: What started it.
-        channel: To it.
-        idle_s: How long an answer usually takes at most.
-    """
+    """A command that is talked with line by line."""
 
     shell: SshShell
     channel: Channel
@@ -456,15 +432,7 @@ class SshHeld:
 
 @dataclass(frozen=True)
 class SshCommand:
-    """A command that the board's shell has begun.
-
-    Attributes:
-        shell: What started it.
-        channel: What it prints.
-        marker: What comes before its exit code.
-        idle_s: How long it may be silent.
-        held: What is closed with it.
-    """
+    """A command that the board's shell has begun."""
 
     shell: SshShell
     channel: Channel
