@@ -362,7 +362,7 @@ class StreamingRun(RunFolder, Protocol):
 class Talk(Protocol):
     """A program that was started, and that is talked with line by line, from one thread."""
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Writes a line to its input; does nothing where it no longer listens.
 
         Raises:
@@ -370,7 +370,7 @@ class Talk(Protocol):
         """
         ...
 
-    def hear(self, wait_s: float) -> str | None:
+    def read_line(self, wait_s: float) -> str | None:
         """The next line of its stdout, as soon as it is there; None at the end.
 
         Raises:

@@ -55,14 +55,14 @@ def talked(device: Device, bundle: Bundle) -> tuple[list[str | None], list[RunOu
         for last in ("exit 5", "crash", "hang"):
             with run.converse(["talk", "it's"]) as talk:
                 for line in ("it's one", "", _LONG):
-                    talk.say(line)
-                lines += [talk.hear(20) for _ in range(4)]
-                talk.say(last)
+                    talk.write_line(line)
+                lines += [talk.read_line(20) for _ in range(4)]
+                talk.write_line(last)
                 if last == "hang":
                     with pytest.raises(TimeoutError):
-                        talk.hear(0.5)
+                        talk.read_line(0.5)
                 else:
-                    lines.append(talk.hear(20))
+                    lines.append(talk.read_line(20))
                 outcomes.append(talk.end())
     return lines, outcomes
 

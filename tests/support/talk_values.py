@@ -59,14 +59,14 @@ class ListeningTalk:
         self._lines: list[str | Callable[[], None]] = ["ready"]
         self._outcome = outcome
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         self.said.append(line)
         if line == "stop":
             self._lines = ["end stop"]
         elif self._answers:
             self._lines = self._answers.pop(0)
 
-    def hear(self, wait_s: float) -> str | None:
+    def read_line(self, wait_s: float) -> str | None:
         assert wait_s >= 0
         while self._lines:
             line = self._lines.pop(0)

@@ -109,7 +109,7 @@ class Dialogue:
         self._cache = list(prompt[:known])
         told = _Told(prompt, known, self._cache, on_token)
         try:
-            talk.say(answer_line(known, new_tokens, sampling, prompt[known:]))
+            talk.write_line(answer_line(known, new_tokens, sampling, prompt[known:]))
             self._listen(talk, told, stop)
         except BaseException:
             self._end()  # nobody knows what it says next
@@ -132,7 +132,7 @@ class Dialogue:
         while told.end is None:
             told.take(self._hear(talk, deadline))
             if stop is not None and stop.is_set() and not asked:
-                talk.say(STOP)
+                talk.write_line(STOP)
                 asked = True
 
     def _started(self) -> Talk:
@@ -158,7 +158,7 @@ class Dialogue:
 
     def _hear(self, talk: Talk, deadline: float) -> str:
         try:
-            line = talk.hear(max(0.0, deadline - time.monotonic()))
+            line = talk.read_line(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             line = None
         if line is not None:

@@ -23,15 +23,15 @@ from etdeploy.devices.adb.stream import (
     AdbServerError,
     AdbStateError,
     AdbTimeoutError,
-    Patience,
     SocketStream,
+    Timeouts,
     receive_exactly,
 )
 
 USABLE = "device"
-_ASKING = Patience()
+_ASKING = Timeouts()
 # The server answers when it has connected or given up: after 10 s.
-_CONNECTING = Patience(open_s=15.0)
+_CONNECTING = Timeouts(open_s=15.0)
 # A device that is connected is offline until it has answered the greeting.
 _SETTLE_S = 5.0
 _POLL_S = 0.1
@@ -94,8 +94,8 @@ def kick(serial: str) -> None:
     ask(server_address(), f"host-serial:{serial}:reconnect", _CONNECTING)
 
 
-def _state(address: tuple[str, int], serial: str, patience: Patience) -> str | None:
-    listed = parse_devices(ask(address, "host:devices-l", patience))
+def _state(address: tuple[str, int], serial: str, timeouts: Timeouts) -> str | None:
+    listed = parse_devices(ask(address, "host:devices-l", timeouts))
     return next((d.state for d in listed if d.serial == serial), None)
 
 
@@ -145,8 +145,8 @@ class ServerTransport:
     def description(self) -> str:
         return "adb server"
 
-    def open(self, service: str, patience: Patience) -> SocketStream:
-        stream = connect(self._address, patience)
+    def open(self, service: str, timeouts: Timeouts) -> SocketStream:
+        stream = connect(self._address, timeouts)
         try:
             with server_errors(self._address):
                 request(stream, f"host:transport:{self._serial}")
@@ -154,18 +154,18 @@ class ServerTransport:
             request(stream, service)
         except FailError as failure:
             stream.close()
-            raise self._refusal(str(failure), patience) from failure
+            raise self._refusal(str(failure), timeouts) from failure
         except BaseException:
             stream.close()
             raise
-        stream.patience = patience
+        stream.timeouts = timeouts
         return stream
 
     def close(self) -> None:
         """The server keeps the device."""
 
-    def _refusal(self, said: str, patience: Patience) -> AdbError:
-        state = _state(self._address, self._serial, patience)
+    def _refusal(self, said: str, timeouts: Timeouts) -> AdbError:
+        state = _state(self._address, self._serial, timeouts)
         return AdbRefusedError(said) if state == USABLE else AdbStateError(state)
 
 
@@ -204,18 +204,18 @@ def _listens(address: tuple[str, int]) -> bool:
     return True
 
 
-def connect(address: tuple[str, int], patience: Patience) -> SocketStream:
-    """A connection to the server, with the patience for opening."""
+def connect(address: tuple[str, int], timeouts: Timeouts) -> SocketStream:
+    """A connection to the server, with the timeouts for opening."""
     try:
         connection = socket.create_connection(address, timeout=_CONNECT_S)
     except OSError as error:
         raise AdbServerError(f"{_named(address)} has ended: {error.strerror or error}") from error
-    return SocketStream(connection, patience.for_opening)
+    return SocketStream(connection, timeouts.for_opening)
 
 
-def ask(address: tuple[str, int], text: str, patience: Patience) -> str:
+def ask(address: tuple[str, int], text: str, timeouts: Timeouts) -> str:
     """The server's own answer to a request."""
-    with closing(connect(address, patience)) as stream, server_errors(address):
+    with closing(connect(address, timeouts)) as stream, server_errors(address):
         try:
             request(stream, text)
             return _text(stream)

@@ -25,7 +25,7 @@ Buffer = bytes | memoryview
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a single read or write may wait, in seconds, and whether a stop request ends it.
 
     Opening a service has its own limit, since a program may be silent for as long as it runs, and
@@ -38,8 +38,8 @@ class Patience:
     open_s: float = 10.0
 
     @property
-    def for_opening(self) -> Patience:
-        """The patience of each read and write until a service is open."""
+    def for_opening(self) -> Timeouts:
+        """The timeouts of each read and write until a service is open."""
         return replace(self, idle_s=self.open_s)
 
     def check(self, since: float) -> float:
@@ -56,10 +56,10 @@ class Stream(Protocol):
     """A connection to one service of the device.
 
     Attributes:
-        patience: May be changed between two reads or writes.
+        timeouts: May be changed between two reads or writes.
     """
 
-    patience: Patience
+    timeouts: Timeouts
 
     @property
     def block_bytes(self) -> int:
@@ -84,7 +84,7 @@ class Stream(Protocol):
 class Transport(Protocol):
     """A connection to a device.
 
-    Every method raises AdbError, or Interrupted where the patience heeds it.
+    Every method raises AdbError, or Interrupted where the timeouts heeds it.
     """
 
     @property
@@ -92,7 +92,7 @@ class Transport(Protocol):
         """How the device is reached, for people."""
         ...
 
-    def open(self, service: str, patience: Patience) -> Stream:
+    def open(self, service: str, timeouts: Timeouts) -> Stream:
         """A stream to a service, such as `sync:` or `exec:COMMAND`; connects when needed."""
         ...
 
@@ -113,10 +113,10 @@ def receive_exactly(stream: Stream, size: int) -> bytes:
 class SocketStream:
     """A stream on a socket that notices stop requests and a peer that disappeared."""
 
-    def __init__(self, connection: socket.socket, patience: Patience) -> None:
+    def __init__(self, connection: socket.socket, timeouts: Timeouts) -> None:
         self._socket = connection
         self._is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
-        self.patience = patience
+        self.timeouts = timeouts
         _set_up(connection)
 
     @property
@@ -129,7 +129,7 @@ class SocketStream:
         flags = _MSG_MORE if more else 0
         since = time.monotonic()
         while view:
-            self._socket.settimeout(self.patience.check(since))
+            self._socket.settimeout(self.timeouts.check(since))
             try:
                 sent = self._socket.send(view, flags)
             except TimeoutError:
@@ -143,7 +143,7 @@ class SocketStream:
         since = time.monotonic()
         self._acknowledge()
         while True:
-            self._socket.settimeout(self.patience.check(since))
+            self._socket.settimeout(self.timeouts.check(since))
             try:
                 return self._socket.recv(size)
             except TimeoutError:
@@ -191,9 +191,9 @@ _USB_SLICE_S = 0.5
 
 
 class Pipe(Protocol):
-    """Carries whole buffers both ways; `patience` may be changed between two of them."""
+    """Carries whole buffers both ways; `timeouts` may be changed between two of them."""
 
-    patience: Patience
+    timeouts: Timeouts
 
     def send(self, data: Buffer, more: bool = False) -> None: ...
 
@@ -207,7 +207,7 @@ class Pipe(Protocol):
 class TcpPipe(SocketStream):
     """adbd on a TCP port."""
 
-    def __init__(self, host: str, port: int, patience: Patience) -> None:
+    def __init__(self, host: str, port: int, timeouts: Timeouts) -> None:
         try:
             connection = socket.create_connection((host, port), timeout=_CONNECT_S)
         except socket.gaierror as error:
@@ -216,7 +216,7 @@ class TcpPipe(SocketStream):
             raise AdbUnreachableError(f"no answer within {_CONNECT_S:g} s") from error
         except OSError as error:
             raise AdbUnreachableError(error.strerror or str(error)) from error
-        super().__init__(connection, patience)
+        super().__init__(connection, timeouts)
 
     def receive_exactly(self, size: int) -> bytes:
         return receive_exactly(self, size)
@@ -225,9 +225,9 @@ class TcpPipe(SocketStream):
 class UsbPipe:
     """The adb interface of a phone, through adb-shell and libusb."""
 
-    def __init__(self, transport: Any, patience: Patience) -> None:
+    def __init__(self, transport: Any, timeouts: Timeouts) -> None:
         self._transport = transport
-        self.patience = patience
+        self.timeouts = timeouts
         try:
             transport.connect(_CONNECT_S)
         except Exception as error:  # libusb's errors have no base class that is always importable
@@ -236,9 +236,9 @@ class UsbPipe:
     def send(self, data: Buffer, more: bool = False) -> None:  # noqa: ARG002 - each is a transfer
         from adb_shell.exceptions import UsbWriteFailedError
 
-        self.patience.check(time.monotonic())
+        self.timeouts.check(time.monotonic())
         try:
-            self._transport.bulk_write(bytes(data), self.patience.idle_s)
+            self._transport.bulk_write(bytes(data), self.timeouts.idle_s)
         except UsbWriteFailedError as error:
             raise AdbGoneError(f"the USB connection broke: {error}") from error
 
@@ -248,7 +248,7 @@ class UsbPipe:
         since = time.monotonic()
         data = bytearray()
         while len(data) < size:
-            slice_s = min(self.patience.check(since), _USB_SLICE_S)
+            slice_s = min(self.timeouts.check(since), _USB_SLICE_S)
             try:
                 data += self._transport.bulk_read(size - len(data), slice_s)
             except UsbReadFailedError as error:

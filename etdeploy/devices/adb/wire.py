@@ -29,10 +29,10 @@ from etdeploy.devices.adb.stream import (
     AdbTlsError,
     AdbUnreachableError,
     Buffer,
-    Patience,
     Pipe,
     Stream,
     TcpPipe,
+    Timeouts,
     UsbPipe,
     usb_transport_of,
 )
@@ -84,11 +84,11 @@ class WireConnection:
         self._byte_sum = answer.arg0 < _VERSION
         self.max_data = min(_MAX_DATA, answer.arg1)
 
-    def open(self, service: str, patience: Patience) -> WireStream:
+    def open(self, service: str, timeouts: Timeouts) -> WireStream:
         """A stream to a service."""
-        self._pipe.patience = patience.for_opening
+        self._pipe.timeouts = timeouts.for_opening
         self._last_id += 1
-        stream = WireStream(self, self._last_id, patience)
+        stream = WireStream(self, self._last_id, timeouts)
         self._streams[stream.local_id] = stream
         self._send(Packet(b"OPEN", stream.local_id, 0, service.encode() + b"\0"))
         while not stream.acknowledged and not stream.ended:
@@ -106,7 +106,7 @@ class WireConnection:
 
         The caller makes the next packet while the device works on this one.
         """
-        self._pipe.patience = stream.patience
+        self._pipe.timeouts = stream.timeouts
         while not stream.acknowledged and not stream.ended:
             self._pump()
         if stream.ended:
@@ -116,20 +116,20 @@ class WireConnection:
 
     def fill(self, stream: WireStream) -> None:
         """Waits until the stream has input or has ended."""
-        self._pipe.patience = stream.patience
+        self._pipe.timeouts = stream.timeouts
         while not stream.inbox and not stream.ended:
             self._pump()
 
     def drain(self, stream: WireStream) -> bool:
         """Takes in what has already come; whether the stream has input then."""
-        self._pipe.patience = stream.patience
+        self._pipe.timeouts = stream.timeouts
         while not stream.inbox and not stream.ended and self._pipe.has_input():
             self._pump()
         return bool(stream.inbox) or stream.ended
 
     def end(self, stream: WireStream) -> None:
         """Closes our side of a stream."""
-        self._pipe.patience = stream.patience
+        self._pipe.timeouts = stream.timeouts
         if self._streams.pop(stream.local_id, None) and not stream.ended:
             self._send(Packet(b"CLSE", stream.local_id, stream.remote_id))
 
@@ -140,7 +140,7 @@ class WireConnection:
         if answer.command != b"AUTH":
             return answer
         self._send(Packet(b"AUTH", _AUTH_PUBLIC_KEY, 0, bytes(signer.GetPublicKey()) + b"\0"))
-        self._pipe.patience = replace(self._pipe.patience, idle_s=self._confirm_s)
+        self._pipe.timeouts = replace(self._pipe.timeouts, idle_s=self._confirm_s)
         try:
             while answer.command == b"AUTH":
                 answer = self._receive()
@@ -193,7 +193,7 @@ class WireStream:
 
     connection: WireConnection
     local_id: int
-    patience: Patience
+    timeouts: Timeouts
     remote_id: int = 0
     acknowledged: bool = False
     ended: bool = False
@@ -308,7 +308,7 @@ class DirectTransport:
 
     def __init__(
         self,
-        connect: Callable[[Patience], Pipe],
+        connect: Callable[[Timeouts], Pipe],
         description: str,
         signer: Callable[[], Signer] = _user_key,
         confirm_s: float = _CONFIRM_S,
@@ -320,34 +320,34 @@ class DirectTransport:
         self._was_connected = False
         self.description = description
 
-    def open(self, service: str, patience: Patience) -> Stream:
+    def open(self, service: str, timeouts: Timeouts) -> Stream:
         with self._broken_on_error():
-            connection = self._connection or self._connected(patience)
-            return _GuardedStream(self, connection.open(service, patience))
+            connection = self._connection or self._connected(timeouts)
+            return _GuardedStream(self, connection.open(service, timeouts))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection:
             connection.close()
 
-    def _connected(self, patience: Patience) -> WireConnection:
+    def _connected(self, timeouts: Timeouts) -> WireConnection:
         for _ in range(_MORE_GREETINGS):
             with contextlib.suppress(AdbDroppedError):
-                return self._greeted(patience)
+                return self._greeted(timeouts)
             self.close()
             time.sleep(_PAUSE_S)
-        return self._greeted(patience)
+        return self._greeted(timeouts)
 
-    def _greeted(self, patience: Patience) -> WireConnection:
-        connection = WireConnection(self._pipe(patience), self._signer, self._confirm_s)
+    def _greeted(self, timeouts: Timeouts) -> WireConnection:
+        connection = WireConnection(self._pipe(timeouts), self._signer, self._confirm_s)
         self._connection = connection
         connection.connect()
         self._was_connected = True
         return connection
 
-    def _pipe(self, patience: Patience) -> Pipe:
+    def _pipe(self, timeouts: Timeouts) -> Pipe:
         try:
-            return self._connect(patience.for_opening)
+            return self._connect(timeouts.for_opening)
         except AdbUnreachableError as error:
             if not self._was_connected:
                 raise
@@ -377,12 +377,12 @@ class _GuardedStream:
     stream: WireStream
 
     @property
-    def patience(self) -> Patience:
-        return self.stream.patience
+    def timeouts(self) -> Timeouts:
+        return self.stream.timeouts
 
-    @patience.setter
-    def patience(self, patience: Patience) -> None:
-        self.stream.patience = patience
+    @timeouts.setter
+    def timeouts(self, timeouts: Timeouts) -> None:
+        self.stream.timeouts = timeouts
 
     @property
     def block_bytes(self) -> int:
@@ -407,9 +407,9 @@ class _GuardedStream:
 
 def tcp_transport(host: str, port: int) -> DirectTransport:
     """The adbd that listens on a TCP port."""
-    return DirectTransport(lambda patience: TcpPipe(host, port, patience), "TCP")
+    return DirectTransport(lambda timeouts: TcpPipe(host, port, timeouts), "TCP")
 
 
 def usb_transport(serial: str, find: Callable[[str], Any] = usb_transport_of) -> DirectTransport:
     """A phone on USB; `find` gives the adb_shell UsbTransport that it has now."""
-    return DirectTransport(lambda patience: UsbPipe(find(serial), patience), "USB")
+    return DirectTransport(lambda timeouts: UsbPipe(find(serial), timeouts), "USB")

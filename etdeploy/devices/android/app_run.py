@@ -27,9 +27,9 @@ from etdeploy.devices.android import app_exit, app_watch
 from etdeploy.devices.android.app_exit import AppExit, of_app, parse_log
 from etdeploy.devices.android.app_watch import (
     LaunchReport,
-    activity,
     check_app_id,
     external_files,
+    main_activity,
     stop_command,
 )
 from etdeploy.devices.android.diagnostics import (
@@ -135,7 +135,7 @@ class AppRun:
             return self._judged(outcome, app_watch.parse_report(outcome.stdout), start_id)
         finally:
             # An open app keeps its memory, and the next program would be timed beside it.
-            shell.tidy(stop)
+            shell.best_effort_cleanup(stop)
 
     def _judged(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
         outcome = replace(outcome, stdout="", out_of_memory=None)
@@ -319,7 +319,7 @@ def explain_app(shell: RemoteShell, said: str, app_id: str = "") -> DeviceError:
         DeviceError, said, shell.name,
         said=said or "it said nothing",
         app=app_id,
-        component=activity(app_id),
+        component=main_activity(app_id),
         adb=shell.advice.prefix,
     )  # fmt: skip
 

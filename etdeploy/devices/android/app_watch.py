@@ -69,7 +69,7 @@ def check_app_id(app_id: str) -> str:
     return app_id
 
 
-def activity(app_id: str) -> str:
+def main_activity(app_id: str) -> str:
     """What `am start -n` starts."""
     return f"{app_id}/.MainActivity"
 
@@ -101,7 +101,7 @@ def watch_script(app_id: str, run_id: str, options: Mapping[str, Option]) -> str
     """Starts the app anew, and waits; its working folder is the run's."""
     check_app_id(app_id)
     external = f"{external_files(app_id)}/{FILE}"
-    start = f"am start -W -S -n {activity(app_id)} {extras(run_id, options)}"
+    start = f"am start -W -S -n {main_activity(app_id)} {extras(run_id, options)}"
     return "\n".join(
         (
             f"rm -f {RESULTS}; pid=; echo {app_id} 0 >{MARKER}",

@@ -27,7 +27,7 @@ from etdeploy.devices.adb.stream import (
     AdbError,
     AdbReconnectError,
     AdbStateError,
-    Patience,
+    Timeouts,
     Transport,
     usb_transports,
 )
@@ -235,8 +235,8 @@ class AndroidDevice(RemoteDevice):
 
     def __init__(self, serial: str, transport: Transport, idle_s: float = 30.0) -> None:
         self._serial = serial
-        patience = Patience(idle_s, open_s=min(idle_s, _OPEN_S))
-        self._link = AndroidLink(f"android:{serial}", transport, patience)
+        timeouts = Timeouts(idle_s, open_s=min(idle_s, _OPEN_S))
+        self._link = AndroidLink(f"android:{serial}", transport, timeouts)
         super().__init__(self._link, android_facts.SAMPLING)
 
     @property
@@ -276,7 +276,7 @@ class AndroidDevice(RemoteDevice):
     def restart(self) -> None:
         """Restarts the phone, as `adb reboot` does; the connection ends with it."""
         with self._link.errors("restarting it"):
-            self._link.transport.open("reboot:", self._link.patience).close()
+            self._link.transport.open("reboot:", self._link.timeouts).close()
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
         app = bundle.app

@@ -18,8 +18,8 @@ from etdeploy.devices.adb.stream import (
     AdbGoneError,
     AdbRefusedError,
     AdbTimeoutError,
-    Patience,
     Stream,
+    Timeouts,
     Transport,
     receive_exactly,
 )
@@ -55,20 +55,20 @@ class RunningCommand:
         self.stream.close()
 
 
-def start_command(transport: Transport, command: str, patience: Patience) -> RunningCommand:
+def start_command(transport: Transport, command: str, timeouts: Timeouts) -> RunningCommand:
     """Starts a command; every word in it from outside must have gone through shlex.quote."""
     marker = f"etdeploy-{secrets.token_hex(8)}"
-    return RunningCommand(transport.open(f"exec:{marked(command, marker)}", patience), marker)
+    return RunningCommand(transport.open(f"exec:{marked(command, marker)}", timeouts), marker)
 
 
-def run_command(transport: Transport, command: str, patience: Patience) -> ShellResult:
+def run_command(transport: Transport, command: str, timeouts: Timeouts) -> ShellResult:
     """Like `start_command`, but waits for the end."""
-    with closing(start_command(transport, command, patience)) as running:
+    with closing(start_command(transport, command, timeouts)) as running:
         return running.finish()
 
 
 PLACE = DevicePaths(BASE)
-_CLEANING = Patience(idle_s=5.0, heed_cancel=False, open_s=5.0)
+_CLEANING = Timeouts(idle_s=5.0, heed_cancel=False, open_s=5.0)
 _LONGEST_LINE = 1024
 _READ = 1 << 16
 
@@ -76,11 +76,11 @@ _READ = 1 << 16
 class AndroidLink:
     """The RemoteShell of an Android device, over adb."""
 
-    def __init__(self, name: str, transport: Transport, patience: Patience) -> None:
+    def __init__(self, name: str, transport: Transport, timeouts: Timeouts) -> None:
         self.name = name
         self.place = PLACE
         self.transport = transport
-        self.patience = patience
+        self.timeouts = timeouts
 
     @property
     def advice(self) -> Advice:
@@ -92,34 +92,34 @@ class AndroidLink:
             damaged="Try another cable or port",
         )
 
-    def shell(self, command: str, doing: str, idle_s: float | None = None) -> ShellResult:
-        patience = self.patience if idle_s is None else replace(self.patience, idle_s=idle_s)
-        with self.errors(doing):
-            return run_command(self.transport, command, patience)
+    def shell(self, command: str, activity: str, idle_s: float | None = None) -> ShellResult:
+        timeouts = self.timeouts if idle_s is None else replace(self.timeouts, idle_s=idle_s)
+        with self.errors(activity):
+            return run_command(self.transport, command, timeouts)
 
-    def require(self, command: str, doing: str, idle_s: float | None = None) -> str:
-        result = self.shell(command, doing, idle_s)
+    def require(self, command: str, activity: str, idle_s: float | None = None) -> str:
+        result = self.shell(command, activity, idle_s)
         if not result.ok:
             said = result.output.strip() or f"exit code {result.exit_code}"
-            raise DeviceError(f"the device failed while {doing}: {said}", place=self.name)
+            raise DeviceError(f"the device failed while {activity}: {said}", place=self.name)
         return result.output
 
-    def tidy(self, command: str) -> None:
+    def best_effort_cleanup(self, command: str) -> None:
         # Twice: after a broken connection the first call may only find out that it is broken.
         for _ in range(2):
             with contextlib.suppress(AdbError):
                 run_command(self.transport, command, _CLEANING)
                 return
 
-    def start(self, command: str, doing: str, idle_s: float) -> AndroidCommand:
-        with self.errors(doing):
-            patience = replace(self.patience, idle_s=idle_s)
-            return AndroidCommand(self, start_command(self.transport, command, patience))
+    def start(self, command: str, activity: str, idle_s: float) -> AndroidCommand:
+        with self.errors(activity):
+            timeouts = replace(self.timeouts, idle_s=idle_s)
+            return AndroidCommand(self, start_command(self.transport, command, timeouts))
 
     @contextlib.contextmanager
-    def held(self, command: str, doing: str) -> Iterator[AndroidConversation]:
-        with self.errors(doing):
-            stream = self.transport.open(f"exec:{command}", self.patience)
+    def persistent_shell(self, command: str, activity: str) -> Iterator[AndroidConversation]:
+        with self.errors(activity):
+            stream = self.transport.open(f"exec:{command}", self.timeouts)
         with contextlib.closing(stream):
             yield AndroidConversation(self, stream)
 
@@ -127,44 +127,44 @@ class AndroidLink:
         self,
         source: Path,
         target: str,
-        doing: str,
+        activity: str,
         on_bytes: Callable[[int], None],
         start: int = 0,
         size: int | None = None,
     ) -> None:
-        with self.errors(doing):
+        with self.errors(activity):
             try:
-                push_file(self.transport, source, target, self.patience, on_bytes, start, size)
+                push_file(self.transport, source, target, self.timeouts, on_bytes, start, size)
             except AdbRefusedError as error:
                 raise DeviceWriteError(str(error)) from error
 
-    def content(self, source: str, doing: str) -> Iterator[bytes]:
-        with self.errors(doing):
-            yield from pull_file(self.transport, source, self.patience)
+    def content(self, source: str, activity: str) -> Iterator[bytes]:
+        with self.errors(activity):
+            yield from pull_file(self.transport, source, self.timeouts)
 
-    def read(self, source: str, doing: str) -> str:
-        with self.errors(doing):
-            data = read_file(self.transport, source, self.patience)
+    def read(self, source: str, activity: str) -> str:
+        with self.errors(activity):
+            data = read_file(self.transport, source, self.timeouts)
         return (data or b"").decode(errors="replace")
 
-    def pull(self, source: str, to: Path, doing: str) -> None:
+    def pull(self, source: str, to: Path, activity: str) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
         part = to.with_name(f".{to.name}.part")
         try:
-            with self.errors(doing), part.open("wb") as file:
-                for piece in pull_file(self.transport, source, self.patience):
+            with self.errors(activity), part.open("wb") as file:
+                for piece in pull_file(self.transport, source, self.timeouts):
                     file.write(piece)
             part.replace(to)
         finally:
             part.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def errors(self, doing: str) -> Iterator[None]:
+    def errors(self, activity: str) -> Iterator[None]:
         """Turns errors of the connection into one for the user."""
         try:
             yield
         except AdbError as error:
-            raise explain(error, self.name, doing) from error
+            raise explain(error, self.name, activity) from error
 
     def close(self) -> None:
         """Ends the connection."""
@@ -178,8 +178,8 @@ class AndroidCommand:
     link: AndroidLink
     command: RunningCommand
 
-    def finish(self, doing: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
-        with self.link.errors(doing):
+    def finish(self, activity: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
+        with self.link.errors(activity):
             try:
                 return self.command.finish(on_line)
             except AdbTimeoutError as error:
@@ -198,16 +198,16 @@ class AndroidConversation:
     stream: Stream
     heard: bytearray = field(default_factory=bytearray)
 
-    def say(self, lines: str, doing: str) -> None:
-        with self.link.errors(doing):
+    def say(self, lines: str, activity: str) -> None:
+        with self.link.errors(activity):
             self.stream.send(f"{lines}\n".encode())
 
-    def hear(self, doing: str, idle_s: float | None = None) -> str:
-        with self.link.errors(doing):
+    def hear(self, activity: str, idle_s: float | None = None) -> str:
+        with self.link.errors(activity):
             return (self._next(idle_s) or "").strip()
 
-    def line(self, doing: str, idle_s: float) -> str | None:
-        with self.link.errors(doing):
+    def line(self, activity: str, idle_s: float) -> str | None:
+        with self.link.errors(activity):
             try:
                 return self._next(idle_s)
             except AdbTimeoutError as error:
@@ -224,8 +224,8 @@ class AndroidConversation:
         self.heard[:] = rest
         return line.decode(errors="replace").rstrip("\r")
 
-    def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
-        with self.link.errors(doing):
+    def result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
+        with self.link.errors(activity):
             while (result := take_marked(self.heard, marker)) is None:
                 if not self._receive(idle_s):
                     raise AdbGoneError("the device's shell ended in the middle of a command")
@@ -233,8 +233,8 @@ class AndroidConversation:
 
     def _receive(self, idle_s: float | None) -> bool:
         """Takes in what comes next; whether anything did."""
-        patience = self.link.patience
-        self.stream.patience = patience if idle_s is None else replace(patience, idle_s=idle_s)
+        timeouts = self.link.timeouts
+        self.stream.timeouts = timeouts if idle_s is None else replace(timeouts, idle_s=idle_s)
         part = self.stream.receive(_READ)
         self.heard.extend(part)
         return bool(part)
@@ -251,13 +251,13 @@ def push_file(
     transport: Transport,
     source: Path,
     target: str,
-    patience: Patience,
+    timeouts: Timeouts,
     on_bytes: Callable[[int], None],
     start: int = 0,
     size: int | None = None,
 ) -> None:
     """Sends a file or a range of it; the device writes it as it comes."""
-    with FileIO(source) as file, closing(transport.open("sync:", patience)) as stream:
+    with FileIO(source) as file, closing(transport.open("sync:", timeouts)) as stream:
         file.seek(start)
         _ask(stream, b"SEND", f"{target},{_REGULAR_FILE | 0o644}")
         try:
@@ -323,15 +323,15 @@ def _read_status(stream: Stream) -> None:
         raise AdbGoneError(f"the device answered {kind!r} instead of OKAY")
 
 
-def pull_file(transport: Transport, source: str, patience: Patience) -> Iterator[bytes]:
+def pull_file(transport: Transport, source: str, timeouts: Timeouts) -> Iterator[bytes]:
     """The content of a file on the device, in pieces."""
-    with closing(transport.open("sync:", patience)) as stream:
+    with closing(transport.open("sync:", timeouts)) as stream:
         yield from _received(stream, source)
 
 
-def read_file(transport: Transport, source: str, patience: Patience) -> bytes | None:
+def read_file(transport: Transport, source: str, timeouts: Timeouts) -> bytes | None:
     """The content of a small file on the device; None where there is none."""
-    with closing(transport.open("sync:", patience)) as stream:
+    with closing(transport.open("sync:", timeouts)) as stream:
         _ask(stream, b"STAT", source)
         kind, mode, _, _ = struct.unpack("<4s3I", receive_exactly(stream, 16))
         if kind != b"STAT":

@@ -119,7 +119,7 @@ class PhoneCommand:
         with self._start_errors(), process.talking(self._request(words, None)) as conversation:
             yield conversation
 
-    def tidy(self, words: Sequence[str], limit_s: float = 30.0) -> str:
+    def best_effort_cleanup(self, words: Sequence[str], limit_s: float = 30.0) -> str:
         """What a request prints; one that fails prints nothing. A stop does not end it."""
         request = self._request(words, None, outlives_stop=True)
         output = b""

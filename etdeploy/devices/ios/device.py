@@ -209,27 +209,27 @@ class PhoneApps:
         # Told a moment ago, so it is rather too little: a report is not missed for that.
         return float(now) - time.time() if isinstance(now, int | float) else 0.0
 
-    def _done(self, words: list[str], doing: str, limit_s: float | None = 90.0) -> None:
+    def _done(self, words: list[str], activity: str, limit_s: float | None = 90.0) -> None:
         answer = self._command.ask(words, limit_s)
         if not answer.ok:
-            raise explain(answer, self._command, doing)
+            raise explain(answer, self._command, activity)
 
-    def _tried(self, words: list[str], doing: str, limit_s: float | None = 90.0) -> bool:
+    def _tried(self, words: list[str], activity: str, limit_s: float | None = 90.0) -> bool:
         """Whether it was done; False where what is named does not exist."""
         answer = self._command.ask(words, limit_s)
         if not answer.ok and _MISSING not in answer.said:
-            raise explain(answer, self._command, doing)
+            raise explain(answer, self._command, activity)
         return answer.ok
 
-    def _listed(self, words: list[str], doing: str) -> list[InstalledApp]:
+    def _listed(self, words: list[str], activity: str) -> list[InstalledApp]:
         answer = self._command.ask(words)
         if not answer.ok:
-            raise explain(answer, self._command, doing)
+            raise explain(answer, self._command, activity)
         try:
             return parse_apps(parse_object(answer.stdout))
         except UnexpectedOutputError as error:
             raise DeviceError(
-                f"pymobiledevice3 answers with something unknown while {doing}: {error}",
+                f"pymobiledevice3 answers with something unknown while {activity}: {error}",
                 place=self.name,
             ) from error
 

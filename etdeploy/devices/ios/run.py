@@ -297,14 +297,14 @@ def ended_badly(conversation: InteractiveProcess) -> bool:
 
 def end_app(command: PhoneCommand, app: str) -> None:
     """Ends an app; a phone that is gone is left alone. A stop does not keep it from that."""
-    listed = command.tidy([*TUNNELLED, "list-processes"])
+    listed = command.best_effort_cleanup([*TUNNELLED, "list-processes"])
     for pid in parse_processes(listed, _folder(command, app)):
-        command.tidy([*TUNNELLED, "send-signal-to-process", str(pid), _SIGKILL])
+        command.best_effort_cleanup([*TUNNELLED, "send-signal-to-process", str(pid), _SIGKILL])
 
 
 def _folder(command: PhoneCommand, app: str) -> str | None:
     try:
-        information = json.loads(command.tidy(["apps", "query", app]))[app]
+        information = json.loads(command.best_effort_cleanup(["apps", "query", app]))[app]
         return str(information["Path"])
     except (ValueError, KeyError, TypeError):
         return None

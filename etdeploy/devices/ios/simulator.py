@@ -334,19 +334,19 @@ def unpacked(archive: Path, folder: Path, place: str) -> Path:
     return found[0]
 
 
-def simctl(words: Sequence[str], place: str, doing: str) -> str:
+def simctl(words: Sequence[str], place: str, activity: str) -> str:
     """What simctl prints."""
     outcome = process.run(process.Request(command_line(*words), timeout_s=REQUEST_S))
     if not outcome.ok:
-        raise failure(outcome.stderr, place, doing)
+        raise failure(outcome.stderr, place, activity)
     return outcome.stdout
 
 
-def failure(said: str, place: str, doing: str) -> DeviceError:
+def failure(said: str, place: str, activity: str) -> DeviceError:
     """The error for what simctl wrote to stderr."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1].rstrip(".") if lines else "it says nothing"
-    return SIMULATOR_FAILURES.error(DeviceError, last, place, activity=doing)
+    return SIMULATOR_FAILURES.error(DeviceError, last, place, activity=activity)
 
 
 def command_line(*words: str) -> tuple[str, ...]:

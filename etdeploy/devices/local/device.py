@@ -271,10 +271,10 @@ class LocalTalk:
         self._received = Received()
         self._has_ended = False
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         self._conversation.say(f"{line}\n".encode())
 
-    def hear(self, wait_s: float) -> str | None:
+    def read_line(self, wait_s: float) -> str | None:
         while (line := self._received.line()) is None and not self._has_ended:
             part = self._conversation.read(_READ, wait_s)
             self._has_ended = not part

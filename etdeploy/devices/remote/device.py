@@ -113,7 +113,7 @@ class _Push:
     verifications: list[Begun] = field(default_factory=list)
     is_prepared: bool = False
 
-    def make_room(self, limit: int | None) -> tuple[layout.Survey, int]:
+    def make_room(self, limit: int | None) -> tuple[layout.StoreState, int]:
         """Removes what was used longest ago; returns what is left, and bytes removed."""
         noting = store.note_command(self.bundle, self.session.folder)
         survey = self._survey(f"{noting} || exit 1")
@@ -127,11 +127,11 @@ class _Push:
         self.progress(f"removing {console.size(gone.size_bytes)} of what was used longest ago")
         return self._survey(store.removal_command(self.shell.place, gone)), gone.size_bytes
 
-    def _survey(self, before: str) -> layout.Survey:
+    def _survey(self, before: str) -> layout.StoreState:
         survey = layout.survey_command(self.shell.place, self.bundle, self.digest)
         return layout.parse_survey(self.session.require(f"{before}\n{survey}", _LOOKING))
 
-    def missing(self, survey: layout.Survey) -> list[BundleFile]:
+    def missing(self, survey: layout.StoreState) -> list[BundleFile]:
         """The contents to send; those with a changed stamp are verified on the device first."""
         contents = by_content(self.bundle)
         unsound = [f for f in contents if not survey.is_sound(f.sha256, f.executable)]
@@ -147,12 +147,12 @@ class _Push:
                 self.session.require(command, f"keeping {file.path}")
         return [f for f in unsound if f.sha256 not in good]
 
-    def check_room(self, missing: list[BundleFile], survey: layout.Survey) -> None:
+    def check_room(self, missing: list[BundleFile], survey: layout.StoreState) -> None:
         needed = store.needed_bytes(missing, survey)
         if survey.free_bytes is not None and needed > survey.free_bytes:
             raise no_room(self.shell, needed, survey.free_bytes, "the bundle")
 
-    def send(self, missing: list[BundleFile], survey: layout.Survey) -> Sent:
+    def send(self, missing: list[BundleFile], survey: layout.StoreState) -> Sent:
         """Pushes contents one by one, so that what has arrived stays."""
         total = sum(f.size_bytes for f in missing) or 1
         needed = store.needed_bytes(missing, survey)
@@ -261,16 +261,16 @@ def hold_command(place: DevicePaths, token: str) -> str:
 def opened_session(shell: RemoteShell) -> Iterator[Session]:
     """A shell with a new folder for this push alone; the folder is released when the block ends."""
     token = secrets.token_hex(8)
-    doing = "checking what it has"
-    with shell.held(hold_command(shell.place, token), doing) as holder:
+    activity = "checking what it has"
+    with shell.persistent_shell(hold_command(shell.place, token), activity) as holder:
         # Before that, it removes what others left.
-        answer = holder.hear(doing, HASH_S)
+        answer = holder.hear(activity, HASH_S)
         if not re.fullmatch(rf"{token}\.\d+", answer):
-            raise DeviceError(f"the device failed while {doing}: {answer}", place=shell.name)
+            raise DeviceError(f"the device failed while {activity}: {answer}", place=shell.name)
         folder = f"{shell.place.incoming}/{answer}"
         try:
             yield Session(shell, holder, folder, token)
         except BaseException:
             # The holder does so too, a moment later, unless the device ended it.
-            shell.tidy(release_command(shell.place, quote(folder)))
+            shell.best_effort_cleanup(release_command(shell.place, quote(folder)))
             raise

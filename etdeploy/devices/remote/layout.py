@@ -39,7 +39,7 @@ _STAMP = "%n %s %i %a %y %z"
 
 
 @dataclass(frozen=True)
-class Survey:
+class StoreState:
     """What a device has.
 
     Attributes:
@@ -98,10 +98,10 @@ def survey_command(place: DevicePaths, bundle: Bundle, digest: str) -> str:
     )
 
 
-def parse_survey(output: str) -> Survey:
+def parse_survey(output: str) -> StoreState:
     """Reads what `survey_command` printed."""
     parts = sections(output)
-    return Survey(
+    return StoreState(
         free_bytes=parse_df(parts.get("df", "")),
         can_hash="sha256sum" in parts.get("tools", ""),
         stamps=_stamps(parts.get("store", "")),

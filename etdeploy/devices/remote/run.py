@@ -26,7 +26,12 @@ from etdeploy.devices.bundles import (
 )
 from etdeploy.devices.remote import layout
 from etdeploy.devices.remote.layout import FILE, StateSampling
-from etdeploy.devices.remote.shell import DeviceWriteError, Held, RemoteShell, SilentError
+from etdeploy.devices.remote.shell import (
+    DeviceWriteError,
+    PersistentShell,
+    RemoteShell,
+    SilentError,
+)
 from etdeploy.devices.shell import sections, signal_of
 from etdeploy.devices.sysfs import parse_samples
 
@@ -45,7 +50,7 @@ def opened_run(
     try:
         yield RemoteRun(shell, bundle, shell.place.bundle(digest), folder, sampling)
     finally:
-        shell.tidy(f"rm -rf {quote(folder)}")
+        shell.best_effort_cleanup(f"rm -rf {quote(folder)}")
 
 
 class RemoteRun:
@@ -129,11 +134,11 @@ class RemoteRun:
         return parse_samples(text, self._sampling.parse)
 
     def put(self, source: Path, relative: str) -> None:
-        doing = f"sending {relative}"
+        activity = f"sending {relative}"
         target = f"{self._folder}/{check_relative(relative)}"
-        self._shell.require(f"mkdir -p {quote(posixpath.dirname(target))}", doing)
+        self._shell.require(f"mkdir -p {quote(posixpath.dirname(target))}", activity)
         try:
-            self._shell.send(source, target, doing, lambda sent: None)  # noqa: ARG005
+            self._shell.send(source, target, activity, lambda sent: None)  # noqa: ARG005
         except DeviceWriteError as error:
             raise DeviceError(
                 f"{relative} cannot be written: {error}", place=self._shell.name
@@ -141,21 +146,21 @@ class RemoteRun:
 
     def pull(self, relative: str, to: Path) -> None:
         check_relative(relative)
-        doing = f"pulling {relative}"
+        activity = f"pulling {relative}"
         # Names come back relative to the folder, so that they cannot lead out of `to`.
         script = (
             f"cd {quote(self._folder)} || exit 1\n"
             f"if [ -d {quote(relative)} ]; then cd {quote(relative)} && echo folder && "
             f"find . -type f; elif [ -f {quote(relative)} ]; then echo file; fi"
         )
-        kind, *names = self._shell.require(script, doing).splitlines() or [""]
+        kind, *names = self._shell.require(script, activity).splitlines() or [""]
         if kind == "file":
-            self._shell.pull(f"{self._folder}/{relative}", to, doing)
+            self._shell.pull(f"{self._folder}/{relative}", to, activity)
         elif kind == "folder":
             to.mkdir(parents=True, exist_ok=True)
             for name in names:
                 inner = check_relative(name.removeprefix("./"))
-                self._shell.pull(f"{self._folder}/{relative}/{inner}", to / inner, doing)
+                self._shell.pull(f"{self._folder}/{relative}/{inner}", to / inner, activity)
         else:
             raise DeviceError(f"the run left no {relative}", place=self._shell.name)
 
@@ -181,7 +186,7 @@ class RemoteRun:
         return heard.after(result.output) if heard else result.output
 
     def _kill(self) -> None:
-        self._shell.tidy(layout.kill_command(self._folder))
+        self._shell.best_effort_cleanup(layout.kill_command(self._folder))
 
 
 class OutputReader:
@@ -227,7 +232,9 @@ _LIMIT_S = 86_400
 class RemoteTalk:
     """The lines of a program."""
 
-    def __init__(self, shell: RemoteShell, folder: str, held: Held, end: str, marker: str) -> None:
+    def __init__(
+        self, shell: RemoteShell, folder: str, held: PersistentShell, end: str, marker: str
+    ) -> None:
         self._shell = shell
         self._folder = folder
         self._held = held
@@ -235,11 +242,11 @@ class RemoteTalk:
         self._began = time.monotonic()
         self._has_ended = False
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         if not self._has_ended:
             self._held.say(line, _DOING)
 
-    def hear(self, wait_s: float) -> str | None:
+    def read_line(self, wait_s: float) -> str | None:
         if self._has_ended:
             return None
         try:
@@ -270,7 +277,7 @@ class RemoteTalk:
 
     def kill(self) -> None:
         """Ends the program and all that it started."""
-        self._shell.tidy(layout.kill_command(self._folder))
+        self._shell.best_effort_cleanup(layout.kill_command(self._folder))
 
 
 @contextmanager
@@ -280,7 +287,7 @@ def talking(
     """Starts a program in a run's folder to talk with, and ends it with the block."""
     end, marker = (f"etdeploy-{secrets.token_hex(8)}" for _ in range(2))
     command = layout.talk_command(folder, argv, variables, _LIMIT_S, end, marker)
-    with shell.held(command, "starting the program") as held:
+    with shell.persistent_shell(command, "starting the program") as held:
         talk = RemoteTalk(shell, folder, held, end, marker)
         try:
             yield talk

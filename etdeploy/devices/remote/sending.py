@@ -201,7 +201,7 @@ class Sending:
     def drop(self) -> None:
         """Removes what is there of a large file, so that it is not kept for the next push."""
         there = f"{self.shell.place.partial}/{self.file.sha256}"
-        self.shell.tidy(f"rm -f {quote(self.part)} {quote(there)}")
+        self.shell.best_effort_cleanup(f"rm -f {quote(self.part)} {quote(there)}")
 
     def require_read_back(self, arrived: str) -> None:
         """Verifies the file on a device that has no sha256sum, and sets its mode."""

@@ -69,7 +69,7 @@ class Advice:
 class Running(Protocol):
     """A command that a device's shell has begun."""
 
-    def finish(self, doing: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
+    def finish(self, activity: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
         """Waits for its end."""
         ...
 
@@ -78,26 +78,26 @@ class Running(Protocol):
         ...
 
 
-class Held(Protocol):
+class PersistentShell(Protocol):
     """A command that goes on while this end holds the connection to it.
 
-    In every method, `doing` is what etdeploy is doing, for the message of an error. What waits for
-    the command raises DeviceError when it is silent for `idle_s`, as long as usual without it.
+    In every method, `activity` is what etdeploy does, for the message of an error. A method that
+    waits for the command raises DeviceError when it is silent for `idle_s`, or as long as usual.
     """
 
-    def say(self, lines: str, doing: str) -> None:
+    def say(self, lines: str, activity: str) -> None:
         """Writes lines to its input; the end of the last one is added."""
         ...
 
-    def hear(self, doing: str, idle_s: float | None = None) -> str:
+    def hear(self, activity: str, idle_s: float | None = None) -> str:
         """The next line that it prints, as soon as it is there; empty at its end."""
         ...
 
-    def line(self, doing: str, idle_s: float) -> str | None:
+    def line(self, activity: str, idle_s: float) -> str | None:
         """The next line without its end, as soon as it is there; None at the end of all."""
         ...
 
-    def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
+    def result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
         """What it prints up to a line with a marker and an exit code."""
         ...
 
@@ -105,7 +105,7 @@ class Held(Protocol):
 class RemoteShell(Protocol):
     """The connection to one device.
 
-    In every method, `doing` is what etdeploy is doing, for the message of an error: "reading its
+    In every method, `activity` is what etdeploy does, for the message of an error: "reading its
     battery state". A command's words from outside have gone through shlex.quote. Every method
     raises DeviceError when the device goes away, refuses the connection or does not answer, and
     Interrupted when the run was asked to stop, unless it says otherwise.
@@ -126,19 +126,19 @@ class RemoteShell(Protocol):
         """What a user does about it."""
         ...
 
-    def shell(self, command: str, doing: str, idle_s: float | None = None) -> ShellResult:
+    def shell(self, command: str, activity: str, idle_s: float | None = None) -> ShellResult:
         """Runs a command; its stdout and stderr come as one."""
         ...
 
-    def require(self, command: str, doing: str, idle_s: float | None = None) -> str:
+    def require(self, command: str, activity: str, idle_s: float | None = None) -> str:
         """Like `shell`, for a command that must succeed (DeviceError if not); gives its output."""
         ...
 
-    def tidy(self, command: str) -> None:
+    def best_effort_cleanup(self, command: str) -> None:
         """Runs a command if the device is still there; raises nothing, and heeds no stop."""
         ...
 
-    def start(self, command: str, doing: str, idle_s: float) -> Running:
+    def start(self, command: str, activity: str, idle_s: float) -> Running:
         """Starts a command whose input ends with the connection.
 
         The shell leads a process group of its own, and /proc has the command's words as its
@@ -146,7 +146,9 @@ class RemoteShell(Protocol):
         """
         ...
 
-    def held(self, command: str, doing: str) -> AbstractContextManager[Held]:
+    def persistent_shell(
+        self, command: str, activity: str
+    ) -> AbstractContextManager[PersistentShell]:
         """Starts such a command to talk with; its connection is closed with the block.
 
         Files may be sent and other commands run meanwhile, from the same thread.
@@ -157,7 +159,7 @@ class RemoteShell(Protocol):
         self,
         source: Path,
         target: str,
-        doing: str,
+        activity: str,
         on_bytes: Callable[[int], None],
         start: int = 0,
         size: int | None = None,
@@ -165,15 +167,15 @@ class RemoteShell(Protocol):
         """Sends a file or a range of it, which is written there as it comes."""
         ...
 
-    def content(self, source: str, doing: str) -> Iterator[bytes]:
+    def content(self, source: str, activity: str) -> Iterator[bytes]:
         """The content of a file there, in pieces."""
         ...
 
-    def read(self, source: str, doing: str) -> str:
+    def read(self, source: str, activity: str) -> str:
         """The text of a file there; empty when there is none."""
         ...
 
-    def pull(self, source: str, to: Path, doing: str) -> None:
+    def pull(self, source: str, to: Path, activity: str) -> None:
         """Copies a file from there; `to` is replaced once all of it has arrived."""
         ...
 
@@ -213,13 +215,13 @@ class Begun:
     """A script that was begun.
 
     Attributes:
-        doing: What it is for, in the message of an error.
+        activity: What it is for, in the message of an error.
         done: Takes its result.
         idle_s: How long it may be silent.
         ended_s: When its result came, by the monotonic clock.
     """
 
-    doing: str
+    activity: str
     done: Callable[[ShellResult], None]
     idle_s: float | None
     ended_s: float = 0.0
@@ -228,7 +230,7 @@ class Begun:
 class Session:
     """The shell of one push."""
 
-    def __init__(self, shell: RemoteShell, held: Held, folder: str, marker: str) -> None:
+    def __init__(self, shell: RemoteShell, held: PersistentShell, folder: str, marker: str) -> None:
         self.folder = folder
         self._shell = shell
         self._held = held
@@ -244,52 +246,57 @@ class Session:
     def begin(
         self,
         script: str,
-        doing: str,
+        activity: str,
         done: Callable[[ShellResult], None],
         idle_s: float | None = None,
         *,
         after_success: bool = False,
     ) -> Begun:
         """Has a script run after those before it; returns at once."""
-        begun = self._last = Begun(doing, done, idle_s)
+        begun = self._last = Begun(activity, done, idle_s)
         if len(script) > _LONGEST:
             return self._run_apart(script, begun)
         if after_success:
             script = f"[ $code = 0 ] || exit $code\n{script}"
-        self._held.say(f"run {script.count(chr(10)) + 1}\n{script}", doing)
+        self._held.say(f"run {script.count(chr(10)) + 1}\n{script}", activity)
         self._waiting.append(begun)
         return begun
 
     def demand(
-        self, script: str, doing: str, idle_s: float | None = None, *, after_success: bool = False
+        self,
+        script: str,
+        activity: str,
+        idle_s: float | None = None,
+        *,
+        after_success: bool = False,
     ) -> None:
         """Like `begin`, for a script that must succeed (DeviceError if not)."""
 
         def done(result: ShellResult) -> None:
-            self._require(result, doing)
+            self._require(result, activity)
 
-        self.begin(script, doing, done, idle_s, after_success=after_success)
+        self.begin(script, activity, done, idle_s, after_success=after_success)
 
-    def run(self, script: str, doing: str, idle_s: float | None = None) -> ShellResult:
+    def run(self, script: str, activity: str, idle_s: float | None = None) -> ShellResult:
         """Runs a script to its end."""
         results: list[ShellResult] = []
-        self.begin(script, doing, results.append, idle_s)
+        self.begin(script, activity, results.append, idle_s)
         self.settle()
         return results[0]
 
-    def require(self, script: str, doing: str, idle_s: float | None = None) -> str:
+    def require(self, script: str, activity: str, idle_s: float | None = None) -> str:
         """Like `run`, for a script that must succeed (DeviceError if not); gives its output."""
-        return self._require(self.run(script, doing, idle_s), doing)
+        return self._require(self.run(script, activity, idle_s), activity)
 
-    def say(self, line: str, doing: str) -> None:
+    def say(self, line: str, activity: str) -> None:
         """Says a line to the script that was begun last."""
-        self._held.say(line, doing)
+        self._held.say(line, activity)
 
     def hear(self, begun: Begun) -> str:
         """The next line that a script prints."""
         while self._waiting[0] is not begun:
             self._settle_one()
-        return self._held.hear(begun.doing, begun.idle_s)
+        return self._held.hear(begun.activity, begun.idle_s)
 
     def settle(self, through: Begun | None = None) -> None:
         """Waits for all scripts that were begun, or for those up to one of them."""
@@ -298,20 +305,20 @@ class Session:
 
     def _settle_one(self) -> None:
         begun = self._waiting.popleft()
-        result = self._held.result(self._marker, begun.doing, begun.idle_s)
+        result = self._held.result(self._marker, begun.activity, begun.idle_s)
         begun.ended_s = time.monotonic()
         begun.done(result)
 
     def _run_apart(self, script: str, begun: Begun) -> Begun:
         self.settle()
-        result = self._shell.shell(script, begun.doing, begun.idle_s)
+        result = self._shell.shell(script, begun.activity, begun.idle_s)
         begun.ended_s = time.monotonic()
         begun.done(result)
         return begun
 
-    def _require(self, result: ShellResult, doing: str) -> str:
+    def _require(self, result: ShellResult, activity: str) -> str:
         if not result.ok:
             said = result.output.strip() or f"exit code {result.exit_code}"
             noun = self._shell.advice.noun
-            raise DeviceError(f"the {noun} failed while {doing}: {said}", place=self._shell.name)
+            raise DeviceError(f"the {noun} failed while {activity}: {said}", place=self._shell.name)
         return result.output

@@ -19,7 +19,7 @@ from etdeploy.core.layout import size_limit
 from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.devices.bundles import by_content
 from etdeploy.devices.remote import layout
-from etdeploy.devices.remote.layout import Survey
+from etdeploy.devices.remote.layout import StoreState
 from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.shell import sections
 
@@ -118,7 +118,7 @@ def parse_uses(output: str) -> StoreUses:
     )
 
 
-def excess_bytes(survey: Survey, bundle: Bundle, limit: int | None) -> int:
+def excess_bytes(survey: StoreState, bundle: Bundle, limit: int | None) -> int:
     """How much has to go before a bundle is pushed; 0 or less when nothing has to."""
     sizes = _sizes(survey)
     needed = needed_bytes((f for f in by_content(bundle) if f.sha256 not in sizes), survey)
@@ -129,12 +129,12 @@ def excess_bytes(survey: Survey, bundle: Bundle, limit: int | None) -> int:
     return excess
 
 
-def _sizes(survey: Survey) -> dict[str, int]:
+def _sizes(survey: StoreState) -> dict[str, int]:
     return {sha256: int(stamp.split()[0]) for sha256, stamp in survey.stamps.items()}
 
 
 def removal(
-    survey: Survey, uses: StoreUses, bundle: Bundle, digest: str, limit: int | None
+    survey: StoreState, uses: StoreUses, bundle: Bundle, digest: str, limit: int | None
 ) -> StoreRemoval:
     """What to remove before a bundle is pushed, so that it fits and the store keeps to its limit.
 
@@ -158,7 +158,7 @@ def removal(
     return StoreRemoval(tuple(bundles), tuple(contents), freed, tuple(partial))
 
 
-def needed_bytes(missing: Iterable[BundleFile], survey: Survey) -> int:
+def needed_bytes(missing: Iterable[BundleFile], survey: StoreState) -> int:
     """The room that these contents take, without what interrupted pushes sent of them."""
     return sum(max(0, f.size_bytes - survey.partial.get(f.sha256, 0)) for f in missing)
 

@@ -273,8 +273,10 @@ class SshShell:
 
     @cached_property
     def place(self) -> DevicePaths:
-        doing = "looking for a folder that etdeploy can use"
-        return place_of(self.shell(place_command(self.address.folder), doing).output, self.address)
+        activity = "looking for a folder that etdeploy can use"
+        return place_of(
+            self.shell(place_command(self.address.folder), activity).output, self.address
+        )
 
     @property
     def advice(self) -> Advice:
@@ -285,22 +287,22 @@ class SshShell:
             damaged="Look for a failing disk or memory of the board",
         )
 
-    def shell(self, command: str, doing: str, idle_s: float | None = None) -> ShellResult:
-        running = self._start(_OWN, command, doing, idle_s or self._idle_s)
+    def shell(self, command: str, activity: str, idle_s: float | None = None) -> ShellResult:
+        running = self._start(_OWN, command, activity, idle_s or self._idle_s)
         with contextlib.closing(running):
             try:
-                return running.finish(doing)
+                return running.finish(activity)
             except SilentError as error:
-                raise explain(TimeoutError(), self.address, doing, self._idle_s) from error
+                raise explain(TimeoutError(), self.address, activity, self._idle_s) from error
 
-    def require(self, command: str, doing: str, idle_s: float | None = None) -> str:
-        result = self.shell(command, doing, idle_s)
+    def require(self, command: str, activity: str, idle_s: float | None = None) -> str:
+        result = self.shell(command, activity, idle_s)
         if not result.ok:
             said = result.output.strip() or f"exit code {result.exit_code}"
-            raise DeviceError(f"the board failed while {doing}: {said}", place=self.name)
+            raise DeviceError(f"the board failed while {activity}: {said}", place=self.name)
         return result.output
 
-    def tidy(self, command: str) -> None:
+    def best_effort_cleanup(self, command: str) -> None:
         # Twice: after a broken connection the first call may only find out that it is broken.
         for _ in range(2):
             try:
@@ -315,28 +317,28 @@ class SshShell:
             except (ForeignError, OSError):
                 continue
 
-    def start(self, command: str, doing: str, idle_s: float) -> SshCommand:
-        return self._start(_MERGED, command, doing, idle_s)
+    def start(self, command: str, activity: str, idle_s: float) -> SshCommand:
+        return self._start(_MERGED, command, activity, idle_s)
 
-    def _start(self, before: str, command: str, doing: str, idle_s: float) -> SshCommand:
+    def _start(self, before: str, command: str, activity: str, idle_s: float) -> SshCommand:
         marker = f"etdeploy-{secrets.token_hex(8)}"
-        with contextlib.ExitStack() as stack, self.errors(doing):
+        with contextlib.ExitStack() as stack, self.errors(activity):
             channel = stack.enter_context(begun(self.connection, before + marked(command, marker)))
             channel.begin(self._idle_s)
             return SshCommand(self, channel, marker, idle_s, stack.pop_all())
 
     @contextlib.contextmanager
-    def held(self, command: str, doing: str) -> Iterator[SshHeld]:
+    def persistent_shell(self, command: str, activity: str) -> Iterator[SshPersistentShell]:
         with contextlib.ExitStack() as stack:
-            with self.errors(doing):
+            with self.errors(activity):
                 channel = stack.enter_context(begun(self.connection, _OWN + command))
-            yield SshHeld(self, channel, self._idle_s)
+            yield SshPersistentShell(self, channel, self._idle_s)
 
     def send(
         self,
         source: Path,
         target: str,
-        doing: str,
+        activity: str,
         on_bytes: Callable[[int], None],
         start: int = 0,
         size: int | None = None,
@@ -345,7 +347,7 @@ class SshShell:
         # ssh sends the rest of the file too, until the channel ends: 2 MB at most.
         copying = "cat" if size is None else f"head -c {size}"
         script = _OWN + marked(f"{copying} >{quote(target)}", marker)
-        with source.open("rb", buffering=0) as file, self.errors(doing):
+        with source.open("rb", buffering=0) as file, self.errors(activity):
             file.seek(start)
             with begun(self.connection, script, file) as channel:
                 for sent in channel.sent(file, start, self._idle_s):
@@ -357,20 +359,20 @@ class SshShell:
             said = result.output.strip() or f"exit code {result.exit_code}"
             raise DeviceWriteError(said.splitlines()[-1])
 
-    def content(self, source: str, doing: str) -> Iterator[bytes]:
-        yield from self._output(f"cat -- {quote(source)}", doing)
+    def content(self, source: str, activity: str) -> Iterator[bytes]:
+        yield from self._output(f"cat -- {quote(source)}", activity)
 
-    def read(self, source: str, doing: str) -> str:
+    def read(self, source: str, activity: str) -> str:
         words = quote(source)
-        data = b"".join(self._output(f"[ ! -e {words} ] || cat -- {words}", doing))
+        data = b"".join(self._output(f"[ ! -e {words} ] || cat -- {words}", activity))
         return data.decode(errors="replace")
 
-    def pull(self, source: str, to: Path, doing: str) -> None:
+    def pull(self, source: str, to: Path, activity: str) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
         part = to.with_name(f".{to.name}.part")
         try:
             with part.open("wb") as file:
-                for piece in self.content(source, doing):
+                for piece in self.content(source, activity):
                     file.write(piece)
             part.replace(to)
         finally:
@@ -381,49 +383,49 @@ class SshShell:
         self.connection.close()
 
     @contextlib.contextmanager
-    def errors(self, doing: str) -> Iterator[None]:
+    def errors(self, activity: str) -> Iterator[None]:
         """Turns errors of the connection into one for the user."""
         try:
             yield
         except (SshError, ForeignError, TimeoutError, FileNotFoundError) as error:
             if isinstance(error, FileNotFoundError) and error.filename != "ssh":
                 raise
-            raise explain(error, self.address, doing, self._idle_s) from error
+            raise explain(error, self.address, activity, self._idle_s) from error
 
-    def _output(self, script: str, doing: str) -> Iterator[bytes]:
+    def _output(self, script: str, activity: str) -> Iterator[bytes]:
         """What a script prints, byte for byte."""
-        with self.errors(doing), begun(self.connection, script) as channel:
+        with self.errors(activity), begun(self.connection, script) as channel:
             yield from channel.pieces(self._idle_s)
             code = channel.exit_code()
             if code:
                 said = channel.errors().strip() or f"exit code {code}"
-                raise DeviceError(f"the board failed while {doing}: {said}", place=self.name)
+                raise DeviceError(f"the board failed while {activity}: {said}", place=self.name)
 
 
 @dataclass(frozen=True)
-class SshHeld:
+class SshPersistentShell:
     """A command that is talked with line by line."""
 
     shell: SshShell
     channel: Channel
     idle_s: float
 
-    def say(self, lines: str, doing: str) -> None:  # noqa: ARG002 - what is heard tells of its end
+    def say(self, lines: str, activity: str) -> None:  # noqa: ARG002 - what is heard tells of its end
         self.channel.say(lines)
 
-    def hear(self, doing: str, idle_s: float | None = None) -> str:
-        with self.shell.errors(doing):
+    def hear(self, activity: str, idle_s: float | None = None) -> str:
+        with self.shell.errors(activity):
             return (self.channel.line(idle_s or self.idle_s) or "").strip()
 
-    def line(self, doing: str, idle_s: float) -> str | None:
-        with self.shell.errors(doing):
+    def line(self, activity: str, idle_s: float) -> str | None:
+        with self.shell.errors(activity):
             try:
                 return self.channel.line(idle_s)
             except TimeoutError as error:
                 raise SilentError from error
 
-    def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
-        with self.shell.errors(doing):
+    def result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
+        with self.shell.errors(activity):
             result = self.channel.result(marker, idle_s or self.idle_s)
             if result is None:
                 raise self.channel.failure()
@@ -440,9 +442,9 @@ class SshCommand:
     idle_s: float
     held: contextlib.ExitStack
 
-    def finish(self, doing: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
+    def finish(self, activity: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
         output, lines = bytearray(), Lines(on_line)
-        with self.shell.errors(doing):
+        with self.shell.errors(activity):
             try:
                 for part in self.channel.pieces(self.idle_s):
                     output += part

@@ -25,7 +25,7 @@ def test_each_option_has_its_kind() -> None:
      "size=a\nb", "size=a\0b", "=1"],
 )  # fmt: skip
 def test_anything_else_is_refused(word: str) -> None:
-    with pytest.raises(ValueError, match=r"is no option|the value is no"):
+    with pytest.raises(ValueError, match=r"option|value"):
         parse_options([word])
 
 

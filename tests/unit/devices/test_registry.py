@@ -134,10 +134,8 @@ def test_it_is_named_wherever_devices_are_named(attic: Path) -> None:
 def test_how_it_is_named_is_checked(attic: Path) -> None:
     with pytest.raises(UsageError) as caught:
         open_device("attic")
-    assert str(caught.value) == (
-        "'attic' has no folder after attic:\n  what to do: --device attic:FOLDER"
-    )
-    with pytest.raises(DeviceError, match="there is no such folder"):
+    assert caught.value.remedy == "--device attic:FOLDER"
+    with pytest.raises(DeviceError, match="/no/such"):
         open_device("attic:/no/such")
 
 
@@ -167,7 +165,7 @@ def test_a_plugin_that_does_not_work_hides_no_other_device(
     install_plugin(tmp_path / "site", monkeypatch, GROUP, "lab = lab_x:KIND", lab_x=code)
     listed = {d.name: d for d in list_devices(Workspace(tmp_path / "cache"))}
     assert (listed["host"].status, listed["lab"].status) == ("device", "error")
-    assert "the plug-in 'lab' of the package etdeploy-lab 1.2" in str(listed["lab"].remedy)
+    assert "etdeploy-lab 1.2" in str(listed["lab"].remedy)
     assert re.search(remedy, str(listed["lab"].remedy))
 
 
@@ -191,7 +189,7 @@ def test_a_device_that_starts_no_processes_is_refused_before_anything_is_made(
         etdeploy_attic.Attic.capabilities.model_copy(update={"launches": ("app",)}),
     )
     with (
-        pytest.raises(UsageError, match=r"can run apps but not command-line programs\n.*--as app"),
+        pytest.raises(UsageError, match=r"attic.*\n.*--as app"),
         open_job(load_recipe("xnnpack", ()), tmp_path / "out", f"attic:{attic}"),
     ):
         pytest.fail("the job was opened")

@@ -93,7 +93,7 @@ def test_a_large_file_arrives_whole_and_executable(reached: Reached, big: Bundle
 
 
 def test_a_push_goes_on_where_the_connection_broke(reached: Reached, big: Bundle) -> None:
-    with pytest.raises(DeviceError, match="the device went away while pushing big"):
+    with pytest.raises(DeviceError, match=r"went away .*big"):
         reached.device.push(big, when(0.9, reached.root.kill_adbd))
     reached.come_back()
     assert wait_until_empty(reached.root.path(f"{ROOT}/incoming"))
@@ -163,7 +163,7 @@ def test_a_source_that_changed_since_is_named(reached: Reached, big: Bundle) -> 
     cut(reached, big)
     source = Path(big.files[0].source)
     source.write_bytes(os.urandom(SIZE_BYTES))
-    with pytest.raises(DeviceError, match=r"big is not the file that the bundle lists"):
+    with pytest.raises(DeviceError, match=r"big .* changed"):
         reached.device.push(big)
     assert not stored(reached, big).exists()
 
@@ -176,14 +176,14 @@ def test_a_source_that_changes_meanwhile_is_named(reached: Reached, big: Bundle)
             file.seek(SIZE_BYTES - 5)
             file.write(b"other")
 
-    with pytest.raises(DeviceError, match=r"big is not the file that the bundle lists"):
+    with pytest.raises(DeviceError, match=r"big .* changed"):
         reached.device.push(big, when(0.2, change))
     assert not stored(reached, big).exists()
 
 
 def test_a_source_that_was_emptied_is_named(reached: Reached, big: Bundle) -> None:
     Path(big.files[0].source).write_bytes(b"")
-    with pytest.raises(DeviceError, match=r"big is not the file that the bundle lists"):
+    with pytest.raises(DeviceError, match=r"big .* changed"):
         reached.device.push(big)
     assert not stored(reached, big).exists()
 
@@ -217,7 +217,7 @@ def test_nothing_is_kept_on_a_full_device(reached: Reached, big: Bundle, resumed
     if resumed:
         cut(reached, big, 0.5)
     filling = when(0.7 if resumed else 0.2, lambda: fill(reached))
-    with pytest.raises(DeviceError, match=r"no room on the device: big needs 42\.0 MB"):
+    with pytest.raises(DeviceError, match=r"big needs 42\.0 MB"):
         reached.device.push(big, filling)
     assert is_tidy(reached)
     assert reached.is_quiet()
@@ -228,7 +228,7 @@ def test_nothing_is_kept_on_a_full_device(reached: Reached, big: Bundle, resumed
 def test_what_was_begun_is_kept_for_a_device_with_more_room(reached: Reached, big: Bundle) -> None:
     there = cut(reached, big, 0.5)
     filler = fill(reached, leave_bytes=PART_BYTES)
-    with pytest.raises(DeviceError, match=r"no room on the device: the bundle needs 2[01]\.\d MB"):
+    with pytest.raises(DeviceError, match=r"needs 2[01]\.\d MB"):
         reached.device.push(big)
     filler.unlink()
     assert there.exists()

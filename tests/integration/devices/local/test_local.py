@@ -121,7 +121,7 @@ def test_a_source_that_changed_meanwhile_is_refused(
     host: Device, bundle: Bundle, tmp_path: Path
 ) -> None:
     (tmp_path / "data.bin").write_bytes(b"other")
-    with pytest.raises(DeviceError, match="not the file that the bundle lists"):
+    with pytest.raises(DeviceError, match="changed meanwhile"):
         host.push(bundle)
 
 
@@ -132,7 +132,7 @@ def test_a_run_gives_exit_code_outputs_and_files(
     with host.open_run(bundle, "r1") as run:
         outcome = run.run(["write", "{run}/out.json", "[1]"], 20)
         run.pull("out.json", tmp_path / "pulled/out.json")
-        with pytest.raises(DeviceError, match=r"the run left no nothing\.json"):
+        with pytest.raises(DeviceError, match=r"nothing\.json"):
             run.pull("nothing.json", tmp_path / "nothing.json")
         with pytest.raises(ValueError, match="leads out of"):
             run.pull("../../store", tmp_path / "store")
@@ -212,7 +212,7 @@ def test_what_cannot_be_started_is_an_error(host: Device, bundle: Bundle) -> Non
     broken = bundle.model_copy(update={"launch": ProcessLaunch(argv=("data.bin",))})
     with (
         host.open_run(broken, "r1") as run,
-        pytest.raises(DeviceError, match="cannot start the program: Permission denied"),
+        pytest.raises(DeviceError, match="Permission denied"),
     ):
         run.run([], 20)
 

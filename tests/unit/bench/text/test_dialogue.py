@@ -149,7 +149,7 @@ def test_an_answer_that_takes_too_long_is_told(tmp_path: Path) -> None:
 def test_a_program_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     said = "etdeploy-runner: error: method decode cannot be loaded: 32\n"
     talk = ListeningTalk([], RunOutcome(3, None, "", said, 1.0))
-    talk.hear(0)
+    talk.read_line(0)
     with pytest.raises(RunError, match="method decode cannot be loaded"), _opened(tmp_path, talk):
         pass
     assert talk.closed

@@ -39,12 +39,10 @@ def test_the_only_phone_needs_no_name(tool: IosCommand, monkeypatch: pytest.Monk
 
 def test_one_of_several_has_to_be_named(tool: IosCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, UDID, OTHER)
-    assert message(None) == (
-        "ios: 2 iPhones are connected, and none is chosen\n"
-        "  what to do: Choose one (`etdeploy devices` shows their models):\n"
-        f"              --device ios:{UDID}\n"
-        f"              --device ios:{OTHER}"
-    )
+    text = message(None)
+    assert text.startswith("ios: 2 iPhones")
+    assert f"--device ios:{UDID}\n" in text
+    assert f"--device ios:{OTHER}" in text
     assert open_ios(DeviceSpec("ios", OTHER)).name == f"ios:{OTHER}"
 
 
@@ -52,8 +50,8 @@ def test_a_name_that_is_nearly_one_is_suggested(
     tool: IosCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(monkeypatch, UDID, OTHER)
-    assert f"Did you mean --device ios:{UDID}?" in message(UDID[:-1] + "1")
-    assert f"Connected are:\n              --device ios:{UDID}" in message("x")
+    assert [UDID in message(UDID[:-1] + "1"), OTHER in message(UDID[:-1] + "1")] == [True, False]
+    assert [UDID in message("x"), OTHER in message("x")] == [True, True]
 
 
 def test_no_phone_is_told_with_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,4 +119,4 @@ def test_another_server_on_the_socket_hides_no_other_devices(
     monkeypatch.setattr(choice, "attached", fail)
     [listed] = list_ios()
     assert (listed.name, listed.status) == ("ios", "error")
-    assert "does not answer like usbmuxd: it hung up" in (listed.remedy or "")
+    assert "it hung up" in (listed.remedy or "")

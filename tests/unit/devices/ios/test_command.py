@@ -73,4 +73,4 @@ def test_a_program_that_cannot_run_is_told(tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(DeviceError, match="broken cannot be started"):
         PhoneCommand(program, "U").ask(["usbmux", "list"])
-    assert PhoneCommand(program, "U").tidy(["usbmux", "list"]) == ""
+    assert PhoneCommand(program, "U").best_effort_cleanup(["usbmux", "list"]) == ""

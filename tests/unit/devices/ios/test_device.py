@@ -59,7 +59,7 @@ def test_a_phone_starts_apps_and_nothing_else(phone: IosDevice) -> None:
     assert phone.capabilities.launches == ("app",)
     assert phone.end_leftovers() == ()
     program = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
-    with pytest.raises(DeviceError, match="starts apps, and no programs"):
+    with pytest.raises(DeviceError, match="starts apps"):
         phone.push(program)
     with pytest.raises(DeviceError, match="starts apps"), phone.open_run(program, "r"):
         pass
@@ -80,7 +80,7 @@ def test_a_state_is_that_of_the_battery(phone: IosDevice, tool: IosCommand) -> N
 
 def test_an_answer_that_is_not_known_is_told(phone: IosDevice, tool: IosCommand) -> None:
     tool.answers("lockdown info", stdout="Usage: pymobiledevice3")
-    with pytest.raises(DeviceError, match="something unknown while reading its facts"):
+    with pytest.raises(DeviceError, match="reading its facts"):
         phone.facts()
 
 
@@ -140,7 +140,7 @@ def test_an_old_system_is_refused_before_anything_is_sent(
     phone: IosDevice, tool: IosCommand, bundle: Bundle
 ) -> None:
     tool.answers("lockdown info", stdout=json.dumps({"ProductVersion": "16.7.2"}))
-    with pytest.raises(DeviceError, match=r"iOS 16\.7\.2, and ExecuTorch's apps need iOS 17"):
+    with pytest.raises(DeviceError, match=r"iOS 16\.7\.2.* iOS 17"):
         phone.push(bundle)
     assert verbs(tool) == ["lockdown info"]
 

@@ -99,20 +99,22 @@ def test_a_phone_that_asks_its_owner_is_not_one_that_hangs() -> None:
     )
     assert isinstance(error_for(waiting, timed_out=True), UntrustedError)
     silent = error_for("", timed_out=True)
-    assert silent.message == "the phone does not answer while installing the app"
+    assert "installing the app" in silent.message
+    assert not isinstance(silent, UntrustedError)
 
 
 def test_a_failure_of_pymobiledevice3_is_no_refusal_of_the_phone() -> None:
     answer = PhoneCommandResult(1, "", "ValueError: Unable to load PEM file", False, "")
     error = explain(answer, PHONE, "reading its facts")
-    assert error.message.startswith("pymobiledevice3 failed while reading its facts: ValueError")
+    assert "reading its facts: ValueError" in error.message
+    assert "pymobiledevice3 lockdown info" in str(error.remedy)
 
 
 def test_nothing_said_is_told_so() -> None:
-    assert "ended with exit code 1 and says nothing" in error_for("").message
+    assert "exit code 1" in error_for("").message
 
 
 def test_the_text_of_a_failure_that_pymobiledevice3_did_not_expect() -> None:
     said = last_error((DATA / "mount-offline.txt").read_text())
-    assert said.startswith("ConnectionError: HTTPSConnectionPool")
+    assert said.startswith("ConnectionError")
     assert "Failed to resolve" in said

@@ -70,8 +70,8 @@ def test_a_start_gives_the_runners_results(
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        (left(run_id="earlier-1"), "those of another start, earlier-1"),
-        (left(results=None), "its status is done, and there are none"),
+        (left(run_id="earlier-1"), "earlier-1"),
+        (left(results=None), "status is done"),
         ({"results.json": "what"}, "results cannot be used"),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_failure_that_the_app_tells_is_the_outcomes_text(
     outcome = started.run([], 60)
     assert (outcome.exit_code, outcome.out_of_memory) == (1, True)
     assert outcome.stderr == "I executorch: log\nout of memory while loading\n"
-    with pytest.raises(DeviceError, match=r"the run left no timing\.json"):
+    with pytest.raises(DeviceError, match=r"timing\.json"):
         started.pull("timing.json", tmp_path / "timing.json")
 
 
@@ -137,7 +137,7 @@ def missing(tool: IosCommand) -> None:
     [
         ("crash.ips", "ConvNet-2026-11-23-010203.ips", "SIGSEGV", 139, False, "EXC_BAD_ACCESS"),
         ("jetsam.ips", "JetsamEvent-2026-11-23-010204.ips", "SIGKILL", 137, True,
-         "iOS ended the app because memory ran out"),
+         "memory ran out"),
     ],
 )  # fmt: skip
 def test_a_crash_is_named_from_its_report(
@@ -164,7 +164,7 @@ def test_a_report_of_an_earlier_crash_is_not_this_ones(
     crash_answers(tool, (DATA / "crash.ips").read_text(), name, 1795392123.0 + 600)
     outcome = started.run([], 60)
     assert (outcome.signal_name, outcome.exit_code, outcome.out_of_memory) == (None, 1, None)
-    assert "without leaving results, and the phone has no crash report" in outcome.stderr
+    assert "no crash report" in outcome.stderr
 
 
 def test_results_of_another_start_are_none(tool: IosCommand, started: IosRun) -> None:
@@ -232,7 +232,7 @@ def test_an_image_that_cannot_be_downloaded_is_told(tool: IosCommand, started: I
     tool.answers("developer core-device launch", stderr=missing, exit_code=1)
     tool.answers("amfi developer-mode-status", stdout="true\n")
     tool.answers("mounter", stderr=(DATA / "mount-offline.txt").read_text(), exit_code=1)
-    with pytest.raises(DeviceError, match="this computer cannot download it"):
+    with pytest.raises(DeviceError, match="cannot download"):
         started.run([], 60)
 
 
@@ -247,7 +247,7 @@ def test_a_start_that_the_phone_refuses_is_an_error(tool: IosCommand, started: I
 
 
 def test_a_word_without_a_value_is_no_option(started: IosRun) -> None:
-    with pytest.raises(DeviceError, match="takes options key=value, not '--threads'"):
+    with pytest.raises(DeviceError, match="'--threads'"):
         started.run(["--threads"], 60)
 
 

@@ -21,16 +21,16 @@ class FakeHeld:
     lines: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
-    def say(self, lines: str, doing: str) -> None:  # noqa: ARG002
+    def say(self, lines: str, activity: str) -> None:  # noqa: ARG002
         self.said.append(lines)
 
-    def hear(self, doing: str, idle_s: float | None = None) -> str:  # noqa: ARG002
+    def hear(self, activity: str, idle_s: float | None = None) -> str:  # noqa: ARG002
         return self.lines.pop(0)
 
-    def line(self, doing: str, idle_s: float) -> str | None:  # noqa: ARG002
+    def line(self, activity: str, idle_s: float) -> str | None:  # noqa: ARG002
         return self.lines.pop(0) if self.lines else None
 
-    def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:  # noqa: ARG002
+    def result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:  # noqa: ARG002
         return self.results.pop(0)
 
 
@@ -87,7 +87,7 @@ def test_only_what_was_begun_before_is_waited_for() -> None:
 def test_a_failure_is_told_in_the_words_of_the_kind_of_device() -> None:
     opened = session(FakeHeld([ShellResult(1, "mv: no room\n")]))
     opened.demand("a", "keeping it")
-    with pytest.raises(DeviceError, match=r"the board failed while keeping it: mv: no room$"):
+    with pytest.raises(DeviceError, match=r"board .* keeping it: mv: no room$"):
         opened.settle()
 
 

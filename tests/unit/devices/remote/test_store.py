@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
-from etdeploy.devices.remote.layout import Survey
+from etdeploy.devices.remote.layout import StoreState
 from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.remote.store import (
     StoreRemoval,
@@ -35,8 +35,8 @@ def bundle(letters: str, size_bytes: int = 10) -> Bundle:
     return Bundle(files=tuple(files), launch=ProcessLaunch(argv=("x",)))
 
 
-def survey(letters: str, free_bytes: int | None = 1000) -> Survey:
-    return Survey(free_bytes, stamps={sha(x): "10 1 644 a b" for x in letters})
+def survey(letters: str, free_bytes: int | None = 1000) -> StoreState:
+    return StoreState(free_bytes, stamps={sha(x): "10 1 644 a b" for x in letters})
 
 
 def uses(live: str = "", **bundles: str) -> StoreUses:

@@ -92,14 +92,14 @@ def test_the_record_is_that_of_the_process_and_of_the_time() -> None:
 @pytest.mark.parametrize(
     ("reason", "status", "exit_code", "signal_name", "memory", "cause"),
     [
-        ("3 (LOW_MEMORY)", 0, 137, "SIGKILL", True, "since memory ran out"),
-        ("3 (LOW MEMORY)", 9, 137, "SIGKILL", True, "since memory ran out"),
+        ("3 (LOW_MEMORY)", 0, 137, "SIGKILL", True, "memory ran out"),
+        ("3 (LOW MEMORY)", 9, 137, "SIGKILL", True, "memory ran out"),
         ("2 (SIGNALED)", 9, 137, "SIGKILL", None, "was ended by SIGKILL"),
         ("2 (SIGNALED)", 11, 139, "SIGSEGV", False, "was ended by SIGSEGV"),
         ("5 (APP CRASH(NATIVE))", 4, 132, "SIGILL", False, "was ended by SIGILL"),
-        ("4 (APP CRASH(EXCEPTION))", 0, 1, None, None, "was ended by an exception"),
+        ("4 (APP CRASH(EXCEPTION))", 0, 1, None, None, "an exception"),
         ("6 (ANR)", 0, 1, None, False, "did not answer"),
-        ("1 (EXIT SELF)", 3, 3, None, None, "ended itself with exit code 3"),
+        ("1 (EXIT SELF)", 3, 3, None, None, "exit code 3"),
         ("9 (EXCESSIVE RESOURCE USAGE)", 0, 137, "SIGKILL", False, "used too much"),
         ("13 (OTHER KILLS BY SYSTEM)", 0, 137, "SIGKILL", False, "for its own reason"),
     ],

@@ -33,7 +33,7 @@ def test_small_files_are_copied_and_large_ones_read_in_the_store() -> None:
 
 @pytest.mark.parametrize("path", ["{bundle}/../../x", "{bundle}", "/a/{bundle}/program.pte"])
 def test_a_path_that_is_not_in_the_bundle_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="the bundle does not have"):
+    with pytest.raises(ValueError, match="bundle"):
         filled(f"program={path}", _PLACE, "/r", _BUNDLE, set())
 
 
