@@ -102,4 +102,4 @@ def test_missing_qemu_is_told_with_the_command(
     assert (caught.value.place, caught.value.remedy) == ("qemu", "apt install qemu-user-static")
     listed = {d.name: d for d in list_devices(workspace)}
     assert (listed["host"].status, listed["qemu"].status) == ("device", "missing")
-    assert caught.value.remedy in str(listed["qemu"].remedy)
+    assert str(caught.value.remedy) in str(listed["qemu"].remedy)
