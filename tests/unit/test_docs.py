@@ -25,7 +25,7 @@ def _page_id(page: Path) -> str:
 
 def _code(page: Path) -> Iterator[str]:
     """The lines of a page's code blocks, and its code spans."""
-    text = re.sub(r"\\\n\s*", " ", page.read_text()).replace("\\|", "|")
+    text = re.sub(r"\\\n\s*", " ", page.read_text()).replace("\\|", "|").replace("\\`", "")
     for block in re.findall(r"^```(?:console|sh|bash)\n(.*?)^```", text, re.M | re.S):
         yield from block.splitlines()
     prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
