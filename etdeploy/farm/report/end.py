@@ -16,7 +16,7 @@ from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, board_of, judged, seen
 from etdeploy.farm.spec.model import LoadedFarm
-from etdeploy.farm.verdicts.night import note
+from etdeploy.farm.verdicts.night import save_verdicts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.place import HistoryLocation
 from etdeploy.report.formatting import finite
@@ -61,9 +61,9 @@ def conclude(
     report = judged(place, seen(place, night), settings)
     files: list[Path] = []
 
-    def save_verdicts() -> None:
+    def save() -> None:
         with open_store(place) as store:
-            note(store, report.verdicts)
+            save_verdicts(store, report.verdicts)
 
     def write_reports(requested: RequestedReports) -> None:
         for path in write(report, requested):
@@ -75,7 +75,7 @@ def conclude(
         wrote(files[-1])
 
     if is_over:
-        _try(save_verdicts, "could not save the verdicts in the history", tell)
+        _try(save, "could not save the verdicts in the history", tell)
     wanted = loaded.farm.reports
     for one in (
         RequestedReports(html=wanted.html),

@@ -102,8 +102,8 @@ def judge_night(
     return tuple(sorted(verdicts, key=_badness))
 
 
-def note(store: Store, verdicts: Sequence[PairVerdict]) -> None:
-    """Notes in the history what was found, as `etdeploy check` does; for `last-good`."""
+def save_verdicts(store: Store, verdicts: Sequence[PairVerdict]) -> None:
+    """Save the verdicts in the history, as `etdeploy check` does; `last-good` reads them."""
     for verdict in verdicts:
         if verdict.kind in (VerdictKind.NOT_JUDGED, VerdictKind.SUSPECTED):
             continue

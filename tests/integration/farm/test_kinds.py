@@ -90,7 +90,7 @@ def test_a_night_on_devices_of_every_kind(
     done_on = {each["device"] for each in visits if each["standing"] == "done"}
     assert done_on == {"host", phone.spec, board.spec, f"ios:{UDID}"}
     [left] = [each for each in visits if each["standing"] != "done"]
-    assert left["reason"] == "quarantined because its battery is swollen"
+    assert left["reason"].endswith("its battery is swollen")
     # A device that was not measured has its name nevertheless.
     cli.ok("farm", "reserve", "host", "--owner", "anna@wolf", "--for", "1h")
     assert f"1 visit missed: net on {swollen.spec}" in cli.ok("farm", "report").stdout

@@ -33,7 +33,7 @@ def test_what_init_writes_can_be_planned(cli: Cli) -> None:
     assert plan.json["farm"] == "lab"
     again = cli.ok("farm", "init", "lab")
     assert again.stdout == ""
-    assert "Everything is there already." in again.stderr
+    assert "farm plan lab/farm.yaml" in again.stderr
 
 
 def test_a_plan_tells_what_is_made_once_and_what_is_not_there(cli: Cli) -> None:
@@ -53,9 +53,9 @@ repeats: 2
         ("build", ["portable", "again"]),
     ]
     reasons = {each["group"]: each["reason"] for each in plan["unsatisfied"]}
-    assert reasons["bench"].startswith("there is no device android:R5CT20XYZ")
+    assert "android:R5CT20XYZ" in reasons["bench"]
     assert "host" in reasons["bench"]
-    assert reasons["next"].startswith("ssh:a@127.0.0.1:1 cannot be used: ")
+    assert reasons["next"].startswith("ssh:a@127.0.0.1:1 ")
     assert not (cli.folder / "farm-results").exists()
 
 
@@ -76,7 +76,8 @@ def test_two_phones_with_one_serial_number(
     [missing] = plan["unsatisfied"]
     names = {"a": (first.spec, second.spec), "b": (second.spec, first.spec)}
     dropped, used = names[missing["group"]]
-    assert missing["reason"].startswith(f"{dropped} reports the same serial number as {used}")
+    assert missing["reason"].startswith(f"{dropped} ")
+    assert f"serial number as {used}" in missing["reason"]
 
 
 def test_nothing_at_all_can_be_measured(cli: Cli) -> None:
@@ -84,17 +85,18 @@ def test_nothing_at_all_can_be_measured(cli: Cli) -> None:
     (cli.folder / "farm.yaml").write_text(text)
     done = cli("farm", "plan")
     assert done.code == 6
-    assert "there is no device android:R5CT20XYZ" in done.stdout
-    assert "nothing can be measured" in done.stderr
+    assert "android:R5CT20XYZ" in done.stdout
+    assert "farm.yaml" in done.stderr
 
 
 def test_a_wrong_farm_is_one_message_without_a_traceback(cli: Cli) -> None:
     (cli.folder / "farm.yaml").write_text("recipes: [portable]\ndevices: {a: {knd: host}}\n")
     done = cli("farm", "plan")
     assert (done.code, done.stdout) == (2, "")
-    assert done.stderr == (
-        "error (farm): farm.yaml:2:15: unknown key 'devices.a.knd' (did you mean 'kind'?)\n"
-    )
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error (farm): ")
+    assert " farm.yaml:2:15: " in line
+    assert all(key in line for key in ("'devices.a.knd'", "'kind'"))
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")

@@ -81,9 +81,9 @@ def test_a_night_that_is_stopped_in_the_middle_and_gone_on_with(
     # One export for both recipes and both devices.
     made = [line for line in stderr.splitlines() if "program.pte" in line and line[:6] == "export"]
     assert len(made) == 1, stderr
-    assert "verifying" not in stderr, "steps are for the live display"
+    assert "verifying" not in stderr, "live display"
     assert not (cli.folder / "told.json").exists()
-    assert "stopped: etdeploy farm run goes on with it" in cli.ok("farm", "status").stdout
+    assert "stopped: etdeploy farm" in cli.ok("farm", "status").stdout
 
     rest = cli.ok("farm", "run", "--now", "--json")
     assert f"resuming night {totals['night']}" in rest.stderr
@@ -138,7 +138,7 @@ def test_a_recipe_that_crashes_and_a_phone_of_somebody_else(cli: Cli, phone: And
             assert each["standing"] == "done"
         else:
             assert each["standing"] == "missed"
-            assert each["reason"].startswith("reserved by anna@wolf until ")
+            assert "anna@wolf" in each["reason"]
     assert "the worst: " in done.stderr
     # A person's own run is refused, too.
     refused = cli("run", "--recipe", "mlp.yaml", "--device", phone.spec)

@@ -72,15 +72,19 @@ def _in(night: str, state: VisitState) -> VisitState:
 
 def test_nights_are_found_by_name(place: HistoryLocation, tmp_path: Path) -> None:
     assert nights_of(place) == []
-    with pytest.raises(UsageError, match="no night was run yet"):
-        find_night(place, "last")
+    for name in ("last", "shelf-20261101"):
+        with pytest.raises(UsageError, match="no night"):
+            find_night(place, name)
     night = kept_night(place, tmp_path)
     assert find_night(place, "last").id == night
     assert find_night(place, night[-6:], "shelf").id == night
-    with pytest.raises(UsageError, match="there is no night 'nonsense'"):
+    with pytest.raises(UsageError, match="no night 'nonsense'"):
         find_night(place, "nonsense")
-    with pytest.raises(UsageError, match="no night was run yet"):
+    with pytest.raises(UsageError, match="no night"):
         find_night(place, "last", "another farm")
+    # A slip in its name.
+    with pytest.raises(UsageError, match=f"mean {night}?"):
+        find_night(place, night[:-1] + "x")
 
 
 def test_the_end_of_a_night(
@@ -150,7 +154,7 @@ def test_the_commands(
     assert told["verdicts"][0]["kind"] == "regressed"
     # Its process has ended, and took nothing with it.
     assert run_cli(["farm", "status", *store]) == 0
-    assert "stopped: etdeploy farm run goes on with it" in capsys.readouterr().out
+    assert "stopped: etdeploy farm" in capsys.readouterr().out
     with Ledger(place, folder=tmp_path, tell=lambda _: None) as ledger:
         assert ledger.open_night("shelf", "d", FIRST + timedelta(days=10)).night == night
         ledger.running(f"{night}-0004", 2, PHONE, "shelf-1", "android:S1")
@@ -163,16 +167,6 @@ def test_the_commands(
     assert run_cli(["farm", "status", *store, "--json", "--watch"]) == 2
     assert run_cli(["farm", "report", "nonsense", *store]) == 2
     capsys.readouterr()
-
-
-def test_a_slip_in_a_night_s_name_is_told(place: HistoryLocation, tmp_path: Path) -> None:
-    with open_store(place):
-        pass
-    with pytest.raises(UsageError, match="no night was run yet"):
-        find_night(place, "shelf-20261101")
-    night = kept_night(place, tmp_path)
-    with pytest.raises(UsageError, match=f"did you mean {night}?"):
-        find_night(place, night[:-1] + "x")
 
 
 def test_the_dashboard_has_the_latest_nights(place: HistoryLocation, tmp_path: Path) -> None:
@@ -210,7 +204,8 @@ def test_a_watch_outlives_a_history_that_is_away(
     line = ["farm", "status", "--watch", "--store", str(place.file)]
     assert run_cli(line) == 0
     first, second, third = told
-    assert second == f"{first}\n\nthis is old: the database is down"
+    assert second.startswith(f"{first}\n\n")
+    assert second.endswith("the database is down")
     assert third == first
     monkeypatch.setattr(source, "nights_of", _away)
     assert run_cli(line) == StoreError.exit_code

@@ -94,23 +94,24 @@ def test_what_a_device_does_not_report_does_not_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "message"),
+    ("key", "text", "fact"),
     [
-        ("model", ">=5", "model takes words with * and ?, not the comparison '>=5'"),
-        ("memory", "8 GB", "memory takes a comparison, not '8 GB'"),
-        ("memory", ">=lots", "memory: 'lots' is not a size"),
-        ("cpu_count", "many", "cpu_count: 'many' is not a number"),
-        ("cpu_count", "big >=8", "cpu_count takes a comparison, not 'big >=8'"),
-        ("os", ">=Android", "os: 'Android' is not a version"),
-        ("os", ">=13,", "os is empty"),
-        ("os", "", "os is empty"),
-        ("soc", " ", "soc is empty"),
+        ("model", ">=5", "comparison '>=5'"),
+        ("memory", "8 GB", "a comparison, not '8 GB'"),
+        ("memory", ">=lots", "'lots' is not a size"),
+        ("cpu_count", "many", "'many' is not a number"),
+        ("cpu_count", "big >=8", "a comparison, not 'big >=8'"),
+        ("os", ">=Android", "'Android' is not a version"),
+        ("os", ">=13,", "empty"),
+        ("os", "", "empty"),
+        ("soc", " ", "empty"),
     ],
 )
-def test_a_property_that_says_nothing(key: str, text: str, message: str) -> None:
+def test_a_property_that_says_nothing(key: str, text: str, fact: str) -> None:
     with pytest.raises(ConditionError) as caught:
         conditions_of(key, text)
-    assert str(caught.value) == message
+    assert str(caught.value).startswith(key)
+    assert fact in str(caught.value)
 
 
 def test_a_group_has_its_conditions_as_they_are_written() -> None:

@@ -118,7 +118,7 @@ def test_boards_that_groups_name_are_looked_for() -> None:
 
 def test_every_problem_is_told_at_its_place_with_those_of_recipes() -> None:
     Path("own.yaml").write_text("model: {example: mpl}\n")
-    assert problems(
+    found = problems(
         """
 recipes: [own.yaml, xnnpak, {recipe: portable, set: [benchmark.runs=x], lable: a}]
 devices:
@@ -127,17 +127,20 @@ repeats: 0
 window: {from: "22:00", until: 06:00, timezone: Europe/Berln}
 reprots: {html: a}
 """
-    ) == [
-        "2:73: unknown key 'recipes.2.lable' (did you mean 'label'?)",
-        "4:25: devices.phones.os takes text, not 14 (put it in quotes)",
-        "5:1: repeats should be greater than or equal to 1, not 0",
-        "6:39: window.timezone: there is no time zone 'Europe/Berln' (did you mean Europe/Berlin?)",
-        "7:1: unknown key 'reprots' (did you mean 'reports'?)",
-        "own.yaml:1:9: model.example takes mlp, convnet, encoder or transformer, not 'mpl' "
-        "(did you mean 'mlp'?)",
-        "2:21: there is no such recipe: 'xnnpak' (did you mean 'xnnpack'?)",
-        "2:54 benchmark.runs: benchmark.runs takes a whole number, not 'x'",
-    ]
+    )
+    facts = (
+        ("2:73: ", "recipes.2.lable", "'label'"),
+        ("4:25: ", "devices.phones.os", "14", "quotes"),
+        ("5:1: ", "repeats", "1, not 0"),
+        ("6:39: ", "window.timezone", "'Europe/Berln'", "Europe/Berlin?"),
+        ("7:1: ", "'reprots'", "'reports'"),
+        ("own.yaml:1:9: ", "model.example", "'mpl'", "'mlp'?"),
+        ("2:21: ", "'xnnpak'", "'xnnpack'?"),
+        ("2:54 benchmark.runs: ", "'x'"),
+    )
+    for text, (place, *others) in zip(found, facts, strict=True):
+        assert text.startswith(place)
+        assert all(each in text for each in others)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +164,7 @@ def test_what_is_no_farm_yaml(text: str, expected: str) -> None:
 def test_a_bomb_of_aliases_is_refused() -> None:
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)]
-    with pytest.raises(FarmError, match="the file contains too many values"):
+    with pytest.raises(FarmError, match="too many values"):
         load("\n".join(lines))
 
 
@@ -172,30 +175,32 @@ def test_aliases_and_merges_are_as_in_recipes() -> None:
 
 def test_no_file_and_a_folder() -> None:
     Path("night.yaml").write_text("")
-    with pytest.raises(UsageError, match=r"there is no such file\n.*Did you mean night.yaml"):
-        load_farm(Path("nigt.yaml"))
-    with pytest.raises(UsageError, match=r"no such file\n.*etdeploy farm init"):
-        load_farm(Path("farm.yaml"))
-    with pytest.raises(UsageError, match="this is a folder"):
-        load_farm(Path())
+    for path, fact in (
+        ("nigt.yaml", "mean night.yaml?"),
+        ("farm.yaml", "etdeploy farm init"),
+        (".", "a folder"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            load_farm(Path(path))
+        assert caught.value.place == path
+        assert fact in str(caught.value)
 
 
 def test_missing_and_empty_sections() -> None:
-    assert problems("name: a\n") == [
-        "1:1: the key 'recipes' is missing (e.g. recipes: [xnnpack])",
-        "1:1: the key 'devices' is missing (e.g. devices: {phones: {kind: android}})",
-    ]
-    assert problems("recipes: []\n" + DEVICES) == [
-        "1:1: the key 'recipes' is empty (e.g. recipes: [xnnpack])"
-    ]
+    for text, *keys in (
+        ("name: a\n", "recipes", "devices"),
+        ("recipes: []\n" + DEVICES, "recipes"),
+    ):
+        found = problems(text)
+        assert [each[:12] for each in found] == ["1:1: the key"] * len(keys)
+        assert all(f"e.g. {key}: " in each for each, key in zip(found, keys, strict=True))
 
 
 def test_labels_that_are_equal() -> None:
     [found] = problems("recipes: [xnnpack, {recipe: portable, label: xnnpack}]\n" + DEVICES)
-    assert found == (
-        "1:39: two recipes have the label 'xnnpack', the other one at farm.yaml:1:11 "
-        "(give one another: {recipe: portable, label: xnnpack-2})"
-    )
+    assert found.startswith("1:39: ")
+    assert "farm.yaml:1:11" in found
+    assert "label: xnnpack-2}" in found
 
 
 @pytest.mark.parametrize(
@@ -283,9 +288,9 @@ def test_values_that_cannot_be_meant(text: str, expected: str) -> None:
 
 def test_a_time_without_quotes_is_told_wherever_it_is() -> None:
     # YAML 1.1 reads it as 22 times 60.
-    assert problem("window: {from: 22:00, until: '06:00'}\n") == (
-        '3:10: window.from takes a time in quotes, like "22:00", not 1320'
-    )
+    found = problem("window: {from: 22:00, until: '06:00'}\n")
+    assert found.startswith("3:10: window.from takes")
+    assert '"22:00", not 1320' in found
 
 
 def test_the_dashboard_of_an_earlier_night_is_there(folder: Path) -> None:
@@ -297,33 +302,31 @@ def test_the_dashboard_of_an_earlier_night_is_there(folder: Path) -> None:
 
 
 def test_two_reports_in_one_file() -> None:
-    assert "this is the file of reports.html, too" in problem("reports: {html: a, junit: ./a}")
+    found = problem("reports: {html: a, junit: ./a}")
+    assert "reports.junit" in found
+    assert "reports.html" in found
 
 
 def test_certificates(folder: Path) -> None:
-    for name in ("ca.pem", "host.pem"):
+    for name in ("ca.pem", "host.pem", "key.pem", "crl.pem"):
         Path(name).write_text("")
-    section = "hosts: {listen: 'SCHEME://0.0.0.0:1', tls: {ca: ca.pem, cert: host.pem, key: KEY}}"
-    text = section.replace("SCHEME", "tls")
-    assert problem(text.replace("KEY", "key.pem")).endswith(
-        f"hosts.tls.key: the file {folder}/key.pem is missing"
-    )
-    assert "is a folder" in problem(text.replace("KEY", "."))
-    Path("key.pem").write_text("")
-    lists = text.replace("KEY", "key.pem, crl: crl.pem")
-    assert problem(lists).endswith(f"hosts.tls.crl: the file {folder}/crl.pem is missing")
-    Path("crl.pem").write_text("")
-    listed = farm(lists).hosts
-    assert listed
-    assert listed.tls
-    assert listed.tls.crl == folder / "crl.pem"
-    hosts = farm(text.replace("KEY", "key.pem")).hosts
-    assert hosts
-    assert hosts.tls
-    assert (hosts.tls.key, hosts.tls.crl) == (folder / "key.pem", None)
-    assert "tcp:// uses no certificates" in problem(
-        section.replace("SCHEME", "tcp").replace("KEY", "key.pem")
-    )
+
+    def text(key: str = "key.pem", more: str = "", scheme: str = "tls") -> str:
+        tls = f"{{ca: ca.pem, cert: host.pem, key: {key}{more}}}"
+        return f"hosts: {{listen: '{scheme}://0.0.0.0:1', tls: {tls}}}"
+
+    for more, crl in (("", None), (", crl: crl.pem", folder / "crl.pem")):
+        hosts = farm(text(more=more)).hosts
+        assert hosts
+        assert hosts.tls
+        assert (hosts.tls.key, hosts.tls.crl) == (folder / "key.pem", crl)
+    for bad, facts in (
+        (text(key="none.pem"), ("hosts.tls.key", f"{folder}/none.pem", "missing")),
+        (text(key="."), ("hosts.tls.key", "a folder")),
+        (text(more=", crl: none.pem"), ("hosts.tls.crl", f"{folder}/none.pem", "missing")),
+        (text(scheme="tcp"), ("hosts.listen", "tls://0.0.0.0:1")),
+    ):
+        assert all(fact in problem(bad) for fact in facts)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3"])
@@ -340,9 +343,8 @@ def test_the_folder_for_results_is_known_again(folder: Path) -> None:
     assert load(SMALLEST).farm.results == results
     prepare_results(results, folder)
     (results / MARK).unlink()
-    with pytest.raises(UsageError, match="contains what no farm wrote: night") as caught:
-        prepare_results(results, folder)
-    assert "in farm.yaml: results: FOLDER" in str(caught.value.remedy)
-    with pytest.raises(UsageError) as caught:
-        prepare_results(results, folder, "-o")
-    assert caught.value.remedy == "Name a folder of its own: -o FOLDER"
+    for option, remedy in ((), "results: FOLDER"), (("-o",), "-o FOLDER"):
+        with pytest.raises(UsageError, match="no farm wrote: night") as caught:
+            prepare_results(results, folder, *option)
+        assert caught.value.place == str(results)
+        assert str(caught.value.remedy).endswith(remedy)

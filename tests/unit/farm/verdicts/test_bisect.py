@@ -94,9 +94,8 @@ def test_what_cannot_be_built_is_skipped(monkeypatch: pytest.MonkeyPatch) -> Non
     made = bench(monkeypatch, [1.0, 1.0, 1.0, None, 1.2, 1.2, 1.2])
     found = made.bisect()
     assert [each.label for each in found.first_bad] == ["c3", "c4"]
-    assert [s.reason for s in found.steps if s.side is CandidateSide.SKIPPED] == [
-        "build: it does not compile"
-    ]
+    [skipped] = [step for step in found.steps if step.side is CandidateSide.SKIPPED]
+    assert skipped.reason == f"build: {made.error}"
     assert "one of these" in bisection_text(found)
 
 
@@ -106,12 +105,13 @@ def test_a_skipped_one_elsewhere_does_not_matter(monkeypatch: pytest.MonkeyPatch
 
 
 def test_good_and_bad_have_to_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="no difference is found"):
-        bench(monkeypatch, [1.0] * 5).bisect()
-    with pytest.raises(UsageError, match="the bad one is the better one"):
-        bench(monkeypatch, [1.2, 1.0]).bisect()
-    with pytest.raises(UsageError, match="nothing between"):
-        bench(monkeypatch, [1.0]).bisect()
+    for times_ms, fact in (
+        ([1.0] * 5, "no difference"),
+        ([1.2, 1.0], "better"),
+        ([1.0], "nothing"),
+    ):
+        with pytest.raises(UsageError, match=fact):
+            bench(monkeypatch, times_ms).bisect()
 
 
 def test_a_device_that_is_gone_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
