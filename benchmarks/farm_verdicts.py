@@ -22,9 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from etdeploy.farm.verdicts.night import sure
-from etdeploy.farm.verdicts.pair import twice_of
-from etdeploy.farm.verdicts.rule import Deviation, distance
+from etdeploy.farm.verdicts.night import find_regressed
+from etdeploy.farm.verdicts.pair import p_value_of_two
+from etdeploy.farm.verdicts.rule import Deviation, measure_deviation
 
 METRIC = "latency_ms"
 PAIRS = 200
@@ -62,8 +62,8 @@ def single(noise: Noise, nights: int, repeats: int, slower: float, allowed: floa
     draw, found = random.Random(seed), 0
     for _ in range(series):
         before = [noise.night(draw, repeats) for _ in range(nights)]
-        away = distance(noise.night(draw, repeats, math.log1p(slower)), before)
-        found += away is not None and not away.as_bad and away.worse(METRIC, allowed)
+        away = measure_deviation(noise.night(draw, repeats, math.log1p(slower)), before)
+        found += away is not None and not away.count_not_better and away.is_worse(METRIC, allowed)
     return 100 * found / series
 
 
@@ -94,10 +94,10 @@ def farm(noise: Noise, bad: int, slower: float, allowed: float, rounds: int) -> 
     for _ in range(rounds):
         pairs = [_pair(noise, draw, math.log1p(slower) if i < bad else 0.0) for i in range(PAIRS)]
         worse = [[_worse(p[k], allowed) for p in pairs] for k in range(2)]
-        twice = [twice_of(p[2], p[3], METRIC, allowed) for p in pairs]
+        p_two_nights = [p_value_of_two(p[2], p[3], METRIC, allowed) for p in pairs]
         # The night before the first one is not simulated: the first has no second look.
-        told = [sure([_chance(p[0]) for p in pairs], [1.0] * PAIRS),
-                sure([_chance(p[1]) for p in pairs], twice)]  # fmt: skip
+        told = [find_regressed([_chance(p[0]) for p in pairs], [1.0] * PAIRS),
+                find_regressed([_chance(p[1]) for p in pairs], p_two_nights)]  # fmt: skip
         called = [[w and s for w, s in zip(worse[k], told[k], strict=True)] for k in range(2)]
         false += any(called[1][bad:])
         suspected += sum(worse[0][bad:])
@@ -113,19 +113,19 @@ def _pair(noise: Noise, draw: random.Random, slower: float) -> tuple[Deviation |
     before = [noise.night(draw, 3) for _ in range(20)]
     one, two = (noise.night(draw, 3, slower) for _ in range(2))
     return (
-        distance(one, before),
-        distance(two, [*before[1:], one]),
-        distance(one, before),
-        distance(two, before),
+        measure_deviation(one, before),
+        measure_deviation(two, [*before[1:], one]),
+        measure_deviation(one, before),
+        measure_deviation(two, before),
     )
 
 
 def _worse(away: Deviation | None, allowed: float) -> bool:
-    return away is not None and away.worse(METRIC, allowed)
+    return away is not None and away.is_worse(METRIC, allowed)
 
 
 def _chance(away: Deviation | None) -> float:
-    return 1.0 if away is None or away.as_bad else away.chance
+    return 1.0 if away is None or away.count_not_better else away.p_value
 
 
 def main() -> int:

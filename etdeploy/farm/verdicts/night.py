@@ -13,26 +13,25 @@ from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
 from etdeploy.farm.verdicts.pair import (
-    ORDER,
-    Look,
+    MetricResult,
     Night,
     NightFinding,
     PairHistory,
     PairVerdict,
     Since,
     VerdictKind,
-    by_night,
-    disturbed_of,
-    families,
-    finding_of,
+    compare_metrics,
+    date_change,
+    group_by_night,
     is_blocked,
-    left_out,
-    looks,
-    outputs_of,
-    since,
-    why_not,
-    worst,
+    judge_metric,
+    judge_outputs,
+    left_out_text,
+    reason_not_judged,
+    show_disturbed,
+    worst_kind,
 )
+from etdeploy.farm.verdicts.rule import is_headline_metric
 from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, baseline
 from etdeploy.history.entry import HistoryEntry, Judgement
 from etdeploy.history.series import HEADLINES, title
@@ -40,9 +39,8 @@ from etdeploy.history.series import HEADLINES, title
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
 
-
-NIGHTS = 20
-"""So many earlier nights are looked at."""
+# Earlier nights that count.
+_NIGHTS = 20
 _RUNS_A_NIGHT = 10
 # Of the branch main there may be one run in several.
 _LOOK_BACK = 5
@@ -51,8 +49,8 @@ _AGAINST = {Baseline.ALL: None, Baseline.MAIN: MAIN, Baseline.LAST_GOOD: LAST_GO
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A pair of the night with what the history has of it."""
+class _KnownPair:
+    """A pair of the night with its history; `problem` says why it has none."""
 
     recipe: str
     identity: str
@@ -62,7 +60,7 @@ class _Known:
     recipe_file: str = ""
     series: str = ""
     pair: PairHistory | None = None
-    trouble: str = ""
+    problem: str = ""
 
 
 def judge_night(
@@ -72,7 +70,7 @@ def judge_night(
     farm: Farm,
     files: Mapping[str, Path] | None = None,
 ) -> tuple[PairVerdict, ...]:
-    """Judges what was measured in a night; a pair that gave no record has no verdict.
+    """Judge what was measured in a night; the worst pair first, none for a pair without a record.
 
     Args:
         store: The history, with the records of the night.
@@ -82,23 +80,25 @@ def judge_night(
         files: The recipes' files, by label: for the branch main of their repository, and for
             remedies.
 
-    Returns:
-        A verdict for each recipe on each device, the worst first.
-
     Raises:
         StoreError: The history cannot be read.
     """
     files = files or {}
     known = [
-        _known(store, farm, pair, run_ids, files.get(pair[0]))
+        _load_pair(store, farm, pair, run_ids, files.get(pair[0]))
         for pair, run_ids in _runs_of(night, states).items()
     ]
-    looked = [looks(each.pair, farm.max_slowdown_percent) if each.pair else [] for each in known]
-    found_sure = _sure([look for each in looked for look in each])
-    verdicts = []
-    for each, found in zip(known, looked, strict=True):
-        part, found_sure = found_sure[: len(found)], found_sure[len(found) :]
-        verdicts.append(_verdict(each, found, part, farm))
+    allowed = farm.max_slowdown_percent
+    results = [compare_metrics(each.pair, allowed) if each.pair else [] for each in known]
+    is_discovered = iter(_discover([result for each in results for result in each]))
+    verdicts = [
+        _verdict(
+            pair,
+            [judge_metric(each, allowed, is_discovered=next(is_discovered)) for each in found],
+            farm,
+        )
+        for pair, found in zip(known, results, strict=True)
+    ]
     return tuple(sorted(verdicts, key=_badness))
 
 
@@ -115,7 +115,7 @@ def save_verdicts(store: Store, verdicts: Sequence[PairVerdict]) -> None:
 def _badness(verdict: PairVerdict) -> tuple[int, float, str, str]:
     ratios = [f.ratio.median for f in verdict.findings if f.ratio and f.kind is verdict.kind]
     away = max(ratios, default=1.0)
-    return ORDER.index(verdict.kind), -away, verdict.recipe, verdict.device
+    return list(VerdictKind).index(verdict.kind), -away, verdict.recipe, verdict.device
 
 
 def _runs_of(night: str, states: Sequence[VisitState]) -> Mapping[tuple[str, str], list[str]]:
@@ -127,21 +127,21 @@ def _runs_of(night: str, states: Sequence[VisitState]) -> Mapping[tuple[str, str
     return found
 
 
-def _known(
+def _load_pair(
     store: Store, farm: Farm, of: tuple[str, str], run_ids: list[str], file: Path | None
-) -> _Known:
+) -> _KnownPair:
     recipe, identity = of
     entries = [entry for entry in map(store.entry, run_ids) if entry]
     if not entries:
         why = "its records are not in the history"
-        return _Known(recipe, identity, tuple(run_ids), device=identity, trouble=why)
+        return _KnownPair(recipe, identity, tuple(run_ids), device=identity, problem=why)
     entries.sort(key=lambda entry: entry.started_at)
     last = entries[-1]
     # A recipe that was changed during the night has two series; the later one is judged.
     night = Night(tuple(entry for entry in entries if entry.series == last.series))
     content = store.content(last.run_id) or {}
     facts = content.get("device", {}).get("facts", {})
-    told = _Known(
+    told = _KnownPair(
         recipe=recipe,
         identity=identity,
         run_ids=tuple(entry.run_id for entry in night.entries),
@@ -153,7 +153,7 @@ def _known(
     try:
         pair = _pair(store, farm, night, file.parent if file else Path())
     except UsageError as error:  # no branch main
-        return replace(told, trouble=str(error.message))
+        return replace(told, problem=str(error.message))
     return replace(told, pair=pair)
 
 
@@ -170,13 +170,13 @@ def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> PairHisto
     every = past = _before(store, farm, night, fit=True)
     if not all(entry.fit for entry in night.entries):
         past = _before(store, farm, night, fit=False)
-    nights, all_nights = by_night(baseline(every, against, repository)), by_night(every)
+    nights, all_nights = group_by_night(baseline(every, against, repository)), group_by_night(every)
     is_wrong = any(entry.outputs_ok is False for entry in night.entries)
     return PairHistory(
         night,
-        tuple(nights[-NIGHTS:]),
-        tuple(all_nights[-NIGHTS * _LOOK_BACK :]),
-        nights=len(by_night(past)),
+        tuple(nights[-_NIGHTS:]),
+        tuple(all_nights[-_NIGHTS * _LOOK_BACK :]),
+        nights=len(group_by_night(past)),
         were_right=is_wrong and any(e.outputs_ok for e in baseline(past, against, repository)),
     )
 
@@ -188,44 +188,41 @@ def _before(store: Store, farm: Farm, night: Night, *, fit: bool) -> list[Histor
     first, own = night.entries[0], {entry.run_id for entry in night.entries}
     wanted = Filter(series=first.series, until=first.started_at, fit=fit)
     look_back = 1 if farm.baseline is Baseline.ALL else _LOOK_BACK
-    many = NIGHTS * max(_RUNS_A_NIGHT, farm.repeats) * look_back
+    many = _NIGHTS * max(_RUNS_A_NIGHT, farm.repeats) * look_back
     return [entry for entry in store.entries(wanted, many) if entry.run_id not in own]
 
 
-def _sure(found: Sequence[Look]) -> list[bool]:
-    """Which numbers stand out among those of all pairs; first numbers among themselves."""
-    told = [False] * len(found)
-    for family in families(found):
-        discovered = sure([found[i].at_once for i in family], [found[i].twice for i in family])
+def _discover(results: Sequence[MetricResult]) -> list[bool]:
+    """Which numbers stand out among those of all pairs; headline metrics among themselves."""
+    found = [False] * len(results)
+    judged = [i for i, result in enumerate(results) if result.deviation is not None]
+    for is_headline in (True, False):
+        family = [i for i in judged if is_headline_metric(results[i].metric) is is_headline]
+        discovered = find_regressed(
+            [results[i].p_this_night for i in family], [results[i].p_two_nights for i in family]
+        )
         for i, one in zip(family, discovered, strict=True):
-            told[i] = one
-    return told
+            found[i] = one
+    return found
 
 
-def _verdict(
-    known: _Known, found: Sequence[Look], discovered: Sequence[bool], farm: Farm
-) -> PairVerdict:
-    pair = known.pair
-    reason = known.trouble or (why_not(pair) or _left_out_by_baseline(pair, farm) if pair else "")
-    findings: list[NightFinding] = []
+def _verdict(known: _KnownPair, findings: list[NightFinding], farm: Farm) -> PairVerdict:
+    pair, problem, without = known.pair, known.problem, ""
     if pair:
-        findings += [
-            finding_of(look, farm.max_slowdown_percent, discovered=each)
-            for look, each in zip(found, discovered, strict=True)
-        ]
-        findings += disturbed_of(pair)
-        findings += outputs_of(pair)
-    kind = worst(findings)
-    numbers = {each.kind for each in findings if each.metric != OUTPUTS}
+        findings += [*show_disturbed(pair), *judge_outputs(pair)]
+        problem = problem or reason_not_judged(pair) or _left_out_by_baseline(pair, farm)
+        without = left_out_text(pair)
+    kind = worst_kind(findings)
     # Right outputs alone say nothing about the times.
+    numbers = {each.kind for each in findings if each.metric != OUTPUTS}
     if kind is VerdictKind.NO_DIFFERENCE and numbers <= {VerdictKind.NOT_JUDGED}:
         kind = VerdictKind.NOT_JUDGED
     bad = [each for each in findings if each.kind is kind and kind in _BAD]
-    began = since(pair, bad[0].metric) if pair and bad and bad[0].metric != OUTPUTS else None
+    began = date_change(pair, bad[0].metric) if pair and bad and bad[0].metric != OUTPUTS else None
     return PairVerdict(
         recipe=known.recipe, identity=known.identity, device=known.device, series=known.series,
         run_ids=known.run_ids, kind=kind, findings=tuple(findings),
-        reason=_reason(kind, findings, reason, left_out(pair) if pair else ""),
+        reason="; ".join(filter(None, (*_reasons(kind, findings, problem), without))),
         since=began, remedy=_remedy(known, bad, began),
         blocked=kind is VerdictKind.NOT_JUDGED and (pair is None or is_blocked(pair)),
     )  # fmt: skip
@@ -243,27 +240,21 @@ def _left_out_by_baseline(pair: PairHistory, farm: Farm) -> str:
     return f"baseline {farm.baseline} leaves out {nights}, since {why[farm.baseline]}"
 
 
-def _reason(kind: VerdictKind, findings: Sequence[NightFinding], trouble: str, without: str) -> str:
-    return "; ".join(part for part in (*_told(kind, findings, trouble), without) if part)
-
-
-def _told(kind: VerdictKind, findings: Sequence[NightFinding], trouble: str) -> Iterator[str]:
+def _reasons(kind: VerdictKind, findings: Sequence[NightFinding], problem: str) -> Iterator[str]:
     if kind in (*_BAD, VerdictKind.IMPROVED):
         for each in findings:
             if each.kind is kind:
                 verb = "are" if each.metric == OUTPUTS else "is"
                 yield f"{title(each.metric)} {verb} {each.reason}"
-        return
-    if trouble:
-        yield trouble
-        return
-    if kind is VerdictKind.NOT_JUDGED:
+    elif problem:
+        yield problem
+    elif kind is VerdictKind.NOT_JUDGED:
         yield next((each.reason for each in findings if each.reason), "there is no number")
-        return
-    yield "no number is worse than it may be"
+    else:
+        yield "no number is worse than it may be"
 
 
-def _remedy(known: _Known, bad: Sequence[NightFinding], began: Since | None) -> str:
+def _remedy(known: _KnownPair, bad: Sequence[NightFinding], began: Since | None) -> str:
     """The command that looks for the cause."""
     if not bad:
         return ""
@@ -284,7 +275,7 @@ FALSE_SHARE = 0.025
 same of those that are called so for two nights."""
 
 
-def discoveries(chances: Sequence[float], false_share: float = FALSE_SHARE) -> list[bool]:
+def benjamini_hochberg(chances: Sequence[float], false_share: float = FALSE_SHARE) -> list[bool]:
     """Which of many are no chance, by the step-up procedure of Benjamini and Hochberg (1995).
 
     It controls the false discovery rate where the numbers are independent or positively
@@ -298,7 +289,7 @@ def discoveries(chances: Sequence[float], false_share: float = FALSE_SHARE) -> l
     return [x <= bound for x in chances]
 
 
-def sure(at_once: Sequence[float], twice: Sequence[float]) -> list[bool]:
+def find_regressed(p_this_night: Sequence[float], p_two_nights: Sequence[float]) -> list[bool]:
     """Which of many pairs have regressed, by this night alone or by the last two."""
-    found = zip(discoveries(at_once), discoveries(twice), strict=True)
+    found = zip(benjamini_hochberg(p_this_night), benjamini_hochberg(p_two_nights), strict=True)
     return [one or two for one, two in found]

@@ -14,10 +14,10 @@ from etdeploy.core.values import Kind, Value
 from etdeploy.farm.verdicts.rule import (
     MIN_NIGHTS,
     Deviation,
-    chance_of_mean,
-    distance,
-    is_first_number,
-    middle,
+    geometric_median,
+    is_headline_metric,
+    measure_deviation,
+    p_value_of_mean,
 )
 from etdeploy.history.changes import steps
 from etdeploy.history.check import OUTPUTS
@@ -30,312 +30,8 @@ _GAP_S = 6 * 3600.0
 _LONGEST_S = 18 * 3600.0
 
 
-@dataclass(frozen=True)
-class Night:
-    """Runs of one series that share a night; at least one, the earliest first."""
-
-    entries: tuple[HistoryEntry, ...]
-
-    def values(self, metric: str) -> tuple[float, ...]:
-        """Of its runs that have the metric; only positive ones, which have a logarithm."""
-        return tuple(e.metrics[metric] for e in self.entries if e.metrics.get(metric, 0) > 0)
-
-
-def by_night(entries: Sequence[HistoryEntry]) -> list[Night]:
-    """Runs grouped into nights, the earliest first.
-
-    A night ends before a pause of six hours, or 18 hours after it began: a device that is measured
-    all day has several.
-    """
-    nights: list[list[HistoryEntry]] = []
-    for entry in entries:
-        if nights and _together(nights[-1], entry):
-            nights[-1].append(entry)
-        else:
-            nights.append([entry])
-    return [Night(tuple(night)) for night in nights]
-
-
-def _together(night: Sequence[HistoryEntry], entry: HistoryEntry) -> bool:
-    first, last, this = (_seconds(e.started_at) for e in (night[0], night[-1], entry))
-    if first is None or last is None or this is None:
-        return night[-1].started_at == entry.started_at
-    return this - last <= _GAP_S and this - first <= _LONGEST_S
-
-
-def _seconds(started_at: str) -> float | None:
-    try:
-        return datetime.fromisoformat(started_at).timestamp()
-    except ValueError:  # a record may have any text there
-        return None
-
-
-@dataclass(frozen=True)
-class PairHistory:
-    """What is known of a recipe on a device.
-
-    Attributes:
-        night: The runs that are judged, those that do not count included.
-        earlier: The nights that it is judged by, the earliest first; only runs that count.
-        every: Those that the baseline leaves out, too: the change may lie there.
-        nights: How many there were before, those of which no run counts included.
-        were_right: Whether an earlier run had right outputs, disturbed and simulated ones included.
-    """
-
-    night: Night
-    earlier: tuple[Night, ...]
-    every: tuple[Night, ...]
-    nights: int
-    were_right: bool
-
-    @property
-    def last(self) -> Night | None:
-        """The night before this one."""
-        return self.every[-1] if self.every else None
-
-    @property
-    def fit(self) -> Night:
-        """The runs whose numbers count."""
-        return Night(tuple(entry for entry in self.night.entries if entry.fit))
-
-
-@dataclass(frozen=True)
-class Look:
-    """A number of a pair, looked at alone.
-
-    Attributes:
-        metric: Its name.
-        values: Of the repeats that count.
-        distance: From the earlier nights; None with too few of them.
-        nights: How many earlier nights have the number.
-        twice: The chance that two unchanged nights in a row are as bad as the last one and this
-            one, by the nights before both; 1 where not both are worse.
-    """
-
-    metric: str
-    values: tuple[float, ...]
-    distance: Deviation | None
-    nights: int
-    twice: float = 1.0
-
-    @property
-    def at_once(self) -> float:
-        """The chance that an unchanged night is as bad; 1 where one of those before it was."""
-        return 1.0 if self.distance is None or self.distance.as_bad else self.distance.chance
-
-
-def looks(pair: PairHistory, max_slowdown_percent: float) -> list[Look]:
-    """Every number of the pair's repeats that count, those that records are compared by first."""
-    fit = pair.fit
-    metrics = sorted(
-        dict.fromkeys(metric for entry in fit.entries for metric in entry.metrics),
-        key=lambda metric: not is_first_number(metric),
-    )
-    return [_look(pair, fit, metric, max_slowdown_percent) for metric in metrics
-            if fit.values(metric)]  # fmt: skip
-
-
-def _look(pair: PairHistory, fit: Night, metric: str, max_slowdown_percent: float) -> Look:
-    values = fit.values(metric)
-    having = [night.values(metric) for night in pair.earlier if night.values(metric)]
-    found = distance(values, having)
-    twice = 1.0
-    if found and found.worse(metric, max_slowdown_percent):
-        twice = _twice(pair, metric, values, max_slowdown_percent)
-    return Look(metric, values, found, len(having), twice)
-
-
-def _twice(
-    pair: PairHistory, metric: str, values: Sequence[float], max_slowdown_percent: float
-) -> float:
-    """The chance that two unchanged nights are as bad; 1 where not both are worse."""
-    if pair.last is None or not (last := pair.last.values(metric)):
-        return 1.0
-    before = [night for night in pair.earlier if night.entries[0] != pair.last.entries[0]]
-    having = [night.values(metric) for night in before if night.values(metric)]
-    return twice_of(distance(last, having), distance(values, having), metric, max_slowdown_percent)
-
-
-def twice_of(
-    last: Deviation | None, this: Deviation | None, metric: str, max_slowdown_percent: float
-) -> float:
-    """The chance that the mean of two unchanged nights is as bad; 1 where not both are worse."""
-    if last is None or this is None:
-        return 1.0
-    if not all(each.worse(metric, max_slowdown_percent) for each in (last, this)):
-        return 1.0
-    return chance_of_mean([last, this])
-
-
-def finding_of(look: Look, max_slowdown_percent: float, *, discovered: bool) -> NightFinding:
-    """What is found of a number, once all pairs were looked at."""
-    if look.distance is None:
-        have = "has" if look.nights == 1 else "have"
-        nights = count(look.nights, "earlier night")
-        why = f"{nights} {have} it, and {MIN_NIGHTS} are needed"
-        return NightFinding(
-            metric=look.metric, kind=VerdictKind.NOT_JUDGED, values=look.values,
-            value=middle(look.values), nights=look.nights, reason=why,
-        )  # fmt: skip
-    away = look.distance
-    kind = VerdictKind.NO_DIFFERENCE
-    if away.worse(look.metric, max_slowdown_percent):
-        kind = VerdictKind.REGRESSED if discovered else VerdictKind.SUSPECTED
-    elif away.better(look.metric, max_slowdown_percent):
-        kind = VerdictKind.IMPROVED
-    return NightFinding(
-        metric=look.metric, kind=kind, values=look.values, value=away.value,
-        expected=away.expected, ratio=away.ratio, z=away.z, chance=away.chance,
-        nights=away.nights, within_percent=None if away.within is None else 100 * away.within,
-        reason=_reason(look, kind, max_slowdown_percent),
-    )  # fmt: skip
-
-
-def _reason(look: Look, kind: VerdictKind, max_slowdown_percent: float) -> str:
-    away = look.distance
-    if away is None:
-        return ""
-    percent = 100 * (away.ratio.median - 1)
-    what = (
-        f"{shown(look.metric, away.value)} instead of {shown(look.metric, away.expected)}, "
-        f"{percent:+.1f} %"
-    )
-    told = f"{what}, {abs(away.z):.1f} standard deviations between nights"
-    if kind is VerdictKind.SUSPECTED and away.as_bad:
-        return f"{told}; {count(away.as_bad, 'earlier night')} as bad, so the next night decides"
-    if kind is VerdictKind.SUSPECTED:
-        return f"{told}; among so many pairs that may be chance, so the next night decides"
-    if kind is VerdictKind.REGRESSED and look.twice < 1:
-        return f"{told}; the last night was worse, too"
-    if kind is not VerdictKind.NO_DIFFERENCE:
-        return told
-    if abs(percent) <= max_slowdown_percent:
-        return what
-    return f"{what}: within normal night-to-night variation"
-
-
-def outputs_of(pair: PairHistory) -> Iterator[NightFinding]:
-    """What is found of the outputs; nothing where no run compared them.
-
-    Outputs that were never right have not become worse: they are a failure, and no regression.
-    """
-    compared = [entry for entry in pair.night.entries if entry.outputs_ok is not None]
-    if not compared:
-        return
-    wrong = [entry for entry in compared if entry.outputs_ok is False]
-    if not wrong:
-        yield NightFinding(metric=OUTPUTS, kind=VerdictKind.NO_DIFFERENCE, reason="right")
-        return
-    before = "they were right before" if pair.were_right else "no earlier run shows them right"
-    yield NightFinding(
-        metric=OUTPUTS,
-        kind=VerdictKind.REGRESSED if pair.were_right else VerdictKind.NOT_JUDGED,
-        nights=len(pair.earlier),
-        reason=f"wrong in {len(wrong)} of {count(len(compared), 'run')}, and {before}",
-    )
-
-
-def worst(findings: Sequence[NightFinding]) -> VerdictKind:
-    """The worst of the findings; of those that are not judged only where none was."""
-    kinds = {each.kind for each in findings}
-    return next((kind for kind in ORDER if kind in kinds), VerdictKind.NOT_JUDGED)
-
-
-def why_not(pair: PairHistory) -> str:
-    """Why a night's numbers cannot be judged; empty where they can."""
-    entries = pair.night.entries
-    simulated = [entry for entry in entries if entry.simulated]
-    if simulated and len(simulated) == len(entries):
-        return "it was simulated, so it has no times"
-    if pair.fit.entries:
-        return ""
-    disturbed = [entry.disturbed for entry in entries if entry.disturbed]
-    if not disturbed:
-        return ""  # wrong outputs speak for themselves
-    which = f"all {len(entries)} runs were" if len(entries) > 1 else "it was"
-    return f"{which} disturbed: {disturbed[-1]}"
-
-
-def is_blocked(pair: PairHistory) -> bool:
-    """Whether more nights like this one will not make its numbers judged either."""
-    if pair.fit.entries:
-        return len(pair.earlier) < MIN_NIGHTS <= len(pair.every)  # by the baseline
-    return pair.nights >= MIN_NIGHTS and not all(e.simulated for e in pair.night.entries)
-
-
-def disturbed_of(pair: PairHistory) -> Iterator[NightFinding]:
-    """The first number of a night whose runs were all disturbed, to be seen and not judged."""
-    odd = Night(tuple(e for e in pair.night.entries if e.disturbed and e.outputs_ok is not False))
-    if pair.fit.entries:
-        return
-    for metric in dict.fromkeys(metric for entry in odd.entries for metric in entry.metrics):
-        if is_first_number(metric) and (values := odd.values(metric)):
-            yield NightFinding(
-                metric=metric, kind=VerdictKind.NOT_JUDGED, values=values, value=middle(values),
-                reason=why_not(pair), disturbed=True,
-            )  # fmt: skip
-
-
-def left_out(pair: PairHistory) -> str:
-    """How many of the night's runs do not count, as a clause; empty for none."""
-    entries = pair.night.entries
-    odd = [entry for entry in entries if not entry.fit]
-    if not odd or len(odd) == len(entries):
-        return ""
-    why = next((entry.disturbed for entry in odd if entry.disturbed), "wrong outputs")
-    return f"{len(odd)} of {count(len(entries), 'run')} left out: {why.rstrip('.')}"
-
-
-def since(pair: PairHistory, metric: str) -> Since | None:
-    """When a number became worse, and between which commits."""
-    nights = [night for night in pair.every if night.values(metric)]
-    fit = pair.fit
-    if not nights or not fit.values(metric):
-        return None
-    every = [*nights, fit]
-    levels = [middle(night.values(metric)) for night in every]
-    at = _began(levels)
-    before, after = median(levels[:at]), median(levels[at:])
-    old, new = _last_with(every[at - 1], metric), _first_with(every[at], metric)
-    return Since(
-        metric=metric, run_id=new.run_id, started_at=new.started_at, before_run_id=old.run_id,
-        before=before, after=after, old_revision=old.git_revision, new_revision=new.git_revision,
-        differs=differing(old, new), dated=at < len(every) - 1,
-    )  # fmt: skip
-
-
-def _began(levels: Sequence[float]) -> int:
-    """The place of the first night of the new level, the last of which is known to be worse.
-
-    It is where the last change upwards was found; else the first of the nights up to the last one
-    that are nearer to it than to those before.
-    """
-    found = [step.index for step in steps(levels) if step.after > step.before]
-    if found:
-        return found[-1]
-    limit, at = math.sqrt(min(levels) * levels[-1]), len(levels) - 1
-    while at > 1 and levels[at - 1] > limit:
-        at -= 1
-    return at
-
-
-def _first_with(night: Night, metric: str) -> HistoryEntry:
-    return next(entry for entry in night.entries if entry.metrics.get(metric, 0) > 0)
-
-
-def _last_with(night: Night, metric: str) -> HistoryEntry:
-    return next(entry for entry in reversed(night.entries) if entry.metrics.get(metric, 0) > 0)
-
-
-def families(found: Sequence[Look]) -> tuple[list[int], list[int]]:
-    """The places of those that were judged: of first numbers, and of all others."""
-    judged = [i for i, look in enumerate(found) if look.distance is not None]
-    first = [i for i in judged if is_first_number(found[i].metric)]
-    return first, [i for i in judged if not is_first_number(found[i].metric)]
-
-
 class VerdictKind(Kind):
-    """What was found of a number, or of a recipe on a device."""
+    """The verdict on a number, or on a recipe on a device; the worst first."""
 
     REGRESSED = "regressed"
     SUSPECTED = "suspected"
@@ -346,26 +42,19 @@ class VerdictKind(Kind):
     NOT_JUDGED = "not judged"
 
 
-# The worst first.
-ORDER = tuple(VerdictKind)
-
-
 class NightFinding(Value):
     """One number of a night's repeats, judged.
 
     Attributes:
         metric: Its name; `outputs` for whether the outputs are right.
-        kind: What was found.
-        values: Of the repeats that count.
-        value: Their median.
+        values: Of the repeats that count; `value` is their median.
         expected: Median over the earlier nights.
-        ratio: Value by expected, with bounds that contain 1 for 95 of 100 nights in which nothing
-            changed; null where it was not judged.
+        ratio: Value by expected, with bounds that contain 1 for 95 of 100 unchanged nights; null
+            where it was not judged.
         z: The distance in standard deviations between nights; positive where it is worse.
         chance: That an unchanged night is as much worse; null where it was not judged.
         nights: How many earlier nights it was judged by.
         within_percent: Standard deviation between repeats of one night; null with too few.
-        reason: In a sentence.
         disturbed: Whether something disturbed all the runs, so that the value says little.
     """
 
@@ -387,15 +76,11 @@ class Since(Value):
     """When a number became worse, and between which commits.
 
     Attributes:
-        metric: Name of the metric.
-        run_id: The first run of the new level.
-        started_at: When it started, in UTC.
+        run_id, started_at: The first run of the new level, and its start in UTC.
         before_run_id: The last run of the level before.
-        before: Level before.
-        after: Level since.
+        before, after: The two levels.
         old_revision: Commit of the recipe's folder in the last run before; null outside a
-            repository.
-        new_revision: The same in the first run after.
+            repository. `new_revision` is that of the first run after.
         differs: What else is different between these two runs.
         dated: Whether earlier nights show it, too. If not, it lies between the last night and this
             one.
@@ -426,15 +111,12 @@ class PairVerdict(Value):
 
     Attributes:
         recipe: The label of the recipe.
-        identity: Of the device.
-        device: As a person tells devices apart.
+        device: The device's label; `identity` is unique.
         series: Key of the series in the history; empty where the history has no record.
         run_ids: Of the night, in the order of their start.
-        kind: The worst of the findings.
-        findings: One for each number.
-        reason: Why, in a sentence.
+        kind: The worst of the findings, of which there is one for each number.
         since: When it became worse; null where nothing did.
-        remedy: What to do, if possible a command to copy.
+        remedy: A command to copy, if possible.
         blocked: Whether it is not judged for a reason that more nights do not remove: every run was
             disturbed, the baseline has too few nights, or the records are missing. False for one
             that is new, and for simulated runs, which have no times.
@@ -453,5 +135,279 @@ class PairVerdict(Value):
     blocked: bool = False
 
     def finding(self, metric: str) -> NightFinding | None:
-        """What was found of one number."""
         return next((each for each in self.findings if each.metric == metric), None)
+
+
+@dataclass(frozen=True)
+class Night:
+    """Runs of one series that share a night; at least one, the earliest first."""
+
+    entries: tuple[HistoryEntry, ...]
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Values of the runs that have the metric; only positive ones, which have a logarithm."""
+        return tuple(e.metrics[metric] for e in self.entries if e.metrics.get(metric, 0) > 0)
+
+
+def group_by_night(entries: Sequence[HistoryEntry]) -> list[Night]:
+    """Group runs into nights, the earliest first.
+
+    A night ends before a pause of six hours, or 18 hours after it began: a device that is measured
+    all day has several.
+    """
+    nights: list[list[HistoryEntry]] = []
+    for entry in entries:
+        if nights and _share_night(nights[-1], entry):
+            nights[-1].append(entry)
+        else:
+            nights.append([entry])
+    return [Night(tuple(night)) for night in nights]
+
+
+def _share_night(night: Sequence[HistoryEntry], entry: HistoryEntry) -> bool:
+    try:
+        first, last, this = (
+            datetime.fromisoformat(each.started_at).timestamp()
+            for each in (night[0], night[-1], entry)
+        )
+    except ValueError:  # a record may have any text there
+        return night[-1].started_at == entry.started_at
+    return this - last <= _GAP_S and this - first <= _LONGEST_S
+
+
+@dataclass(frozen=True)
+class PairHistory:
+    """A recipe on a device in this night and before.
+
+    Attributes:
+        night: The runs that are judged, those that do not count included.
+        earlier: The nights that it is judged by, the earliest first; only runs that count.
+        every: Those that the baseline leaves out, too: the change may lie there.
+        nights: How many there were before, those of which no run counts included.
+        were_right: Whether an earlier run had right outputs, disturbed and simulated ones included.
+    """
+
+    night: Night
+    earlier: tuple[Night, ...]
+    every: tuple[Night, ...]
+    nights: int
+    were_right: bool
+
+    @property
+    def fit(self) -> Night:
+        """The runs whose numbers count."""
+        return Night(tuple(entry for entry in self.night.entries if entry.fit))
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """A number of a pair, compared with earlier nights on its own.
+
+    Attributes:
+        values: Of the repeats that count.
+        deviation: From the earlier nights; None with too few of them.
+        nights: How many earlier nights have the number.
+        p_two_nights: The chance that two unchanged nights in a row are as bad as the last one and
+            this one, by the nights before both; 1 where not both are worse.
+    """
+
+    metric: str
+    values: tuple[float, ...]
+    deviation: Deviation | None
+    nights: int
+    p_two_nights: float = 1.0
+
+    @property
+    def p_this_night(self) -> float:
+        """The chance that an unchanged night is as bad; 1 where one of those before it was."""
+        away = self.deviation
+        return 1.0 if away is None or away.count_not_better else away.p_value
+
+
+def compare_metrics(pair: PairHistory, allowed_percent: float) -> list[MetricResult]:
+    """Compare every number of the repeats that count, headline metrics first."""
+    fit = pair.fit
+    metrics = sorted(
+        dict.fromkeys(metric for entry in fit.entries for metric in entry.metrics),
+        key=lambda metric: not is_headline_metric(metric),
+    )
+    return [
+        _compare_metric(pair, metric, values, allowed_percent)
+        for metric in metrics
+        if (values := fit.values(metric))
+    ]
+
+
+def _compare_metric(
+    pair: PairHistory, metric: str, values: tuple[float, ...], allowed_percent: float
+) -> MetricResult:
+    earlier = [found for night in pair.earlier if (found := night.values(metric))]
+    deviation, p_value = measure_deviation(values, earlier), 1.0
+    last = pair.every[-1] if pair.every else None
+    if last and deviation and deviation.is_worse(metric, allowed_percent):
+        before = [night for night in pair.earlier if night.entries[0] != last.entries[0]]
+        having = [found for night in before if (found := night.values(metric))]
+        two = [measure_deviation(each, having) for each in (last.values(metric), values) if each]
+        if len(two) == 2:
+            p_value = p_value_of_two(two[0], two[1], metric, allowed_percent)
+    return MetricResult(metric, values, deviation, len(earlier), p_value)
+
+
+def p_value_of_two(
+    last: Deviation | None, this: Deviation | None, metric: str, allowed_percent: float
+) -> float:
+    """The chance that the mean of two unchanged nights is as bad; 1 where not both are worse."""
+    if last is None or this is None:
+        return 1.0
+    if not all(each.is_worse(metric, allowed_percent) for each in (last, this)):
+        return 1.0
+    return p_value_of_mean([last, this])
+
+
+def judge_metric(
+    result: MetricResult, allowed_percent: float, *, is_discovered: bool
+) -> NightFinding:
+    """Judge a number, once those of all pairs were compared."""
+    away = result.deviation
+    if away is None:
+        have = "has" if result.nights == 1 else "have"
+        nights = count(result.nights, "earlier night")
+        return NightFinding(
+            metric=result.metric, kind=VerdictKind.NOT_JUDGED, values=result.values,
+            value=geometric_median(result.values), nights=result.nights,
+            reason=f"{nights} {have} it, and {MIN_NIGHTS} are needed",
+        )  # fmt: skip
+    kind = VerdictKind.NO_DIFFERENCE
+    if away.is_worse(result.metric, allowed_percent):
+        kind = VerdictKind.REGRESSED if is_discovered else VerdictKind.SUSPECTED
+    elif away.is_better(result.metric, allowed_percent):
+        kind = VerdictKind.IMPROVED
+    return NightFinding(
+        metric=result.metric, kind=kind, values=result.values, value=away.value,
+        expected=away.expected, ratio=away.ratio, z=away.z, chance=away.p_value,
+        nights=away.nights, within_percent=None if away.within is None else 100 * away.within,
+        reason=_reason(result, away, kind, allowed_percent),
+    )  # fmt: skip
+
+
+def _reason(
+    result: MetricResult, away: Deviation, kind: VerdictKind, allowed_percent: float
+) -> str:
+    percent = 100 * (away.ratio.median - 1)
+    change = (
+        f"{shown(result.metric, away.value)} instead of {shown(result.metric, away.expected)}, "
+        f"{percent:+.1f} %"
+    )
+    if kind is VerdictKind.NO_DIFFERENCE:
+        is_small = abs(percent) <= allowed_percent
+        return change if is_small else f"{change}: within normal night-to-night variation"
+    text = f"{change}, {abs(away.z):.1f} standard deviations between nights"
+    if kind is VerdictKind.SUSPECTED and away.count_not_better:
+        nights = count(away.count_not_better, "earlier night")
+        return f"{text}; {nights} as bad, so the next night decides"
+    if kind is VerdictKind.SUSPECTED:
+        return f"{text}; among so many pairs that may be chance, so the next night decides"
+    if kind is VerdictKind.REGRESSED and result.p_two_nights < 1:
+        return f"{text}; the last night was worse, too"
+    return text
+
+
+def judge_outputs(pair: PairHistory) -> Iterator[NightFinding]:
+    """Judge the outputs; yield nothing where no run compared them.
+
+    Outputs that were never right have not become worse: they are a failure, not a regression.
+    """
+    compared = [entry for entry in pair.night.entries if entry.outputs_ok is not None]
+    wrong = [entry for entry in compared if entry.outputs_ok is False]
+    if wrong:
+        before = "they were right before" if pair.were_right else "no earlier run shows them right"
+        yield NightFinding(
+            metric=OUTPUTS,
+            kind=VerdictKind.REGRESSED if pair.were_right else VerdictKind.NOT_JUDGED,
+            nights=len(pair.earlier),
+            reason=f"wrong in {len(wrong)} of {count(len(compared), 'run')}, and {before}",
+        )
+    elif compared:
+        yield NightFinding(metric=OUTPUTS, kind=VerdictKind.NO_DIFFERENCE, reason="right")
+
+
+def worst_kind(findings: Sequence[NightFinding]) -> VerdictKind:
+    """The worst of the findings; `not judged` only where none was judged."""
+    kinds = {each.kind for each in findings}
+    return next((kind for kind in VerdictKind if kind in kinds), VerdictKind.NOT_JUDGED)
+
+
+def reason_not_judged(pair: PairHistory) -> str:
+    """Why a night's numbers cannot be judged; empty where they can."""
+    entries = pair.night.entries
+    if all(entry.simulated for entry in entries):
+        return "it was simulated, so it has no times"
+    disturbed = [entry.disturbed for entry in entries if entry.disturbed]
+    if pair.fit.entries or not disturbed:
+        return ""  # wrong outputs speak for themselves
+    which = f"all {len(entries)} runs were" if len(entries) > 1 else "it was"
+    return f"{which} disturbed: {disturbed[-1]}"
+
+
+def is_blocked(pair: PairHistory) -> bool:
+    """Whether more nights like this one will not make its numbers judged either."""
+    if pair.fit.entries:
+        return len(pair.earlier) < MIN_NIGHTS <= len(pair.every)  # by the baseline
+    return pair.nights >= MIN_NIGHTS and not all(e.simulated for e in pair.night.entries)
+
+
+def show_disturbed(pair: PairHistory) -> Iterator[NightFinding]:
+    """Yield the headline metric of a night whose runs were all disturbed, without a verdict."""
+    odd = Night(tuple(e for e in pair.night.entries if e.disturbed and e.outputs_ok is not False))
+    if pair.fit.entries:
+        return
+    for metric in dict.fromkeys(metric for entry in odd.entries for metric in entry.metrics):
+        if is_headline_metric(metric) and (values := odd.values(metric)):
+            yield NightFinding(
+                metric=metric, kind=VerdictKind.NOT_JUDGED, values=values,
+                value=geometric_median(values), reason=reason_not_judged(pair), disturbed=True,
+            )  # fmt: skip
+
+
+def left_out_text(pair: PairHistory) -> str:
+    """How many of the night's runs do not count, as a clause; empty for none."""
+    entries = pair.night.entries
+    odd = [entry for entry in entries if not entry.fit]
+    if not odd or len(odd) == len(entries):
+        return ""
+    why = next((entry.disturbed for entry in odd if entry.disturbed), "wrong outputs")
+    return f"{len(odd)} of {count(len(entries), 'run')} left out: {why.rstrip('.')}"
+
+
+def date_change(pair: PairHistory, metric: str) -> Since | None:
+    """Find when a number became worse, and between which commits."""
+    nights = [night for night in pair.every if night.values(metric)]
+    fit = pair.fit
+    if not nights or not fit.values(metric):
+        return None
+    every = [*nights, fit]
+    levels = [geometric_median(night.values(metric)) for night in every]
+    at = _first_of_new_level(levels)
+    before, after = median(levels[:at]), median(levels[at:])
+    old = [e for e in every[at - 1].entries if e.metrics.get(metric, 0) > 0][-1]
+    new = next(e for e in every[at].entries if e.metrics.get(metric, 0) > 0)
+    return Since(
+        metric=metric, run_id=new.run_id, started_at=new.started_at, before_run_id=old.run_id,
+        before=before, after=after, old_revision=old.git_revision, new_revision=new.git_revision,
+        differs=differing(old, new), dated=at < len(every) - 1,
+    )  # fmt: skip
+
+
+def _first_of_new_level(levels: Sequence[float]) -> int:
+    """The place of the first night of the new level, the last of which is known to be worse.
+
+    It is where the last change upwards was found; else the first of the nights up to the last one
+    that are nearer to it than to those before.
+    """
+    found = [step.index for step in steps(levels) if step.after > step.before]
+    if found:
+        return found[-1]
+    limit, at = math.sqrt(min(levels) * levels[-1]), len(levels) - 1
+    while at > 1 and levels[at - 1] > limit:
+        at -= 1
+    return at

@@ -53,10 +53,10 @@ class Deviation:
         expected: The level: the median over earlier nights.
         ratio: Value by expected, with bounds that contain 1 for 95 of 100 unchanged nights.
         z: In standard deviations between nights, positive where it is larger.
-        chance: That an unchanged night is at least as much larger.
+        p_value: The chance that an unchanged night is at least as much larger.
         nights: How many the level rests on.
-        as_bad: How many of these were as bad: among any that may change places, the chance that
-            the newest is the worst of all is one by their number, whatever their distribution.
+        count_not_better: How many of these were as bad. If nights are exchangeable, the newest is
+            the worst of n with a chance of 1/n, whatever their distribution.
         within: Standard deviation, of the logarithm, between repeats of one night; None with too
             few repeats to tell.
     """
@@ -65,30 +65,31 @@ class Deviation:
     expected: float
     ratio: Ratio
     z: float
-    chance: float
+    p_value: float
     nights: int
-    as_bad: int
+    count_not_better: int
     within: float | None
 
-    def worse(self, metric: str, max_slowdown_percent: float) -> bool:
-        """Whether one pair alone would be called worse."""
-        allowed = 1 + max_slowdown_percent / 100
-        return self.ratio.median > allowed and self.z >= _sure(metric)
+    def is_worse(self, metric: str, allowed_percent: float) -> bool:
+        """Whether the metric would be called worse if it were the only one."""
+        allowed = 1 + allowed_percent / 100
+        return self.ratio.median > allowed and self.z >= _z_limit(metric)
 
-    def better(self, metric: str, max_slowdown_percent: float) -> bool:
-        """The same of an improvement."""
-        allowed = 1 + max_slowdown_percent / 100
-        return self.ratio.median < 1 / allowed and self.z <= -_sure(metric)
+    def is_better(self, metric: str, allowed_percent: float) -> bool:
+        allowed = 1 + allowed_percent / 100
+        return self.ratio.median < 1 / allowed and self.z <= -_z_limit(metric)
 
 
-def distance(values: Sequence[float], nights: Sequence[Sequence[float]]) -> Deviation | None:
-    """How far a night is from earlier ones."""
+def measure_deviation(
+    values: Sequence[float], nights: Sequence[Sequence[float]]
+) -> Deviation | None:
+    """Measure how far a night is from earlier ones; None with too few of them."""
     if len(nights) < MIN_NIGHTS:
         return None
-    all_levels = [middle(night) for night in nights]
+    all_levels = [geometric_median(night) for night in nights]
     levels = level(all_levels)
     recent = nights[len(nights) - len(levels) :]
-    value, expected = middle(values), median(levels)
+    value, expected = geometric_median(values), median(levels)
     within = within_spread([*recent, values])
     own = (within or 0.0) ** 2 * variance_of_median(len(values))
     usual = (within or 0.0) ** 2 * median(variance_of_median(len(night)) for night in recent)
@@ -102,14 +103,14 @@ def distance(values: Sequence[float], nights: Sequence[Sequence[float]]) -> Devi
         expected=expected,
         ratio=ratio(apart, apart - reach, apart + reach),
         z=apart / reach * _NORMAL,
-        chance=chance_of(apart / reach, len(levels), exact=away.spread == 0.0),
+        p_value=p_value_of(apart / reach, len(levels), exact=away.spread == 0.0),
         nights=len(levels),
-        as_bad=sum(each >= value for each in levels),
+        count_not_better=sum(each >= value for each in levels),
         within=within,
     )
 
 
-def middle(values: Sequence[float]) -> float:
+def geometric_median(values: Sequence[float]) -> float:
     """The median; of two values their geometric mean."""
     return math.exp(median(math.log(value) for value in values))
 
@@ -123,7 +124,7 @@ def within_spread(nights: Sequence[Sequence[float]]) -> float | None:
     return median(apart) / _MEDIAN_DISTANCE if len(apart) >= _FEWEST_DISTANCES else None
 
 
-def chance_of(reaches: float, nights: int, *, exact: bool = False) -> float:
+def p_value_of(reaches: float, nights: int, *, exact: bool = False) -> float:
     """The chance that an unchanged night is at least as far above the level.
 
     The distance in units of a median absolute deviation is distributed nearly as Student's, with
@@ -135,7 +136,7 @@ def chance_of(reaches: float, nights: int, *, exact: bool = False) -> float:
     return _tail(reaches * bound, degrees)
 
 
-def chance_of_mean(nights: Sequence[Deviation]) -> float:
+def p_value_of_mean(nights: Sequence[Deviation]) -> float:
     """The chance that the mean of several unchanged nights is as far above the level.
 
     The product of their chances would be too small: they are judged by the same level and spread,
@@ -146,7 +147,7 @@ def chance_of_mean(nights: Sequence[Deviation]) -> float:
     narrower = math.sqrt((1 / len(nights) + of_level) / (1 + of_level))
     reach = max(math.log((each.ratio.high or 1.0) / each.ratio.median) for each in nights)
     away = fmean(math.log(each.ratio.median) for each in nights)
-    return chance_of(away / (reach * narrower), count)
+    return p_value_of(away / (reach * narrower), count)
 
 
 @functools.cache
@@ -175,10 +176,10 @@ def _tail(t: float, degrees: float) -> float:
     return min(1.0, total * piece * math.exp(scale))
 
 
-def is_first_number(metric: str) -> bool:
-    """Whether it is what records are compared by."""
+def is_headline_metric(metric: str) -> bool:
+    """Whether records are compared by it."""
     return metric in HEADLINES
 
 
-def _sure(metric: str) -> float:
-    return _Z if base_of(metric) == metric and is_first_number(metric) else _Z_OTHERS
+def _z_limit(metric: str) -> float:
+    return _Z if base_of(metric) == metric and is_headline_metric(metric) else _Z_OTHERS

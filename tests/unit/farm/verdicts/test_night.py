@@ -14,7 +14,7 @@ from etdeploy.core import git
 from etdeploy.farm.report.words import first_number, value_text
 from etdeploy.farm.spec.model import Baseline
 from etdeploy.farm.verdicts.night import judge_night, save_verdicts
-from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind, by_night
+from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind, group_by_night
 from etdeploy.history.entry import Judgement
 from etdeploy.history.store.store import Filter, Store, open_store
 from etdeploy.report.document import NOTHING
@@ -251,6 +251,6 @@ def test_verdicts_are_saved_as_those_of_checks_are(store: Store) -> None:
 
 def test_runs_are_grouped_by_night(store: Store) -> None:
     keep_nights(store, quiet(3))
-    nights = by_night(store.entries(Filter(), 100))
+    nights = group_by_night(store.entries(Filter(), 100))
     assert [len(night.entries) for night in nights] == [3, 3, 3]
-    assert by_night([]) == []
+    assert group_by_night([]) == []

@@ -7,8 +7,14 @@ import random
 
 import pytest
 
-from etdeploy.farm.verdicts.night import discoveries, sure
-from etdeploy.farm.verdicts.rule import _tail, chance_of, distance, middle, within_spread
+from etdeploy.farm.verdicts.night import benjamini_hochberg, find_regressed
+from etdeploy.farm.verdicts.rule import (
+    _tail,
+    geometric_median,
+    measure_deviation,
+    p_value_of,
+    within_spread,
+)
 
 METRIC = "latency_ms"
 
@@ -23,35 +29,35 @@ def nights(count: int, between: float, within: float, seed: int = 1) -> list[lis
 
 
 def test_too_few_nights_say_nothing() -> None:
-    assert distance([1.0], nights(4, 0.01, 0.01)) is None
-    assert distance([1.0], nights(5, 0.01, 0.01)) is not None
+    assert measure_deviation([1.0], nights(4, 0.01, 0.01)) is None
+    assert measure_deviation([1.0], nights(5, 0.01, 0.01)) is not None
 
 
 def test_many_repeats_of_one_night_are_one_value() -> None:
     """The night's own part does not become smaller by more repeats."""
     before = nights(20, 0.05, 0.001)
-    away = distance([1.08] * 50, before)
+    away = measure_deviation([1.08] * 50, before)
     assert away is not None
-    assert not away.worse(METRIC, 5.0)
+    assert not away.is_worse(METRIC, 5.0)
     assert away.nights == 20
 
 
 def test_a_slower_night_is_far_away() -> None:
-    away = distance([1.1, 1.11, 1.09], nights(20, 0.01, 0.01))
+    away = measure_deviation([1.1, 1.11, 1.09], nights(20, 0.01, 0.01))
     assert away is not None
-    assert away.worse(METRIC, 5.0)
-    assert away.as_bad == 0
-    assert away.chance < 1e-4
-    faster = distance([0.9, 0.91, 0.89], nights(20, 0.01, 0.01))
+    assert away.is_worse(METRIC, 5.0)
+    assert away.count_not_better == 0
+    assert away.p_value < 1e-4
+    faster = measure_deviation([0.9, 0.91, 0.89], nights(20, 0.01, 0.01))
     assert faster is not None
-    assert faster.better(METRIC, 5.0)
-    assert not faster.worse(METRIC, 5.0)
-    assert faster.chance > 0.99
+    assert faster.is_better(METRIC, 5.0)
+    assert not faster.is_worse(METRIC, 5.0)
+    assert faster.p_value > 0.99
 
 
 def test_one_repeat_is_less_sure_than_three() -> None:
     before = nights(20, 0.0, 0.03)
-    one, three = distance([1.06], before), distance([1.06] * 3, before)
+    one, three = measure_deviation([1.06], before), measure_deviation([1.06] * 3, before)
     assert one is not None
     assert three is not None
     assert one.z < three.z
@@ -59,25 +65,25 @@ def test_one_repeat_is_less_sure_than_three() -> None:
 
 def test_nights_before_a_change_of_level_do_not_count() -> None:
     before = [[x * 0.5 for x in night] for night in nights(10, 0.01, 0.01)]
-    away = distance([1.0, 1.0], [*before, *nights(10, 0.01, 0.01, seed=2)])
+    away = measure_deviation([1.0, 1.0], [*before, *nights(10, 0.01, 0.01, seed=2)])
     assert away is not None
     assert away.nights == 10
-    assert not away.worse(METRIC, 5.0)
+    assert not away.is_worse(METRIC, 5.0)
 
 
 def test_an_odd_night_that_was_there_before_is_counted() -> None:
     before = [*nights(19, 0.01, 0.01), [1.2, 1.2, 1.2]]
-    away = distance([1.15, 1.15, 1.15], before)
+    away = measure_deviation([1.15, 1.15, 1.15], before)
     assert away is not None
-    assert away.worse(METRIC, 5.0)
-    assert away.as_bad == 1
+    assert away.is_worse(METRIC, 5.0)
+    assert away.count_not_better == 1
 
 
 def test_the_spread_within_a_night_is_that_of_pairs() -> None:
     spread = within_spread(nights(400, 0.2, 0.03))
     assert spread == pytest.approx(0.03, rel=0.1)
     assert within_spread([[1.0], [2.0], [3.0]]) is None
-    assert middle([1.0, 4.0]) == pytest.approx(2.0)
+    assert geometric_median([1.0, 4.0]) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -90,19 +96,19 @@ def test_the_tail_is_students(t: float, degrees: float, expected: float) -> None
 
 def test_the_bound_of_95_percent_has_the_same_chance_for_every_number_of_nights() -> None:
     for count in (5, 8, 20, 50):
-        assert chance_of(1.0, count) == pytest.approx(0.025, rel=0.01)
-    assert chance_of(1.0, 5, exact=True) == pytest.approx(0.025, rel=0.01)
-    assert chance_of(3.0, 5) > chance_of(3.0, 20)
+        assert p_value_of(1.0, count) == pytest.approx(0.025, rel=0.01)
+    assert p_value_of(1.0, 5, exact=True) == pytest.approx(0.025, rel=0.01)
+    assert p_value_of(3.0, 5) > p_value_of(3.0, 20)
 
 
 def test_one_of_many_needs_more_than_one_alone() -> None:
-    assert discoveries([0.02], 0.05) == [True]
-    assert discoveries([0.02, *[0.5] * 199], 0.05) == [False] * 200
-    together = discoveries([0.002] * 10 + [0.5] * 190, 0.05)
+    assert benjamini_hochberg([0.02], 0.05) == [True]
+    assert benjamini_hochberg([0.02, *[0.5] * 199], 0.05) == [False] * 200
+    together = benjamini_hochberg([0.002] * 10 + [0.5] * 190, 0.05)
     assert together == [True] * 10 + [False] * 190
-    assert discoveries([]) == []
+    assert benjamini_hochberg([]) == []
 
 
 def test_two_nights_are_another_way() -> None:
-    assert sure([0.5, 1e-9], [1e-9, 1.0]) == [True, True]
-    assert sure([0.5], [0.5]) == [False]
+    assert find_regressed([0.5, 1e-9], [1e-9, 1.0]) == [True, True]
+    assert find_regressed([0.5], [0.5]) == [False]
