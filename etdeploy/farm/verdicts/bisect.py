@@ -1,9 +1,9 @@
-"""Bisects: measures candidates in turns with the good one, and halves."""
+"""Bisects: measures candidates interleaved with the good one, and halves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +29,11 @@ from etdeploy.recipe.load import LoadedRecipe
 
 
 class CandidateSide(Kind):
-    """What a candidate turned out to be."""
+    """Whether a candidate is good or bad; a skipped one cannot be measured."""
 
     GOOD = "good"
     BAD = "bad"
     SKIPPED = "skipped"
-    """It cannot be measured."""
 
 
 class Candidate(Value):
@@ -53,12 +52,9 @@ class BisectStep(Value):
     """A candidate that was tried.
 
     Attributes:
-        candidate: Which.
-        side: What it is.
         ratio: Its number by the good one's; null where it could not be measured.
         low, high: The interval at 95 % confidence; null without one.
         reason: Why it was skipped, or how sure the side is.
-        run_ids: Of its records.
     """
 
     candidate: Candidate
@@ -71,17 +67,13 @@ class BisectStep(Value):
 
 
 class Bisection(Value):
-    """What a bisection found.
+    """The result of a bisection.
 
     Attributes:
-        metric: The number that became worse.
-        device: Where.
-        good, bad: Between which it was looked for.
         ratio: Bad's number by good's.
-        steps: Those that were tried, in their order; good and bad themselves are not among them.
+        steps: In their order, without good and bad themselves.
         first_bad: The first candidate that is worse. Several, if all but the last of them could not
             be measured.
-        last_good: The candidate before.
     """
 
     metric: str
@@ -96,10 +88,6 @@ class Bisection(Value):
 
 def bisection_text(found: Bisection, width: int | None = None) -> str:
     """The log and the result."""
-    return "\n".join(_lines(found, width))
-
-
-def _lines(found: Bisection, width: int | None) -> Iterator[str]:
     ends = (
         BisectStep(candidate=found.good, side=CandidateSide.GOOD, ratio=1.0),
         BisectStep(candidate=found.bad, side=CandidateSide.BAD, ratio=found.ratio),
@@ -108,17 +96,17 @@ def _lines(found: Bisection, width: int | None) -> Iterator[str]:
         [step.candidate.label, str(step.side), _ratio(step), step.reason or None]
         for step in (*ends, *found.steps)
     ]
-    yield table(("candidate", "is", "by good", "remark"), rows, right=("by good",), width=width)
-    yield ""
-    what = f"{title(found.metric)} on {found.device}, {100 * (found.ratio - 1):+.1f} % in all"
+    columns = ("candidate", "is", "by good", "remark")
+    lines = [table(columns, rows, right=("by good",), width=width), ""]
     if len(found.first_bad) == 1:
-        yield f"first bad: {found.first_bad[0].label}"
-        yield f"last good: {found.last_good.label}"
+        lines.append(f"first bad: {found.first_bad[0].label}")
     else:
-        yield "first bad: one of these, since those before the last cannot be measured"
-        yield from (f"  {candidate.label}" for candidate in found.first_bad)
-        yield f"last good: {found.last_good.label}"
-    yield what
+        lines.append("first bad: one of these; all but the last cannot be measured")
+        lines += [f"  {candidate.label}" for candidate in found.first_bad]
+    change = 100 * (found.ratio - 1)
+    lines.append(f"last good: {found.last_good.label}")
+    lines.append(f"{title(found.metric)} on {found.device}, {change:+.1f} % in all")
+    return "\n".join(lines)
 
 
 def _ratio(step: BisectStep) -> str | None:
@@ -128,32 +116,31 @@ def _ratio(step: BisectStep) -> str | None:
     return f"{step.ratio:.3f}{between}"
 
 
-# A candidate between good and bad is measured so often before its side is told anyway.
+# A candidate between good and bad is measured so often before it is assigned to a side anyway.
 _MOST_TRIES = 3
 _SETS_OF_SINGLES = 4
-# Of a reason, in a table.
+# Characters of a reason in the table.
 _LONGEST = 200
-# What no other candidate would change.
+# Errors that another candidate would not change.
 _ENDS = (DeviceError.exit_code, StoreError.exit_code, Interrupted.exit_code)
 
-Opened = Callable[[Candidate], AbstractContextManager[LoadedRecipe]]
-"""Gives a candidate's recipe, with its files for as long as the block runs.
+OpenCandidate = Callable[[Candidate], AbstractContextManager[LoadedRecipe]]
+"""Yields a candidate's recipe, with its files for as long as the block runs.
 
 It raises an EtdeployError where there is none.
 """
 Measure = Callable[[LoadedRecipe, LoadedRecipe], tuple[StoredRun, StoredRun]]
-"""Measures two recipes in turns on the device."""
+"""Measures two recipes interleaved on the device."""
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is looked for.
+class BisectRequest:
+    """Which candidates to bisect, by which metric.
 
     Attributes:
         candidates: The earliest first: the first is good, and the last bad.
-        device: As the command line names it.
-        metric: The number; None for what records are compared by.
+        metric: None for the metric that records are compared by.
         known: Steps of an earlier attempt, which are not measured again.
     """
 
@@ -165,64 +152,63 @@ class Asked:
 
 @dataclass(frozen=True)
 class _Tools:
-    opened: Opened
+    open: OpenCandidate
     measure: Measure
     tell: Tell
-    kept: Callable[[BisectStep], None]
 
 
 def bisect(
-    asked: Asked, opened: Opened, measure: Measure, tell: Tell, kept: Callable[[BisectStep], None]
+    request: BisectRequest,
+    open_candidate: OpenCandidate,
+    measure: Measure,
+    tell: Tell,
+    save: Callable[[BisectStep], None],
 ) -> Bisection:
-    """Finds the first candidate that is worse.
+    """Find the first candidate that is worse.
 
-    Args:
-        asked: What is looked for.
-        opened: Gives a candidate's recipe.
-        measure: Measures two in turns.
-        tell: Called with a sentence for each step.
-        kept: Called with each step that is done, so that it can be gone on with.
+    `tell` is called with a message for each step, and `save` with each step that is done: a
+    bisection that was stopped resumes from those.
 
     Raises:
         UsageError: There are fewer than two candidates, or good and bad do not differ.
         EtdeployError: Good or bad cannot be measured, or the device is gone.
-        Interrupted: It was stopped; the steps that were kept are known then.
+        Interrupted: It was stopped.
     """
-    candidates = asked.candidates
+    candidates = request.candidates
     if len(candidates) < 2:
-        raise UsageError("there is nothing between good and bad", remedy="Name two that differ.")
-    tools = _Tools(opened, measure, tell, kept)
+        raise UsageError("there is nothing between good and bad", remedy="Name two that differ")
+    tools = _Tools(open_candidate, measure, tell)
     good, bad = candidates[0], candidates[-1]
-    with opened(good) as reference:
-        tell(f"measuring good, {good.label}, and bad, {bad.label}, in turns")
-        whole, name = _whole(asked, bad, reference, tools)
+    with open_candidate(good) as reference:
+        tell(f"measuring good, {good.label}, and bad, {bad.label}, interleaved")
+        whole, name = _compare_ends(request, bad, reference, tools)
         tell(f"bad has {whole.median:.3f} times as much as good")
-        tried = {step.candidate.id: step for step in asked.known}
+        tried = {step.candidate.id: step for step in request.known}
         while candidate := next_candidate(candidates, tried):
-            step = _tried(asked, candidate, reference, whole, tools)
+            step = _try_candidate(request, candidate, reference, whole, tools)
             tried[candidate.id] = step
-            kept(step)
-            tell(_told(step))
+            save(step)
+            tell(_step_text(step))
     last_good, found = suspects(candidates, tried)
     return Bisection(
-        metric=name, device=asked.device, good=good, bad=bad, ratio=whole.median,
+        metric=name, device=request.device, good=good, bad=bad, ratio=whole.median,
         steps=tuple(tried.values()), first_bad=found, last_good=last_good,
     )  # fmt: skip
 
 
-def _whole(
-    asked: Asked, bad: Candidate, reference: LoadedRecipe, tools: _Tools
+def _compare_ends(
+    request: BisectRequest, bad: Candidate, reference: LoadedRecipe, tools: _Tools
 ) -> tuple[Ratio, str]:
-    """Bad's number by good's, and what the number is called."""
+    """Measure bad's number by good's, and the number's name."""
     pairs: Pairs = ()
-    with tools.opened(bad) as recipe:
-        for _ in range(_sets(asked.metric)):
+    with tools.open(bad) as recipe:
+        for _ in range(_sets(request.metric)):
             runs = tools.measure(reference, recipe)
-            pairs += pairs_of(*runs, asked.metric)
+            pairs += pairs_of(*runs, request.metric)
             if len(pairs) >= MIN_PAIRS:
                 break
-    name = asked.metric or runs[0].record.workload.metric
-    found = ratio_of(pairs, asked.metric)
+    name = request.metric or runs[0].record.workload.metric
+    found = ratio_of(pairs, request.metric)
     verdict = judge(found)
     if verdict is Verdict.SLOWER:
         return found, name
@@ -230,28 +216,32 @@ def _whole(
     why = "the bad one is the better one" if verdict is Verdict.FASTER else "no difference is found"
     raise UsageError(
         f"{name} of bad is {found.median:.3f} times that of good{between}: {why}",
-        place=f"{asked.candidates[0].label} and {bad.label} on {asked.device}",
+        place=f"{request.candidates[0].label} and {bad.label} on {request.device}",
         remedy="Exchange the two."
         if verdict is Verdict.FASTER
         else "Name two that differ, or take more starts: --runs 40",
     )
 
 
-def _tried(
-    asked: Asked, candidate: Candidate, reference: LoadedRecipe, whole: Ratio, tools: _Tools
+def _try_candidate(
+    request: BisectRequest,
+    candidate: Candidate,
+    reference: LoadedRecipe,
+    whole: Ratio,
+    tools: _Tools,
 ) -> BisectStep:
-    """A candidate, measured until it is sure to be nearer to good or to bad."""
+    """Measure a candidate until it is sure to be nearer to good or to bad."""
     pairs: Pairs = ()
     ids: tuple[str, ...] = ()
     tools.tell(f"measuring {candidate.label}")
     try:
-        with tools.opened(candidate) as recipe:
-            for _ in range(_sets(asked.metric) * _MOST_TRIES):
+        with tools.open(candidate) as recipe:
+            for _ in range(_sets(request.metric) * _MOST_TRIES):
                 runs = tools.measure(reference, recipe)
                 ids = (*ids, runs[1].record.run_id)
-                pairs += pairs_of(*runs, asked.metric)
-                enough = len(pairs) >= MIN_PAIRS or is_exact(asked.metric)
-                if enough and _is_sure(ratio_of(pairs, asked.metric), whole):
+                pairs += pairs_of(*runs, request.metric)
+                enough = len(pairs) >= MIN_PAIRS or is_exact(request.metric)
+                if enough and _is_sure(ratio_of(pairs, request.metric), whole):
                     break
     except EtdeployError as error:
         if error.exit_code in _ENDS or isinstance(error, Interrupted):
@@ -260,66 +250,52 @@ def _tried(
         return BisectStep(
             candidate=candidate, side=CandidateSide.SKIPPED, reason=f"{error.kind}: {why}"
         )
-    return _step(candidate, ratio_of(pairs, asked.metric), whole, ids)
+    return _step(candidate, ratio_of(pairs, request.metric), whole, ids)
 
 
 def _sets(metric: str | None) -> int:
-    """How many measurements give enough pairs, at most, where each gives a single one."""
+    """How many measurements give enough pairs, at most."""
     return 1 if metric is None or is_exact(metric) else _SETS_OF_SINGLES
-
-
-def _middle(whole: Ratio) -> float:
-    return math.sqrt(whole.median)
 
 
 def _is_sure(found: Ratio, whole: Ratio) -> bool:
     """Whether the interval is on one side of the middle between good and bad."""
     if found.low is None or found.high is None:
         return False
-    return found.low > _middle(whole) or found.high < _middle(whole)
+    middle = math.sqrt(whole.median)
+    return found.low > middle or found.high < middle
 
 
 def _step(candidate: Candidate, found: Ratio, whole: Ratio, ids: Sequence[str]) -> BisectStep:
-    side = CandidateSide.BAD if found.median > _middle(whole) else CandidateSide.GOOD
-    reason = "" if _is_sure(found, whole) else "nearer to it, but that may be chance"
+    is_bad = found.median > math.sqrt(whole.median)
     return BisectStep(
-        candidate=candidate, side=side, ratio=found.median, low=found.low, high=found.high,
-        reason=reason, run_ids=tuple(ids),
+        candidate=candidate, side=CandidateSide.BAD if is_bad else CandidateSide.GOOD,
+        ratio=found.median, low=found.low, high=found.high, run_ids=tuple(ids),
+        reason="" if _is_sure(found, whole) else "nearer to it, but that may be chance",
     )  # fmt: skip
 
 
-def _told(step: BisectStep) -> str:
+def _step_text(step: BisectStep) -> str:
     ratio = "" if step.ratio is None else f", {step.ratio:.3f} times as much as good"
     why = f" ({step.reason})" if step.reason else ""
     return f"{step.side}: {step.candidate.label}{ratio}{why}"
 
 
 Pairs = tuple[tuple[float, float], ...]
-# Of each start, besides the headline.
-_OF_STARTS = {"load_ms": "load_ms", "first_inference_ms": "first_inference_ms"}
+# Numbers of each start, besides the headline metric.
+_OF_STARTS = ("load_ms", "first_inference_ms")
 
 
 def pairs_of(good: StoredRun, other: StoredRun, metric: str | None) -> Pairs:
-    """The number of both, start by start; a single pair where a run has it once.
-
-    Args:
-        good: The run of the good one.
-        other: The run that took turns with it.
-        metric: Name of the metric; None for what records are compared by.
-
-    Raises:
-        RunError: The two cannot be compared.
-        MismatchError: The outputs of one are wrong.
-        UsageError: They do not have the number.
-    """
+    """Pair the number of two runs, start by start; a single pair where a run has it once."""
     comparison = compare_runs(good, other)
     if comparison.verdict is Verdict.NOT_COMPARABLE:
         kind = MismatchError if "outputs" in comparison.reason else RunError
-        raise kind(f"it cannot be compared: {comparison.reason}")
+        raise kind(f"the runs cannot be compared: {comparison.reason}")
     if metric is None or metric == comparison.metric:
         return tuple((pair.a_ms, pair.b_ms) for pair in comparison.pairs)
     if metric in _OF_STARTS:
-        sides = [[getattr(start, _OF_STARTS[metric]) for start in run.record.workload.runs]
+        sides = [[getattr(start, metric) for start in run.record.workload.runs]
                  for run in (good, other)]  # fmt: skip
         return tuple(zip(*sides, strict=True))
     values = [metrics_of(run.record).get(metric) for run in (good, other)]
@@ -332,39 +308,24 @@ def pairs_of(good: StoredRun, other: StoredRun, metric: str | None) -> Pairs:
     return ((values[0], values[1]),)
 
 
-def ratio_of(pairs: Sequence[tuple[float, float]], metric: str | None) -> Ratio:
-    """The other's number by the good one's; exact for a number that a run has once.
-
-    Args:
-        pairs: Of all measurements of the two.
-        metric: As for `pairs_of`.
-    """
-    if metric in ("program_bytes",):
-        return _exact(pairs)
+def ratio_of(pairs: Pairs, metric: str | None) -> Ratio:
+    """The other's number by the good one's, over all measurements of the two."""
+    if is_exact(metric):
+        value = pairs[-1][1] / pairs[-1][0]
+        return Ratio(median=value, low=value, high=value)
     return paired_ratio([a for a, _ in pairs], [b for _, b in pairs])
 
 
 def is_exact(metric: str | None) -> bool:
-    """Whether measuring again gives the same."""
+    """Whether another measurement gives the same number."""
     return metric == "program_bytes"
-
-
-def _exact(pairs: Sequence[tuple[float, float]]) -> Ratio:
-    value = pairs[-1][1] / pairs[-1][0]
-    return Ratio(median=value, low=value, high=value)
 
 
 Tried = Mapping[str, BisectStep]
 
 
 def bounds(candidates: Sequence[Candidate], tried: Tried) -> tuple[int, int]:
-    """The places of the last good and the first bad candidate.
-
-    Args:
-        candidates: The earliest first; the first is good, and the last bad.
-        tried: The steps by the candidate's id. The first bad one counts, and before it the last
-            good one.
-    """
+    """The places of the first bad candidate, and of the last good one before it."""
     sides = [tried[each.id].side if each.id in tried else None for each in candidates]
     bad = next((i for i in range(1, len(sides)) if sides[i] is CandidateSide.BAD), len(sides) - 1)
     good = next((i for i in range(bad - 1, 0, -1) if sides[i] is CandidateSide.GOOD), 0)
@@ -372,10 +333,7 @@ def bounds(candidates: Sequence[Candidate], tried: Tried) -> tuple[int, int]:
 
 
 def next_candidate(candidates: Sequence[Candidate], tried: Tried) -> Candidate | None:
-    """The one nearest to the middle that was not tried; None at the end.
-
-    One that was skipped is passed over, as `git bisect skip` does.
-    """
+    """The untried candidate nearest to the middle, as `git bisect skip` has it; None at the end."""
     good, bad = bounds(candidates, tried)
     middle = (good + bad) / 2
     left = [i for i in range(good + 1, bad) if candidates[i].id not in tried]
@@ -395,40 +353,29 @@ def most_steps(candidates: Sequence[Candidate]) -> int:
     return max(0, (len(candidates) - 2).bit_length())
 
 
-_LENGTH = 12
-
-
 class BisectState(Value):
-    """What was asked, and the steps that are done."""
+    """What was request, and the steps that are done."""
 
     good: Candidate
     bad: Candidate
     steps: tuple[BisectStep, ...] = ()
 
 
-def state_file(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) -> Path:
-    """The file of a bisection: another one for everything that changes what is measured.
-
-    Args:
-        output: The folder for run records.
-        asked: What is looked for.
-        recipe: The recipe's path.
-        settings: Overrides of the recipe.
-    """
-    candidates = [each.model_dump() for each in asked.candidates]
-    named = [asked.device, asked.metric, recipe, list(settings), candidates]
-    return output / f"bisect-{digest_json(named)[:_LENGTH]}.json"
+def state_file(
+    output: Path, request: BisectRequest, recipe: str, settings: tuple[str, ...]
+) -> Path:
+    """The file of a bisection: another one for everything that changes what is measured."""
+    candidates = [each.model_dump() for each in request.candidates]
+    named = [request.device, request.metric, recipe, list(settings), candidates]
+    return output / f"bisect-{digest_json(named)[:12]}.json"
 
 
 def saved_steps(file: Path) -> tuple[BisectStep, ...]:
-    """The steps that are done; none where there is no such file."""
-    kept = BisectState.load_or_none(file)
-    return kept.steps if kept else ()
+    """The steps that are done; none without a file."""
+    state = BisectState.load_or_none(file)
+    return state.steps if state else ()
 
 
-def save_step(file: Path, asked: Asked, step: BisectStep) -> None:
-    """Adds a step."""
-    kept = BisectState(
-        good=asked.candidates[0], bad=asked.candidates[-1], steps=(*saved_steps(file), step)
-    )
-    kept.save(file)
+def save_step(file: Path, request: BisectRequest, step: BisectStep) -> None:
+    steps = (*saved_steps(file), step)
+    BisectState(good=request.candidates[0], bad=request.candidates[-1], steps=steps).save(file)

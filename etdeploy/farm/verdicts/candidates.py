@@ -1,7 +1,7 @@
-"""The commits between good and bad, each checked out into a folder of its own.
+"""Candidates of a bisection: commits, each in a separate work tree, or finished programs.
 
-Nothing is done to the user's work tree: git makes one of its own in a temporary folder, runs no
-hooks of the repository, and forgets it afterwards.
+The user's work tree is not touched: git makes another one in a temporary folder, runs no hooks of
+the repository, and forgets it afterwards.
 """
 
 from __future__ import annotations
@@ -33,24 +33,14 @@ _GIT_S = 600.0
 
 @dataclass(frozen=True)
 class Repository:
-    """The repository of a recipe.
-
-    Attributes:
-        root: Its work tree.
-        recipe: The recipe's path in it.
-    """
+    """The repository of a recipe: its work tree, and the recipe's path in it."""
 
     root: Path
     recipe: Path
 
     @contextmanager
-    def opened(self, commit: Candidate, overrides: Overrides) -> Iterator[LoadedRecipe]:
-        """The recipe of a commit, with all of that commit's files beside it.
-
-        Raises:
-            RecipeError: That commit does not have the recipe, or it cannot be used.
-            BuildError: It cannot be checked out.
-        """
+    def open_commit(self, overrides: Overrides, commit: Candidate) -> Iterator[LoadedRecipe]:
+        """Check out a commit for the time of the block, and load its recipe."""
         with self._work_tree(commit) as folder:
             yield load_recipe(str(folder / self.recipe), overrides)
 
@@ -64,7 +54,7 @@ class Repository:
             if not done.ok:
                 said = done.stderr.strip().splitlines()
                 raise BuildError(
-                    f"git cannot check it out: {said[-1] if said else 'it did not say why'}",
+                    f"git cannot check it out: {said[-1] if said else f'exit {done.exit_code}'}",
                     place=commit.label,
                 )
             yield tree
@@ -81,31 +71,23 @@ class Repository:
         return process.run(request)
 
 
-def repository_of(recipe: Path) -> Repository:
-    """The repository that a recipe's file is in.
-
-    Raises:
-        UsageError: It is in none, git is not installed, or the file is not committed.
-    """
+def find_repository(recipe: Path) -> Repository:
+    """Find the repository that a recipe's file is in; a UsageError if there is none."""
     if process.which("git") is None:
         raise UsageError("git is not installed", remedy="Install git: https://git-scm.com")
-    told = git.ask(recipe.parent, "rev-parse", "--show-toplevel")
-    if told is None:
+    root = git.ask(recipe.parent, "rev-parse", "--show-toplevel")
+    if root is None:
         raise UsageError(
             "the recipe is not in a git repository",
             place=str(recipe),
             remedy="Name a recipe's file in one, or programs: --programs GOOD.pte ... BAD.pte",
         )
-    root = Path(told.rstrip("\n")).resolve()
-    return Repository(root, recipe.resolve().relative_to(root))
+    folder = Path(root.rstrip("\n")).resolve()
+    return Repository(folder, recipe.resolve().relative_to(folder))
 
 
-def commits_between(repository: Repository, good: str, bad: str) -> tuple[Candidate, ...]:
-    """Good, and every commit after it up to bad; a merge is one step.
-
-    Raises:
-        UsageError: There is no such commit, or bad does not come after good.
-    """
+def list_commits(repository: Repository, good: str, bad: str) -> tuple[Candidate, ...]:
+    """List good and every commit after it up to bad; a merge is one step."""
     first, last = (_commit(repository, text, option)
                    for text, option in ((good, "--good"), (bad, "--bad")))  # fmt: skip
     if git.ask(repository.root, "merge-base", "--is-ancestor", first, last) is None:
@@ -130,14 +112,8 @@ def _candidate(line: str) -> Candidate:
 
 
 def _commit(repository: Repository, text: str, option: str) -> str:
-    found = git.ask(
-        repository.root,
-        "rev-parse",
-        "--verify",
-        "--quiet",
-        "--end-of-options",
-        f"{text}^{{commit}}",
-    )
+    arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
+    found = git.ask(repository.root, *arguments)
     if not found or not found.strip():
         raise UsageError(
             f"there is no commit {text!r}",
@@ -152,16 +128,8 @@ _OPTION = "--programs"
 _PROGRAM = "program.pte"
 
 
-def programs_named(names: Sequence[str], workspace: Workspace) -> tuple[Candidate, ...]:
-    """The programs, in the order in which they are named.
-
-    Args:
-        names: Files, or the first eight or more digits of SHA-256 digests.
-        workspace: Its programs are looked through for digests.
-
-    Raises:
-        UsageError: One is neither, there is no such program, or two are the same.
-    """
+def find_programs(names: Sequence[str], workspace: Workspace) -> tuple[Candidate, ...]:
+    """Find programs by files, or by eight or more digits of SHA-256 digests in the cache."""
     if len(names) < 2:
         raise UsageError(
             "a bisection needs a good and a bad program",
@@ -215,18 +183,9 @@ def _cached(digest: str, workspace: Workspace) -> Path:
 
 
 @contextmanager
-def opened(recipe: str, program: Candidate, overrides: Overrides) -> Iterator[LoadedRecipe]:
-    """The recipe with a program in place of its model.
-
-    Raises:
-        RecipeError: It cannot be used with a finished program.
-    """
+def open_program(recipe: str, overrides: Overrides, program: Candidate) -> Iterator[LoadedRecipe]:
+    """Load the recipe with a program in place of its model."""
     keys = [key for key in (*MODEL_SOURCES, "weights", "arguments") if key != "program"]
     empty = [Override(f"model.{key}=null", _OPTION) for key in keys]
-    named = Override(f"model.program={_yaml(program.id)}", _OPTION)
+    named = Override(f"model.program={json.dumps(program.id)}", _OPTION)
     yield load_recipe(recipe, (*overrides, *empty, named))
-
-
-def _yaml(path: str) -> str:
-    """A path as a YAML text in double quotes."""
-    return json.dumps(path)

@@ -271,22 +271,22 @@ def _remedy(known: _KnownPair, bad: Sequence[NightFinding], began: Since | None)
 
 
 FALSE_SHARE = 0.025
-"""Of the pairs that are called regressed at once, so many are expected to be false at most; and the
-same of those that are called so for two nights."""
+"""The false discovery rate of pairs that are called regressed by one night; and of those that are
+by two nights."""
 
 
-def benjamini_hochberg(chances: Sequence[float], false_share: float = FALSE_SHARE) -> list[bool]:
-    """Which of many are no chance, by the step-up procedure of Benjamini and Hochberg (1995).
+def benjamini_hochberg(p_values: Sequence[float], false_share: float = FALSE_SHARE) -> list[bool]:
+    """Which p-values are discoveries, by the step-up procedure of Benjamini and Hochberg (1995).
 
     It controls the false discovery rate where the numbers are independent or positively
     dependent, as pairs are that share a recipe or a device. A single one needs a chance of at most
     `false_share`; of 200, one that is alone needs 1/200 of that, and each of ten that are worse
     together 10/200: a commit that slows down a recipe everywhere is found as easily as on one.
     """
-    ordered = sorted(chances)
+    ordered = sorted(p_values)
     found = [x for i, x in enumerate(ordered, 1) if x <= i * false_share / len(ordered)]
     bound = found[-1] if found else -1.0
-    return [x <= bound for x in chances]
+    return [x <= bound for x in p_values]
 
 
 def find_regressed(p_this_night: Sequence[float], p_two_nights: Sequence[float]) -> list[bool]:

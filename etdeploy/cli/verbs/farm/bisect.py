@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
-    from etdeploy.farm.verdicts.bisect import Asked, Bisection, Candidate, Opened
+    from etdeploy.farm.verdicts.bisect import Bisection, BisectRequest, OpenCandidate
     from etdeploy.recipe.load import LoadedRecipe
 
 RUNS = 10
@@ -111,10 +110,10 @@ def command(
 ) -> None:
     """Find the commit since which a recipe is slower on a device.
 
-    Good and bad are measured in turns first, and have to differ. Then half of what is between them
-    is, always in turns with good. A commit that cannot be built or run is skipped. Commits are
-    checked out into temporary folders; the work tree stays as it is. One that was stopped goes on
-    where it was.
+    Good and bad are measured interleaved first, and have to differ. Then the candidate in the
+    middle is, interleaved with good. A commit that cannot be built or run is skipped. Commits are
+    checked out into temporary folders; the work tree stays as it is. A bisection that was stopped
+    resumes where it was.
     """
     from etdeploy.farm.verdicts.bisect import bisection_text
 
@@ -124,7 +123,7 @@ def command(
         recipe, device, good, bad, _programs(files, programs, good, bad), metric, settings, output,
         again, quiet,
     )  # fmt: skip
-    found = _bisected(chosen)
+    found = _bisect(chosen)
     if as_json:
         console.result_json(found.model_dump(mode="json"))
     else:
@@ -135,13 +134,13 @@ def command(
 def _programs(
     files: tuple[str, ...], programs: bool, good: str | None, bad: str | None
 ) -> tuple[str, ...] | None:
-    """The programs; None where commits are wanted."""
+    """The programs; None for commits."""
     if programs:
         if good or bad:
             raise UsageError("--good and --bad are of commits: leave them out with --programs")
         return files
     if files:
-        raise UsageError(f"{files[0]} is named, and nothing says what it is", remedy="--programs")
+        raise UsageError(f"unexpected argument {files[0]}", remedy="For programs: --programs")
     if not good or not bad:
         raise UsageError(
             "name the commits between which to look, or programs",
@@ -161,62 +160,57 @@ def _require_metric(metric: str | None) -> None:
         )
 
 
-def _bisected(options: _Options) -> Bisection:
-    from etdeploy.farm.verdicts import bisect as run
-    from etdeploy.farm.verdicts.bisect import bisect, most_steps
+def _bisect(options: _Options) -> Bisection:
+    from etdeploy.farm.verdicts.bisect import bisect, most_steps, save_step, saved_steps, state_file
 
-    asked, opened = _asked(options)
-    file = run.state_file(options.output, asked, options.recipe, options.settings)
+    request, open_candidate = _request(options)
+    file = state_file(options.output, request, options.recipe, options.settings)
     if options.again:
         file.unlink(missing_ok=True)
-    known = run.saved_steps(file)
+    known = saved_steps(file)
 
     def tell(text: str) -> None:
         if not options.quiet:
             console.message(f"bisect     {text}")
 
     tell(
-        f"{console.count(len(asked.candidates), 'candidate')}, "
-        f"{console.count(most_steps(asked.candidates), 'step')} at most"
+        f"{console.count(len(request.candidates), 'candidate')}, "
+        f"{console.count(most_steps(request.candidates), 'step')} at most"
     )
     if known:
-        tell(f"goes on with {console.count(len(known), 'step')} of before; --again forgets them")
+        tell(f"resuming after {console.count(len(known), 'step')}; --again forgets them")
     found = bisect(
-        replace(asked, known=known),
-        opened,
-        lambda a, b: _measured(a, b, options),
+        replace(request, known=known),
+        open_candidate,
+        lambda a, b: _measure(a, b, options),
         tell,
-        lambda step: run.save_step(file, asked, step),
+        lambda step: save_step(file, request, step),
     )
     file.unlink(missing_ok=True)
     return found
 
 
-def _asked(options: _Options) -> tuple[Asked, Opened]:
-    """What is looked for, and how a candidate's recipe is had."""
-    from etdeploy.farm.verdicts import candidates as commits
-    from etdeploy.farm.verdicts.bisect import Asked
+def _request(options: _Options) -> tuple[BisectRequest, OpenCandidate]:
+    from functools import partial
+
+    from etdeploy.cache.workspace import Workspace
+    from etdeploy.farm.verdicts import candidates
+    from etdeploy.farm.verdicts.bisect import BisectRequest
     from etdeploy.recipe.load import load_recipe
 
+    open_candidate: OpenCandidate
     if options.programs is not None:
-        from etdeploy.cache.workspace import Workspace
-
-        found = commits.programs_named(options.programs, Workspace.opened())
-
-        def of_program(candidate: Candidate) -> AbstractContextManager[LoadedRecipe]:
-            return commits.opened(options.recipe, candidate, options.settings)
-
-        return Asked(found, options.device, options.metric), of_program
-    repository = commits.repository_of(load_recipe(options.recipe, options.settings).path)
-    listed = commits.commits_between(repository, str(options.good), str(options.bad))
-
-    def of_commit(candidate: Candidate) -> AbstractContextManager[LoadedRecipe]:
-        return repository.opened(candidate, options.settings)
-
-    return Asked(listed, options.device, options.metric), of_commit
+        found = candidates.find_programs(options.programs, Workspace.opened())
+        open_candidate = partial(candidates.open_program, options.recipe, options.settings)
+    else:
+        path = load_recipe(options.recipe, options.settings).path
+        repository = candidates.find_repository(path)
+        found = candidates.list_commits(repository, str(options.good), str(options.bad))
+        open_candidate = partial(repository.open_commit, options.settings)
+    return BisectRequest(found, options.device, options.metric), open_candidate
 
 
-def _measured(a: LoadedRecipe, b: LoadedRecipe, options: _Options) -> tuple[StoredRun, StoredRun]:
+def _measure(a: LoadedRecipe, b: LoadedRecipe, options: _Options) -> tuple[StoredRun, StoredRun]:
     from etdeploy.cli.invocation import Turns, measure_turns
 
     turns = Turns(a, b, options.device, options.output, quiet=options.quiet, in_history=False)

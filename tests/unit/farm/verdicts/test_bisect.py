@@ -14,7 +14,7 @@ import pytest
 from etdeploy.core.errors import BuildError, DeviceError, UsageError
 from etdeploy.farm.verdicts import bisect as procedure
 from etdeploy.farm.verdicts.bisect import (
-    Asked,
+    BisectRequest,
     BisectStep,
     Candidate,
     CandidateSide,
@@ -69,8 +69,8 @@ class Bench:
         )
 
     def bisect(self, known: tuple[BisectStep, ...] = ()) -> Any:
-        asked = Asked(self.all, "host", known=known)
-        return bisect(asked, self.opened, self.measure, self.said.append, self.kept.append)
+        request = BisectRequest(self.all, "host", known=known)
+        return bisect(request, self.opened, self.measure, self.said.append, self.kept.append)
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, times_ms: Sequence[float | None], **more: Any) -> Bench:
@@ -127,16 +127,16 @@ def test_known_steps_are_not_measured_again(
 ) -> None:
     made = bench(monkeypatch, [1.0] * 6 + [1.2] * 6)
     whole = made.bisect()
-    asked = Asked(made.all, "host")
-    file = state_file(tmp_path, asked, "r.yaml", ())
+    request = BisectRequest(made.all, "host")
+    file = state_file(tmp_path, request, "r.yaml", ())
     assert saved_steps(file) == ()
     for step in whole.steps[:2]:
-        save_step(file, asked, step)
+        save_step(file, request, step)
     made.tried.clear()
     again = made.bisect(known=saved_steps(file))
     assert again.first_bad == whole.first_bad
     assert not {step.candidate.label for step in whole.steps[:2]} & set(made.tried)
-    assert file != state_file(tmp_path, asked, "r.yaml", ("benchmark.runs=20",))
+    assert file != state_file(tmp_path, request, "r.yaml", ("benchmark.runs=20",))
 
 
 def test_the_middle_is_next_and_skipped_ones_are_passed_over() -> None:
@@ -153,7 +153,11 @@ def test_the_middle_is_next_and_skipped_ones_are_passed_over() -> None:
 def test_one_between_is_measured_until_it_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
     made = bench(monkeypatch, [1.0, 1.1, 1.21], noise=0.1)
     found = bisect(
-        Asked(made.all, "host"), made.opened, made.measure, made.said.append, made.kept.append
+        BisectRequest(made.all, "host"),
+        made.opened,
+        made.measure,
+        made.said.append,
+        made.kept.append,
     )
     [step] = found.steps
     assert 1 <= len(step.run_ids) <= 3
