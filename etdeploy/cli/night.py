@@ -47,7 +47,7 @@ from etdeploy.farm.night.real import (
     open_engine,
 )
 from etdeploy.farm.night.run import run_night
-from etdeploy.farm.spec.conditions import opens
+from etdeploy.farm.spec.conditions import find_opening
 from etdeploy.farm.spec.load import load_farm
 from etdeploy.farm.spec.matrix import NightPlan, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
@@ -228,7 +228,7 @@ class _Whole:
         window = self._loaded.farm.window
         if window is None or self._wish.now:
             return None, None
-        return opens(window, self._clock.now())
+        return find_opening(window, self._clock.now())
 
     def _wait(self) -> None:
         """Waits until the window opens."""

@@ -16,8 +16,8 @@ from etdeploy.core.errors import EtdeployError
 from etdeploy.core.layout import fit, table
 from etdeploy.core.values import Value
 from etdeploy.farm.model import Offer, Visit
-from etdeploy.farm.spec.conditions import opens
-from etdeploy.farm.spec.matrix import Unsatisfied, missing, plan_night
+from etdeploy.farm.spec.conditions import find_opening
+from etdeploy.farm.spec.matrix import Unsatisfied, matches_group, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
 from etdeploy.farm.work.prepare import classes_of, member_of
 from etdeploy.graph.pipeline import expected_runner, export_work
@@ -199,7 +199,7 @@ def _cells(
 
 def _discovered(farm: Farm, offer: Offer) -> DiscoveredDevice:
     facts = offer.facts
-    groups = tuple(name for name, group in farm.groups.items() if not missing(group, offer))
+    groups = tuple(name for name, group in farm.groups.items() if matches_group(group, offer))
     return DiscoveredDevice(
         name=offer.name, host=offer.host, target=facts.target, model=facts.model, soc=facts.soc,
         os=facts.os, pools=offer.pools, groups=groups, problem=offer.problem,
@@ -210,7 +210,7 @@ def _discovered(farm: Farm, offer: Offer) -> DiscoveredDevice:
 def _opening(farm: Farm, now: datetime) -> MeasurementWindow | None:
     if farm.window is None:
         return None
-    start, end = opens(farm.window, now)
+    start, end = find_opening(farm.window, now)
     return MeasurementWindow(
         opens=start.isoformat(timespec="minutes"),
         closes=end.isoformat(timespec="minutes"),

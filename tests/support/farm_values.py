@@ -7,7 +7,7 @@ from typing import Any
 
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.model import Offer
-from etdeploy.farm.spec.conditions import conditions_of
+from etdeploy.farm.spec.conditions import parse_conditions
 from etdeploy.farm.spec.model import DeviceGroup, Farm
 
 GB = 1_000_000_000
@@ -29,7 +29,7 @@ def phone(serial: str, **changes: Any) -> Offer:
 
 def group(take: int | None = None, **properties: str) -> DeviceGroup:
     """A group with properties as farm.yaml has them."""
-    found = [c for key, text in properties.items() for c in conditions_of(key, text)]
+    found = [c for key, text in properties.items() for c in parse_conditions(key, text)]
     return DeviceGroup(conditions=tuple(found), take=take)
 
 

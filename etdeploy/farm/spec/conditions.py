@@ -1,4 +1,4 @@
-"""Properties that devices have to have: read from farm.yaml, and compared with offers."""
+"""Conditions on devices, and the window: read from farm.yaml, and compared with offers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -31,25 +32,25 @@ _COMPARABLE = {"os": "a version", "cpu_count": "a number", _MEMORY: "a size"}
 
 
 class ConditionError(ValueError):
-    """A property that says nothing; its text says why."""
+    """A condition that cannot be read; its text says why."""
 
     def __init__(self, key: str, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.key, self.hint = key, hint
 
 
-def group_of(written: Group) -> DeviceGroup:
-    """The group with its conditions."""
+def parse_group(written: Group) -> DeviceGroup:
+    """Parse a group of devices."""
     found: list[Condition] = []
     for key, value in written.model_dump(exclude={"take"}, exclude_none=True).items():
-        found += conditions_of(key, str(value))
+        found += parse_conditions(key, str(value))
     if not found:
         raise ConditionError("", "the group names no property", 'every device is {name: "*"}')
     return DeviceGroup(conditions=tuple(found), take=written.take)
 
 
-def conditions_of(key: str, text: str) -> list[Condition]:
-    """What a key asks for: several where a value has a comma, or a name before a comparison."""
+def parse_conditions(key: str, text: str) -> list[Condition]:
+    """Parse a key: several conditions for a value with commas, or a name before a comparison."""
     fact = _MEMORY if key == "memory" else key
     parts = text.split(",") if fact in _COMPARABLE else [text]
     return [condition for part in parts for condition in _conditions(key, fact, part.strip())]
@@ -82,7 +83,7 @@ def _conditions(key: str, fact: str, part: str) -> Iterator[Condition]:
 
 
 def _value(key: str, fact: str, text: str) -> tuple[int, ...]:
-    """What is compared: the numbers of a version, or one number."""
+    """Parse the value of a comparison: the numbers of a version, or one number."""
     try:
         if fact == _MEMORY:
             return (parse_size(text),)
@@ -96,21 +97,20 @@ def _value(key: str, fact: str, text: str) -> tuple[int, ...]:
 
 
 def holds(condition: Condition, offer: Offer) -> bool:
-    """Whether a device has a property; not, where it does not report it."""
-    known = _known(condition.key, offer)
-    return any(_holds(condition, value) for value in known if value is not None)
+    """Whether a device meets a condition; False if it does not report the property."""
+    return any(_holds(condition, value) for value in _known(condition.key, offer))
 
 
-def shown(condition: Condition) -> str:
-    """The condition as a person says it: `os >=14`, `soc SM8650`."""
+def condition_text(condition: Condition) -> str:
+    """The condition as text: `os >=14`, `soc SM8650`."""
     sign = "" if condition.operator == EQUAL else condition.operator
     key = "memory" if condition.key == _MEMORY else condition.key
     return f"{key} {sign}{condition.value}"
 
 
-def told(key: str, offer: Offer) -> str:
-    """What a device says of a property."""
-    values = [value for value in _known(key, offer) if value is not None]
+def reported_text(key: str, offer: Offer) -> str:
+    """The value that a device reports for a property, as text."""
+    values = _known(key, offer)
     if not values:
         return "unknown"
     if key == _MEMORY:
@@ -121,24 +121,25 @@ def told(key: str, offer: Offer) -> str:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether a word is like a pattern with `*` and `?`, without regard to case."""
+    """Whether a word matches a pattern with `*` and `?`, ignoring case."""
     # Brackets are part of an IPv6 address.
     return fnmatchcase(text.lower(), pattern.lower().replace("[", "[[]"))
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it has wildcards."""
     return "*" in text or "?" in text
 
 
 def _known(key: str, offer: Offer) -> tuple[Any, ...]:
+    """The values that a device reports for a property; none if it does not."""
     facts = offer.facts
     if key == "name":
         # `android` alone is any of that kind, as for --device where there is one.
         return (offer.name, facts.name, facts.kind)
     if key == "pool":
         return offer.pools
-    return (offer.host,) if key == "host" else (getattr(facts, key),)
+    value = offer.host if key == "host" else getattr(facts, key)
+    return () if value is None else (value,)
 
 
 def _holds(condition: Condition, known: Any) -> bool:
@@ -161,25 +162,21 @@ def _version_holds(condition: Condition, known: str) -> bool:
     ours, wanted = _numbers(found[0]), _numbers(condition.value)
     if condition.operator == EQUAL:
         return ours[: len(wanted)] == wanted
-    # 14 is 14.0: what one does not say is zero.
-    length = max(len(ours), len(wanted))
-    return _OPERATORS[condition.operator](_padded(ours, length), _padded(wanted, length))
+    # 14 is 14.0: a part that is left out is zero.
+    ours, wanted = zip(*zip_longest(ours, wanted, fillvalue=0), strict=True)
+    return _OPERATORS[condition.operator](ours, wanted)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return numbers + (0,) * (length - len(numbers))
-
-
 _TIME = re.compile(r"(\d{1,2}):(\d{2})", re.ASCII)
 _DAY = 24 * 60
 
 
-def minutes_of(text: str) -> int | None:
-    """Minutes after midnight of a time like `22:00`, up to `24:00`; None for anything else."""
+def parse_time(text: str) -> int | None:
+    """Parse a time like `22:00`, up to `24:00`, as minutes after midnight; None for other text."""
     match = _TIME.fullmatch(text.strip())
     if match is None or int(match[2]) > 59:
         return None
@@ -188,7 +185,7 @@ def minutes_of(text: str) -> int | None:
 
 
 def zone_problem(name: str) -> tuple[str, str | None] | None:
-    """What is wrong with the name of a time zone, and what is meant; None for a good one."""
+    """The error and the hint for the name of a time zone; None for a good one."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -202,32 +199,20 @@ def zone_problem(name: str) -> tuple[str, str | None] | None:
     return None
 
 
-def opens(window: Window, now: datetime) -> tuple[datetime, datetime]:
-    """The current opening of a window, else the next: its beginning and its end.
-
-    Args:
-        window: Of a farm.
-        now: With a time zone.
-
-    Returns:
-        Both in the window's time zone.
-    """
+def find_opening(window: Window, now: datetime) -> tuple[datetime, datetime]:
+    """The start and end of the current opening of a window, else of the next one, in its zone."""
     zone = ZoneInfo(window.timezone) if window.timezone else None
     today = now.astimezone(zone).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0)
+    is_over_midnight = window.until_minute <= window.from_minute
+    end_minute = window.until_minute + (_DAY if is_over_midnight else 0)
     for day in range(-1, 3):
         midnight = today + timedelta(days=day)
         start = _moments(midnight + timedelta(minutes=window.from_minute), zone)[0]
-        end = max(_moments(midnight + timedelta(minutes=_end(window)), zone))
+        end = max(_moments(midnight + timedelta(minutes=end_minute), zone))
         if now < end and start < end:
             return start.astimezone(zone), end.astimezone(zone)
     # Only where a clock jumps by more than a day.
     raise ValueError(f"the window {window} does not open")
-
-
-def _end(window: Window) -> int:
-    """Minutes after the midnight before the beginning."""
-    later = window.until_minute > window.from_minute
-    return window.until_minute if later else window.until_minute + _DAY
 
 
 def _moments(clock: datetime, zone: tzinfo | None) -> tuple[datetime, datetime]:

@@ -16,7 +16,7 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import FarmError, Problem, RecipeError, UsageError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.farm.spec.conditions import matches
-from etdeploy.farm.spec.matrix import Pair, names, pairs_of
+from etdeploy.farm.spec.matrix import Pair, entry_matches, select_pairs
 from etdeploy.farm.spec.model import Baseline, Farm, LoadedFarm
 from etdeploy.farm.spec.sections import (
     Findings,
@@ -44,7 +44,7 @@ _KIND = FileKind(
     "Start with one that works here: etdeploy farm init\nThe smallest one is:\n"
     f"recipes: [{DEFAULT_RECIPE}]\ndevices: {{phones: {{kind: android}}}}",
 )
-# What `Farm` has as it is written.
+# Keys that `Farm` has as they are written.
 _PLAIN = (
     "repeats", "spread", "retries", "stop_after", "quarantine_after", "limit_s",
     "max_slowdown_percent",
@@ -77,16 +77,16 @@ def load_farm(path: Path) -> LoadedFarm:
 
 
 def _require_file(path: Path) -> None:
-    """Raises UsageError for a path at which there is no file."""
+    """Raise a UsageError for a path without a file."""
     inside = path / DEFAULT
     if path.is_dir():
         remedy = f"Name the file in it: {quoted(inside)}" if inside.is_file() else None
         start = f"Write one there: etdeploy farm init {quoted(path)}"
-        raise UsageError("a farm.yaml is a file, and this is a folder", place=str(path),
+        raise UsageError("this is a folder, not a farm.yaml", place=str(path),
                          remedy=remedy or start)  # fmt: skip
     if path.exists():
         if what := not_regular(path):
-            raise UsageError(f"a farm.yaml is a file, and this is {what}", place=str(path))
+            raise UsageError(f"this is {what}, not a farm.yaml", place=str(path))
         return
     folder = path.parent
     others = {p.stem: p for p in sorted(folder.glob("*.y*ml"))} if folder.is_dir() else {}
@@ -96,7 +96,7 @@ def _require_file(path: Path) -> None:
 
 
 def _validated(data: dict[str, Any], findings: Findings) -> FarmFile:
-    """The file without what has a wrong type, so that the rest is read on."""
+    """Validate the file; values of a wrong type are left out, so that the rest is read on."""
     left = deepcopy(data)
     if "notify" in left:
         del left["notify"]
@@ -109,7 +109,7 @@ def _validated(data: dict[str, Any], findings: Findings) -> FarmFile:
     try:
         return FarmFile.model_validate(left)
     except ValidationError as error:
-        # What was left out was needed.
+        # A required key was left out.
         sections = {str(each["loc"][0]) for each in error.errors()}
         findings.of_types((), [(name,) for name in sections])
         return FarmFile.model_validate({k: v for k, v in left.items() if k not in sections})
@@ -121,7 +121,7 @@ _ON_END_EXAMPLE = (
 
 
 def _left_out(data: dict[str, Any], location: KeyPath) -> KeyPath:
-    """Removes the key that is wrong, or the nearest around it that is in a mapping."""
+    """Remove the wrong key, or the nearest around it that is in a mapping."""
     inner: Any = data
     removable: tuple[dict[str, Any], KeyPath] | None = None
     for depth, key in enumerate(location, start=1):
@@ -148,7 +148,7 @@ def _values(
     alone = written.hosts is None and not findings.is_bad(("hosts",))
     pools = read_pools(written.pools, written.devices, alone, findings)
     results = read_results(written, findings)
-    # What could not be read may be what an entry of the matrix is about.
+    # An entry of the matrix may be about what could not be read.
     unread = any(findings.is_bad((key,)) for key in ("recipes", "devices", "matrix"))
     whole = len(recipes) == len(written.recipes) and not unread
     pairs = _pairs(written.matrix, list(recipes), list(written.devices), findings) if whole else ()
@@ -177,7 +177,7 @@ _EXAMPLES = {
 def _pairs(
     matrix: Matrix, labels: Sequence[str], groups: Sequence[str], findings: Findings
 ) -> tuple[Pair, ...]:
-    """The pairs; an entry that is about none is a slip."""
+    """Select the pairs; an entry that matches none is a mistake."""
     if not labels or not groups:
         return ()
     everything = [(label, group) for label in labels for group in groups]
@@ -186,15 +186,15 @@ def _pairs(
             keys = ("matrix", key, number)
             if entry.recipe is None and entry.device is None:
                 findings.add(keys, "the entry names neither a recipe nor a device")
-            elif not any(names(entry, pair) for pair in everything):
-                findings.add(keys, *_about_nothing(entry.recipe, entry.device, labels, groups))
-    pairs = pairs_of(matrix, labels, groups)
+            elif not any(entry_matches(entry, pair) for pair in everything):
+                findings.add(keys, *_no_pair(entry.recipe, entry.device, labels, groups))
+    pairs = select_pairs(matrix, labels, groups)
     if not pairs:
         findings.add(("matrix",), "the matrix is empty: no recipe is measured on any device")
     return pairs
 
 
-def _about_nothing(
+def _no_pair(
     recipe: str | None, device: str | None, labels: Sequence[str], groups: Sequence[str]
 ) -> tuple[str, str]:
     """What an entry of the matrix names that there is not, and what is meant."""
@@ -208,19 +208,14 @@ def _about_nothing(
 
 @dataclass(frozen=True)
 class Entries:
-    """What a farm measures.
-
-    Attributes:
-        recipes: By label.
-        apps: Apps that are built already, by the label of their recipe.
-    """
+    """Recipes, and apps that are built already, by label."""
 
     recipes: dict[str, LoadedRecipe] = field(default_factory=dict)
     apps: dict[str, Path] = field(default_factory=dict)
 
 
 def load_entries(entries: Sequence[RecipeEntry], findings: Findings) -> Entries:
-    """Loads every recipe; what is wrong with one is noted, and keeps no other from being read."""
+    """Load every recipe; problems of one are added to the findings."""
     loaded = Entries()
     places: dict[str, SourceLocation] = {}
     for number, entry in enumerate(entries):
@@ -243,14 +238,14 @@ def load_entries(entries: Sequence[RecipeEntry], findings: Findings) -> Entries:
 
 
 def _app(keys: KeyPath, text: str, findings: Findings) -> Path | None:
-    """The app's archive; None, with a note, for what is none."""
+    """Read the path of an app's archive; None, with a finding, if it is not one."""
     path = findings.path(keys, text)
     if path is None:
         return None
     if what := not_regular(path) if path.exists() else "missing":
         findings.add(keys, f"{dotted(keys)}: the file {path} is {what}", _BUILD)
     elif path.suffix.lower() != _ARCHIVE:
-        findings.add(keys, f"{dotted(keys)} takes an {_ARCHIVE}, and {path} is none", _BUILD)
+        findings.add(keys, f"{dotted(keys)} takes an {_ARCHIVE}, not {path.name}", _BUILD)
     return path
 
 

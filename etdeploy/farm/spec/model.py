@@ -29,20 +29,14 @@ class Condition(Value):
 
 
 class DeviceGroup(Value):
-    """Devices by their properties.
-
-    Attributes:
-        conditions: All have to hold.
-        take: How many of those that match are measured; None for each of them. With a number, a
-            visit goes to whichever is free.
-    """
+    """Devices that meet all conditions; with `take`, so many of them, whichever are free."""
 
     conditions: tuple[Condition, ...]
     take: int | None = None
 
 
 class Baseline(Kind):
-    """Which earlier runs a night is judged by; the words of `etdeploy check --against`."""
+    """Which earlier runs a night is judged by, as in `etdeploy check --against`."""
 
     ALL = "all"
     MAIN = "main"
@@ -67,14 +61,7 @@ class Reports(Value):
 
 
 class Tls(Value):
-    """Certificates between hosts, as PEM files.
-
-    Attributes:
-        ca: Of the authority that both sides trust.
-        cert: Of this host.
-        key: The certificate's private key.
-        crl: The authority's list of revoked certificates; None if nothing is checked.
-    """
+    """Certificates between hosts, as PEM files: of the authority, of this host, revoked ones."""
 
     ca: Path
     cert: Path
@@ -83,13 +70,7 @@ class Tls(Value):
 
 
 class Hosts(Value):
-    """Several hosts; None of it is needed for one.
-
-    Attributes:
-        listen: tls://ADDRESS:PORT or tcp://ADDRESS:PORT that workers connect to.
-        tls: Certificates; needed for tls.
-        here: Whether devices of the coordinator's own host take part.
-    """
+    """Several hosts: the address that workers connect to, and whether this host takes part."""
 
     listen: str
     tls: Tls | None = None
@@ -97,26 +78,14 @@ class Hosts(Value):
 
 
 class Farm(Value):
-    """A farm.yaml with defaults filled in and absolute paths.
+    """A farm.yaml with defaults filled in and absolute paths; `FarmFile` documents the keys.
 
     Attributes:
-        name: Of the farm, for reports and the store.
         groups: Entries of `devices` by name.
-        apps: Apps that are built already, for devices that run apps only, by the label of a recipe.
+        apps: Apps that are built already, by the label of a recipe.
         pairs: (label of a recipe, name of a group) of the matrix, excluded ones left out.
-        repeats: How often each pair is measured in a night.
-        spread: Whether repeats are spread over the window.
-        retries: Further attempts after a failure.
-        stop_after: A recipe that fails on so many devices in a row, and on none succeeded, is
-            stopped for the night.
-        quarantine_after: A device on which so many attempts in a row fail is set aside.
-        limit_s: Of one attempt.
-        max_slowdown_percent: How much worse a number may be.
-        results: The folder for records, one folder each night.
-        on_end: A program and its arguments, started at the end of a night.
         store: The history; None for that of `ETDEPLOY_STORE`.
-        pools: Names of the coordinator's own devices by pool; boards that groups name are in
-            `named`.
+        pools: Names of this machine's devices by pool; boards that groups name are in `named`.
     """
 
     name: str

@@ -16,10 +16,10 @@ from etdeploy.devices.registry import device_names, parse_spec
 from etdeploy.farm.model import Gates
 from etdeploy.farm.spec.conditions import (
     ConditionError,
-    group_of,
     is_pattern,
     matches,
-    minutes_of,
+    parse_group,
+    parse_time,
     zone_problem,
 )
 from etdeploy.farm.spec.model import DeviceGroup, Hosts, Reports, Tls, Window, is_loopback
@@ -41,12 +41,7 @@ from etdeploy.targets.platforms import TARGETS
 
 
 class Findings:
-    """Problems with their places; reading goes on after each.
-
-    Args:
-        document: The file.
-        folder: That paths in it are relative to.
-    """
+    """Problems of a file with their places; reading goes on after each."""
 
     def __init__(self, document: Document, folder: Path) -> None:
         self.document, self.folder = document, folder
@@ -56,30 +51,29 @@ class Findings:
         self._bad: list[KeyPath] = []
 
     def add(self, keys: KeyPath, message: str, hint: str | None = None) -> None:
-        """Notes a problem at a key, or at the nearest section around it."""
+        """Add a problem at a key, or at the nearest section around it."""
         self._found.append((self.place(keys), message, hint))
 
     def of_types(self, found: Iterable[Found], keys: Iterable[KeyPath]) -> None:
-        """Notes values of a wrong type, which are not read further, and their keys."""
+        """Add values of a wrong type, which are not read further, and their keys."""
         self._found += found
         self._bad += keys
 
     def is_bad(self, keys: KeyPath) -> bool:
-        """Whether something in a section, or around it, has a wrong type and was left out."""
+        """Whether a value in a section, or around it, has a wrong type and was left out."""
         return any(bad[: len(keys)] == keys[: len(bad)] for bad in self._bad)
 
     def of_another_file(self, problems: Iterable[Problem], remedy: str | None) -> None:
-        """Notes the problems of a recipe."""
+        """Add the problems of a recipe."""
         self._others += [problem for problem in problems if problem not in self._others]
         if remedy:
             self._remedies[remedy] = None
 
     def place(self, keys: KeyPath) -> SourceLocation:
-        """Where a key is, or the nearest section around it."""
         return place_of(self.document, keys)
 
     def path(self, keys: KeyPath, text: str) -> Path | None:
-        """The absolute path that a key names; None for a text that is none."""
+        """The absolute path of a key; None for a text that cannot be one."""
         try:
             return resolved(self.folder, text)
         except OSError as error:
@@ -88,12 +82,12 @@ class Findings:
 
     @property
     def problems(self) -> list[Problem]:
-        """All of them: those of the file in its order, then those of recipes."""
+        """Those of the file in its order, then those of recipes."""
         return [*self.document.problems, *in_order(self._found), *self._others]
 
     @property
     def remedy(self) -> str | None:
-        """What to do about those of recipes."""
+        """The remedies of recipes' problems."""
         return "\n".join(self._remedies) or None
 
 
@@ -107,7 +101,7 @@ def read_window(written: WindowTimes | None, findings: Findings) -> Window | Non
         return None
     minutes = {}
     for key, text in (("from", written.from_), ("until", written.until)):
-        found = minutes_of(text) if text is not None else None
+        found = parse_time(text) if text is not None else None
         if findings.is_bad(("window", key)):
             continue
         if text is None:
@@ -142,18 +136,18 @@ def read_gates(written: GateValues, findings: Findings) -> Gates:
     )
 
 
+# The pool of devices that groups name and no list finds.
 NAMED = "named"
-"""The pool of devices that groups name and no list finds."""
 
 
 def read_groups(written: Mapping[str, Group], findings: Findings) -> dict[str, DeviceGroup]:
-    """The groups that can be read."""
+    """Read the groups; those with problems are left out."""
     found = {}
     for name, group in written.items():
         keys = ("devices", name)
         require_name(keys, findings)
         try:
-            found[name] = group_of(group)
+            found[name] = parse_group(group)
         except ConditionError as error:
             if not error.key and findings.is_bad(keys):
                 continue
@@ -172,7 +166,7 @@ def read_pools(
     alone: bool,
     findings: Findings,
 ) -> dict[str, tuple[str, ...]]:
-    """The pools of this machine's devices, also those that groups name and no list finds."""
+    """Read the pools of this machine's devices, also those that groups name and no list finds."""
     for name, devices in written.items():
         require_name(("pools", name), findings)
         for number, device in enumerate(devices):
@@ -187,7 +181,7 @@ def read_pools(
 
 
 def _is_unlisted(name: str) -> bool:
-    """Whether a device is found by its name alone: no list has boards, and those on a network."""
+    """Whether a device is found by its name only: boards and devices on a network are."""
     if is_pattern(name):
         return False
     try:
@@ -198,7 +192,7 @@ def _is_unlisted(name: str) -> bool:
 
 
 def require_name(keys: KeyPath, findings: Findings) -> None:
-    """Notes a name of the user's own that reports and the command line could not show."""
+    """Reject a name that reports and the command line could not show."""
     if not fullmatch(NAME, str(keys[-1])):
         findings.add(
             keys,
@@ -233,7 +227,6 @@ _ON_END = ("on_end",)
 
 
 def read_results(written: FarmFile, findings: Findings) -> Path:
-    """The folder for records, absolute."""
     folder = findings.path(("results",), written.results)
     if folder is None:
         return findings.folder
@@ -243,7 +236,7 @@ def read_results(written: FarmFile, findings: Findings) -> Path:
 
 
 def read_reports(written: ReportFiles, results: Path, findings: Findings) -> Reports:
-    """The files of reports and the folder of the dashboard, absolute; each is another one."""
+    """Read the absolute paths of the reports, all different, and of the dashboard's folder."""
     found: dict[str, Path] = {}
     for key, text in written.model_dump(exclude_none=True).items():
         keys = ("reports", key)
@@ -251,7 +244,7 @@ def read_reports(written: ReportFiles, results: Path, findings: Findings) -> Rep
         if path is None:
             continue
         if same := next((other for other in found if found[other] == path), None):
-            findings.add(keys, f"reports.{key}: this is the file of reports.{same}, too")
+            findings.add(keys, f"reports.{key} and reports.{same} are the same file")
         wants_folder = key == "dashboard"
         if path.exists() and path.is_dir() != wants_folder:
             takes, is_now = ("folder", "file") if wants_folder else ("file", "folder")
@@ -270,10 +263,7 @@ _SUFFIX = {"html": "html", "markdown": "md", "junit": "xml"}
 
 
 def read_command(words: Sequence[str], findings: Findings) -> tuple[str, ...]:
-    """The command, with an absolute path for a program that is named by a path.
-
-    A program that does not exist would otherwise be noticed at the end of the night.
-    """
+    """Read a command; its program has to exist, and a path is made absolute."""
     if not words:
         return ()
     program, *arguments = words
@@ -286,7 +276,7 @@ def read_command(words: Sequence[str], findings: Findings) -> tuple[str, ...]:
 
 
 def read_store(written: str | None, findings: Findings) -> str | None:
-    """The history as `--store` takes it, a path made absolute."""
+    """Read the history as `--store` takes it; a path is made absolute."""
     from etdeploy.history.place import OFF, place_of
 
     if written is None:
@@ -312,7 +302,6 @@ _SECTION = "tls: {ca: ca.pem, cert: host.pem, key: host-key.pem, crl: crl.pem}"
 
 
 def read_hosts(written: HostsSection | None, findings: Findings) -> Hosts | None:
-    """The section of several hosts; None for one, or where it cannot be used."""
     if written is None:
         return None
     tls = _certificates(written.tls, findings) if written.tls else None
@@ -334,7 +323,7 @@ def read_hosts(written: HostsSection | None, findings: Findings) -> Hosts | None
 
 
 def _address(listen: str, findings: Findings) -> tuple[str, str]:
-    """Scheme and address; empty where it cannot be read."""
+    """Split `listen` into scheme and address; empty where it cannot be read."""
     try:
         parts = urlsplit(listen)
         port, address = parts.port, parts.hostname

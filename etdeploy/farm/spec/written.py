@@ -44,7 +44,7 @@ class RecipeEntry(Section):
     relative to this file."""
 
     label: str | None = Field(default=None, pattern=NAME)
-    """What the matrix and reports call it; by default the recipe's name. Needed where two have the
+    """Its name in the matrix and in reports; by default the recipe's. Needed where two have the
     same."""
 
     app: str | None = Field(default=None, min_length=1)
@@ -58,7 +58,7 @@ class RecipeEntry(Section):
 
 
 class Group(Section):
-    """Devices by their properties: all that are named have to hold.
+    """Devices by their properties; a device has to have all of them.
 
     Words are compared without regard to case, with `*` and `?` as wildcards.
     """
@@ -83,7 +83,7 @@ class Group(Section):
     Versions are compared number by number."""
 
     target: str | None = None
-    """What is built for it: `android-arm64`, `linux-aarch64`..."""
+    """The target that is built for it: `android-arm64`, `linux-aarch64`..."""
 
     abi: str | None = None
     """The instruction set, by Android's name: `arm64-v8a`."""
@@ -98,12 +98,12 @@ class Group(Section):
     """Logical processors: `8` or `">=8"`."""
 
     memory: str | None = None
-    """What the system reports, with a unit: `">=7 GB"`. That is less than what the device is sold
+    """As the system reports it, with a unit: `">=7 GB"`. That is less than the device is sold
     with."""
 
     take: int | None = Field(default=None, ge=1, le=100_000)
-    """How many of those that match are measured in each repeat, whichever are free; by default each
-    of them."""
+    """How many of the devices that match are measured in each repeat, whichever are free; by
+    default all of them."""
 
 
 class MatrixEntry(Section):
@@ -126,10 +126,10 @@ class Matrix(Section):
     """Where `include` and `exclude` start from: every recipe on every group, or nothing."""
 
     exclude: Entries = ()
-    """Pairs that are taken out."""
+    """Pairs that are removed."""
 
     include: Entries = ()
-    """Pairs that are added, also of those that were taken out."""
+    """Pairs that are added, also removed ones."""
 
 
 class WindowTimes(Section):
@@ -148,19 +148,19 @@ class WindowTimes(Section):
 
 
 class GateValues(Section):
-    """What a device has to be before it is measured."""
+    """Conditions that a device has to meet before it is measured."""
 
     battery_percent: int | None = Field(default=None, ge=1, le=100)
-    """At least so full."""
+    """The least charge of the battery."""
 
     temperature_celsius: float | None = Field(default=None, gt=0, le=120)
-    """At most so warm, by the battery, or the warmest sensor without one."""
+    """The highest temperature, of the battery, or of the warmest sensor without one."""
 
     free: Size = None
-    """At least so much room, like `2 GB`."""
+    """The least free storage, like `2 GB`."""
 
     wait_s: float = Field(default=600.0, ge=0, le=_DAY_S)
-    """How long to wait for that before the measurement is put off."""
+    """How long to wait before the measurement is postponed."""
 
 
 class ReportFiles(Section):
@@ -183,10 +183,10 @@ class Certificates(Section):
     """Certificates between hosts, as PEM files relative to this one."""
 
     ca: str = Field(min_length=1)
-    """Of the authority that both sides trust."""
+    """Certificate of the authority that both sides trust."""
 
     cert: str = Field(min_length=1)
-    """Of this host."""
+    """Certificate of this host."""
 
     key: str = Field(min_length=1)
     """The certificate's private key."""
@@ -196,32 +196,32 @@ class Certificates(Section):
 
 
 class HostsSection(Section):
-    """Several hosts; one needs none of it."""
+    """Several hosts; not needed for one."""
 
     listen: str = Field(min_length=1)
-    """What workers connect to: `tls://ADDRESS:PORT`; `tcp://` is for this machine alone."""
+    """Address that workers connect to: `tls://ADDRESS:PORT`; `tcp://` is for this machine only."""
 
     tls: Certificates | None = None
     """Certificates, for `tls://`."""
 
     here: bool = True
-    """Whether devices of this machine take part."""
+    """Whether devices of this machine are measured."""
 
 
 class FarmFile(Section):
     """A farm.yaml."""
 
     name: str | None = Field(default=None, pattern=NAME)
-    """Of the farm, for reports and the history; by default that of the file."""
+    """Name of the farm in reports and the history; by default the name of the file."""
 
     recipes: Annotated[tuple[RecipeEntry, ...], Field(strict=False)] = ()
-    """What is measured."""
+    """The recipes that are measured."""
 
     devices: dict[str, Group] = Field(default_factory=dict)
-    """What it is measured on: groups of devices, by names of your own."""
+    """Groups of devices that they are measured on, by names that you choose."""
 
     matrix: Matrix = Matrix()
-    """Which recipe is measured on which group; by default every one on every group."""
+    """Which recipe is measured on which group; by default every recipe on every group."""
 
     repeats: int = Field(default=3, ge=1, le=_MOST_REPEATS)
     """How often each pair is measured in a night."""
@@ -233,7 +233,7 @@ class FarmFile(Section):
     """When measurements may begin; by default at any time."""
 
     gates: GateValues = GateValues()
-    """What a device has to be before it is measured."""
+    """Conditions that a device has to meet before it is measured."""
 
     retries: int = Field(default=2, ge=0, le=20)
     """Further attempts after a failure."""
@@ -242,16 +242,16 @@ class FarmFile(Section):
     """A recipe that failed on so many devices, and worked on none, is stopped for the night."""
 
     quarantine_after: int = Field(default=3, ge=1, le=1000)
-    """A device on which so many attempts in a row failed is set aside."""
+    """A device on which so many attempts in a row failed is quarantined."""
 
     limit_s: float = Field(default=3600.0, gt=0, le=7 * _DAY_S)
-    """How long one attempt may take."""
+    """Time limit of one attempt, in seconds."""
 
     baseline: Literal["all", "main", "last-good"] = "all"
     """Which earlier runs a night is judged by, as `etdeploy check --against` takes it."""
 
     max_slowdown_percent: float = Field(default=5.0, ge=0, le=1000)
-    """How much worse a number may be."""
+    """How much worse a number may be, in percent."""
 
     results: str = Field(default="farm-results", min_length=1)
     """The folder for records, one folder in it for each night."""
@@ -267,7 +267,7 @@ class FarmFile(Section):
     """The history, as `--store` takes it; by default that of `ETDEPLOY_STORE`."""
 
     hosts: HostsSection | None = None
-    """Several hosts; one needs none of it."""
+    """Several hosts; not needed for one."""
 
     pools: dict[str, Words] = Field(default_factory=dict)
     """Names for sets of this machine's devices: `nightly: [android:R5CT20XYZ, host]`."""
@@ -280,7 +280,7 @@ _SHOWN = 3
 
 
 def results_problem(folder: Path, farm: Path) -> str | None:
-    """Why a folder cannot be that of a farm's results; None if it can."""
+    """Why a folder cannot be used for a farm's results; None if it can."""
     if farm.resolve().is_relative_to(folder.resolve()):
         return "is or contains the folder of this file"
     try:
@@ -296,11 +296,11 @@ def results_problem(folder: Path, farm: Path) -> str | None:
     if not names:
         return None
     more = ", ..." if len(names) > _SHOWN else ""
-    return f"contains what no farm wrote: {', '.join(names[:_SHOWN])}{more}"
+    return f"contains files that no farm wrote: {', '.join(names[:_SHOWN])}{more}"
 
 
 def prepare_results(folder: Path, farm: Path, option: str = "") -> None:
-    """Makes the folder and marks it; a night calls this before it writes there.
+    """Create the folder for results and mark it, before a night writes there.
 
     Args:
         folder: Absolute.
@@ -308,7 +308,7 @@ def prepare_results(folder: Path, farm: Path, option: str = "") -> None:
         option: Of the command line that named the folder; empty where farm.yaml did.
 
     Raises:
-        UsageError: It cannot be that of a farm's results, or cannot be written to.
+        UsageError: The folder cannot be used for a farm's results, or cannot be written to.
         OSError: The disk is full.
     """
     problem = results_problem(folder, farm)
@@ -326,12 +326,11 @@ def prepare_results(folder: Path, farm: Path, option: str = "") -> None:
                 raise
             problem = f"cannot be written to: {error.strerror or error}"
     if problem:
+        where = f"{option} FOLDER" if option else "in farm.yaml, results: FOLDER"
         raise UsageError(
             f"the folder for results {problem}",
             place=str(folder),
-            remedy=f"Name a folder of its own: {option} FOLDER"
-            if option
-            else "Name a folder of its own in farm.yaml: results: FOLDER",
+            remedy=f"Name an empty or new folder: {where}",
         )
 
 
@@ -347,7 +346,7 @@ devices: {{phones: {{kind: android}}}}
 ```
 
 Everything else has a default. `etdeploy farm init` writes one for the devices that are plugged in,
-and `etdeploy farm plan` tells everything that is wrong with it, each with its line.
+and `etdeploy farm plan` reports every mistake in it with its line.
 
 * An empty value (`null`) means the default.
 * Paths are relative to the file.

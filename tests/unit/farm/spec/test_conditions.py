@@ -6,18 +6,18 @@ import pytest
 
 from etdeploy.farm.spec.conditions import (
     ConditionError,
-    conditions_of,
-    group_of,
+    condition_text,
     holds,
-    shown,
-    told,
+    parse_conditions,
+    parse_group,
+    reported_text,
 )
 from etdeploy.farm.spec.written import Group
 from tests.support.farm_values import GB, phone
 
 
 def matches(key: str, text: str, **facts: object) -> bool:
-    return all(holds(each, phone("A1", **facts)) for each in conditions_of(key, text))
+    return all(holds(each, phone("A1", **facts)) for each in parse_conditions(key, text))
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_brackets_of_an_address_are_no_pattern() -> None:
 
 def test_what_a_device_does_not_report_does_not_hold() -> None:
     assert not matches("soc", "*", soc=None)
-    assert told("soc", phone("A1", soc=None)) == "unknown"
-    assert told("memory_bytes", phone("A1", memory_bytes=4 * GB)) == "4.0 GB"
+    assert reported_text("soc", phone("A1", soc=None)) == "unknown"
+    assert reported_text("memory_bytes", phone("A1", memory_bytes=4 * GB)) == "4.0 GB"
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,18 @@ def test_what_a_device_does_not_report_does_not_hold() -> None:
 )
 def test_a_property_that_says_nothing(key: str, text: str, fact: str) -> None:
     with pytest.raises(ConditionError) as caught:
-        conditions_of(key, text)
+        parse_conditions(key, text)
     assert str(caught.value).startswith(key)
     assert fact in str(caught.value)
 
 
 def test_a_group_has_its_conditions_as_they_are_written() -> None:
-    read = group_of(Group(os="Android >=13", memory=">=6 GB", take=2))
-    assert [shown(each) for each in read.conditions] == ["os Android", "os >=13", "memory >=6 GB"]
+    read = parse_group(Group(os="Android >=13", memory=">=6 GB", take=2))
+    assert [condition_text(each) for each in read.conditions] == [
+        "os Android",
+        "os >=13",
+        "memory >=6 GB",
+    ]
     assert read.take == 2
     with pytest.raises(ConditionError, match="names no property"):
-        group_of(Group(take=1))
+        parse_group(Group(take=1))

@@ -144,21 +144,21 @@ reprots: {html: a}
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "facts"),
     [
-        ("", "farm.yaml:1:1: the file is empty"),
-        ("- a", "farm.yaml:1:1: a farm.yaml is a mapping with the key `recipes`"),
-        ("a: 1\n---\nb: 1", "farm.yaml:2:1: a second document starts here (a farm.yaml is one"),
-        ("a: [\n", "farm.yaml:2:1: this is not YAML"),
-        ("a: &a [*a]", "farm.yaml:1:4: this value contains itself"),
-        ("a: !!python/object:os.system x", "values are not supported"),
-        ("x: " + "[" * 70, "farm.yaml:1:67: more than 64 levels deep"),
+        ("", ("farm.yaml:1:1", "empty")),
+        ("- a", ("farm.yaml:1:1", "`recipes`")),
+        ("a: 1\n---\nb: 1", ("farm.yaml:2:1", "second document")),
+        ("a: [\n", ("farm.yaml:2:1", "not YAML")),
+        ("a: &a [*a]", ("farm.yaml:1:4", "itself")),
+        ("a: !!python/object:os.system x", ("not supported",)),
+        ("x: " + "[" * 70, ("farm.yaml:1:67", "64 levels")),
     ],
 )
-def test_what_is_no_farm_yaml(text: str, expected: str) -> None:
+def test_what_is_not_a_farm_yaml(text: str, facts: tuple[str, ...]) -> None:
     with pytest.raises(FarmError) as caught:
         load(text)
-    assert expected in str(caught.value)
+    assert all(fact in str(caught.value) for fact in facts)
 
 
 def test_a_bomb_of_aliases_is_refused() -> None:
@@ -204,25 +204,25 @@ def test_labels_that_are_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "expected"),
+    ("devices", "facts"),
     [
-        ("{a b: {kind: host}}", "1:11: 'a b' cannot be a name in devices"),
-        ("{a: {}}", 'devices.a: the group names no property (every device is {name: "*"})'),
-        ("{a: {kind: andriod}}", "there is no kind 'andriod' (did you mean 'android'?)"),
-        ("{a: {target: linux}}", "devices.a.target: there is no target 'linux'"),
-        ("{a: {name: R5CT20XYZ}}", "A serial number is written android:R5CT20XYZ"),
-        ("{a: {name: 'host:x'}}", "the device host takes no serial number"),
-        ("{a: {kind: host, take: 0}}", "devices.a.take should be greater than or equal to 1"),
-        ("{a: {pool: nihgtly}}\npools: {nightly: [host]}", "(did you mean 'nightly'?)"),
-        ("{a: {pool: x}}", "devices.a.pool: there is no pool 'x' (there are: none)"),
-        ("{a: {cpu_count: 0}}", "devices.a.cpu_count takes a number, or a comparison"),
-        ("{a: {os: '>=x'}}", "devices.a: os: 'x' is not a version (e.g. '>=14')"),
-        ("{a: host}", "devices.a takes a mapping of keys, not 'host'"),
+        ("{a b: {kind: host}}", ("1:11: 'a b'",)),
+        ("{a: {}}", ("devices.a", '{name: "*"}')),
+        ("{a: {kind: andriod}}", ("'andriod'", "'android'?")),
+        ("{a: {target: linux}}", ("devices.a.target", "'linux'")),
+        ("{a: {name: R5CT20XYZ}}", ("android:R5CT20XYZ",)),
+        ("{a: {name: 'host:x'}}", ("host", "serial number")),
+        ("{a: {kind: host, take: 0}}", ("devices.a.take", "equal to 1")),
+        ("{a: {pool: nihgtly}}\npools: {nightly: [host]}", ("'nihgtly'", "'nightly'?")),
+        ("{a: {pool: x}}", ("devices.a.pool", "'x'", "none")),
+        ("{a: {cpu_count: 0}}", ("devices.a.cpu_count", "a comparison")),
+        ("{a: {os: '>=x'}}", ("devices.a", "'x'", "'>=14'")),
+        ("{a: host}", ("devices.a", "'host'")),
     ],
 )
-def test_devices_that_cannot_be_meant(devices: str, expected: str) -> None:
+def test_devices_that_cannot_be_meant(devices: str, facts: tuple[str, ...]) -> None:
     [found] = problems(f"devices: {devices}\n" + RECIPES)
-    assert expected in found
+    assert all(fact in found for fact in facts)
 
 
 def test_a_pool_may_be_another_host_s() -> None:
@@ -231,59 +231,61 @@ def test_a_pool_may_be_another_host_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "facts"),
     [
-        ("matrix: {default: none}", "the matrix is empty: no recipe is measured on any device"),
-        ("matrix: {exclude: [{device: '*'}]}", "the matrix is empty"),
-        ("matrix: {exclude: [{device: phone}]}", "there is no group of devices 'phone' (did you"),
-        ("matrix: {include: [{recipe: xnpack}]}", "no recipe 'xnpack' (did you mean 'xnnpack'?)"),
-        ("matrix: {include: [{}]}", "the entry names neither a recipe nor a device"),
-        ("matrix: {default: some}", "matrix.default takes all or none, not 'some'"),
-        ("repeats: 0", "repeats should be greater than or equal to 1, not 0"),
-        ("repeats: 2.5", "repeats takes a whole number, not 2.5"),
-        ('window: {from: "22:00", until: "22:00"}', "the window has no length"),
-        ('window: {from: "22:00"}', 'window.until is missing (e.g. until: "22:00")'),
-        ("window: {from: 22:00, until: '06:00'}", 'takes a time in quotes, like "22:00"'),
-        ('window: {from: "22:00", until: "6"}', "window.until: '6' is not a time"),
-        ("gates: {battery_percent: 300}", "gates.battery_percent should be less than"),
-        ("gates: {free: lots}", "gates.free: 'lots' is not a size (e.g. 2 GB)"),
-        ("gates: {free: 2 XB}", "gates.free: '2 XB' is not a size"),
-        ("limit_s: 0", "limit_s should be greater than 0"),
-        ("baseline: other", "baseline takes all, main or last-good, not 'other'"),
-        ("notify: [{command: [cat]}]", "'notify' was replaced by 'on_end' (write on_end: ["),
-        ("on_end: mail x", "on_end takes a list of words, not 'mail x'"),
-        ("on_end: [cat, 1]", "on_end takes a list of words"),
-        ("on_end: [no-such-program]", "there is no program 'no-such-program' (install it"),
-        ("on_end: [cat x]", "'cat x' (the first word is the program)"),
-        ("on_end: [./full/other]", "there is no program './full/other'"),
-        ("store: none", "a farm keeps its nights in the history"),
-        ("store: mysql://a", "a history is kept in SQLite or PostgreSQL"),
-        ("hosts: {listen: 'tcp://0.0.0.0:8786'}", "tcp:// lets whoever reaches 0.0.0.0 run code"),
-        ("hosts: {listen: 'tcp://[::]:8786'}", "tcp:// lets whoever reaches :: run code"),
-        ("hosts: {listen: 'tcp://farm.example:8786'}", "tls://"),
-        ("hosts: {listen: 'tls://0.0.0.0:8786'}", "hosts.listen: TLS needs certificates"),
-        ("hosts: {listen: '0.0.0.0:8786'}", "hosts.listen takes tls://ADDRESS:PORT"),
-        ("hosts: {listen: 'tls://a:99999'}", "hosts.listen takes tls://ADDRESS:PORT"),
-        ("hosts: {listen: 'tls://a'}", "hosts.listen takes tls://ADDRESS:PORT"),
-        ("hosts: {}", "the key 'hosts.listen' is missing"),
-        ("results: farm.yaml", "farm.yaml is a file (name a folder of its own)"),
-        ("results: farm.yaml/below", "would be below"),
-        ("results: .", "is or contains the folder of this file"),
-        ("results: full", "contains what no farm wrote: other (name a folder of its own)"),
-        ("reports: {html: full}", "reports.html takes a file, and"),
-        ("reports: {html: a/b.html}", "does not exist (create it, or name a file in"),
-        ("reports: {html: farm-results/a/b.html}", "farm-results/a does not exist (create it"),
-        ("reports: {dashboard: farm.yaml}", "reports.dashboard takes a folder, and"),
-        ("reports: {dashboard: a/b}", "does not exist (create it, or name a folder in"),
-        ("pools: {a b: [host]}", "'a b' cannot be a name in pools"),
-        ("pools: {a: [hots]}", "pools.a.0: there is no device 'hots' (Did you mean host?)"),
-        ("pools: {a: host}", "pools.a takes a list of words, not 'host'"),
+        ("matrix: {default: none}", ("matrix", "empty")),
+        ("matrix: {exclude: [{device: '*'}]}", ("matrix", "empty")),
+        ("matrix: {exclude: [{device: phone}]}", ("'phone'", "'phones'?")),
+        ("matrix: {include: [{recipe: xnpack}]}", ("'xnpack'", "'xnnpack'?")),
+        ("matrix: {include: [{}]}", ("neither a recipe",)),
+        ("matrix: {default: some}", ("matrix.default", "all or none", "'some'")),
+        ("repeats: 0", ("repeats", "equal to 1, not 0")),
+        ("repeats: 2.5", ("repeats", "whole number, not 2.5")),
+        ('window: {from: "22:00", until: "22:00"}', ("no length", '"24:00"')),
+        ('window: {from: "22:00"}', ("window.until", 'until: "22:00"')),
+        ("window: {from: 22:00, until: '06:00'}", ("in quotes", '"22:00"')),
+        ('window: {from: "22:00", until: "6"}', ("window.until", "'6'")),
+        ("gates: {battery_percent: 300}", ("gates.battery_percent", "100, not 300")),
+        ("gates: {free: lots}", ("gates.free", "'lots'", "2 GB")),
+        ("gates: {free: 2 XB}", ("gates.free", "'2 XB'")),
+        ("limit_s: 0", ("limit_s", "than 0")),
+        ("baseline: other", ("baseline", "main or last-good", "'other'")),
+        ("notify: [{command: [cat]}]", ("'notify'", "on_end: [PROGRAM")),
+        ("on_end: mail x", ("on_end", "list of words", "'mail x'")),
+        ("on_end: [cat, 1]", ("on_end", "list of words")),
+        ("on_end: [no-such-program]", ("on_end", "'no-such-program'", "install it")),
+        ("on_end: [cat x]", ("'cat x'", "first word")),
+        ("on_end: [./full/other]", ("'./full/other'",)),
+        ("store: none", ("store: ", "history")),
+        ("store: mysql://a", ("store: ", "SQLite or PostgreSQL")),
+        ("hosts: {listen: 'tcp://0.0.0.0:8786'}", ("reaches 0.0.0.0 ", "tls://")),
+        ("hosts: {listen: 'tcp://[::]:8786'}", ("reaches :: ", "tls://")),
+        ("hosts: {listen: 'tcp://farm.example:8786'}", ("farm.example", "tls://")),
+        ("hosts: {listen: 'tls://0.0.0.0:8786'}", ("hosts.listen", "tls: {ca: ca.pem")),
+        ("hosts: {listen: '0.0.0.0:8786'}", ("hosts.listen", "tls://ADDRESS:PORT")),
+        ("hosts: {listen: 'tls://a:99999'}", ("hosts.listen", "tls://ADDRESS:PORT")),
+        ("hosts: {listen: 'tls://a'}", ("hosts.listen", "tls://ADDRESS:PORT")),
+        ("hosts: {}", ("'hosts.listen'", "missing")),
+        ("results: farm.yaml", ("farm.yaml is a file",)),
+        ("results: farm.yaml/below", ("be below",)),
+        ("results: .", ("folder of this file",)),
+        ("results: full", ("results", "no farm wrote: other")),
+        ("reports: {html: full}", ("reports.html", "a file, and")),
+        ("reports: {html: a/b.html}", ("exist", "a file in")),
+        ("reports: {html: farm-results/a/b.html}", ("farm-results/a", "exist")),
+        ("reports: {dashboard: farm.yaml}", ("reports.dashboard", "a folder, and")),
+        ("reports: {dashboard: a/b}", ("exist", "a folder in")),
+        ("reports: {html: a, junit: ./a}", ("reports.html", "reports.junit")),
+        ("pools: {a b: [host]}", ("'a b'", "pools")),
+        ("pools: {a: [hots]}", ("pools.a.0", "'hots'", "mean host?")),
+        ("pools: {a: host}", ("pools.a", "list of words", "'host'")),
     ],
 )
-def test_values_that_cannot_be_meant(text: str, expected: str) -> None:
+def test_values_that_cannot_be_meant(text: str, facts: tuple[str, ...]) -> None:
     Path("full").mkdir()
     Path("full/other").write_text("")
-    assert expected in problem(text)
+    found = problem(text)
+    assert all(fact in found for fact in facts)
 
 
 def test_a_time_without_quotes_is_told_wherever_it_is() -> None:
@@ -299,12 +301,6 @@ def test_the_dashboard_of_an_earlier_night_is_there(folder: Path) -> None:
     read = load("recipes: [xnnpack]\ndevices: {here: {name: host}}\n"
                 "reports: {dashboard: farm-results/pages}\n")  # fmt: skip
     assert read.farm.reports.dashboard == folder / "farm-results/pages"
-
-
-def test_two_reports_in_one_file() -> None:
-    found = problem("reports: {html: a, junit: ./a}")
-    assert "reports.junit" in found
-    assert "reports.html" in found
 
 
 def test_certificates(folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etdeploy.farm.model import Offer
-from etdeploy.farm.spec.matrix import NightPlan, pairs_of, plan_night
+from etdeploy.farm.spec.matrix import NightPlan, plan_night, select_pairs
 from etdeploy.farm.spec.model import DeviceGroup, Farm
 from etdeploy.farm.spec.written import Matrix
 from tests.support.farm_values import farm, group, phone
@@ -35,7 +35,7 @@ def reasons(of: Farm, *offers: Offer) -> list[str]:
     ],
 )
 def test_the_matrix(matrix: dict[str, Any], expected: str) -> None:
-    pairs = pairs_of(Matrix.model_validate(matrix), ["a", "b"], ["x", "y"])
+    pairs = select_pairs(Matrix.model_validate(matrix), ["a", "b"], ["x", "y"])
     assert " ".join(map("".join, pairs)) == expected
 
 

@@ -7,14 +7,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from etdeploy.farm.spec.conditions import minutes_of, opens, zone_problem
+from etdeploy.farm.spec.conditions import find_opening, parse_time, zone_problem
 from etdeploy.farm.spec.model import Window
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def window(start: str, end: str) -> Window:
-    first, last = minutes_of(start), minutes_of(end)
+    first, last = parse_time(start), parse_time(end)
     assert first is not None
     assert last is not None
     return Window(from_minute=first, until_minute=last, timezone="Europe/Berlin")
@@ -35,18 +35,18 @@ def at(text: str) -> datetime:
     ],
 )
 def test_a_window_over_midnight(now: str, start: str, end: str) -> None:
-    assert opens(window("22:00", "06:00"), at(now)) == (at(start), at(end))
+    assert find_opening(window("22:00", "06:00"), at(now)) == (at(start), at(end))
 
 
 def test_a_window_within_a_day() -> None:
-    assert opens(window("09:00", "17:00"), at("2026-11-23T18:00")) == (
+    assert find_opening(window("09:00", "17:00"), at("2026-11-23T18:00")) == (
         at("2026-11-24T09:00"),
         at("2026-11-24T17:00"),
     )
 
 
 def test_a_whole_day_is_always_open() -> None:
-    start, end = opens(window("00:00", "24:00"), at("2026-11-23T18:00"))
+    start, end = find_opening(window("00:00", "24:00"), at("2026-11-23T18:00"))
     assert (start, end) == (at("2026-11-23T00:00"), at("2026-11-24T00:00"))
 
 
@@ -59,31 +59,31 @@ def test_a_whole_day_is_always_open() -> None:
     ],
 )
 def test_a_night_in_which_the_clock_jumps(now: str, hours: int) -> None:
-    start, end = opens(window("22:00", "06:00"), at(now))
+    start, end = find_opening(window("22:00", "06:00"), at(now))
     assert end.astimezone(timezone.utc) - start.astimezone(timezone.utc) == timedelta(hours=hours)
 
 
 def test_a_window_in_the_hour_that_is_left_out_is_an_hour_later() -> None:
-    start, end = opens(window("02:00", "02:30"), at("2026-03-29T00:00"))
+    start, end = find_opening(window("02:00", "02:30"), at("2026-03-29T00:00"))
     assert start.astimezone(timezone.utc) == datetime(2026, 3, 29, 1, 0, tzinfo=timezone.utc)
     assert end.astimezone(timezone.utc) == datetime(2026, 3, 29, 1, 30, tzinfo=timezone.utc)
 
 
 def test_a_window_in_the_hour_that_is_there_twice_lasts_through_both() -> None:
-    start, end = opens(window("02:15", "02:45"), at("2026-10-25T00:00"))
+    start, end = find_opening(window("02:15", "02:45"), at("2026-10-25T00:00"))
     assert end.astimezone(timezone.utc) - start.astimezone(timezone.utc) == timedelta(minutes=90)
 
 
 def test_the_time_of_another_zone_is_the_same_moment() -> None:
     tokyo = at("2026-11-24T01:00").astimezone(ZoneInfo("Asia/Tokyo"))
-    start, _ = opens(window("22:00", "06:00"), tokyo)
+    start, _ = find_opening(window("22:00", "06:00"), tokyo)
     assert start == at("2026-11-23T22:00")
     assert start.tzinfo == BERLIN
 
 
 def test_without_a_zone_it_is_this_machine_s() -> None:
     now = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
-    start, end = opens(Window(from_minute=0, until_minute=1440), now)
+    start, end = find_opening(Window(from_minute=0, until_minute=1440), now)
     assert start <= now < end
     assert (start.astimezone().hour, start.astimezone().minute) == (0, 0)
 
@@ -94,7 +94,7 @@ def test_without_a_zone_it_is_this_machine_s() -> None:
      ("12:60", None), ("10pm", None), ("", None), ("-1:00", None)],
 )  # fmt: skip
 def test_times_of_the_day(text: str, minutes: int | None) -> None:
-    assert minutes_of(text) == minutes
+    assert parse_time(text) == minutes
 
 
 @pytest.mark.parametrize(
