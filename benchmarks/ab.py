@@ -36,7 +36,7 @@ from etdeploy.core.console import TaskDisplay
 from etdeploy.core.resources import resource_folder
 from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.jobs import open_two
-from etdeploy.graph.on_device import prepared
+from etdeploy.graph.on_device import device_lock, prepared
 from etdeploy.graph.run import look_up, run_jobs
 from etdeploy.recipe.load import load_recipe
 from etdeploy.runner import fingerprint
@@ -240,7 +240,7 @@ def spinning(ready: PreparedMeasurement, share: float) -> PreparedMeasurement:
 def compared(job: Job, share: float, output: Path) -> Comparison:
     ready = prepared(job)
     assert job.device is not None
-    with job.device_lock(lambda *_: None):
+    with device_lock(job, lambda *_: None):
         job.device.push(ready.bundle)
         runs = measure_in_turns(job.device, ready, spinning(ready, share), output)
     return compare_runs(*runs)

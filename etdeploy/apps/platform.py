@@ -10,7 +10,7 @@ from typing import Protocol
 from etdeploy.apps.model import AppModel
 from etdeploy.backends.values import Extras
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import Blocker, UsageError
+from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained, Progress, Value
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.model import RuntimePlan
@@ -138,16 +138,3 @@ class Platform(Protocol):
         Raises UsageError unless etdeploy wrote its project.
         """
         ...
-
-
-def platform_for(system: str) -> Platform:
-    """Return the platform of a target's system; raise UsageError where there are no apps."""
-    if system == "android":
-        from etdeploy.apps.android.platform import Android
-
-        return Android()
-    if system == "ios":
-        from etdeploy.apps.ios.platform import Ios
-
-        return Ios()
-    raise UsageError(f"there are no apps for {system}", remedy="Apps are made for android and ios.")

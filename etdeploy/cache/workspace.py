@@ -120,13 +120,85 @@ def _close(handles: dict[Path, int]) -> None:
 
 _MANIFEST = ".manifest.json"
 _STAMPS = ".stamps.json"
+_KEY = ".key"
 # What an entry contains besides its content.
-NOTES = (_MANIFEST, _STAMPS)
+NOTES = (_MANIFEST, _STAMPS, _KEY)
 # Where files and folders are first written under a temporary name.
 _WRITTEN_ASIDE = (
     "programs", "runners", "wheels", "kits", "sources", "traces", "parcels", "fetched",
     "bundles", "bundles/store", "bundles/stamps",
 )  # fmt: skip
+
+
+def is_intact(folder: Path, key: str = "") -> bool:
+    """Whether `fill_folder` made the folder with that key, and every file is what it stored.
+
+    Files with the same size, dates and inode as at the last check are not read again.
+    """
+    manifest = _read_json(folder / _MANIFEST)
+    if not isinstance(manifest, dict) or (key and _read_json(folder / _KEY) != key):
+        return False
+    stamps = {name: list(stamp(folder / name)) for name in manifest if (folder / name).is_file()}
+    if stamps.keys() != manifest.keys():
+        return False
+    known = _read_json(folder / _STAMPS)
+    known = known if isinstance(known, dict) else {}
+    changed = [name for name, value in stamps.items() if known.get(name) != value]
+    if any(sha256_file(folder / name) != manifest[name] for name in changed):
+        return False
+    if changed:
+        write_atomic(folder / _STAMPS, json.dumps(stamps))
+    return True
+
+
+def fill_folder(folder: Path, make: Callable[[Path], None], key: str = "") -> None:
+    """Replace a folder by what `make` writes into an empty one, with notes for `is_intact`."""
+    with new_folder(folder) as work:
+        make(work)
+        manifest = {name: sha256_file(work / name) for name in folder_files(work)}
+        write_atomic(work / _MANIFEST, json.dumps(manifest, indent=1))
+        if key:
+            write_atomic(work / _KEY, json.dumps(key))
+
+
+# A file written this recently could change again without a new date on a coarse clock.
+_SETTLED_NS = 2_000_000_000
+
+
+class FileDigests:
+    """SHA-256 by path, so that large weights are not read again in each run.
+
+    Args:
+        store: Where size, dates, inode and digest of each file are kept.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        known = _read_json(store)
+        self._known: dict[str, list[object]] = known if isinstance(known, dict) else {}
+        self._changed = False
+
+    def of(self, path: str | Path) -> str | None:
+        """The file's digest; None when it cannot be read."""
+        name = str(path)
+        try:
+            now = list(stamp(Path(name)))
+            known = self._known.get(name)
+            if known and known[0] == now:
+                return str(known[1])
+            digest = sha256_file(Path(name))
+        except OSError:
+            return None
+        if time.time_ns() - max(now[1], now[2]) > _SETTLED_NS:
+            self._known[name] = [now, digest]
+            self._changed = True
+        return digest
+
+    def save(self) -> None:
+        """Saves new digests for the next run."""
+        if self._changed:
+            write_atomic(self._store, json.dumps(self._known))
+            self._changed = False
 
 
 @dataclass(frozen=True)
@@ -139,29 +211,13 @@ class CacheEntry:
     uses: UseMarks = field(compare=False, repr=False)
 
     def is_sound(self) -> bool:
-        """Whether the entry exists and every file is what was stored.
+        """Whether the entry is intact.
 
-        Files with the same size, dates and inode as at the last check are not read again. The entry
-        counts as used now; while the workspace is `in_use`, nobody removes it.
+        It counts as used now; while the workspace is `in_use`, nobody removes it.
         """
         # Before the check, so that nobody removes it afterwards.
         self.uses.mark(self.kind, self.key)
-        manifest = _read_json(self.path / _MANIFEST)
-        if not isinstance(manifest, dict):
-            return False
-        stamps = {
-            name: list(stamp(self.path / name)) for name in manifest if (self.path / name).is_file()
-        }
-        if stamps.keys() != manifest.keys():
-            return False
-        known = _read_json(self.path / _STAMPS)
-        known = known if isinstance(known, dict) else {}
-        changed = [name for name, value in stamps.items() if known.get(name) != value]
-        if any(sha256_file(self.path / name) != manifest[name] for name in changed):
-            return False
-        if changed:
-            write_atomic(self.path / _STAMPS, json.dumps(stamps))
-        return True
+        return is_intact(self.path)
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each file by its path in the entry."""
@@ -259,10 +315,7 @@ class Workspace:
         ):
             if entry.is_sound() and usable(entry.path):
                 return False
-            with new_folder(entry.path) as work:
-                build(work)
-                manifest = {name: sha256_file(work / name) for name in folder_files(work)}
-                write_atomic(work / _MANIFEST, json.dumps(manifest, indent=1))
+            fill_folder(entry.path, build)
             return True
 
     def lock_path(self, *parts: str) -> Path:

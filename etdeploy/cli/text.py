@@ -159,6 +159,7 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
         from etdeploy.bench.series import emulated_defaults
         from etdeploy.bench.text.text_generator import opened_speaker
         from etdeploy.graph.job import load_bundle, load_program
+        from etdeploy.graph.on_device import device_lock
         from etdeploy.program.folder import load_provenance
 
         folder = Path(load_program(job)[0].folder)
@@ -176,7 +177,7 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
                 console.TaskDisplay(quiet=wanted.quiet) as display,
                 occasional_task(display, "wait", "the device is free") as tell,
             ):
-                stack.enter_context(job.device_lock(tell))
+                stack.enter_context(device_lock(job, tell))
             speaker = stack.enter_context(
                 opened_speaker(job.device, bundle, generation, recipe, log)
             )

@@ -8,8 +8,6 @@ them, and a later run compares that record with the files as they are now.
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,62 +16,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from etdeploy.backends.registry import backend_named, code_of
-from etdeploy.cache.workspace import Workspace
-from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.hashing import digest_json, sha256_file, stamp
+from etdeploy.cache.workspace import FileDigests, Workspace
+from etdeploy.core.hashing import digest_json
 from etdeploy.core.resources import code_digest
 from etdeploy.core.values import Value
 from etdeploy.export.hf.files import cached_commit, loaded_files
 from etdeploy.export.needs import installed_version, module_file, tool_versions
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import CodeReference, ExportSpec
-
-# A file written this recently could change again without a new date on a coarse clock.
-_SETTLED_NS = 2_000_000_000
-
-
-class FileDigests:
-    """SHA-256 by path, so that large weights are not read again in each run.
-
-    Args:
-        store: Where size, dates, inode and digest of each file are kept.
-    """
-
-    def __init__(self, store: Path) -> None:
-        self._store = store
-        self._known = _read(store)
-        self._changed = False
-
-    def of(self, path: str | Path) -> str | None:
-        """The file's digest; None when it cannot be read."""
-        name = str(path)
-        try:
-            now = list(stamp(Path(name)))
-            known = self._known.get(name)
-            if known and known[0] == now:
-                return str(known[1])
-            digest = sha256_file(Path(name))
-        except OSError:
-            return None
-        if time.time_ns() - max(now[1], now[2]) > _SETTLED_NS:
-            self._known[name] = [now, digest]
-            self._changed = True
-        return digest
-
-    def save(self) -> None:
-        """Saves new digests for the next run."""
-        if self._changed:
-            write_atomic(self._store, json.dumps(self._known))
-            self._changed = False
-
-
-def _read(store: Path) -> dict[str, list[object]]:
-    try:
-        content = json.loads(store.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
 
 _REMEMBERED = 16
 # Paths are named by their content, and a wanted version is only compared with the installed one. A

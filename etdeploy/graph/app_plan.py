@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.apps.platform import AppRuntime, platform_for
+from etdeploy.apps.platform import AppRuntime
 from etdeploy.apps.project import code_and_templates_digest
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.values import Explained
 from etdeploy.graph.job import AppMaker, Job
 from etdeploy.plan.components import RUNTIME, THREADPOOL
-from etdeploy.plan.derive import Available, CustomKernels
+from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.generation import attention_of
 from etdeploy.program.model import EMPTY_PROGRAM, Delegate, Method, Operator, Program
 from etdeploy.recipe.another_backend import with_settings
 from etdeploy.recipe.model import Recipe
-from etdeploy.targets.platforms import ANDROID_ABIS
+from etdeploy.targets.platforms import ANDROID_ABIS, Target, find_target, host_target
 
 _STOCK = (
     "The attention is that of ExecuTorch's own operators: its release for apps has no kernel of "
@@ -26,11 +26,26 @@ _STOCK = (
 )
 
 _ATTENTION = "etdeploy::attention.out"
+# In an app, and different from a runner: its Java API takes inputs with the one, and shows messages
+# in the log with the other. The C++ runtime is linked in, as in the published library: the shared
+# one of fbjni's AAR may be older than the NDK's.
+_FOR_APPS = (
+    Explained(
+        name="EXECUTORCH_BUILD_EXTENSION_RUNNER_UTIL",
+        value="ON",
+        reason="the Java API makes a method's inputs with it",
+    ),
+    Explained(
+        name="EXECUTORCH_PAL_DEFAULT",
+        value="android",
+        reason="an app's messages are in the log, and nobody sees its stderr",
+    ),
+)
 
 
 def app_plan(job: Job, program: Program | None, version: str) -> RuntimePlan:
     """What the app's ExecuTorch is; what keeps the app from having it is among the blockers."""
-    platform, recipe = platform_for(job.target.system), job.loaded.recipe
+    platform, recipe = job.app_platform, job.loaded.recipe
     blockers: tuple[Blocker, ...] = ()
     try:
         runtime = platform.runtime(recipe, program or _least(recipe), version, abis_of(job))
@@ -74,16 +89,35 @@ def built_plan(
     custom: CustomKernels | None,
 ) -> RuntimePlan:
     """The plan of an app's ExecuTorch that is built from a checkout."""
-    from etdeploy.apps.android.native import app_plan as native_plan
-
-    abi = abis_of(job)[0]
-    made = native_plan(
-        job.loaded.recipe, program or EMPTY_PROGRAM, abi, available, custom, job.host
-    )
+    recipe, abi = job.loaded.recipe, abis_of(job)[0]
+    made = library_plan(recipe, program or EMPTY_PROGRAM, abi, available, custom, job.host)
     return made.model_copy(
         update={"provider": plan.provider, "provisional": plan.provisional,
                 "notes": (*made.notes, *plan.notes)}
     )  # fmt: skip
+
+
+def library_plan(
+    recipe: Recipe,
+    program: Program,
+    abi: str,
+    available: Available,
+    custom: CustomKernels | None = None,
+    host: Target | None = None,
+) -> RuntimePlan:
+    """The plan of the native library for an ABI: as that of a runner, and without a tracer."""
+    changed = recipe.model_copy(
+        update={
+            "runtime": recipe.runtime.model_copy(update={"provider": "source"}),
+            "benchmark": recipe.benchmark.model_copy(update={"profile": False}),
+        }
+    )
+    target = find_target(ANDROID_ABIS[abi])
+    plan = derive_plan(changed, program, target, host or host_target(), available, custom)
+    by_hand = {option.name for option in plan.options if option.by_hand}
+    own = {option.name: option for option in _FOR_APPS if option.name not in by_hand}
+    kept = (option for option in plan.options if option.name not in own)
+    return plan.model_copy(update={"options": (*kept, *own.values())})
 
 
 def _parts() -> Iterator[Explained]:
@@ -120,7 +154,7 @@ def _least(recipe: Recipe) -> Program:
 
 def app_maker(job: Job) -> AppMaker:
     """Looks up what on this machine decides how the app is made."""
-    platform = platform_for(job.target.system)
+    platform = job.app_platform
     given = job.app.given if job.app else None
     return AppMaker(
         project=code_and_templates_digest(platform),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etdeploy.apps.merge import Conflicts, Written, write_project
 from etdeploy.apps.model import MODEL_FILE, AppModel, Payload
-from etdeploy.apps.platform import AppSubject, BuiltApp, RuntimeSources, platform_for
+from etdeploy.apps.platform import AppSubject, BuiltApp, RuntimeSources
 from etdeploy.apps.project import Project
 from etdeploy.apps.renaming import LIST_FILE
 from etdeploy.cache.folder import CacheKind
@@ -48,7 +48,7 @@ def _project(resolved: Resolved) -> Step:
     job = resolved.job
     recipe = job.loaded.recipe
     output = stage_path(job, StepName.PROJECT)
-    platform = platform_for(job.target.system)
+    platform = job.app_platform
 
     def act(log: StepLog) -> str:
         from etdeploy.apps.merge import digest_content, write_project
@@ -132,7 +132,7 @@ def subject_of(job: Job, model: AppModel) -> AppSubject:
 
 def sourced(resolved: Resolved, subject: AppSubject, log: StepLog) -> AppSubject:
     """The same with the sources that its ExecuTorch is built from."""
-    from etdeploy.graph.obtain import obtain_libraries
+    from etdeploy.graph.pipeline import obtain_libraries
 
     job = resolved.job
     planned = resolved.with_program(subject.program)
@@ -150,13 +150,13 @@ def sourced(resolved: Resolved, subject: AppSubject, log: StepLog) -> AppSubject
 def written_model(job: Job) -> AppModel:
     """`model.json` of the project that the project step wrote."""
     folder = Path(Project.load(stage_path(job, StepName.PROJECT)).folder)
-    return AppModel.load(folder / platform_for(job.target.system).payload / MODEL_FILE)
+    return AppModel.load(folder / job.app_platform.payload / MODEL_FILE)
 
 
 def _app(resolved: Resolved) -> Step:
     job = resolved.job
     output = stage_path(job, StepName.RUNNER)
-    platform = platform_for(job.target.system)
+    platform = job.app_platform
 
     def act(log: StepLog) -> str:
         subject = subject_of(job, written_model(job))
@@ -198,7 +198,7 @@ def _given(resolved: Resolved) -> Step:
         if archive is None:
             raise RuntimeError("no app is given")
         _, program = load_program(job)
-        built, model = platform_for(job.target.system).read_archive(archive)
+        built, model = job.app_platform.read_archive(archive)
         if model.program_sha256 != program.sha256:
             raise CheckError(
                 "the app was made for another program than the recipe's",
@@ -267,7 +267,7 @@ def _bundle(resolved: Resolved) -> Step:
         exported, _ = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
-        built, model = platform_for(job.target.system).read_archive(_archive(runner))
+        built, model = job.app_platform.read_archive(_archive(runner))
         name = ARCHIVE[job.target.system]
         files = {name: _archive(runner)}
         if not model.bundled:
@@ -312,7 +312,7 @@ def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project,
     project = load_project(job)
     made = Path(project.folder)
     content = {name: made / name for name in folder_files(made) if name != LIST_FILE}
-    anchor = platform_for(project.platform).anchor
+    anchor = job.app_platform.anchor
     what = f"{project.platform} app"
     return project, write_project(folder, content, what, conflicts, anchor)
 
@@ -329,7 +329,7 @@ def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
         subject = sourced(resolve(job), subject, StepLog(progress, log))
     where = sha256_bytes(str(folder.resolve()).encode())[:16]
     work = job.workspace.folder(CacheKind.BUILDS) / f"app-{where}"
-    platform = platform_for(job.target.system)
+    platform = job.app_platform
     built = platform.build(subject, folder, work, progress, log)
     return built.model_copy(update={"archive": str(_beside(built, folder / platform.output))})
 

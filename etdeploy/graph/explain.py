@@ -16,8 +16,7 @@ from etdeploy.export.spec import rewrites_of
 from etdeploy.graph.backends import bundle_notes, program_blockers
 from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.jobs import RecipeDevicePair, served
-from etdeploy.graph.obtain import missing_for
-from etdeploy.graph.pipeline import make_steps
+from etdeploy.graph.pipeline import make_steps, missing_for
 from etdeploy.graph.preflight import model_notes, version_notes
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.run import Ready

@@ -5,26 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
-from etdeploy.core.plugins import call_hook
 from etdeploy.core.values import Kind, Progress, Value, silent
-from etdeploy.devices.base import Bundle, Device, DeviceFacts, lock_name
+from etdeploy.devices.base import Bundle, Device, DeviceFacts
 from etdeploy.export.run import ExportedProgram
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
 from etdeploy.program.template import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.model import BuiltRunner
-from etdeploy.targets.platforms import TARGETS, Target, host_target
+from etdeploy.targets.platforms import Target
+
+if TYPE_CHECKING:
+    from etdeploy.apps.platform import Platform
 
 _APP = "#app"
 
@@ -76,6 +76,7 @@ class Job:
         measures: Whether the program may be measured, whose traces need an ETRecord.
         app: That an app runs the program; None for a runner.
         wanted: The recipe as its author wrote it, where an app needs another export.
+        platform: Of the app.
     """
 
     loaded: LoadedRecipe
@@ -92,11 +93,19 @@ class Job:
     measures: bool = True
     app: AppWish | None = None
     wanted: LoadedRecipe | None = None
+    platform: Platform | None = None
 
     @property
     def asked(self) -> LoadedRecipe:
         """The recipe as its author wrote it."""
         return self.wanted or self.loaded
+
+    @property
+    def app_platform(self) -> Platform:
+        """The platform of a job with an app."""
+        if self.platform is None:
+            raise RuntimeError(f"{self.loaded.name} has no app")
+        return self.platform
 
     @property
     def runs_it(self) -> str:
@@ -119,21 +128,6 @@ class Job:
         recipe = f"{self.loaded.name}-{sha256_bytes(origin.encode())[:8]}"
         return self.workspace.state(f"{recipe}/{slug(self.device_label)}")
 
-    @contextmanager
-    def device_lock(self, progress: Progress) -> Iterator[None]:
-        """Holds the device for this run alone.
-
-        Raises:
-            DeviceError: Somebody else has reserved it.
-        """
-        from etdeploy.device_pool.lookup import device_held
-
-        if self.device is None or self.identity is None:
-            raise RuntimeError("a step that needs a device was selected without one")
-        lock = self.workspace.lock_path("device", self.identity)
-        with device_held(lock, self.identity, self.device.name, progress):
-            yield
-
     @property
     def shares_host_cores(self) -> bool:
         """Whether the runner runs on this machine's cores, so that its own work would disturb."""
@@ -147,116 +141,9 @@ class Job:
             yield
 
 
-def _require_launchable(device: Device, app: AppWish | None) -> None:
-    """Raises UsageError unless the device starts apps, or runners, which are processes."""
-    launches = device.capabilities.launches
-    if app and "app" not in launches:
-        raise UsageError(
-            f"{device.name} runs no apps",
-            remedy="Leave out --as app, or name a phone: etdeploy devices",
-        )
-    if not app and "process" not in launches and "app" in launches:
-        raise UsageError(
-            f"{device.name} can run apps but not command-line programs",
-            remedy="Run the model in an app: --as app",
-        )
-    if not app and "process" not in launches:
-        raise UsageError(
-            f"{device.name} cannot start a runner: it starts no processes, only "
-            f"{', '.join(launches) or 'nothing'}",
-            remedy="Name another device: etdeploy devices",
-        )
-
-
-def _require_runnable(chosen: Target, own: Target, device: str) -> None:
-    """Raises UsageError unless the device can run what is built for the chosen target."""
-    # A static runner needs only the kernel, which is Linux on Android too.
-    static = chosen.static and own.system in ("linux", "android") and chosen.arch == own.arch
-    # One brings its C library, the other takes the device's; its user may know better which works.
-    linux = own.system == chosen.system == "linux"
-    sibling = linux and (chosen.portable == own.name or own.portable == chosen.name)
-    if chosen.name != own.name and not (static or sibling):
-        raise UsageError(
-            f"{device} does not run what is built for {chosen.name}: its own target is {own.name}",
-            remedy="Leave out --target, or name another device: etdeploy devices",
-        )
-
-
 def slug(text: str) -> str:
     """The text as a file name: only letters, digits, dots, dashes and underscores."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
-
-
-def make_job(
-    loaded: LoadedRecipe,
-    workspace: Workspace,
-    output: Path,
-    there: Reached | None,
-    chosen: Target | None,
-    measure_again: bool,
-    app: AppWish | None = None,
-) -> Job:
-    """The job of a recipe on a device that was reached, or for a target alone.
-
-    Raises:
-        UsageError: ExecuTorch does not support this machine, or the device cannot run the target
-            or any runner.
-    """
-    host = host_target()
-    own = TARGETS[there.facts.target] if there else host
-    if there:
-        _require_launchable(there.device, app)
-    if chosen and there:
-        _require_runnable(chosen, own, there.device.name)
-    return Job(
-        loaded_for_app(loaded) if app else loaded,
-        chosen or own,
-        host,
-        workspace,
-        output.resolve(),
-        there.device if there else None,
-        there.facts if there else None,
-        there.identity if there else None,
-        measure_again,
-        app=app,
-        wanted=loaded,
-    )
-
-
-def loaded_for_app(loaded: LoadedRecipe) -> LoadedRecipe:
-    """The recipe as it is exported for an app: a release of ExecuTorch lacks etdeploy's kernels."""
-    recipe = loaded.recipe
-    asked = recipe.export.generation
-    if asked is None or asked.attention != "auto" or recipe.app.runtime == "source":
-        return loaded
-    stock = asked.model_copy(update={"attention": "stock"})
-    export = recipe.export.model_copy(update={"generation": stock})
-    return replace(loaded, recipe=recipe.model_copy(update={"export": export}))
-
-
-@dataclass(frozen=True)
-class Reached:
-    """A device that answers: what it reported, and what tells it apart from others."""
-
-    device: Device
-    facts: DeviceFacts
-    identity: str
-
-
-@contextmanager
-def reached(device: str | None, workspace: Workspace) -> Iterator[Reached | None]:
-    """Opens a device and asks it what it is; None for no device."""
-    from etdeploy.devices.registry import open_device
-
-    if device is None:
-        yield None
-        return
-    opened = open_device(device, workspace)
-    try:
-        # Several jobs may use it in threads: nothing is left to be asked then.
-        yield Reached(opened, call_hook(opened.facts, DeviceFacts), lock_name(opened))
-    finally:
-        opened.close()
 
 
 # A key of the recipe that changes how a runner is started, and not which is needed.
@@ -279,14 +166,6 @@ class StepName(Kind):
     BENCH = "bench"
 
 
-class Measured(Value):
-    """Where the last run record is."""
-
-    record: str
-    sha256: str
-    run_id: str
-
-
 class Checked(Value):
     """The program and runner that were found to match."""
 
@@ -299,12 +178,6 @@ class Pushed(Value):
 
     device: str
     files: tuple[str, ...]
-
-
-def load_last_run(job: Job) -> StoredRun:
-    """The last run of the bench step."""
-    measured = Measured.load(stage_path(job, StepName.BENCH))
-    return load_run(Path(measured.record))
 
 
 def load_program(job: Job) -> tuple[ExportedProgram, Program]:

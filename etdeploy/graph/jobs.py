@@ -11,14 +11,15 @@ from typing import NamedTuple
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
-from etdeploy.core.errors import EtdeployError
-from etdeploy.core.plugins import attributed
+from etdeploy.core.errors import EtdeployError, UsageError
+from etdeploy.core.plugins import attributed, call_hook
 from etdeploy.core.values import Progress
-from etdeploy.graph.job import AppWish, Job, Reached, make_job, reached
-from etdeploy.graph.on_device import prepared, pushed_line
+from etdeploy.devices.base import Device, DeviceFacts, lock_name
+from etdeploy.graph.job import AppWish, Job
+from etdeploy.graph.on_device import device_lock, prepared, pushed_line
 from etdeploy.program.template import Speech
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.targets.platforms import Target, find_target
+from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
 
 _MOST_NAMED = 3
 
@@ -281,6 +282,116 @@ def open_two(
         yield replace(members, all=tuple(named))
 
 
+def make_job(
+    loaded: LoadedRecipe,
+    workspace: Workspace,
+    output: Path,
+    there: Reached | None,
+    chosen: Target | None,
+    measure_again: bool,
+    app: AppWish | None = None,
+) -> Job:
+    """The job of a recipe on a device that was reached, or for a target alone.
+
+    Raises:
+        UsageError: ExecuTorch does not support this machine, or the device cannot run the target
+            or any runner.
+    """
+    from etdeploy.apps.registry import platform_for
+
+    host = host_target()
+    own = TARGETS[there.facts.target] if there else host
+    if there:
+        _require_launchable(there.device, app)
+    if chosen and there:
+        _require_runnable(chosen, own, there.device.name)
+    return Job(
+        loaded_for_app(loaded) if app else loaded,
+        chosen or own,
+        host,
+        workspace,
+        output.resolve(),
+        there.device if there else None,
+        there.facts if there else None,
+        there.identity if there else None,
+        measure_again,
+        app=app,
+        wanted=loaded,
+        platform=platform_for((chosen or own).system) if app else None,
+    )
+
+
+def loaded_for_app(loaded: LoadedRecipe) -> LoadedRecipe:
+    """The recipe as it is exported for an app: a release of ExecuTorch lacks etdeploy's kernels."""
+    recipe = loaded.recipe
+    asked = recipe.export.generation
+    if asked is None or asked.attention != "auto" or recipe.app.runtime == "source":
+        return loaded
+    stock = asked.model_copy(update={"attention": "stock"})
+    export = recipe.export.model_copy(update={"generation": stock})
+    return replace(loaded, recipe=recipe.model_copy(update={"export": export}))
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A device that answers: what it reported, and what tells it apart from others."""
+
+    device: Device
+    facts: DeviceFacts
+    identity: str
+
+
+@contextmanager
+def reached(device: str | None, workspace: Workspace) -> Iterator[Reached | None]:
+    """Opens a device and asks it what it is; None for no device."""
+    from etdeploy.devices.registry import open_device
+
+    if device is None:
+        yield None
+        return
+    opened = open_device(device, workspace)
+    try:
+        # Several jobs may use it in threads: nothing is left to be asked then.
+        yield Reached(opened, call_hook(opened.facts, DeviceFacts), lock_name(opened))
+    finally:
+        opened.close()
+
+
+def _require_launchable(device: Device, app: AppWish | None) -> None:
+    """Raises UsageError unless the device starts apps, or runners, which are processes."""
+    launches = device.capabilities.launches
+    if app and "app" not in launches:
+        raise UsageError(
+            f"{device.name} runs no apps",
+            remedy="Leave out --as app, or name a phone: etdeploy devices",
+        )
+    if not app and "process" not in launches and "app" in launches:
+        raise UsageError(
+            f"{device.name} can run apps but not command-line programs",
+            remedy="Run the model in an app: --as app",
+        )
+    if not app and "process" not in launches:
+        raise UsageError(
+            f"{device.name} cannot start a runner: it starts no processes, only "
+            f"{', '.join(launches) or 'nothing'}",
+            remedy="Name another device: etdeploy devices",
+        )
+
+
+def _require_runnable(chosen: Target, own: Target, device: str) -> None:
+    """Raises UsageError unless the device can run what is built for the chosen target."""
+    # A static runner needs only the kernel, which is Linux on Android too.
+    static = chosen.static and own.system in ("linux", "android") and chosen.arch == own.arch
+    # One brings its C library, the other takes the device's; its user may know better which works.
+    linux = own.system == chosen.system == "linux"
+    sibling = linux and (chosen.portable == own.name or own.portable == chosen.name)
+    if chosen.name != own.name and not (static or sibling):
+        raise UsageError(
+            f"{device} does not run what is built for {chosen.name}: its own target is {own.name}",
+            remedy="Leave out --target, or name another device: etdeploy devices",
+        )
+
+
 def run_in_turns(
     a: Job, b: Job, progress: Progress, *, in_history: bool = True
 ) -> tuple[StoredRun, StoredRun]:
@@ -302,7 +413,7 @@ def run_in_turns(
     device = a.device
     if device is None:
         raise RuntimeError("two recipes can only take turns on a device")
-    with a.device_lock(progress):
+    with device_lock(a, progress):
         ready = prepared(a), prepared(b)
         for each in ready:
             progress(pushed_line(device.push(each.bundle, progress)))

@@ -5,24 +5,25 @@ As in `pipeline.py`, an action imports what only it needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etdeploy.bench.records.record import Workload
-from etdeploy.bench.records.stored import is_readable
+from etdeploy.bench.records.stored import StoredRun, is_readable, load_run
 from etdeploy.bench.units import duration
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import sha256_file
+from etdeploy.core.values import Progress, Value
 from etdeploy.devices.base import Bundle, Device, PushReport
 from etdeploy.export.spec import values_of_method
 from etdeploy.graph.backends import bundle_notes, extras_for, simulation_for
 from etdeploy.graph.job import (
     THREADS,
     Job,
-    Measured,
     Pushed,
     StepName,
     flat,
@@ -142,7 +143,7 @@ def push_step(job: Job, device: Device) -> Step:
         value=Pushed,
         load=Load.BUSY,
         alone=lambda: f"device {job.identity}",
-        holds=job.device_lock,
+        holds=lambda progress: device_lock(job, progress),
     )
 
 
@@ -180,6 +181,36 @@ def measured_line(workload: Workload) -> str:
     samples = console.count(len(times.samples), workload.sample)
     starts = console.count(len(workload.runs), "start")
     return f"median {duration(times.median)} over {samples} in {starts}"
+
+
+class Measured(Value):
+    """Where the last run record is."""
+
+    record: str
+    sha256: str
+    run_id: str
+
+
+def load_last_run(job: Job) -> StoredRun:
+    """The last run of the bench step."""
+    measured = Measured.load(stage_path(job, StepName.BENCH))
+    return load_run(Path(measured.record))
+
+
+@contextmanager
+def device_lock(job: Job, progress: Progress) -> Iterator[None]:
+    """Hold the device for this run alone.
+
+    Raises:
+        DeviceError: Somebody else has reserved it.
+    """
+    from etdeploy.device_pool.lookup import device_held
+
+    if job.device is None or job.identity is None:
+        raise RuntimeError("a step that needs a device was selected without one")
+    lock = job.workspace.lock_path("device", job.identity)
+    with device_held(lock, job.identity, job.device.name, progress):
+        yield
 
 
 def bench_step(job: Job, device: Device) -> Step:
@@ -227,5 +258,5 @@ def bench_step(job: Job, device: Device) -> Step:
         value=Measured,
         load=Load.MEASURES if job.shares_host_cores else Load.LIGHT,
         alone=lambda: f"device {job.identity}",
-        holds=job.device_lock,
+        holds=lambda progress: device_lock(job, progress),
     )

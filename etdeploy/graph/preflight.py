@@ -8,8 +8,7 @@ from etdeploy.export.needs import check_language_model, check_needs
 from etdeploy.export.spec import EXPORTED_METHODS, require_method
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
 from etdeploy.graph.job import Job, StepName
-from etdeploy.graph.obtain import missing_for
-from etdeploy.graph.pipeline import make_steps
+from etdeploy.graph.pipeline import make_steps, missing_for
 from etdeploy.graph.resolve import ExportedBefore, Resolved
 from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible

@@ -207,7 +207,6 @@ def _app_maker(job: Job) -> AppMaker | None:
     if job.app is None:
         return None
     from etdeploy.graph.app_plan import app_maker
-    from etdeploy.graph.app_steps import app_steps  # noqa: F401 - making the steps reads no module
 
     return app_maker(job)
 

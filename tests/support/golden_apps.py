@@ -19,8 +19,9 @@ from etdeploy.apps.model import (
     AppValue,
     app_id,
 )
-from etdeploy.apps.platform import AppSubject, Platform, platform_for
+from etdeploy.apps.platform import AppSubject, Platform
 from etdeploy.apps.project import project_files, template_paths
+from etdeploy.apps.registry import platform_for
 from etdeploy.backends.values import ExtraFile, Extras
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import RUNTIME, THREADPOOL

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,12 +33,12 @@ from etdeploy.apps.android.commands import (
 )
 from etdeploy.apps.android.tools import Tools
 from etdeploy.backends.values import Workstation
+from etdeploy.cache.workspace import NOTES, FileDigests, fill_folder, is_intact
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files.basic import folder_files, new_folder, write_atomic
+from etdeploy.core.files.basic import folder_files
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.hashing import digest_json, sha256_file, stamp
+from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.values import Progress, silent
-from etdeploy.export.cache import FileDigests
 
 APK = "app-debug.apk"
 _RESULT = "apk.json"
@@ -289,9 +288,6 @@ def _complete(element: ElementTree.Element, package: str) -> None:
         del element.attrib[attribute]
 
 
-_KEY = ".key.json"
-
-
 class Stages:
     """The stages of one build.
 
@@ -315,31 +311,17 @@ class Stages:
 
     def digests(self, folder: Path) -> dict[str, str]:
         """The SHA-256 of each file below a folder, by its path there; empty for no folder."""
-        names = (name for name in folder_files(folder) if name != _KEY)
+        names = (name for name in folder_files(folder) if name not in NOTES)
         return {name: self.digest(folder / name) for name in names}
 
     def obtain(self, name: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Path:
         """The folder of a stage, made again unless its inputs are those of the last time."""
         folder = self.work / name
         key = digest_json({"deciding": self._deciding, "inputs": inputs})
-        if not _is_sound(folder, key):
-            with new_folder(folder) as made:
-                make(made)
-                files = {file: list(stamp(made / file)[:2]) for file in folder_files(made)}
-                write_atomic(made / _KEY, json.dumps({"key": key, "files": files}))
+        if not is_intact(folder, key):
+            fill_folder(folder, make, key)
         return folder
 
     def save(self) -> None:
         """Keeps the digests of files for the next time."""
         self._digests.save()
-
-
-def _is_sound(folder: Path, key: str) -> bool:
-    """Whether a stage was made with that key, and nothing touched its files since."""
-    try:
-        known = json.loads((folder / _KEY).read_bytes())
-        return known["key"] == key and all(
-            list(stamp(folder / name)[:2]) == seen for name, seen in known["files"].items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False

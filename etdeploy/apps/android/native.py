@@ -20,13 +20,11 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, require
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained, Progress, silent
+from etdeploy.core.values import Progress, silent
 from etdeploy.custom_ops.kernels import CustomOps
-from etdeploy.plan.derive import Available, CustomKernels, derive_plan, require_feasible
+from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.program.model import Program
 from etdeploy.provider.checkout import Checkout
-from etdeploy.recipe.model import Recipe
 from etdeploy.runner.build_tree import BuildTree, open_tree
 from etdeploy.runner.builder import tree_definitions
 from etdeploy.runner.compile import compile_runner, configure
@@ -46,46 +44,8 @@ LIBRARY = "libexecutorch.so"
 API = "executorch.jar"
 # Where a checkout has the Java API.
 _SOURCES = "extension/android/executorch_android/src/main/java"
-# In an app, and different from a runner: its Java API takes inputs with the one, and shows messages
-# in the log with the other. The C++ runtime is linked in, as in the published library: the shared
-# one of fbjni's AAR may be older than the NDK's.
-_FOR_APPS = (
-    Explained(
-        name="EXECUTORCH_BUILD_EXTENSION_RUNNER_UTIL",
-        value="ON",
-        reason="the Java API makes a method's inputs with it",
-    ),
-    Explained(
-        name="EXECUTORCH_PAL_DEFAULT",
-        value="android",
-        reason="an app's messages are in the log, and nobody sees its stderr",
-    ),
-)
 # Equal classes give equal jars.
 _DATE = (1981, 1, 1, 1, 1, 2)
-
-
-def app_plan(
-    recipe: Recipe,
-    program: Program,
-    abi: str,
-    available: Available,
-    custom: CustomKernels | None = None,
-    host: Target | None = None,
-) -> RuntimePlan:
-    """The plan of the native library for an ABI: as that of a runner, and without a tracer."""
-    changed = recipe.model_copy(
-        update={
-            "runtime": recipe.runtime.model_copy(update={"provider": "source"}),
-            "benchmark": recipe.benchmark.model_copy(update={"profile": False}),
-        }
-    )
-    target = find_target(ANDROID_ABIS[abi])
-    plan = derive_plan(changed, program, target, host or host_target(), available, custom)
-    by_hand = {option.name for option in plan.options if option.by_hand}
-    own = {option.name: option for option in _FOR_APPS if option.name not in by_hand}
-    kept = (option for option in plan.options if option.name not in own)
-    return plan.model_copy(update={"options": (*kept, *own.values())})
 
 
 def build_library(

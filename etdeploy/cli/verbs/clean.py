@@ -5,8 +5,16 @@ from __future__ import annotations
 import click
 
 from etdeploy.cache.folder import LIMIT_VARIABLE, CacheKind, limit_bytes, require_ours
-from etdeploy.cache.tidy import CacheRemoval, alone, remove_kind, remove_units
-from etdeploy.cache.units import UNUSED_DAYS, Unit, find_units, unused_units
+from etdeploy.cache.tidy import (
+    UNUSED_DAYS,
+    CacheRemoval,
+    Unit,
+    alone,
+    find_units,
+    remove_kind,
+    remove_units,
+    unused_units,
+)
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.options import complete_device, json_option
 from etdeploy.core import console

@@ -80,7 +80,7 @@ def measure_named(named: JobOptions, as_json: bool) -> None:
     from etdeploy.bench.outputs.verdict import require_match
     from etdeploy.cli.invocation import print_json, raise_failures, results, run_recipes
     from etdeploy.devices.base import Capabilities
-    from etdeploy.graph.job import load_last_run
+    from etdeploy.graph.on_device import load_last_run
 
     begun_s = time.time()
     with run_recipes(named, StepName.BENCH) as ends:

@@ -24,8 +24,8 @@ from etdeploy.devices.base import (
 )
 from etdeploy.farm.model import AttemptFailure, Offer, Parcel
 from etdeploy.farm.work.parcel import failure_of
-from etdeploy.graph.job import AppWish, Job, Reached, StepName, make_job
-from etdeploy.graph.jobs import Member, RecipeDevicePair
+from etdeploy.graph.job import AppWish, Job, StepName
+from etdeploy.graph.jobs import Member, Reached, RecipeDevicePair, make_job
 from etdeploy.graph.on_device import prepared
 from etdeploy.graph.run import JobEnd, Ready, look_up, refused_of, run_jobs
 from etdeploy.graph.tasks.steps import Slots, heavy_at_once

@@ -15,8 +15,16 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.folder import CacheKind, prepare_cache
-from etdeploy.cache.tidy import CacheRemoval, alone, keep_below, remove_kind, remove_units
-from etdeploy.cache.units import Unit, find_units, unused_units
+from etdeploy.cache.tidy import (
+    CacheRemoval,
+    Unit,
+    alone,
+    find_units,
+    keep_below,
+    remove_kind,
+    remove_units,
+    unused_units,
+)
 from etdeploy.cache.workspace import Workspace, use_lock
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import folder_files

@@ -153,7 +153,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return next(run for each, run in script if each.member.job is job)
 
     monkeypatch.setattr(invocation, "run_recipes", invoked)
-    monkeypatch.setattr("etdeploy.graph.job.load_last_run", last_run)
+    monkeypatch.setattr("etdeploy.graph.on_device.load_last_run", last_run)
     monkeypatch.setattr("etdeploy.cli.verbs.run._report_unchanged", lambda *_: None)
     return script
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from etdeploy.cache.workspace import Workspace
+from etdeploy.cache.workspace import FileDigests, Workspace
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export import cache, needs
-from etdeploy.export.cache import ExportContext, FileDigests
+from etdeploy.export.cache import ExportContext
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe

@@ -59,9 +59,12 @@ def test_each_model_of_the_command_line_has_a_state_of_its_own(tmp_path: Path) -
 def test_a_device_that_somebody_else_reserved_is_not_held(tmp_path: Path) -> None:
     device = SimpleNamespace(name="android:A1")
     job = replace(_job(tmp_path), device=cast(Device, device), identity="android-A1")
-    with job.device_lock(silent):
+    with on_device.device_lock(job, silent):
         pass
     phone = Shelved(identity="android-A1", device="android:A1")
     reserve(required_place(None), phone, "anna@owl", 600.0, "tuning")
-    with pytest.raises(DeviceError, match="anna@owl has reserved"), job.device_lock(silent):
+    with (
+        pytest.raises(DeviceError, match="anna@owl has reserved"),
+        on_device.device_lock(job, silent),
+    ):
         pytest.fail("it is reserved")

@@ -69,16 +69,17 @@ def test_both_are_pushed_and_measured_under_one_lock(monkeypatch: pytest.MonkeyP
     device = Device("host", "host", [])
 
     def job(name: str) -> Any:
-        def lock(_progress: Any) -> Any:
-            calls.append(f"lock for {name}")
-            return nullcontext()
+        return SimpleNamespace(name=name, device=device, output=Path("out"))
 
-        return SimpleNamespace(name=name, device=device, device_lock=lock, output=Path("out"))
+    def lock(held: Any, _progress: Any) -> Any:
+        calls.append(f"lock for {held.name}")
+        return nullcontext()
 
     def measure(_device: Any, a: Any, b: Any, *_: Any) -> tuple[str, str]:
         calls.append(f"measure {a.bundle} {b.bundle}")
         return ("run a", "run b")
 
+    monkeypatch.setattr(turns, "device_lock", lock)
     monkeypatch.setattr(turns, "prepared", lambda job: SimpleNamespace(bundle=job.name))
     monkeypatch.setattr(etdeploy.bench.interleaving, "measure_in_turns", measure)
     monkeypatch.setattr(

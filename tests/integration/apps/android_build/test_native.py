@@ -16,10 +16,11 @@ import pytest
 
 from etdeploy.apps.android import native
 from etdeploy.apps.android.app import NATIVE
-from etdeploy.apps.android.native import app_plan, build_api, build_library, library_definitions
+from etdeploy.apps.android.native import build_api, build_library, library_definitions
 from etdeploy.apps.android.tools import Tools, find_tools, require_tools
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
+from etdeploy.graph.app_plan import library_plan
 from etdeploy.plan.derive import Available
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout, examine, read_options
@@ -104,7 +105,7 @@ def own_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan(checkout: Checkout, **runtime: Any) -> RuntimePlan:
     recipe = make_recipe(runtime={"selective": False, **runtime})
     available = Available("1.4.1", frozenset(), read_options(checkout.folder))
-    return app_plan(recipe, PROGRAM, ABI, available)
+    return library_plan(recipe, PROGRAM, ABI, available)
 
 
 @pytest.mark.usefixtures("own_compiler")

@@ -99,7 +99,7 @@ def test_a_result_that_was_touched_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"key": 1}', '{"files": []}'])
 def test_a_key_that_cannot_be_read_is_no_key(tmp_path: Path, text: str) -> None:
     obtained(tmp_path, {})
-    (tmp_path / "s/.key.json").write_text(text)
+    (tmp_path / "s/.key").write_text(text)
     assert obtained(tmp_path, {}) == ["s"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.apps.ios.platform import Ios
 from etdeploy.apps.model import AppModel
-from etdeploy.apps.platform import platform_for
+from etdeploy.apps.registry import platform_for
 from etdeploy.core.errors import BuildError, UsageError
 from tests.support.runtime_values import make_recipe
 from tests.unit.apps.ios.test_products import make_program

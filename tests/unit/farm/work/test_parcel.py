@@ -12,8 +12,7 @@ import pytest
 
 from etdeploy.bench.conditions import Revision
 from etdeploy.cache.folder import CacheKind
-from etdeploy.cache.tidy import remove_units
-from etdeploy.cache.units import find_units
+from etdeploy.cache.tidy import find_units, remove_units
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_bytes, sha256_file
