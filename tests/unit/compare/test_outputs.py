@@ -51,7 +51,7 @@ def test_nan_on_one_side_is_a_problem_and_on_both_it_is_none(a: Path, b: Path) -
     runs = _run(a, _tensor(a, [1.0, nan, nan])), _run(b, _tensor(b, [1.0, nan, 2.0]))
     [found] = output_differences(*runs)
     assert found.max_abs_error == 0.0
-    assert "1 of 3 values are NaN or infinite on one side only" in str(found.problem)
+    assert str(found.problem).startswith("1 of 3 values ")
 
 
 def _int(value: float | None, kind: str = "Int") -> RunnerOutput:
@@ -78,7 +78,7 @@ def test_other_values_are_compared_too(
 def test_other_forms_and_damaged_files_are_told(a: Path, b: Path) -> None:
     in_a, in_b = _tensor(a, [1.0, 2.0]), _tensor(b, [1.0, 2.0], "float16")
     [found] = output_differences(_run(a, in_a), _run(b, in_b))
-    assert found.problem == "float32 [2] in A and float16 [2] in B"
+    assert str(found.problem).split(" and ") == ["float32 [2] in A", "float16 [2] in B"]
     (b / "outputs" / "0.bin").write_bytes(b"1")
     [found] = output_differences(_run(a, in_a), _run(b, in_a))
     assert "1 bytes instead of 8" in str(found.problem)

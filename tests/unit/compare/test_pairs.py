@@ -132,5 +132,5 @@ def test_the_bounds_are_around_the_ratio(times: Sequence[tuple[float, float]]) -
 
 
 def test_a_start_without_a_partner_is_refused() -> None:
-    with pytest.raises(ValueError, match="unequal numbers of starts"):
+    with pytest.raises(ValueError, match="unequal numbers"):
         paired_ratio([1.0, 1.0], [1.0])

@@ -62,7 +62,7 @@ def test_records_of_other_times_have_no_pairs_and_say_so() -> None:
     found = compare_runs(*separate_runs(slower_by(1.05)))
     assert found.verdict == Verdict.NO_DIFFERENCE
     assert found.pairs == ()
-    assert "measured at different times" in found.remarks[0]
+    assert "different times" in found.remarks[0]
     assert compare_runs(*separate_runs(slower_by(1.3))).verdict == Verdict.SLOWER
 
 
@@ -76,7 +76,7 @@ def test_one_start_on_each_side_has_a_ratio_without_bounds() -> None:
     assert found.ratio is not None
     assert found.ratio.low is None
     assert found.verdict == Verdict.NO_DIFFERENCE
-    assert "the spread between starts is unknown" in found.reason
+    assert "one start" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,8 @@ def test_pairs_that_were_throttled_are_left_out_and_told() -> None:
     found = compare_runs(a, disturbed(b, _THROTTLED, 7))
     assert len(found.pairs) == 7
     assert found.verdict == Verdict.NO_DIFFERENCE
-    assert "1 of 8 pairs are left out: It was throttled." in found.remarks
+    [remark] = [remark for remark in found.remarks if "1 of 8 pairs" in remark]
+    assert remark.endswith(": It was throttled.")
 
 
 @pytest.mark.parametrize("starts", [range(5), range(8), ()])
@@ -138,7 +139,7 @@ def test_a_comparison_that_was_throttled_is_none(starts: range) -> None:
     a, b = paired_runs(slower_by(1.05))
     found = compare_runs(disturbed(a, _THROTTLED, *starts), b)
     assert found.verdict == Verdict.NOT_COMPARABLE
-    assert found.reason == "throttled: it was throttled"
+    assert found.reason.startswith("throttled: ")
 
 
 def test_where_other_work_ran_the_fastest_inferences_of_pairs_are_compared() -> None:
@@ -157,7 +158,7 @@ def test_where_other_work_ran_the_fastest_inferences_of_pairs_are_compared() -> 
     assert found.ratio.median == pytest.approx(1.05)
     assert found.pairs[0].a_ms == pytest.approx(0.9)
     assert found.a.median_ms == pytest.approx(1.0)
-    assert any("the fastest inference of each start is compared" in r for r in found.remarks)
+    assert any("fastest inference" in remark for remark in found.remarks)
 
 
 def _ten_pairs(
@@ -183,9 +184,8 @@ def test_where_fastest_inferences_agree_much_better_than_medians_they_are_compar
     found = compare_runs(*_ten_pairs(1.05, medians_apart=0.08, fastest_apart=0.005))
     assert found.statistic == Statistic.FASTEST
     assert found.verdict == Verdict.SLOWER
-    [why] = [r for r in found.remarks if "the fastest inference of each start is compared" in r]
-    assert why.startswith("Without the slowest quarter, medians of starts are ")
-    assert any(r.startswith("By medians, B takes ") for r in found.remarks)
+    assert any("fastest inference" in remark for remark in found.remarks)
+    assert any(remark.startswith("By medians, B takes ") for remark in found.remarks)
 
 
 @pytest.mark.parametrize(("medians_apart", "fastest_apart"), [(0.005, 0.001), (0.05, 0.05)])
@@ -200,8 +200,8 @@ def test_medians_are_compared_where_they_agree_or_nothing_agrees_better(
 def test_starts_that_are_too_short_to_agree_are_told_with_the_remedy() -> None:
     far = compare_runs(*_ten_pairs(1.0, medians_apart=0.05, fastest_apart=0.05))
     [told] = [remark for remark in far.remarks if "benchmark.iterations" in remark]
-    assert told.startswith("A start times 3 inferences in 3.")
-    assert told.endswith("--set benchmark.iterations=400")
+    assert "3 inferences in 3." in told
+    assert told.split()[-2:] == ["--set", "benchmark.iterations=400"]
     near = compare_runs(*_ten_pairs(1.0, medians_apart=0.005, fastest_apart=0.005))
     assert not any("benchmark.iterations" in remark for remark in near.remarks)
 
@@ -252,7 +252,7 @@ def test_disturbed_starts_of_a_record_are_left_out() -> None:
     a, b = separate_runs((*slower_by(1.3)[:-1], 9.0))
     found = compare_runs(a, disturbed(b, _BUSY, 7))
     assert found.verdict == Verdict.SLOWER
-    assert "Starts of B are left out: It was busy." in found.remarks
+    assert [r for r in found.remarks if r.startswith("Starts of B ") and "busy" in r]
 
 
 def test_records_of_the_mode_that_saves_power_are_compared_with_each_other() -> None:
@@ -304,9 +304,9 @@ def test_what_weakens_a_comparison_is_told() -> None:
         {"device": device, "recipe": recipe.model_copy(update={"content": other})},
     )
     text = "\n".join(compare_runs(a, b).remarks)
-    assert "They were measured differently: benchmark.warmup auto -> 5." in text
-    assert "Nothing that is known differs" in text
-    assert "Measured in an emulator" in text
+    assert "benchmark.warmup auto -> 5" in text
+    assert "Nothing that is known" in text
+    assert "an emulator" in text
 
 
 def test_the_size_that_is_compared_is_named() -> None:
@@ -316,7 +316,7 @@ def test_the_size_that_is_compared_is_named() -> None:
         peak_rss_bytes=None, outputs=(), runs=series.starts, spread=series.spread,
     )  # fmt: skip
     a, b = paired_runs(slower_by(1.05), {"sizes": (size,)})
-    assert "Compared at the first size, short." in compare_runs(a, b).remarks
+    assert any("first size, short" in remark for remark in compare_runs(a, b).remarks)
 
 
 def test_operators_are_the_callers() -> None:
@@ -338,12 +338,10 @@ def test_a_loss_of_quantisation_that_differs_is_a_remark() -> None:
 
     [remark] = remarks(kept, lossy)
     assert remark.startswith("scores against")
-    assert "SQNR 27.0 dB, largest error 0.125 in A" in remark
-    assert "SQNR 12.0 dB, largest error 0.125 in B" in remark
+    assert remark.index("SQNR 27.0 dB") < remark.index(" in A")
+    assert remark.index("SQNR 12.0 dB") < remark.index(" in B")
     assert remarks(kept, kept) == []
-    assert any(
-        "no quantisation before the lowering in A" in r for r in remarks(make_program(), kept)
-    )
+    assert "no quantisation" in remarks(make_program(), kept)[0]
 
 
 def test_outputs_that_were_not_checked_are_a_remark() -> None:
@@ -351,5 +349,6 @@ def test_outputs_that_were_not_checked_are_a_remark() -> None:
     checked = StoredRun(Path(), make_record(run_id="c"))
     for b, which in ((runs[1], "A and B"), (checked, "A")):
         remarks = compare_runs(runs[0], b).remarks
-        assert f"Outputs were not checked: nothing was expected of {which}." in remarks
+        [remark] = [remark for remark in remarks if "not checked" in remark]
+        assert remark.endswith(f" of {which}.")
     assert not any("not checked" in text for text in compare_runs(checked, checked).remarks)

@@ -43,7 +43,7 @@ def test_a_slow_down_regresses(store: Store) -> None:
     made = fill(store, around(1.0, 10))
     found = judged(store, run_at(99, 1.2))
     assert found.verdict is CheckVerdict.REGRESSED
-    assert found.reason.startswith("latency is 1.200 ms instead of")
+    assert found.reason.startswith("latency is 1.200 ms ")
     assert found.earlier == tuple(record.run_id for record in made)
     assert judgement_of(found) is Judgement.REGRESSED
     same = judged(store, run_at(99, 1.0))
@@ -56,7 +56,7 @@ def test_a_higher_loss_of_quantisation_regresses(store: Store) -> None:
     worse = make_program(quantization_loss=(make_loss(sqnr_db=12.0),))
     found = judged(store, run_at(99, 1.0, program=worse))
     assert found.verdict is CheckVerdict.REGRESSED
-    assert "quantisation noise at scores is 25.1 % of the signal" in found.reason
+    assert "at scores is 25.1 %" in found.reason
     better = make_program(quantization_loss=(make_loss(sqnr_db=31.0),))
     assert judged(store, run_at(99, 1.0, program=better)).verdict is CheckVerdict.PASSED
 
@@ -73,7 +73,8 @@ def test_too_little_history(store: Store) -> None:
     fill(store, around(1.0, 3))
     found = judged(store, run_at(99, 5.0))
     assert found.verdict is CheckVerdict.NOT_ENOUGH_HISTORY
-    assert found.reason.startswith("3 comparable runs before it are in the history, and 5 are")
+    assert found.reason.startswith("3 comparable runs ")
+    assert "and 5 are" in found.reason
     assert judgement_of(found) is None
 
 
@@ -96,10 +97,10 @@ def test_a_disturbed_run_is_not_judged(store: Store) -> None:
     fill(store, around(1.0, 10))
     found = judged(store, run_at(99, 5.0, disturbances=(HOT,)))
     assert found.verdict is CheckVerdict.NOT_JUDGED
-    assert found.reason == "it was disturbed: the cores slowed down"
-    assert judged(store, run_at(99, 5.0, simulated=SIMULATED)).reason == (
-        "it was simulated by Simulator 1.2.3, so it has no times"
-    )
+    assert found.reason.endswith(f": {HOT.text}")
+    simulated = judged(store, run_at(99, 5.0, simulated=SIMULATED))
+    assert simulated.verdict is CheckVerdict.NOT_JUDGED
+    assert "Simulator 1.2.3" in simulated.reason
 
 
 def test_wrong_outputs_regress_at_once(store: Store) -> None:
@@ -108,7 +109,7 @@ def test_wrong_outputs_regress_at_once(store: Store) -> None:
     wrong = plain.model_copy(update={"outputs": (make_check(within_tolerance=False),)})
     found = judged(store, run_at(99, workload=wrong))
     assert found.verdict is CheckVerdict.REGRESSED
-    assert found.reason == "outputs are wrong, and they were right before"
+    assert found.reason.startswith("outputs are wrong")
 
 
 @pytest.mark.parametrize("unfit", [{"disturbances": (HOT,)}, {"simulated": SIMULATED}])
@@ -120,7 +121,7 @@ def test_wrong_outputs_regress_where_times_say_nothing(store: Store, unfit: dict
     for changes in (unfit, {}):
         found = judged(store, run_at(99, **{"workload": wrong} | changes))
         assert (found.verdict, len(found.earlier)) == (CheckVerdict.REGRESSED, 2)
-        assert found.reason == "outputs are wrong, and they were right before"
+        assert found.reason.startswith("outputs are wrong")
 
 
 def test_the_last_good_ones(store: Store) -> None:
@@ -132,7 +133,8 @@ def test_the_last_good_ones(store: Store) -> None:
     assert judged(store, again).verdict is CheckVerdict.PASSED
     found = judged(store, again, against="last-good")
     assert found.verdict is CheckVerdict.REGRESSED
-    assert found.against == "the last 10 comparable runs that no check found worse"
+    assert len(found.earlier) == 10
+    assert "10 comparable runs" in found.against
 
 
 def test_a_single_run(store: Store) -> None:
@@ -173,10 +175,10 @@ def test_the_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged(store, run_at(99, 1.4), against="main")
     assert found.verdict is CheckVerdict.REGRESSED
     assert len(found.earlier) == 6
-    assert found.against == "the last 6 comparable runs of the branch main"
+    assert found.against.endswith("branch main")
 
 
 def test_no_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git, "ask", lambda *_: None)
-    with pytest.raises(UsageError, match="none of the branches main, origin/main"):
+    with pytest.raises(UsageError, match="main, origin/main"):
         judged(store, run_at(0), against="main")

@@ -42,14 +42,14 @@ def test_a_slow_down_beyond_the_spread() -> None:
     assert found.ratio.high
     assert found.ratio.low < found.ratio.median < found.ratio.high
     assert found.earlier == 20
-    assert "1.120 ms instead of" in found.reason
-    assert "standard deviations between runs" in found.reason
+    assert found.reason.startswith("1.120 ms ")
+    assert "standard deviations" in found.reason
 
 
 def test_a_slow_down_within_the_spread() -> None:
     found = latency(entry(1.12), earlier(spread=0.15))
     assert found.kind is FindingKind.NO_DIFFERENCE
-    assert "within normal run-to-run variation" in found.reason
+    assert "normal run-to-run" in found.reason
 
 
 def test_a_slow_down_that_is_allowed() -> None:
@@ -71,7 +71,8 @@ def test_odd_runs_among_the_earlier_do_not_matter() -> None:
 def test_too_few_earlier_runs() -> None:
     found = latency(entry(9.0), earlier(4))
     assert found.kind is FindingKind.NOT_JUDGED
-    assert found.reason == "4 earlier runs have it, and 5 are needed"
+    assert found.reason.startswith("4 earlier runs ")
+    assert "5 are needed" in found.reason
 
 
 def test_the_starts_of_one_run_are_a_floor_for_the_spread() -> None:
@@ -102,12 +103,13 @@ def test_a_size_that_never_changes() -> None:
     before = [entry(metrics={"program_bytes": 1000.0}) for _ in range(5)]
     [grown] = findings(entry(metrics={"program_bytes": 1100.0}), before, 5.0)
     assert grown.kind is FindingKind.REGRESSED
-    assert grown.reason.startswith("1.1 kB instead of 1.0 kB, +10.0 %")
+    assert grown.reason.startswith("1.1 kB ")
+    assert "1.0 kB, +10.0 %" in grown.reason
 
 
 def test_outputs_that_were_right_before() -> None:
     found = tuple(outputs_finding(entry(outputs_ok=False), earlier(1)))
-    assert sentence(found) == "outputs are wrong, and they were right before"
+    assert sentence(found).startswith("outputs are wrong")
     assert found[-1].kind is FindingKind.REGRESSED
     assert list(outputs_finding(entry(outputs_ok=None), earlier())) == []
     assert list(outputs_finding(entry(outputs_ok=False), [entry(outputs_ok=None)] * 5)) == []

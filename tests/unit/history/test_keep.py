@@ -58,9 +58,9 @@ def test_what_could_not_be_kept_is_brought_in_later(
     keep(first)
     keep(second)
     said = capsys.readouterr().err
-    assert said.count("the history does not have this run yet") == 1
-    assert "this is not a SQLite database" in said
-    assert said.count("the next run, or etdeploy history, imports it") == 1
+    assert said.count("the history does not") == 1
+    assert "a SQLite database" in said
+    assert said.count("etdeploy history") == 1
     assert [entry.record for entry in pending.waiting(place)] == [
         first.record_path, second.record_path,
     ]  # fmt: skip
@@ -133,7 +133,7 @@ def test_a_locked_history(
         other.execute("BEGIN EXCLUSIVE")
         keep(stored(tmp_path, run_at(1)))
     said = capsys.readouterr().err
-    assert "another program has locked it" in said
+    assert "has locked it" in said
     assert f"fuser -v {place.file}" in said
     assert len(pending.waiting(place)) == 1
 
@@ -146,7 +146,7 @@ def test_no_place_for_the_list_either(
     run = stored(tmp_path, run_at(0))
     keep(run)
     said = capsys.readouterr().err
-    assert "nor can it be noted for later: Not a directory" in said
+    assert "Not a directory" in said
     assert f"etdeploy history import {run.record_path}" in said
 
 
@@ -181,7 +181,7 @@ def test_a_bug_is_no_failure_of_the_run(
 
     monkeypatch.setattr(module, "_keep", bug)
     keep(stored(tmp_path, run_at(0)))
-    assert "the history does not have this run yet: KeyError: 'oh'" in capsys.readouterr().err
+    assert "KeyError: 'oh'" in capsys.readouterr().err
     assert len(pending.waiting(place)) == 1
 
 

@@ -35,29 +35,27 @@ def test_a_report_is_known_again_and_replaced(form: Format, tmp_path: Path) -> N
 def test_another_s_file_is_left_alone(form: Format, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "my notes"
     path.write_bytes(content)
-    with pytest.raises(
-        UsageError, match=f"is not a report in {form}; it was not changed"
-    ) as caught:
+    with pytest.raises(UsageError, match=f"not a report in {form}") as caught:
         write_report("text", path, form)
     assert path.read_bytes() == content
-    assert caught.value.remedy == "Name another file: --output FILE"
+    assert str(caught.value.remedy).endswith(": --output FILE")
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs a file, and this is a folder") as caught:
+    with pytest.raises(UsageError, match="is a folder") as caught:
         require_free(tmp_path, Format.HTML)
-    assert caught.value.remedy == f"Name a file in it: --output {tmp_path}/report.html"
+    assert str(caught.value.remedy).endswith(f"--output {tmp_path}/report.html")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="this is a FIFO") as caught:
         require_free(tmp_path / "pipe", Format.CSV)
-    assert caught.value.remedy == "For standard output: --output -"
+    assert str(caught.value.remedy).endswith("--output -")
 
 
 def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="folder for the report does not exist") as caught:
+    with pytest.raises(UsageError, match="does not exist") as caught:
         write_report("text", tmp_path / "typo" / "report.html", Format.HTML)
     assert f"mkdir -p {tmp_path}/typo" in str(caught.value.remedy)
     assert list(tmp_path.iterdir()) == []
@@ -79,9 +77,9 @@ def test_a_folder_that_cannot_be_written_to_is_known_before_the_work(
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr("etdeploy.core.files.results.require_writable", refuse)
-    with pytest.raises(UsageError, match="cannot be written: Read-only file system") as caught:
+    with pytest.raises(UsageError, match="Read-only file system") as caught:
         require_free(tmp_path / "report.html", Format.HTML)
-    assert caught.value.remedy == "Name another file: --output FILE"
+    assert str(caught.value.remedy).endswith(": --output FILE")
 
 
 def test_a_full_disk_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,5 +93,5 @@ def test_a_full_disk_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_path_through_a_file_is_an_error_for_the_user(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
+    with pytest.raises(UsageError, match="Not a directory"):
         write_report("text", tmp_path / "file" / "report.html", Format.HTML)

@@ -122,7 +122,7 @@ def test_another_programs_database_is_left_alone(place: HistoryLocation) -> None
         connection.execute("CREATE TABLE songs (name TEXT)")
         connection.commit()
     with (
-        pytest.raises(StoreError, match="not a history of etdeploy; it has the table songs"),
+        pytest.raises(StoreError, match="table songs"),
         open_store(place),
     ):
         pass
@@ -135,7 +135,7 @@ def test_a_file_that_is_no_database_is_left_alone(place: HistoryLocation, name: 
     file = place.file.with_name(name)
     file.write_text("my notes, which are longer than the header of a database" * 20)
     with (
-        pytest.raises(StoreError, match="this is not a SQLite database") as caught,
+        pytest.raises(StoreError, match="not a SQLite database") as caught,
         open_store(HistoryLocation(shown=str(file), file=file)),
     ):
         pass
@@ -164,7 +164,7 @@ def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     place = place_of("postgresql://me:s3cret@127.0.0.1:1/bench")
     assert place
     with (
-        pytest.raises(StoreError, match="driver for PostgreSQL is not installed") as caught,
+        pytest.raises(StoreError, match="driver for PostgreSQL") as caught,
         open_store(place),
     ):
         pass
@@ -176,7 +176,7 @@ def test_a_folder_or_a_device_is_no_history(read_only: bool, tmp_path: Path) -> 
     (tmp_path / "folder").mkdir()
     for path, what in ((tmp_path / "folder", "a folder"), (Path("/dev/null"), "a device")):
         with (
-            pytest.raises(StoreError, match=f"a history needs a file, and this is {what}"),
+            pytest.raises(StoreError, match=f" is {what}"),
             open_store(HistoryLocation(str(path), path), read_only=read_only),
         ):
             pass
