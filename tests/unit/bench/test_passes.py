@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.diagnosis import last_lines, run_error
-from etdeploy.bench.passes import Pass, app_error, app_options, run_pass, runner_arguments
+from etdeploy.bench.passes import Pass, app_options, run_pass, runner_arguments
 from etdeploy.bench.sweep import Plan, ThreadCounts, plan_for_app, plan_passes
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
-from etdeploy.devices.base import Capabilities, RunOutcome
-from etdeploy.recipe.load import load_recipe
+from etdeploy.devices.base import RunOutcome
 from tests.support.bench_values import make_recipe
 
 _LOG = Path("/out/run/runner.stderr.txt")
@@ -22,13 +19,6 @@ _LOG = Path("/out/run/runner.stderr.txt")
 
 def _ended(code: int | None, stderr: str = "", signal: str | None = None) -> RunOutcome:
     return RunOutcome(code, signal, "", stderr, 1.0, timed_out=code is None)
-
-
-def _explained(outcome: RunOutcome, **sections: object) -> tuple[str, str]:
-    error = run_error(outcome, "timing", make_recipe(**sections), "android:X", _LOG)
-    assert (error.exit_code, error.place, error.log) == (7, "android:X", _LOG)
-    assert error.remedy
-    return error.message, error.remedy
 
 
 def test_every_pass_is_a_process_of_its_own() -> None:
@@ -49,16 +39,6 @@ def test_a_simulated_run_has_one_short_pass_for_each_size() -> None:
         Pass("timing", 0, 1, outputs=True, size="long"),
         Pass("timing", 0, 1, outputs=True, size="short", further=True),
     )
-
-
-def test_a_pass_of_one_inference_needs_more_time_and_not_fewer() -> None:
-    recipe = make_recipe(benchmark={"iterations": 100, "timeout_s": 60})
-    error = run_error(_ended(None), "timing", recipe, "host", _LOG, iterations=1)
-    assert "too slow on this device" in error.message
-    assert "so many" not in error.message
-    assert error.remedy == "Give it more time: --set benchmark.timeout_s=120"
-    error = run_error(_ended(None), "timing", recipe, "host", _LOG)
-    assert "or less to do: --set benchmark.iterations=10" in str(error.remedy)
 
 
 def test_passes_that_are_not_wanted_are_left_out() -> None:
@@ -137,36 +117,6 @@ def test_only_the_profile_pass_traces_and_only_timing_writes_outputs() -> None:
         assert ("--outputs" in arguments) == (step.key == "timing")
 
 
-@pytest.mark.parametrize(
-    ("signal", "cause"),
-    [
-        ("SIGKILL", "memory ran out"),
-        ("SIGILL", "does not have an instruction"),
-        ("SIGSEGV", "memory that is not its own"),
-        ("SIGABRT", "it aborted"),
-    ],
-)
-def test_signals_are_named_with_their_usual_cause(signal: str, cause: str) -> None:
-    message, _ = _explained(_ended(137, signal=signal))
-    assert f"was ended by {signal} in the timing pass" in message
-    assert cause in message
-
-
-def test_what_was_killed_by_hand_did_not_run_out_of_memory() -> None:
-    killed = replace(_ended(137, signal="SIGKILL"), out_of_memory=False)
-    message, remedy = _explained(killed)
-    assert "it was not the system, for lack of memory" in message
-    assert "smaller" not in remedy
-    message, _ = _explained(replace(killed, out_of_memory=True))
-    assert "memory ran out" in message
-
-
-def test_what_the_time_limit_killed_did_not_run_out_of_memory() -> None:
-    message, _ = _explained(replace(_ended(137, signal="SIGKILL"), timed_out=True))
-    assert "took longer than" in message
-    assert "memory" not in message
-
-
 def test_a_runner_that_a_stop_ended_is_not_explained(tmp_path: Path) -> None:
     recipe = make_recipe()
 
@@ -182,91 +132,6 @@ def test_a_runner_that_a_stop_ended_is_not_explained(tmp_path: Path) -> None:
 
     with cancel.trapped_signals(), pytest.raises(Interrupted):
         run_pass(Stopped(), plan_passes(recipe).steps[0], recipe, "host", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "less"),
-    [
-        ("timing", "--set benchmark.iterations=1 --set 'benchmark.generation.new_tokens=[16]'"),
-        ("generation", "--max-new-tokens 16"),
-    ],
-)
-def test_a_text_that_takes_too_long_is_made_of_tokens(name: str, less: str) -> None:
-    recipe = make_recipe(model={"hf": "some/model"})
-    error = run_error(_ended(None), name, recipe, "host", _LOG, iterations=9)
-    assert "too slow on this device for so many tokens" in error.message
-    assert str(error.remedy).endswith(f"\nor less to do: {less}")
-    recipe_of_remedy = [word.strip("'") for word in less.split() if "=" in word]
-    assert load_recipe("llm-xnnpack", recipe_of_remedy)
-
-
-def test_a_prompt_that_does_not_fit_the_program_asks_for_an_export() -> None:
-    said = "etdeploy-runner: error: the prompt has the id 48, the vocabulary 48 tokens\n"
-    _, remedy = _explained(_ended(4, said), model={"hf": "some/model"})
-    assert remedy == "Export the model again: etdeploy clean programs"
-
-
-def test_an_unknown_signal_still_has_a_remedy() -> None:
-    message, _ = _explained(_ended(180, signal="signal 52"))
-    assert "was ended by signal 52" in message
-
-
-def test_time_limit_tells_how_to_raise_it() -> None:
-    message, remedy = _explained(_ended(None), benchmark={"timeout_s": 30.0, "iterations": 500})
-    assert "took longer than 30 s" in message
-    assert "--set benchmark.timeout_s=60" in remedy
-    assert "--set benchmark.iterations=50" in remedy
-
-
-@pytest.mark.parametrize(
-    ("stderr", "cause", "remedy"),
-    [
-        (
-            "E 00:00:00.001 executorch:method.cpp:724] Missing operator: [0] my::op.out\n"
-            "etdeploy-runner: error: method forward cannot be loaded: OperatorMissing\n",
-            "no kernel for my::op.out",
-            "etdeploy clean runners",
-        ),
-        (
-            "E executorch:method.cpp:95] Backend QnnBackend is not registered.\n",
-            "backend QnnBackend is not in the runner",
-            "export.backend=xnnpack",
-        ),
-        ("etdeploy-runner: error: out of memory\n", "memory ran out", "quantization"),
-        (
-            "etdeploy-runner: error: cannot write outputs/0.bin: No space left on device\n",
-            "storage is full",
-            "etdeploy clean --device android:X",
-        ),
-        (
-            "ld.so: error while loading shared libraries: libfoo.so.1: cannot open\n",
-            "does not have the library libfoo.so.1",
-            "clean runners",
-        ),
-        (
-            'CANNOT LINK EXECUTABLE "x": library "libfoo.so" not found\n',
-            "does not have the library libfoo.so",
-            "clean runners",
-        ),
-        ("sh: ./x: not executable: Exec format error\n", "another kind of processor", "--target"),
-        (
-            "etdeploy-runner: error: method forward expects input 0 of float32 [2], got 'x'\n",
-            "expects input 0 of float32",
-            "etdeploy clean programs",
-        ),
-        (
-            "etdeploy-runner: error: method forward failed: InvalidState\nterminating\n",
-            "method forward failed: InvalidState",
-            "export.backend=portable",
-        ),
-    ],
-)
-def test_last_words_are_understood(stderr: str, cause: str, remedy: str) -> None:
-    code = 5 if "failed" in stderr else 4
-    message, told = _explained(_ended(code, stderr))
-    assert f"ended with exit code {code}" in message
-    assert message.count(cause) == 1
-    assert remedy in told
 
 
 def test_sustained_work_comes_last_at_the_first_size() -> None:
@@ -290,32 +155,6 @@ def test_memory_is_watched_at_the_first_size_alone() -> None:
     recipe = make_recipe(benchmark={"sizes": {"long": {"x.0": 9}, "short": {"x.0": 2}}})
     watched = [p.key for p in plan_passes(recipe).steps if "--watch-memory" in runner_arguments(p)]
     assert watched == ["memory"]
-
-
-def test_the_cause_and_the_last_lines_do_not_repeat_each_other() -> None:
-    message, _ = _explained(_ended(5, "W 1 executorch: odd\netdeploy-runner: error: no luck\n"))
-    assert message == (
-        "the runner ended with exit code 5 in the timing pass: no luck\n  | W 1 executorch: odd"
-    )
-
-
-def test_remedies_for_a_crash_leave_out_what_is_the_case() -> None:
-    crash = _ended(139, signal="SIGSEGV")
-    recipe = make_recipe(export={"backend": "portable"})
-    assert "--device host" in str(run_error(crash, "timing", recipe, "qemu", _LOG).remedy)
-    remedy = str(
-        run_error(crash, "timing", recipe, "host", _LOG, Capabilities(is_here=True)).remedy
-    )
-    assert "--device" not in remedy
-    assert "export.backend" not in remedy
-
-
-def test_last_lines_are_few_short_and_harmless() -> None:
-    chatter = "I 00:00:00.003633 executorch:cpuinfo_utils.cpp:71] Reading file\n" * 20
-    lines = last_lines("first\n" * 20 + chatter + "\n\n" + "x" * 1000 + "\n\x1b[31mred\n")
-    assert len(lines) == 8
-    assert len(lines[-2]) == 300
-    assert lines[-1] == " [31mred"
 
 
 def test_an_app_is_told_the_same_by_options() -> None:
@@ -342,47 +181,3 @@ def test_an_app_leaves_traces_and_back_to_back_work_to_the_runner() -> None:
     shorter = plan_for_app(plan)
     assert shorter.starts == plan.starts
     assert [(step.name, step.watched) for step in shorter.rest] == [("memory", False)]
-
-
-def test_a_failed_app_is_told_in_an_apps_words() -> None:
-    recipe = make_recipe()
-    both = Capabilities(launches=("process", "app"))
-    missing = _ended(1, "[0] Missing operator: [0] mine::op.out")
-    error = app_error(missing, "timing", recipe, "android:1", Path("log"), both)
-    assert error.message.startswith("the app ended with exit code 1 in the timing pass")
-    assert "the app has no kernel for mine::op.out" in error.message
-    remedy = str(error.remedy)
-    assert "runners" not in remedy
-    assert remedy.splitlines()[0].startswith("Let a backend take it: --set export.backend=")
-    assert "--set app.runtime=source" in remedy
-    assert "leave out --as app" in remedy
-
-
-def test_an_app_on_a_phone_without_runners_is_not_sent_to_one() -> None:
-    late = RunOutcome(None, None, "", "", 9.0, timed_out=True)
-    apps = Capabilities(launches=("app",))
-    error = app_error(late, "timing", make_recipe(), "ios:1", Path("log"), apps)
-    assert "the app took longer than" in error.message
-    assert "leave out --as app" not in str(error.remedy)
-
-
-def test_an_app_on_an_iphone_has_no_executorch_from_source() -> None:
-    missing = _ended(1, "[0] Missing operator: [0] mine::op.out")
-    apps = Capabilities(launches=("app",))
-    error = app_error(missing, "timing", make_recipe(), "ios:1", Path("log"), apps)
-    assert "the app has no kernel for mine::op.out" in error.message
-    assert "app.runtime" not in str(error.remedy)
-
-
-def test_an_app_is_not_looked_for_on_this_machine() -> None:
-    apps = Capabilities(launches=("app",))
-    error = app_error(_ended(1, "what"), "timing", make_recipe(), "ios:1", Path("log"), apps)
-    assert "--device host, without --as app and --app" in str(error.remedy)
-
-
-def test_an_app_that_says_that_memory_ran_out_is_believed() -> None:
-    ended = replace(_ended(1, "no room for the weights"), out_of_memory=True)
-    apps = Capabilities(launches=("app",))
-    error = app_error(ended, "timing", make_recipe(), "ios:1", Path("log"), apps)
-    assert "memory ran out\n  | no room for the weights" in error.message
-    assert "make the model smaller" in str(error.remedy)

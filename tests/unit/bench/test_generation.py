@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 import etdeploy.bench.measure as measurement_module
+from etdeploy.bench.assemble import generation_notes
 from etdeploy.bench.conditions import Revision
 from etdeploy.bench.generation.request import write_request
-from etdeploy.bench.generation.work import work_of
+from etdeploy.bench.generation.results import as_inferences, points_of
+from etdeploy.bench.generation.work import WorkPoint, work_of
 from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
@@ -33,6 +35,8 @@ from tests.support.text_values import (
     make_generated,
     make_generation,
     make_loaded,
+    make_text_workload,
+    make_work,
 )
 
 
@@ -204,7 +208,7 @@ def test_files_beside_the_record_are_those_of_the_runner(tmp_path: Path) -> None
 def test_what_does_not_fit_leaves_no_folder(tmp_path: Path) -> None:
     larger = make_loaded(benchmark={"generation": {"prompt_tokens": [8, 4096]}})
     prepared = replace(_prepared(tmp_path), loaded=larger)
-    with pytest.raises(UsageError, match="do not fit the program's context"):
+    with pytest.raises(UsageError, match="context"):
         measure(GeneratingDevice(), prepared, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -233,3 +237,84 @@ def test_texts_are_compared_with_the_models(tmp_path: Path) -> None:
 def test_without_known_texts_nothing_is_compared(tmp_path: Path) -> None:
     workload = _measured(tmp_path, runs=1)[0].record.workload
     assert (workload.outputs_compared, workload.all_outputs) == (False, ())
+
+
+def test_nothing_is_told_of_a_run_that_lacks_nothing() -> None:
+    workload = make_text_workload()
+    assert list(generation_notes(workload, has_tokenizer=False)) == []
+
+
+def test_what_is_missing_or_by_chance_is_told() -> None:
+    workload = make_text_workload()
+    odd = workload.first.model_copy(update={"distinct": 2})
+    changed = workload.model_copy(update={"points": (odd,)})
+    by_chance, no_text = generation_notes(changed, has_tokenizer=True)
+    assert "6 generations" in by_chance
+    assert "gave 2 different texts" in by_chance
+    assert "[llm]'" in no_text
+
+
+WORK = make_work(WorkPoint(tuple(range(8)), 3, 0, 1, 2), WorkPoint((1, 2, 3, 4), 1, 16, 0, 1))
+
+
+def test_rates_and_times_are_those_of_the_generations_that_count() -> None:
+    first = make_generated(
+        generated("warmup-0", 90.0, [70.0, 80.0]),
+        generated("point-0", 4.0, [1.0, 3.0]),
+        generated("point-0", 6.0, [2.0, 2.0]),
+        generated("point-1", 2.0, []),
+    )
+    second = make_generated(
+        generated("warmup-0", 90.0, [70.0, 80.0]),
+        generated("point-0", 5.0, [4.0, 4.0]),
+        generated("point-1", 4.0, []),
+    )
+    long, short = points_of(WORK, [first, second], Path())
+    assert (long.counted, short.counted) == ((8, 3, 0), (4, 1, 16))
+    assert long.first_token_ms.samples == (4.0, 6.0, 5.0)
+    assert long.ttft_ms == 5.0
+    assert long.prefill_tokens_per_s == pytest.approx(1600)
+    assert long.token_ms
+    assert long.token_ms.samples == (1.0, 3.0, 2.0, 2.0, 4.0, 4.0)
+    # Two tokens in 4, 4 and 8 ms: 500, 500 and 250 per second.
+    assert long.decode_tokens_per_s == pytest.approx(500)
+    assert (long.generations, long.distinct) == (3, 1)
+    assert (short.token_ms, short.decode_tokens_per_s) == (None, None)
+    assert short.prefill_tokens_per_s == pytest.approx(1000 * 4 / 3)
+
+
+def test_texts_that_differ_are_counted() -> None:
+    start = make_generated(
+        generated("point-0", 4.0, [1.0], ids=(7, 8)),
+        generated("point-0", 4.0, [1.0], ids=(7, 9)),
+        generated("point-1", 4.0, [], ids=(2,), stopped=True),
+    )
+    long, short = points_of(WORK, [start], Path())
+    assert (long.token_ids, long.distinct, long.stopped) == ((7, 8), 2, False)
+    assert (short.token_ids, short.text, short.stopped) == ((2,), None, True)
+
+
+def test_a_clock_that_sees_no_time_gives_no_rate() -> None:
+    start = make_generated(generated("point-0", 0.0, [0.0]), generated("point-1", 0.0, []))
+    long, _ = points_of(WORK, [start], Path())
+    assert (long.prefill_tokens_per_s, long.decode_tokens_per_s) == (0.0, 0.0)
+
+
+def test_the_first_points_tokens_are_the_samples() -> None:
+    results = make_generated(
+        generated("warmup-0", 9.0, [5.0]),
+        generated("point-0", 4.0, [1.0, 2.0]),
+        generated("point-0", 4.5, [3.0]),
+        generated("point-1", 8.0, [7.0]),
+    )
+    seen = as_inferences(results, "decode", 1)
+    assert seen.samples_ms == (1.0, 2.0, 3.0)
+    assert seen.first_inference_ms == 9.0
+    assert seen.load_method_ms == 3.0
+    assert (seen.method, seen.warmup, seen.threads) == ("decode", 1, 2)
+    assert (seen.verify_ms, seen.peak_rss_bytes) == (0.25, 9_000_000)
+
+
+def test_where_only_first_tokens_are_generated_their_times_are() -> None:
+    results = make_generated(generated("point-0", 4.0, []), generated("point-0", 5.0, []))
+    assert as_inferences(results, "prefill").samples_ms == (4.0, 5.0)

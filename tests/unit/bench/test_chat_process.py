@@ -37,6 +37,13 @@ def _opened(
         yield dialogue
 
 
+def _asked(line: str) -> tuple[int, int, float, list[int]]:
+    """Position, number of new tokens, temperature and prompt of a question to the runner."""
+    kind, position, new, temperature, *others = line.split()
+    assert (kind, others[:5]) == ("answer", ["0", "1.0", "0", "0.0", "1.0"])
+    return int(position), int(new), float(temperature), [int(each) for each in others[5:]]
+
+
 def _nothing(_token: int) -> None:
     pass
 
@@ -51,11 +58,9 @@ def test_only_what_is_new_is_computed(tmp_path: Path) -> None:
         second = dialogue.say((1, 2, 3, 5, 6, 7, 4), 9, Sampling(temperature=0.5), heard.append)
         third = dialogue.say((1, 2, 3), 1, Sampling(), heard.append)
     # The stop token was never fed back, and a prompt's last token gives the logits.
-    assert talk.said == [
-        "answer 0 9 0.0 0 1.0 0 0.0 1.0 1 2 3",
-        "answer 5 9 0.5 0 1.0 0 0.0 1.0 7 4",
-        "answer 2 1 0.0 0 1.0 0 0.0 1.0 3",
-    ]
+    assert [_asked(line) for line in talk.said] == [
+        (0, 9, 0.0, [1, 2, 3]), (5, 9, 0.5, [7, 4]), (2, 1, 0.0, [3]),
+    ]  # fmt: skip
     assert heard == [5, 6, STOP, 8, 9]
     assert (first.token_ids, first.first_token_ms, first.token_ms) == ((5, 6, STOP), 10, (2, 2))
     assert [said.taken for said in (first, second, third)] == [3, 2, 1]
@@ -107,7 +112,8 @@ def test_a_stop_ends_the_answer_and_keeps_what_came_of_it(tmp_path: Path) -> Non
         with pytest.raises(Interrupted):
             dialogue.say((1, 2), 9, Sampling(), _nothing, stop)
         assert dialogue.say((1, 2, 5, 6, 7), 9, Sampling(), _nothing).token_ids == (9,)
-    assert talk.said[1:] == ["stop", "answer 4 9 0.0 0 1.0 0 0.0 1.0 7"]
+    assert talk.said[1] == "stop"
+    assert _asked(talk.said[2]) == (4, 9, 0.0, [7])
 
 
 def test_a_stop_in_the_prefill_keeps_what_was_computed(tmp_path: Path) -> None:
@@ -125,7 +131,7 @@ def test_a_runner_that_was_forgotten_is_started_again(tmp_path: Path) -> None:
     with _opened(tmp_path, gone, again) as dialogue:
         dialogue.say((1, 2, 3), 9, Sampling(), _nothing)
         assert dialogue.say((1, 2, 3, 4), 9, Sampling(), _nothing).taken == 4
-    assert again.said == ["answer 0 9 0.0 0 1.0 0 0.0 1.0 1 2 3 4"]
+    assert [_asked(line) for line in again.said] == [(0, 9, 0.0, [1, 2, 3, 4])]
 
 
 def test_a_crash_is_told(tmp_path: Path) -> None:
@@ -150,7 +156,7 @@ def test_a_program_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     said = "etdeploy-runner: error: method decode cannot be loaded: 32\n"
     talk = ListeningTalk([], RunOutcome(3, None, "", said, 1.0))
     talk.read_line(0)
-    with pytest.raises(RunError, match="method decode cannot be loaded"), _opened(tmp_path, talk):
+    with pytest.raises(RunError, match="method decode"), _opened(tmp_path, talk):
         pass
     assert talk.closed
 

@@ -1,0 +1,312 @@
+"""What a recipe wants of a program that generates text, and the request to the runner."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from etdeploy.bench.generation.request import write_request
+from etdeploy.bench.generation.work import (
+    GenerationWorkload,
+    WorkPoint,
+    random_ids,
+    refuse_early,
+    text_of,
+    tokenised,
+    work_of,
+)
+from etdeploy.bench.measure import plan_generation
+from etdeploy.bench.sweep import Plan, ThreadCounts
+from etdeploy.core.errors import UsageError
+from etdeploy.program.expected import ExpectedText, GreedyText, NextToken
+from etdeploy.runner.generation import Sampling
+from tests.support.text_values import ids_in, make_expected, make_generation, make_loaded, make_work
+from tests.support.tokenizers import save
+
+
+def _work(grid: dict[str, Any] | None = None, **benchmark: Any) -> GenerationWorkload:
+    loaded = make_loaded(benchmark={"generation": grid or {}, **benchmark})
+    return work_of(loaded, make_generation(), Path())
+
+
+def test_each_prompt_meets_each_number_of_new_tokens_at_each_depth() -> None:
+    work = _work({"prompt_tokens": [4, 8], "new_tokens": [2, 3], "depth": [0, 16]})
+    assert [(len(p.prompt), p.new_tokens, p.depth) for p in work.points] == [
+        (4, 2, 0), (4, 2, 16), (4, 3, 0), (4, 3, 16),
+        (8, 2, 0), (8, 2, 16), (8, 3, 0), (8, 3, 16),
+    ]  # fmt: skip
+    assert work.prompt is None
+
+
+def test_a_recipe_without_the_section_generates_by_its_defaults() -> None:
+    work = work_of(make_loaded(), make_generation(), Path())
+    assert [(len(p.prompt), p.new_tokens, p.depth) for p in work.points] == [(128, 64, 0)]
+
+
+def test_random_prompts_are_not_stopped() -> None:
+    assert _work({"prompt_tokens": [8], "new_tokens": [4]}).stop_ids == ()
+
+
+@pytest.mark.parametrize(
+    ("new_tokens", "benchmark", "repeated"),
+    [
+        (64, {}, (1, 1)),
+        (11, {}, (1, 5)),
+        (11, {"warmup": 0, "iterations": 1}, (0, 1)),
+        (11, {"warmup": 21, "iterations": 20}, (3, 2)),
+        (1, {"iterations": 25}, (1, 4)),
+    ],
+    ids=["default", "few tokens", "no warm-up", "given", "prompts only"],
+)
+def test_iterations_count_tokens(
+    new_tokens: int, benchmark: dict[str, Any], repeated: tuple[int, int]
+) -> None:
+    [point] = _work({"prompt_tokens": [8], "new_tokens": [new_tokens]}, **benchmark).points
+    assert (point.warmup, point.repetitions) == repeated
+
+
+def test_the_last_token_needs_no_position() -> None:
+    grid = {"prompt_tokens": [128], "new_tokens": [65], "depth": [64]}
+    assert _work(grid).points[0].positions == 256
+    with pytest.raises(UsageError, match="context of 256"):
+        _work({**grid, "new_tokens": [66]})
+
+
+def test_what_does_not_fit_names_its_place_and_what_would_do() -> None:
+    loaded = make_loaded(
+        {("benchmark", "generation"): 7, ("benchmark", "generation", "depth"): 9},
+        benchmark={"generation": {"prompt_tokens": [8], "new_tokens": [4], "depth": [0, 1000]}},
+        export={"generation": {"context": 256}},
+    )
+    with pytest.raises(UsageError, match=r"8 .*, 4 .* 1,000") as raised:
+        work_of(loaded, make_generation(), Path())
+    assert raised.value.place == "tiny.yaml:9:5"
+    assert "export.generation.context=1011" in str(raised.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("sections", "told", "place"),
+    [
+        ({"benchmark": {"sustained_s": 5}}, "no sustained pass yet", "tiny.yaml:3:5"),
+        ({"runtime": {"threads": [1, 2]}}, "no sweep of threads yet", "/recipes/tiny.yaml"),
+    ],
+)
+def test_what_generating_text_does_not_have_is_refused(
+    sections: dict[str, Any], told: str, place: str
+) -> None:
+    loaded = make_loaded({("benchmark", "sustained_s"): 3}, **sections)
+    with pytest.raises(UsageError, match=told) as raised:
+        work_of(loaded, make_generation(), Path())
+    assert raised.value.place == place
+
+
+@pytest.mark.parametrize(
+    ("point", "method"),
+    [
+        (WorkPoint(tuple(range(8)), 4, 0, 0, 1), "decode_64"),
+        (WorkPoint(tuple(range(8)), 4, 100, 0, 1), "decode"),
+        (WorkPoint(tuple(range(8)), 1, 0, 0, 1), "prefill"),
+    ],
+)
+def test_the_method_is_the_one_that_gives_the_first_points_tokens(
+    point: WorkPoint, method: str
+) -> None:
+    assert make_work(point).method == method
+
+
+def test_what_cannot_fit_is_refused_before_the_export() -> None:
+    grid = {"prompt_tokens": [8, 128], "new_tokens": [65], "depth": [0, 64]}
+    export = {"generation": {"context": 256}}
+    refuse_early(make_loaded(benchmark={"generation": grid}, export=export), 256)
+    refuse_early(make_loaded(), 2048)
+    longer = make_loaded(benchmark={"generation": {**grid, "depth": [65]}}, export=export)
+    with pytest.raises(UsageError, match="context of 256") as raised:
+        refuse_early(longer, 256)
+    assert "context=257" in str(raised.value.remedy)
+    refuse_early(make_loaded(benchmark={"generation": {**grid, "prompt": "x"}}, export=export), 256)
+    with pytest.raises(UsageError, match="no sustained pass yet"):
+        refuse_early(make_loaded(benchmark={"sustained_s": 5}), 256)
+
+
+def test_a_model_with_too_few_positions_is_asked_for_fewer_tokens() -> None:
+    grid = {"prompt_tokens": [128], "new_tokens": [64], "depth": [8]}
+    with pytest.raises(UsageError, match="context of 100") as raised:
+        refuse_early(make_loaded(benchmark={"generation": grid}), 100)
+    settings = shlex.split(str(raised.value.remedy).splitlines()[-1])[1::2]
+    assert settings == [f"benchmark.generation.{x}" for x in
+                        ("prompt_tokens=[67]", "new_tokens=[33]", "depth=[0]")]  # fmt: skip
+    fitting = {"prompt_tokens": [67], "new_tokens": [33], "depth": [0]}
+    refuse_early(make_loaded(benchmark={"generation": fitting}), 100)
+
+
+PLACE = "tiny.yaml:3:5"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A program folder with a tokenizer of words."""
+    words = {"<unk>": 0, "<s>": 1, "</s>": 2, "good": 3, "morning": 4}
+    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))  # noqa: S106
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens(["<s>", "</s>"])
+    save(made, tmp_path / "tokenizer")
+    return tmp_path
+
+
+def test_random_prompts_begin_alike_and_never_end_a_text() -> None:
+    generation = make_generation(vocabulary=6)
+    short, long = random_ids((4, 200), generation, seed=0)
+    assert long[:4] == short
+    assert long[0] == generation.bos_id
+    assert set(long[1:]) == {0, 1, 4, 5}
+    assert random_ids((200,), generation, seed=0) == (long,)
+    assert random_ids((200,), generation, seed=1) != (long,)
+
+
+def test_without_a_first_token_of_its_own_a_model_gets_random_ones() -> None:
+    generation = make_generation(bos_id=None, vocabulary=4, stop_ids=(1, 2, 3))
+    assert random_ids((3,), generation, seed=5) == ((0, 0, 0),)
+
+
+def test_a_text_becomes_what_the_models_tokenizer_makes_of_it(folder: Path) -> None:
+    generation = make_generation(tokenizer="tokenizer")
+    assert tokenised("good morning", generation, folder, PLACE) == (1, 3, 4)
+    assert text_of((3, 4, 2), generation, folder) == "good morning"
+
+
+def test_a_prompt_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no tokenizer") as raised:
+        tokenised("good", make_generation(), tmp_path, PLACE)
+    assert raised.value.place == PLACE
+    assert text_of((1,), make_generation(), tmp_path) is None
+
+
+def test_a_tokenizer_that_is_gone_is_named(tmp_path: Path) -> None:
+    generation = make_generation(tokenizer="tokenizer")
+    with pytest.raises(UsageError, match="tokenizer cannot be read") as raised:
+        tokenised("good", generation, tmp_path, PLACE)
+    assert raised.value.place == str(tmp_path / "tokenizer" / "tokenizer.json")
+    assert text_of((1,), generation, tmp_path) is None
+
+
+def test_without_the_package_the_prompt_is_refused_and_the_ids_stay(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    generation = make_generation(tokenizer="tokenizer")
+    with pytest.raises(UsageError, match="not installed") as raised:
+        tokenised("good", generation, folder, PLACE)
+    assert raised.value.place == PLACE
+    assert "[llm]'" in str(raised.value.remedy)
+    assert text_of((3,), generation, folder) is None
+
+
+def _plan(simulated: bool = False, texts: int = 0, **benchmark: Any) -> Plan:
+    recipe = make_loaded(benchmark=benchmark).recipe
+    work = make_work(generation=make_generation(expected=(make_expected(),) * texts))
+    return plan_generation(recipe, work, ThreadCounts((3,)), simulated=simulated)
+
+
+def test_starts_are_followed_by_the_memory_and_the_traces() -> None:
+    steps = _plan(runs=2).steps
+    assert [step.key for step in steps] == ["timing", "timing.2", "memory", "profile"]
+    assert [step.request for step in steps] == [
+        "generation/timing.txt", "generation/timing.txt", "generation/memory.txt",
+        "generation/profile.txt",
+    ]  # fmt: skip
+    assert {(step.threads, step.outputs) for step in steps} == {(3, False)}
+    # What is timed has no tracer.
+    assert [step.etdump for step in steps] == [False, False, False, True]
+    assert [step.watched for step in steps] == [False, False, True, False]
+
+
+def test_what_is_not_wanted_is_left_out() -> None:
+    assert [s.key for s in _plan(memory=False, profile=False, runs=1).steps] == ["timing"]
+    assert [s.key for s in _plan(simulated=True).steps] == ["timing"]
+
+
+def test_known_texts_have_a_pass_of_their_own() -> None:
+    plan = _plan(texts=2, runs=1)
+    assert [step.key for step in plan.steps] == ["timing", "text", "memory", "profile"]
+    text = plan.steps[1]
+    assert (text.request, text.warmup, text.iterations) == ("generation/text.txt", 0, 2)
+    # Of a simulated run, the outputs are all that counts.
+    assert [s.key for s in _plan(simulated=True, texts=1).steps] == ["timing", "text"]
+
+
+def test_every_point_follows_its_own_warm_up(tmp_path: Path) -> None:
+    work = make_work(WorkPoint((5, 6, 7), 4, 0, 1, 2), WorkPoint((5,), 1, 16, 0, 3), stop_ids=(2,))
+    files = write_request(work, tmp_path)
+    assert list(files) == [
+        "generation/timing.txt", "generation/memory.txt", "generation/profile.txt",
+        "generation/prompt-0.bin", "generation/prompt-1.bin",
+    ]  # fmt: skip
+    assert files["generation/timing.txt"].read_text().splitlines()[3:] == [
+        "sampling 0.0 0 1.0 0 0.0 1.0",
+        "stop 2",
+        "point warmup-0 0 4 1 prompt-0.bin",
+        "point point-0 0 4 2 prompt-0.bin",
+        "point point-1 16 1 3 prompt-1.bin",
+    ]
+    assert [ids_in(files[f"generation/prompt-{i}.bin"]) for i in (0, 1)] == [(5, 6, 7), (5,)]
+
+
+def test_the_runner_is_told_how_far_a_position_may_be_set_back(tmp_path: Path) -> None:
+    work = make_work(generation=make_generation(rewind=129))
+    text = write_request(work, tmp_path)["generation/timing.txt"].read_text()
+    assert "\nrewind 129\n" in text
+
+
+def test_the_memory_is_that_of_the_first_point_once(tmp_path: Path) -> None:
+    work = make_work(WorkPoint((5,), 4, 0, 1, 9), WorkPoint((6,), 1, 16, 0, 3))
+    text = write_request(work, tmp_path)["generation/memory.txt"].read_text()
+    assert [line for line in text.splitlines() if line.startswith("point")] == [
+        "point point-0 0 4 1 prompt-0.bin"
+    ]
+
+
+def test_a_text_of_the_model_is_followed(tmp_path: Path) -> None:
+    choice = NextToken(ids=(7, 99), behind=(0, 1), largest=3, best=3, sample=(0,) * 64)
+    text = ExpectedText(prompt_ids=(1, 5), original=GreedyText(tokens=(choice,) * 3))
+    files = write_request(make_work(generation=make_generation(expected=(text,))), tmp_path)
+    *_, logits, follow = files["generation/text.txt"].read_text().splitlines()
+    assert logits.split()[:3] + logits.split()[-2:] == ["logits", "0", "1", "98", "99"]
+    assert follow == "follow point-0 3 text-prompt-0.bin"
+    assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 7, 7)
+
+
+def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path) -> None:
+    texts = (make_expected(), make_expected((10, 11), (10, 11, 12, 13), prompt=(7,)))
+    work = make_work(
+        generation=make_generation(expected=texts), sampling=Sampling(temperature=2), stop_ids=(2,)
+    )
+    files = write_request(work, tmp_path)
+    sampling, stop, _, *points = files["generation/text.txt"].read_text().splitlines()[3:]
+    assert (sampling, stop) == ("sampling 0.0 0 1.0 0 0.0 1.0", "stop")
+    assert points == ["follow point-0 3 text-prompt-0.bin", "follow point-1 4 text-prompt-1.bin"]
+    assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 6, 10, 11)
+    # The quantised model's tokens.
+    assert ids_in(files["generation/text-prompt-1.bin"]) == (7, 10, 11, 12)
+
+
+def test_the_first_point_is_traced_last_and_the_shortest_and_longest_before(tmp_path: Path) -> None:
+    points = [
+        WorkPoint((5,), new, depth, 1, 9) for new, depth in ((8, 50), (8, 0), (2, 20), (9, 99))
+    ]
+    text = write_request(make_work(*points, stop_ids=(2,)), tmp_path)["generation/profile.txt"]
+    lines = text.read_text().splitlines()
+    # No token ends a text, which could leave a method without a trace.
+    assert "stop" in lines
+    assert [line for line in lines if line.startswith("point")] == [
+        "point warmup-3 99 4 1 prompt-3.bin",
+        "point point-3 99 9 1 prompt-3.bin",
+        "point warmup-1 0 4 1 prompt-1.bin",
+        "point point-1 0 8 1 prompt-1.bin",
+        "point warmup-0 50 4 1 prompt-0.bin",
+        "point point-0 50 8 1 prompt-0.bin",
+    ]

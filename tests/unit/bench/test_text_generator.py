@@ -1,0 +1,246 @@
+"""A program on a device that is given prompts, and the text of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from etdeploy.bench.text.text_generator import (
+    Answer,
+    Reply,
+    Spoken,
+    answer_of,
+    opened_speaker,
+    repeated_tokens,
+    room,
+    summary,
+)
+from etdeploy.core import cancel
+from etdeploy.core.errors import Interrupted, OutputError, RunError, UsageError
+from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
+from etdeploy.program.tokenizer import Tokenizer
+from etdeploy.runner.generation import Sampling
+from tests.support.runtime_values import make_recipe
+from tests.support.talk_values import GENERATION, STOP, TalkingDevice, printing
+from tests.support.tokenizers import byte_level
+
+_BUNDLE = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
+
+
+def _say(
+    device: TalkingDevice, tmp_path: Path, on_token: Callable[[int], None], **given: Any
+) -> Spoken:
+    recipe = make_recipe(**given)
+    log = tmp_path / "log" / "text.txt"
+    with opened_speaker(cast(Device, device), _BUNDLE, GENERATION, recipe, log) as speaker:
+        return speaker.say((5, 6), 3, Sampling(top_k=4, seed=7), on_token)
+
+
+def test_tokens_come_one_by_one_and_results_at_the_end(tmp_path: Path) -> None:
+    device, tokens = TalkingDevice(printing([1, 2, 3])), list[int]()
+    generated = _say(device, tmp_path, tokens.append, runtime={"threads": 3})
+    assert tokens == [1, 2, 3]
+    assert (generated.token_ids, generated.first_token_ms) == ((1, 2, 3), 10.0)
+    assert device.prompts == [(5, 6)]
+    lines = device.given[0]["request.txt"].decode().splitlines()
+    assert lines == [
+        "sampling 0.0 4 1.0 7 0.0 1.0",
+        f"stop {STOP}",
+        "point prompt 0 3 1 prompt.bin",
+    ]
+    words = dict(zip(device.arguments[0][::2], device.arguments[0][1::2], strict=True))
+    assert (words["--program"], words["--threads"], words["--stream"]) == (
+        "{bundle}/program.pte", "3", "1",
+    )  # fmt: skip
+    assert not device.open
+
+
+def test_what_showing_a_token_raises_ends_the_runner(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def end(on_line: Callable[[str], None], _: object) -> RunOutcome:
+        on_line("1")
+        asked.append(cancel.requested())
+        on_line("2")
+        raise Interrupted
+
+    def show(token: int) -> None:
+        raise OutputError(f"no reader of {token}")
+
+    with pytest.raises(OutputError, match="no reader of 1"):
+        _say(TalkingDevice(end), tmp_path, show)
+    assert asked == [True]
+    assert not cancel.requested()
+
+
+def test_what_is_no_token_is_told(tmp_path: Path) -> None:
+    device = TalkingDevice(printing([1], lines=["hello"]))
+    with pytest.raises(RunError, match="'hello'"):
+        _say(device, tmp_path, lambda _: None)
+
+
+def test_a_runner_that_fails_is_told_with_its_words_and_its_log(tmp_path: Path) -> None:
+    said = "etdeploy-runner: error: point prompt: the prompt has the id 6\n"
+    device = TalkingDevice(lambda *_: RunOutcome(4, None, "", said, 0.1))
+    with pytest.raises(RunError, match=r"exit code 4 .*: point pro") as caught:
+        _say(device, tmp_path, lambda _: None)
+    assert caught.value.log is not None
+    assert caught.value.log.read_text() == said
+    assert not device.open
+
+
+def test_a_time_limit_is_told_with_the_option_that_raises_it(tmp_path: Path) -> None:
+    device = TalkingDevice(lambda *_: RunOutcome(None, None, "", "", 9.0, timed_out=True))
+    with pytest.raises(RunError, match="took longer than 9 s") as caught:
+        _say(device, tmp_path, lambda _: None, benchmark={"timeout_s": 9})
+    assert "benchmark.timeout_s=18" in str(caught.value.remedy)
+
+
+def test_a_stop_of_one_generation_leaves_the_run_going(tmp_path: Path) -> None:
+    def end(on_line: Callable[[str], None], _: object) -> RunOutcome:
+        on_line("1")
+        stop.set()
+        cancel.checkpoint()
+        raise AssertionError
+
+    device, stop = TalkingDevice(end, printing([4])), cancel.Flag(cancel.current())
+    with opened_speaker(
+        cast(Device, device), _BUNDLE, GENERATION, make_recipe(), tmp_path / "log"
+    ) as speaker:
+        with pytest.raises(Interrupted):
+            speaker.say((5,), 3, Sampling(), lambda _: None, stop)
+        assert not cancel.requested()
+        assert speaker.say((5,), 3, Sampling(), lambda _: None).token_ids == (4,)
+
+
+def test_a_device_that_does_not_stream_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"lab "):
+        _say(TalkingDevice(streams=False), tmp_path, lambda _: None)
+
+
+def _answer(
+    new: int = 5,
+    *,
+    fitting: int = 61,
+    wanted: int = 5,
+    stopped: bool = False,
+    first_ms: float = 20,
+    taken: int = 4,
+) -> Answer:
+    spoken = Spoken(
+        taken=taken, first_token_ms=first_ms, token_ms=(4.0,) * (new - 1),
+        token_ids=tuple(range(new)), stopped=stopped,
+    )  # fmt: skip
+    return answer_of(spoken, (1, 2, 3, 4), "text", fitting, wanted)
+
+
+def test_rates_are_of_the_prompt_and_of_the_tokens_after_the_first() -> None:
+    answer = _answer()
+    assert (answer.prompt_tokens, answer.ttft_ms) == (4, 20.0)
+    assert answer.prefill_tokens_per_s == pytest.approx(200)
+    assert answer.decode_tokens_per_s == pytest.approx(250)
+    assert _answer(1).decode_tokens_per_s is None
+    assert _answer(first_ms=0).prefill_tokens_per_s == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "stopped", "words"),
+    [
+        ({}, "max_new_tokens", "ended by --max-new-tokens 5"),
+        ({"stopped": True}, "stop_token", "ended by the stop token 4"),
+        (
+            {"fitting": 5, "wanted": 9},
+            "context_full",
+            "ended because the context of 64 tokens is full (--context 128)",
+        ),
+        ({"fitting": 5, "wanted": 9, "stopped": True}, "stop_token", "stop token"),
+    ],
+)
+def test_the_end_has_a_reason(asked: dict[str, int], stopped: str, words: str) -> None:
+    answer = _answer(**asked)  # type: ignore[arg-type]
+    assert answer.stopped == stopped
+    assert words in summary(answer, GENERATION)
+
+
+def test_a_line_for_people() -> None:
+    assert summary(_answer(), GENERATION) == (
+        "first token after 20.00 ms, prefill 200.0 tokens/s (4), decode 250.0 tokens/s (5), "
+        "ended by --max-new-tokens 5"
+    )
+
+
+def test_what_was_in_the_cache_is_not_counted_as_prefilled() -> None:
+    answer = _answer(taken=1)
+    assert (answer.prompt_tokens, answer.cached_tokens) == (4, 3)
+    assert answer.prefill_tokens_per_s == pytest.approx(50)
+    assert "50.0 tokens/s (1 of 4)" in summary(answer, GENERATION)
+
+
+def test_the_last_token_needs_no_room() -> None:
+    assert room(GENERATION, 64) == 1
+    assert room(GENERATION, 1) == 64
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"), [(65, "65 tokens of prompt do not fit"), (0, "no token")]
+)
+def test_a_prompt_that_cannot_be_answered(tokens: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        room(GENERATION, tokens)
+
+
+def test_a_remedy_has_room_for_the_prompt() -> None:
+    with pytest.raises(UsageError) as caught:
+        room(GENERATION, 700)
+    assert str(caught.value.remedy).endswith("--context 1024")
+
+
+_TOKENIZER = Tokenizer(Path("tokenizer"), byte_level())
+
+
+def test_text_comes_in_pieces_and_without_its_stop_token() -> None:
+    shown: list[str] = []
+    stop = _TOKENIZER.encode("!")[0]
+    reply = Reply(_TOKENIZER, _TOKENIZER.encode("a"), (stop,), shown.append)
+    for token in (*_TOKENIZER.encode("b\u00e9"), stop):
+        reply.take(token)
+    reply.end()
+    assert (shown, reply.text) == (["b", "\u00e9"], "b\u00e9")
+    assert reply.tokens[-1] == stop
+
+
+def test_half_a_character_at_the_end_is_shown() -> None:
+    shown: list[str] = []
+    reply = Reply(_TOKENIZER, (), (), shown.append)
+    reply.take(_TOKENIZER.encode("\u00e9")[0])
+    assert shown == []
+    reply.end()
+    assert (shown, reply.text) == (["\ufffd"], "\ufffd")
+
+
+def test_without_a_tokenizer_ids_are_shown() -> None:
+    shown: list[str] = []
+    reply = Reply(None, (1,), (9,), shown.append)
+    for token in (3, 9):
+        reply.take(token)
+    reply.end()
+    assert ("".join(shown), reply.text) == ("3 9 ", None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "period"),
+    [
+        ([7] * 96, 1),
+        ([7] * 95, 0),
+        ([1, 2, 3] * 33, 3),
+        ([5] * 200 + [6], 0),
+        ([*range(50)] * 4, 50),
+        ([*range(50)] * 3, 0),
+        ([*range(300)], 0),
+    ],
+)
+def test_a_text_that_repeats_itself(tokens: list[int], period: int) -> None:
+    assert repeated_tokens(tokens) == period
