@@ -27,8 +27,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from etdeploy.bench.interleaving import measure_in_turns
-from etdeploy.bench.measure import PreparedMeasurement
+from etdeploy.bench.measure import PreparedMeasurement, measure_in_turns
 from etdeploy.compare.model import Comparison, Ratio, Verdict, judge
 from etdeploy.compare.runs import compare_runs
 from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio

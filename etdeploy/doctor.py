@@ -20,8 +20,8 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
 from etdeploy.core.commands import pip_command, system_command
 from etdeploy.core.errors import Blocker, BuildError, EtdeployError
-from etdeploy.core.finding import Finding
 from etdeploy.core.processes import process
+from etdeploy.core.values import Finding
 from etdeploy.devices.ios import command
 from etdeploy.export.needs import LLM_PACKAGES
 from etdeploy.export.spec import TESTED_VERSIONS

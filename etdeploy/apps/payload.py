@@ -23,17 +23,16 @@ from etdeploy.apps.model import (
 )
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.bench.outputs.tolerance import (
+from etdeploy.bench.sizes import judged_as
+from etdeploy.bench.tolerance import (
     UnreadableTensorError,
     estimate_step,
     limits_for,
     read_tensor,
 )
-from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
 from etdeploy.export.spec import values_of_method
-from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import (
     BY_PIXEL,
     PROGRAM_FILE,
@@ -45,8 +44,8 @@ from etdeploy.program.folder import (
 )
 from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
-from etdeploy.program.template import load_template
-from etdeploy.program.tokenizer import TOKENIZER_FILE, tokenizer_folder
+from etdeploy.program.quality import measure_distance
+from etdeploy.program.tokenizer import TOKENIZER_FILE, load_template, tokenizer_folder
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import BenchmarkGeneration, Tolerance
 from etdeploy.runner.generation import Sampling

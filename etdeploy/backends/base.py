@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     )
     from etdeploy.core.diagnostics import Diagnosis, FailureTable
     from etdeploy.core.errors import Blocker
-    from etdeploy.core.finding import Finding
     from etdeploy.core.flatbuffer import FlatbufferTable
-    from etdeploy.core.values import Explained
+    from etdeploy.core.values import Explained, Finding
     from etdeploy.targets.platforms import Target
 
 

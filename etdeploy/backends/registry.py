@@ -20,7 +20,6 @@ from etdeploy.backends.values import Workstation
 from etdeploy.backends.vulkan import VULKAN
 from etdeploy.backends.xnnpack import XNNPACK
 from etdeploy.core.errors import PluginError, UsageError
-from etdeploy.core.finding import Finding
 from etdeploy.core.plugins import (
     attributed,
     check_hooks,
@@ -29,6 +28,7 @@ from etdeploy.core.plugins import (
     plugin_names,
     plugin_owner,
 )
+from etdeploy.core.values import Finding
 
 OTHERS: tuple[Backend, ...] = (
     Backend(

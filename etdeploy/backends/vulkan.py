@@ -23,7 +23,7 @@ from etdeploy.core.processes import process
 
 if TYPE_CHECKING:
     from etdeploy.backends.values import Destination, Partitions, Workstation
-    from etdeploy.core.finding import Finding
+    from etdeploy.core.values import Finding
 
 
 class Vulkan(Backend):
@@ -59,7 +59,7 @@ class Vulkan(Backend):
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The shader compiler."""
-        from etdeploy.core.finding import Finding
+        from etdeploy.core.values import Finding
 
         found = find_glslc(station.environ)
         yield Finding(

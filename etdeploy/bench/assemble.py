@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 import etdeploy
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import Revision, cooldown_notes, disturbances_of, samples_of
-from etdeploy.bench.generation.request import compared_ids
-from etdeploy.bench.generation.results import points_of, runs_of
-from etdeploy.bench.generation.work import GenerationWorkload, text_of, work_of
+from etdeploy.bench.generation_work import GenerationWorkload, compared_ids, text_of, work_of
 from etdeploy.bench.notes import (
     app_notes,
     measurement_notes,
@@ -20,11 +19,19 @@ from etdeploy.bench.notes import (
     simulation_note,
     workload_notes,
 )
-from etdeploy.bench.outputs.verdict import check_text
-from etdeploy.bench.outside import outside_of
-from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TEXT, TIMING, PassResult, Results
+from etdeploy.bench.passes import (
+    MEMORY,
+    PROFILE,
+    SUSTAINED,
+    TEXT,
+    TIMING,
+    PassResult,
+    Results,
+    points_of,
+    runs_of,
+)
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.outputs import Outside, RewritesRecord, TextCheck
+from etdeploy.bench.records.outputs import Outside, OutsideOperator, RewritesRecord, TextCheck
 from etdeploy.bench.records.performance import Memory, MemoryPoint, Sustained, WeightsKind
 from etdeploy.bench.records.record import (
     DeviceRecord,
@@ -39,14 +46,16 @@ from etdeploy.bench.series import StartSeries, series_of
 from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.sustained import sustained_notes, sustained_of
 from etdeploy.bench.sweep import ThreadCounts, thread_records
+from etdeploy.bench.verdict import check_text
 from etdeploy.core.commands import pip_command
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.spec import require_method, values_of_method
 from etdeploy.program.folder import IDLE, REWRITES, Provenance, load_provenance
-from etdeploy.program.model import Method, Program
+from etdeploy.program.model import Method, Operator, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Tolerance
 from etdeploy.recipe.paths import relative_path, relative_paths
+from etdeploy.runner.etdump import Executed, Kernel
 from etdeploy.runner.generation import GenerationResults
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerMemory, RunnerResults
@@ -421,3 +430,46 @@ def _weights(read: RunnerMemory, planned_bytes: int, size_bytes: int) -> Weights
     if copied:
         return WeightsKind.LOADED
     return WeightsKind.MAPPED if in_file else None
+
+
+_MOST = 10
+
+
+def outside_of(
+    executed: Executed, operators: Sequence[Operator], details: Mapping[str, Any]
+) -> Outside:
+    """What the record has."""
+    known: Sequence[Mapping[str, Any]] = details.get("delegation", {}).get("outside", ())
+    names = {each.name.partition("::")[2]: each.name for each in operators}
+    slowest = sorted(executed.kernels, key=lambda kernel: -kernel.ms)[:_MOST]
+    return Outside(
+        share=executed.outside,
+        operators=tuple(
+            _operator(kernel, names.get(kernel.name, kernel.name), executed, known)
+            for kernel in slowest
+        ),
+    )
+
+
+def _operator(
+    kernel: Kernel, name: str, executed: Executed, known: Sequence[Mapping[str, Any]]
+) -> OutsideOperator:
+    # Out variants have one more name behind the dot.
+    same = [each for each in known if each["operator"] == name.partition(".")[0]]
+    return OutsideOperator(
+        name=name,
+        calls=round(kernel.calls / max(1, executed.calls)),
+        share=min(1.0, kernel.ms / executed.total_ms) if executed.total_ms else 0.0,
+        modules=_distinct(module for each in same for module in each.get("modules", ())),
+        places=_distinct(_place(each) for each in same),
+        reasons=_distinct(each["reason"] for each in same),
+    )
+
+
+def _place(each: Mapping[str, Any]) -> str:
+    # The name alone: a record goes wherever it is sent.
+    return f"{PurePath(each['file']).name}:{each['line']}" if each["file"] else ""
+
+
+def _distinct(texts: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.bench.passes import TIMING, Results
-from etdeploy.bench.records.conditions import DeviceSample, Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import DeviceSample, Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.series import StartSeries
 from etdeploy.bench.units import long_time

@@ -15,8 +15,8 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
-from etdeploy.recipe.another_backend import with_settings
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.rules import with_settings
 
 _LAST_LINES = 8
 _LONGEST_LINE = 300

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
 from etdeploy.bench.conditions import Revision, judged, revision_of
-from etdeploy.bench.generation.request import (
+from etdeploy.bench.generation_work import (
     MEMORY_REQUEST,
     PROFILE_REQUEST,
     TEXT_REQUEST,
     TIMING_REQUEST,
+    GenerationWorkload,
 )
-from etdeploy.bench.generation.work import GenerationWorkload
-from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.passes import MEMORY, PROFILE, TEXT, TIMING, Pass, PassResult, run_pass
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
@@ -38,9 +37,10 @@ from etdeploy.bench.sweep import (
     settled,
 )
 from etdeploy.bench.units import long_time
+from etdeploy.bench.verdict import require_match
 from etdeploy.bench.watch import DeviceWatch, PassObservation
 from etdeploy.core.console import count
-from etdeploy.core.errors import DeviceError
+from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, Capabilities, Device, DeviceState, RunFolder
 from etdeploy.plan.components import THREADPOOL
@@ -395,3 +395,66 @@ def _rest(recipe: Recipe, work: GenerationWorkload, once: Pass) -> Iterator[Pass
     if recipe.benchmark.profile:
         number = len(work.traced)
         yield replace(once, name=PROFILE, iterations=number, etdump=True, request=PROFILE_REQUEST)
+
+
+def measure_in_turns(
+    device: Device,
+    a: PreparedMeasurement,
+    b: PreparedMeasurement,
+    output: Path,
+    progress: Progress = silent,
+) -> tuple[StoredRun, StoredRun]:
+    """Runs A B B A A B ...: so neither is always first, when the device is cooler.
+
+    Each gets a complete record; their starts are pairs by their position. When one of the two
+    fails, no record of the other stays.
+
+    Args:
+        device: Locked for both; both bundles were pushed to it.
+        a: One of the two.
+        b: The other.
+        output: The folder that gets a folder for each.
+        progress: Called for each pass.
+
+    Raises:
+        UsageError: A program does not have its recipe's method, or `output` cannot be written to.
+        RunError: A runner failed; its log stays in `output`.
+        DeviceError: The device went away.
+        Interrupted: The run was stopped; nothing of it stays.
+    """
+    with (
+        begin(device, a, output, _named("A", progress)) as of_a,
+        begin(device, b, output, _named("B", progress)) as of_b,
+    ):
+        sides = (("A", of_a), ("B", of_b))
+        for number in range(1, max(of_a.starts, of_b.starts) + 1):
+            for letter, measurement in sides if number % 2 else sides[::-1]:
+                with _failing_as(letter):
+                    _start(measurement, number)
+        with _failing_as("A"):
+            run_a = of_a.finish(of_b.run_id)
+        with _failing_as("B"):
+            return run_a, of_b.finish(of_a.run_id)
+
+
+def _start(measurement: Measurement, number: int) -> None:
+    # A simulated run has one start, whatever is requested.
+    if number <= measurement.starts:
+        measurement.start(number)
+
+
+@contextmanager
+def _failing_as(letter: str) -> Iterator[None]:
+    """Says which of the two failed: they may be one recipe with other values."""
+    try:
+        yield
+    except RunError as error:
+        error.message = f"{letter}: {error.message}"
+        raise
+
+
+def _named(letter: str, progress: Progress) -> Progress:
+    def report(text: str, fraction: float | None = None) -> None:
+        progress(f"{letter}: {text}", fraction)
+
+    return report

@@ -17,9 +17,8 @@ from etdeploy.bench.records.record import TRACE, trace_role
 from etdeploy.bench.records.stored import RECORD_FILE
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core.errors import Interrupted, UsageError
-from etdeploy.core.files.basic import naming, no_room_in, write_atomic
+from etdeploy.core.files.basic import claimed, naming, no_room_in, sweep_empty, write_atomic
 from etdeploy.core.files.delivery import require_writable
-from etdeploy.core.files.leftovers import claimed, sweep_empty
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import ETRECORD_FILE, EXPORT_INFO, PROGRAM_INFO
 from etdeploy.runner.generation import trace_path

@@ -9,22 +9,22 @@ from pathlib import Path
 from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.bench.notes import start_notes
-from etdeploy.bench.outputs.tolerance import (
+from etdeploy.bench.passes import PassResult, Results
+from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.record import SizeRecord
+from etdeploy.bench.series import series_of
+from etdeploy.bench.tolerance import (
     Limits,
     UnreadableTensorError,
     estimate_step,
     limits_for,
     read_tensor,
 )
-from etdeploy.bench.passes import PassResult, Results
-from etdeploy.bench.records.outputs import OutputCheck
-from etdeploy.bench.records.record import SizeRecord
-from etdeploy.bench.series import series_of
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
-from etdeploy.program.distance import TensorDistance, measure_distance
 from etdeploy.program.folder import InputSet, Provenance, Stored, TensorFile
 from etdeploy.program.model import PlainValue
+from etdeploy.program.quality import TensorDistance, measure_distance
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runner.protocol import RunnerOutput
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from etdeploy.bench.records.conditions import CooldownWait, DeviceSample
+from etdeploy.bench.records.performance import CooldownWait, DeviceSample
 from etdeploy.bench.units import long_time
 from etdeploy.core.cancel import sleep_until_stopped
 from etdeploy.core.errors import DeviceError

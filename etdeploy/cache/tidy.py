@@ -23,8 +23,7 @@ from typing import Any
 
 from etdeploy.cache.folder import CacheKind, require_ours
 from etdeploy.cache.workspace import Workspace, use_lock
-from etdeploy.core.files.basic import no_room_in, tree_size, write_atomic
-from etdeploy.core.files.leftovers import remove_tree
+from etdeploy.core.files.basic import no_room_in, remove_tree, tree_size, write_atomic
 from etdeploy.core.files.locks import if_free
 
 ENTRIES = (CacheKind.PROGRAMS, CacheKind.RUNNERS, CacheKind.WHEELS, CacheKind.PARCELS,

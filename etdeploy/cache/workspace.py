@@ -29,10 +29,10 @@ from etdeploy.core.files.basic import (
     CACHE_VARIABLE,
     folder_files,
     new_folder,
+    sweep,
     tree_size,
     write_atomic,
 )
-from etdeploy.core.files.leftovers import sweep
 from etdeploy.core.files.locks import exclusive, make_shared, make_sole, open_shared
 from etdeploy.core.hashing import sha256_file, stamp
 from etdeploy.core.values import Progress, silent

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from etdeploy.farm.report.source import Settings
     from etdeploy.graph.job import AppWish
     from etdeploy.history.place import HistoryLocation
-    from etdeploy.program.template import Speech
+    from etdeploy.program.tokenizer import Speech
 
 
 F = TypeVar("F", bound=Callable[..., Any])

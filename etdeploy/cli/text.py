@@ -23,9 +23,8 @@ from etdeploy.core.values import Progress
 from etdeploy.graph.job import StepName
 
 if TYPE_CHECKING:
-    from etdeploy.bench.text.text_generator import Answer, Speaker, Speaks
-    from etdeploy.program.template import Speech
-    from etdeploy.program.tokenizer import Tokenizer
+    from etdeploy.bench.text_generator import Answer, Speaker, Speaks
+    from etdeploy.program.tokenizer import Speech, Tokenizer
     from etdeploy.recipe.model import Recipe
     from etdeploy.runner.generation import Sampling
 
@@ -101,7 +100,7 @@ class Voice:
         self, prompt: Sequence[int], show: Callable[[str], None], stop: Flag | None = None
     ) -> Answer:
         """Generates once, and shows the text as it comes."""
-        from etdeploy.bench.text.text_generator import (
+        from etdeploy.bench.text_generator import (
             RepetitionError,
             Reply,
             answer_of,
@@ -134,7 +133,7 @@ class Voice:
 
     def summary(self, answer: Answer) -> str:
         """One line about an answer."""
-        from etdeploy.bench.text.text_generator import summary
+        from etdeploy.bench.text_generator import summary
 
         return summary(answer, self.speaker.generation)
 
@@ -157,7 +156,7 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
     )  # fmt: skip
     with run_recipe(named, StepName.PUSH) as job:
         from etdeploy.bench.series import emulated_defaults
-        from etdeploy.bench.text.text_generator import opened_speaker
+        from etdeploy.bench.text_generator import opened_speaker
         from etdeploy.graph.job import load_bundle, load_program
         from etdeploy.graph.on_device import device_lock
         from etdeploy.program.folder import load_provenance
@@ -187,7 +186,7 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
 @contextmanager
 def lasting(voice: Voice, *, quiet: bool) -> Iterator[Voice]:
     """The same program, loaded once for all prompts; as it was where its device cannot do that."""
-    from etdeploy.bench.text.chat_process import Dialogue
+    from etdeploy.bench.chat_process import Dialogue
 
     device = voice.speaker.device
     if not device.capabilities.converses:

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import stdev
 
 from etdeploy.bench.records import performance as starts
-from etdeploy.bench.records.conditions import SLOWING, Disturbance, DisturbanceKind
-from etdeploy.bench.records.performance import Start
+from etdeploy.bench.records.performance import SLOWING, Disturbance, DisturbanceKind, Start
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.compare.model import Statistic
 from etdeploy.compare.statistics import FASTER_HALF_PAIRS

@@ -7,10 +7,10 @@ from itertools import zip_longest
 
 from pydantic import ValidationError
 
-from etdeploy.bench.outputs.verdict import wrong_outputs
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.verdict import wrong_outputs
 from etdeploy.core.values import Kind, Value
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.program.folder import Provenance, Stored, TensorFile

@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from etdeploy.bench.outputs.tolerance import UnreadableTensorError, read_tensor
-from etdeploy.bench.outputs.verdict import uncompared_outputs
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import ProgramRecord, RunRecord, Workload
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import percentile
+from etdeploy.bench.tolerance import UnreadableTensorError, read_tensor
+from etdeploy.bench.verdict import uncompared_outputs
 from etdeploy.compare.disturbed import Usable, medians_of, usable_pairs, usable_starts
 from etdeploy.compare.model import (
     MIN_DIFFERENCE_PERCENT,
@@ -35,8 +35,8 @@ from etdeploy.compare.statistics import BETWEEN_RECORDS, paired_ratio, unpaired_
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.console import count
 from etdeploy.core.files.basic import inside
-from etdeploy.program.distance import measure_distance
-from etdeploy.program.expected import Evaluation
+from etdeploy.program.generation import Evaluation
+from etdeploy.program.quality import measure_distance
 from etdeploy.runner.protocol import RunnerOutput, RunnerResults
 
 # Starts that are further apart hide a difference of 5 % from ten pairs.

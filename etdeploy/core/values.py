@@ -1,10 +1,10 @@
-"""The base class of every typed value that is passed between stages."""
+"""The base class of every typed value that is passed between stages, and values of all stages."""
 
 from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -78,3 +78,16 @@ class Progress(Protocol):
 
 def silent(text: str, fraction: float | None = None) -> None:
     """A Progress that shows nothing."""
+
+
+class Finding(Value):
+    """One thing that was looked for.
+
+    `state` is ok, missing (a run on this machine needs it) or optional (only something else does).
+    """
+
+    name: str
+    state: Literal["ok", "missing", "optional"]
+    found: str | None
+    needed_for: str
+    remedy: str | None = None

@@ -24,7 +24,7 @@ from etdeploy.export.hf.files import has_tokenizer
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.pte import FILE_IDENTIFIER
-from etdeploy.program.template import require_speech
+from etdeploy.program.tokenizer import require_speech
 
 # What the extra `llm` has.
 LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")

@@ -16,8 +16,7 @@ from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import CacheEntry, Workspace
 from etdeploy.core.errors import ExportError
-from etdeploy.core.files.basic import folder_files, no_room_told
-from etdeploy.core.files.leftovers import working_folder
+from etdeploy.core.files.basic import folder_files, no_room_told, working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process

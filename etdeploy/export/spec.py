@@ -22,7 +22,7 @@ from etdeploy.core.values import Value
 from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
 from etdeploy.program.folder import FORWARD, Provenance
 from etdeploy.program.model import Program
-from etdeploy.program.template import Speech
+from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.paths import NO_TEXT

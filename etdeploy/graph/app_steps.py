@@ -53,7 +53,7 @@ def _project(resolved: Resolved) -> Step:
     def act(log: StepLog) -> str:
         from etdeploy.apps.merge import digest_content, write_project
         from etdeploy.apps.project import project_files
-        from etdeploy.core.files.leftovers import remove_tree
+        from etdeploy.core.files.basic import remove_tree
 
         log.progress("writing the project")
         model, payload, notes = _carried(job)

@@ -18,7 +18,7 @@ from etdeploy.devices.base import Bundle, Device, DeviceFacts
 from etdeploy.export.run import ExportedProgram
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
-from etdeploy.program.template import Speech
+from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import Target

@@ -17,7 +17,7 @@ from etdeploy.core.values import Progress
 from etdeploy.devices.base import Device, DeviceFacts, lock_name
 from etdeploy.graph.job import AppWish, Job
 from etdeploy.graph.on_device import device_lock, prepared, pushed_line
-from etdeploy.program.template import Speech
+from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
 
@@ -407,7 +407,7 @@ def run_in_turns(
     Raises:
         EtdeployError: As `measure_in_turns`, and as the device's `push`.
     """
-    from etdeploy.bench.interleaving import measure_in_turns
+    from etdeploy.bench.measure import measure_in_turns
     from etdeploy.history.record_sink import keep
 
     device = a.device

@@ -91,8 +91,7 @@ def request_files(job: Job, provenance: Provenance, folder: Path) -> Mapping[str
     """
     if provenance.generation is None:
         return None
-    from etdeploy.bench.generation.request import FOLDER, write_request
-    from etdeploy.bench.generation.work import work_of
+    from etdeploy.bench.generation_work import FOLDER, work_of, write_request
 
     try:
         work = work_of(job.loaded, provenance.generation, folder)

@@ -34,10 +34,10 @@ from etdeploy.graph.job import (
 from etdeploy.graph.on_device import bench_step, bundle_step, push_step
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.tasks.steps import Load, SameWork, Step, StepLog
+from etdeploy.plan.cmake_options import spelled_for
 from etdeploy.plan.components import provided
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import Provider, RuntimePlan
-from etdeploy.plan.relations import spelled_for
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.provider.checkout import (
@@ -48,7 +48,7 @@ from etdeploy.provider.checkout import (
     require_readable,
 )
 from etdeploy.provider.wheel import obtain_wheel, wheel_problem
-from etdeploy.recipe.another_backend import remedies_for
+from etdeploy.recipe.rules import remedies_for
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import find_target
 

@@ -13,10 +13,9 @@ from etdeploy.graph.resolve import ExportedBefore, Resolved
 from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
-from etdeploy.program.template import require_speech
-from etdeploy.program.tokenizer import tokenizer_folder
+from etdeploy.program.tokenizer import require_speech, tokenizer_folder
 from etdeploy.provider.checkout import require_readable
-from etdeploy.recipe.another_backend import remedies_for
+from etdeploy.recipe.rules import remedies_for
 
 
 def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool = False) -> None:
@@ -83,7 +82,7 @@ def _require_measurable(resolved: Resolved) -> None:
     """Raises UsageError if what a language model is to generate cannot be measured."""
     generation = resolved.export_spec.generation
     if generation is not None:
-        from etdeploy.bench.generation import work
+        from etdeploy.bench import generation_work as work
 
         work.refuse_early(resolved.job.loaded, generation.context)
 

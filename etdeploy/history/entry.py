@@ -97,7 +97,7 @@ def disturbance_of(record: RunRecord) -> str:
 
     A median over the starts forgives it if fewer were disturbed.
     """
-    from etdeploy.bench.records.conditions import SLOWING
+    from etdeploy.bench.records.performance import SLOWING
 
     whole = [each.text for each in record.disturbances if each.kind in SLOWING]
     if whole:

@@ -13,7 +13,7 @@ from etdeploy.bench.records.stored import RECORD_FILE, parse_record
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import naming, no_room_in, open_regular
-from etdeploy.core.files.results import ResultFile
+from etdeploy.core.files.delivery import ResultFile
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store

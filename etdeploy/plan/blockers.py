@@ -9,8 +9,8 @@ from etdeploy.backends.registry import backend_of
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.core.errors import Blocker
 from etdeploy.core.values import Explained
+from etdeploy.plan.cmake_options import is_on
 from etdeploy.plan.components import KERNELS_TORCHAO, provided
-from etdeploy.plan.relations import is_on
 from etdeploy.plan.requirements import Requirements
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import Target

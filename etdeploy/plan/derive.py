@@ -19,7 +19,15 @@ from etdeploy.plan.blockers import (
     wheel_blockers,
     wheel_target_blockers,
 )
-from etdeploy.plan.cmake_options import OptionTable, known_options
+from etdeploy.plan.cmake_options import (
+    BY_HAND,
+    OptionTable,
+    apply_relations,
+    is_on,
+    known_options,
+    spelled_for,
+    with_overrides,
+)
 from etdeploy.plan.components import (
     KERNELS_OPTIMIZED,
     KERNELS_QUANTIZED,
@@ -32,7 +40,6 @@ from etdeploy.plan.components import (
     threaded,
 )
 from etdeploy.plan.model import CUSTOM_OPS, Provider, RuntimePlan
-from etdeploy.plan.relations import BY_HAND, apply_relations, is_on, spelled_for, with_overrides
 from etdeploy.plan.requirements import (
     Requirements,
     derive_requirements,
@@ -48,9 +55,8 @@ from etdeploy.plan.rules import (
     source_options,
 )
 from etdeploy.program.model import Program
-from etdeploy.recipe.another_backend import with_settings
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.rules import keys_needing_build
+from etdeploy.recipe.rules import keys_needing_build, with_settings
 from etdeploy.targets.ndk import soc_name
 from etdeploy.targets.platforms import Target, find_target
 

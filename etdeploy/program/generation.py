@@ -13,11 +13,15 @@ etdeploy's kernel, at those up to the position.
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
+
+from pydantic import Field
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
-from etdeploy.program.expected import Evaluation, ExpectedText
 from etdeploy.recipe.model import ExportGeneration, Recipe
 
 
@@ -112,3 +116,210 @@ def attention_for(asked: ExportGeneration, backend: str) -> tuple[Attention, str
     if asked.context < _LEAST_CONTEXT:
         return "stock", f"the cache has fewer than {_LEAST_CONTEXT} positions"
     return "kernel", "it reads keys and values where they are, up to the position that is reached"
+
+
+# Enough to see whether logits are others, and few kilobytes of a program's description.
+_SAMPLED = 64
+# Quantised perplexity by the original's: what small models have with 4-bit weights is up to 1.2.
+_LARGE_LOSS = 1.3
+# A cosine of two numbers without their mean is 1 or -1.
+_LEAST_FOR_COSINE = 8
+
+
+class NextToken(Value):
+    """The choice of one token: the most probable is taken.
+
+    Attributes:
+        ids: The most probable tokens, the first of which is taken.
+        behind: How much smaller the logit of each is than the first's; 0 for the first.
+        largest: The largest magnitude of any logit.
+        best: The logit of the first.
+        sample: The logits of the tokens that `sampled_ids` names.
+    """
+
+    ids: tuple[int, ...] = Field(min_length=1)
+    behind: tuple[float, ...] = Field(min_length=1)
+    largest: float
+    best: float
+    sample: tuple[float, ...] = Field(min_length=1)
+
+    @property
+    def top_logits(self) -> dict[int, float]:
+        """Those of `ids`."""
+        return {i: self.best - behind for i, behind in zip(self.ids, self.behind, strict=True)}
+
+    def gap(self, token: int) -> tuple[float, bool]:
+        """How much smaller a token's logit is than the first's, and whether that is exact.
+
+        Of a token that is not among `ids`, the last one's is known to be no larger.
+        """
+        if token in self.ids:
+            return self.behind[self.ids.index(token)], True
+        return self.behind[-1], False
+
+
+def logit_distance(choice: NextToken, logits: Mapping[int, float]) -> tuple[float, float]:
+    """How far other logits of a position are from the model's.
+
+    Args:
+        choice: The model's, with its sampled logits.
+        logits: The others: those of `sampled_ids` in their order, then further ones.
+
+    Returns:
+        The largest difference of a logit that both have, and the cosine of the sampled logits, each
+        vector without its mean; 1 where there are too few, or the model's are all the same.
+    """
+    sample = tuple(logits.values())[: len(choice.sample)]
+    errors = [abs(a - b) for a, b in zip(sample, choice.sample, strict=False)]
+    errors += [abs(logits[i] - b) for i, b in choice.top_logits.items() if i in logits]
+    if len(sample) < _LEAST_FOR_COSINE:
+        return max(errors, default=0.0), 1.0
+    a, b = (_without_mean(values) for values in (sample, choice.sample))
+    size = math.hypot(*a) * math.hypot(*b)
+    cosine = sum(x * y for x, y in zip(a, b, strict=True)) / size if size else 1.0
+    return max(errors), cosine
+
+
+def _without_mean(values: Sequence[float]) -> list[float]:
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
+
+
+def sampled_ids(vocabulary: int) -> tuple[int, ...]:
+    """The tokens of a vocabulary whose logits are compared at every position, evenly spaced."""
+    count = min(_SAMPLED, vocabulary)
+    return tuple(i * vocabulary // count for i in range(count))
+
+
+class GreedyText(Value):
+    """A text of the most probable tokens; one that ends texts does not end it.
+
+    Attributes:
+        tokens: Each choice, in order.
+    """
+
+    tokens: tuple[NextToken, ...] = Field(min_length=1)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """What was chosen."""
+        return tuple(token.ids[0] for token in self.tokens)
+
+
+class LogitNoise(Value):
+    """How far rounding alone moves the logits of a quantised model.
+
+    Activations that are quantised at run time amplify differences of rounding: a value that falls
+    to the other side of a step moves by a whole step.
+
+    Attributes:
+        max_error: The largest difference of a logit.
+        min_cosine: The least cosine of a position; see `logit_distance`.
+    """
+
+    max_error: float
+    min_cosine: float
+
+
+class ExpectedText(Value):
+    """How the model continues a prompt.
+
+    Attributes:
+        prompt_ids: The prompt.
+        original: As the model continues it in 32-bit floats, by its own forward.
+        quantized: As the quantised model does; null for one that is not quantised.
+        noise: Of the quantised model, over all texts; null where it is not known.
+    """
+
+    prompt_ids: tuple[int, ...] = Field(min_length=1)
+    original: GreedyText
+    quantized: GreedyText | None = None
+    noise: LogitNoise | None = None
+
+    @property
+    def expected(self) -> GreedyText:
+        """That of the model that was exported."""
+        return self.quantized or self.original
+
+
+class QuantizationCost(Value):
+    """How far the quantised model is from the original on a text, position by position.
+
+    The measures are those of llama.cpp's `llama-perplexity --kl-divergence`, with the difference of
+    the logits. Divergences are in nats. A number is null where logits are NaN or infinite.
+
+    Attributes:
+        perplexity: Of the quantised model.
+        mean_kl_divergence: From the original's distribution of the next token to the quantised
+            model's; the mean over the positions.
+        max_kl_divergence: At the position where it is largest.
+        same_top_percent: Of the positions, where the most probable token is the same.
+        logit_rms_error: Root of the mean square difference of the logits.
+        logit_max_abs_error: Their largest difference.
+    """
+
+    perplexity: float | None
+    mean_kl_divergence: float | None
+    max_kl_divergence: float | None
+    same_top_percent: float
+    logit_rms_error: float | None
+    logit_max_abs_error: float | None
+
+
+class Evaluation(Value):
+    """How well the model predicts a text.
+
+    Attributes:
+        file: Name of the text: the recipe's, or the one that comes with etdeploy.
+        sha256: Of the text that was evaluated.
+        tokens: How many were predicted.
+        whole: Whether that was all of the file.
+        perplexity: Of the model in 32-bit floats: exp of the mean of -ln(probability of the token).
+            null where logits are NaN.
+        quantized: Of the quantised model; null for one that is not quantised.
+    """
+
+    file: str
+    sha256: str
+    tokens: int
+    whole: bool
+    perplexity: float | None
+    quantized: QuantizationCost | None = None
+
+    @property
+    def exported_perplexity(self) -> float | None:
+        """That of the model that was exported."""
+        return self.quantized.perplexity if self.quantized else self.perplexity
+
+    @property
+    def has_large_loss(self) -> bool:
+        """Whether quantisation makes the model so much worse that a user has to know."""
+        before, after = self.perplexity, self.exported_perplexity
+        return before is not None and (after is None or after >= _LARGE_LOSS * before)
+
+
+def random_ids(
+    lengths: Sequence[int],
+    *,
+    vocabulary: int,
+    bos_id: int | None,
+    stop_ids: Collection[int],
+    seed: int,
+) -> tuple[tuple[int, ...], ...]:
+    """A prompt of each length; the shorter ones begin like the longer ones.
+
+    Args:
+        lengths: How many tokens each has.
+        vocabulary: Number of tokens.
+        bos_id: What each begins with; None for nothing.
+        stop_ids: Tokens that end texts, which none has: after them, some models give nothing
+            sensible.
+        seed: The same prompts for the same seed and vocabulary, on every machine.
+    """
+    draw = random.Random(seed)  # noqa: S311 - no secret
+    stop = set(stop_ids)
+    ids = [] if bos_id is None else [bos_id]
+    usable = [token for token in range(vocabulary) if token not in stop]
+    while len(ids) < max(lengths):
+        ids.append(usable[int(draw.random() * len(usable))])
+    return tuple(tuple(ids[:length]) for length in lengths)

@@ -11,8 +11,7 @@ from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.commands import system_command
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.files.leftovers import working_folder
+from etdeploy.core.files.basic import working_folder, write_atomic
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, silent

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from etdeploy.backends.options import option_problems
@@ -22,10 +23,13 @@ from etdeploy.backends.schemes import (
     SEARCHED_SCHEMES,
     STATIC_SCHEMES,
 )
+from etdeploy.core.errors import EtdeployError
 from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:
     from etdeploy.backends.base import Backend
+    from etdeploy.recipe.model import Recipe
+
 
 MODEL_SOURCES = ("example", "python", "exported", "program", "hf")
 DEFAULT_GROUP_SIZE = 32
@@ -381,3 +385,42 @@ def require(findings: Iterator[Finding]) -> None:
     messages = [f"{key}: {text}" if key else text for key, text in findings]
     if messages:
         raise ValueError("; ".join(messages))
+
+
+_SETTING = r"--set export\.(\w+)=([^\s;,)]+)"
+_BACKEND = re.compile(rf"--set export\.backend=\w+(?: {_SETTING})*")
+_ATTENTION = "generation.attention"
+# What a backend does not have leaves `null` at its default.
+_WITHOUT = {"quantization": "none", _ATTENTION: "auto"}
+
+
+@contextmanager
+def remedies_for(recipe: Recipe) -> Iterator[None]:
+    """Completes the remedy of an error that the block raises."""
+    try:
+        yield
+    except EtdeployError as error:
+        error.remedy = error.remedy and with_settings(error.remedy, recipe)
+        raise
+
+
+def with_settings(remedy: str, recipe: Recipe) -> str:
+    """A remedy whose settings of `export.backend` can be given as they are."""
+    export = recipe.export.model_dump()
+    return _BACKEND.sub(lambda found: found[0] + "".join(_more(found[0], export)), remedy)
+
+
+def _more(settings: str, export: Mapping[str, Any]) -> Iterator[str]:
+    """The settings besides, one after the other: each may leave other rules broken."""
+    given = dict(re.findall(_SETTING, settings))
+    section = {**export, **{key: None if text == "null" else text for key, text in given.items()}}
+    while True:
+        found = {finding for finding, _ in export_rules(section)}
+        broken = {each if each == _ATTENTION else each.partition(".")[0] for each in found}
+        key = next((each for each in ("quantization", *sorted(broken)) if each in broken), None)
+        if key is None or section.get(key) == _WITHOUT.get(key):
+            return
+        section[key] = _WITHOUT.get(key)
+        if key == _ATTENTION:
+            section["generation"] = {**section["generation"], "attention": _WITHOUT[key]}
+        yield f" --set export.{key}={section[key] or 'null'}"

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
-from etdeploy.bench.records.conditions import SLOWING, Disturbance, DisturbanceKind
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import Outside, OutsideOperator, TextCheck
-from etdeploy.bench.records.performance import Energy, Memory, Start, Sustained, WeightsKind
+from etdeploy.bench.records.performance import (
+    SLOWING,
+    Disturbance,
+    DisturbanceKind,
+    Energy,
+    Memory,
+    Start,
+    Sustained,
+    WeightsKind,
+)
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import long_time, rate
+from etdeploy.bench.verdict import explain, strain, uncompared_outputs, wrong_outputs
 from etdeploy.core.console import count
 from etdeploy.core.layout import cut, sparkline
 from etdeploy.plan.model import Provider

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from etdeploy.core.files.results import ResultFile, begins_with
+from etdeploy.core.files.delivery import ResultFile, begins_with
 from etdeploy.core.values import Kind
 from etdeploy.report import html, markdown, rows
 from etdeploy.report.comparison import several_page

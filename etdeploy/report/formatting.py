@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from etdeploy.bench.outputs.verdict import uncompared_outputs, wrong_outputs
-from etdeploy.bench.records.conditions import DisturbanceKind
 from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.performance import DisturbanceKind
 from etdeploy.bench.records.record import RunRecord, Workload
 from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.bench.units import duration as _duration
+from etdeploy.bench.verdict import uncompared_outputs, wrong_outputs
 from etdeploy.compare.model import Comparison
 from etdeploy.core.console import size as _size
 from etdeploy.report.document import NOTHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from etdeploy.bench.records.conditions import Disturbance
+from etdeploy.bench.records.performance import Disturbance
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace

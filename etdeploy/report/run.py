@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from etdeploy.bench.outputs.verdict import explain
-from etdeploy.bench.records.conditions import CooldownWait
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck
-from etdeploy.bench.records.performance import ThreadsRecord
+from etdeploy.bench.records.performance import CooldownWait, ThreadsRecord
 from etdeploy.bench.records.record import RunRecord, SizeRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.units import rate
+from etdeploy.bench.verdict import explain
 from etdeploy.core.console import count
 from etdeploy.core.layout import cut
 from etdeploy.core.values import Explained

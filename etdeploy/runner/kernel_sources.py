@@ -18,9 +18,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.files.basic import read_text
+from etdeploy.plan.cmake_options import is_on
 from etdeploy.plan.components import KERNELS_OPTIMIZED, operator_component
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.plan.relations import is_on
 from etdeploy.program.inspect import inspect_file
 
 _PORTABLE = "kernels/portable"

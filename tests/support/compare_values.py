@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from tests.support.bench_values import make_record, make_series

@@ -23,7 +23,7 @@ from executorch.exir.passes import MemoryPlanningPass
 
 from etdeploy.export.worker.expected.language import greedy_text
 from etdeploy.export.worker.expected.text import Prompt
-from etdeploy.program.expected import ExpectedText
+from etdeploy.program.generation import ExpectedText
 from tests.support.generation_values import CAPACITY, CHUNK, PROMPTS, UNDEFINED, VOCABULARY
 
 _WIDTH = 16

@@ -6,8 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from etdeploy.bench.records.conditions import DeviceSample, Disturbance, DisturbanceKind
 from etdeploy.bench.records.performance import (
+    DeviceSample,
+    Disturbance,
+    DisturbanceKind,
     Energy,
     Memory,
     MemoryPoint,

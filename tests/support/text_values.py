@@ -8,22 +8,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.generation.request import point_name, warmup_name
-from etdeploy.bench.generation.results import as_inferences, points_of
-from etdeploy.bench.generation.work import GenerationWorkload, WorkPoint
-from etdeploy.bench.passes import TIMING, Pass, PassResult
+from etdeploy.bench.generation_work import GenerationWorkload, WorkPoint, point_name, warmup_name
+from etdeploy.bench.passes import TIMING, Pass, PassResult, as_inferences, points_of
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.outputs import TextCheck
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.series import StartSeries
-from etdeploy.program.expected import (
+from etdeploy.program.generation import (
     Evaluation,
     ExpectedText,
+    Generation,
+    GenerationMethod,
     GreedyText,
     NextToken,
     QuantizationCost,
 )
-from etdeploy.program.generation import Generation, GenerationMethod
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe

@@ -41,7 +41,7 @@ ROOMS = {
     "devices": (("registry",), ("android", "ios", "ssh"), ("adb", "local", "remote"), ("",)),
     "graph": (("",), ("tasks",)),
     "runner": (("",), ("tools",)),
-    "bench": (("",), ("outputs",), ("records",)),
+    "bench": (("",), ("records",)),
 }
 
 # Who alone may import what.
@@ -326,7 +326,7 @@ def test_the_layers_are_those_of_the_design() -> None:
             "graph/tasks/x.py",
             "from etdeploy.graph.jobs import RecipeDevicePair",
         ),
-        (wrong_room, "bench/outputs/x.py", "from etdeploy.bench import measure"),
+        (wrong_room, "bench/records/x.py", "from etdeploy.bench import measure"),
         (impure, "plan/x.py", "import os"),
         (impure, "plan/x.py", "from time import time"),
         (impure, "plan/x.py", "from etdeploy.core.processes import process"),

@@ -13,7 +13,7 @@ from etdeploy.apps.android.sdk import Jdk, Sdk, find_jdk, find_sdk, studio_folde
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.finding import Finding
+from etdeploy.core.values import Finding
 
 _GRADLE_HOME = "GRADLE_USER_HOME"
 _NUMBERS = re.compile(r"\d+")

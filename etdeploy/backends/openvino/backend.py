@@ -28,7 +28,7 @@ from etdeploy.backends.values import (
 from etdeploy.core.commands import pip_command
 from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import Blocker, require
-from etdeploy.core.finding import Finding
+from etdeploy.core.values import Finding
 
 EXTRA = "etdeploy[openvino]"
 # ExecuTorch's wheel asks for these. A program of 2026.0 still runs in 2025.4, and one of 2025.1 to

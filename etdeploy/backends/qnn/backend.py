@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         Workstation,
     )
     from etdeploy.core.diagnostics import Diagnosis
-    from etdeploy.core.finding import Finding
     from etdeploy.core.flatbuffer import FlatbufferTable
+    from etdeploy.core.values import Finding
     from etdeploy.targets.platforms import Target
 
 _SDK_OPTION = "QNN_SDK_ROOT"

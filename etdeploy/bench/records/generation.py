@@ -9,7 +9,7 @@ from pydantic import Field
 from etdeploy.bench.records.outputs import OutputCheck, TextCheck
 from etdeploy.bench.records.performance import Latency, Spread, Start, WorkloadKind
 from etdeploy.core.values import Value
-from etdeploy.program.expected import Evaluation
+from etdeploy.program.generation import Evaluation
 from etdeploy.runner.generation import Sampling
 
 TOKEN_MS, TTFT_MS = "token_ms", "ttft_ms"

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.records.conditions import DeviceSample, Disturbance
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck, Outside, RewritesRecord
 from etdeploy.bench.records.performance import (
+    DeviceSample,
+    Disturbance,
     Latency,
     Memory,
     Spread,

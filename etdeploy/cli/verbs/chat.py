@@ -21,7 +21,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.bench.text.chat_process import Conversation
+    from etdeploy.bench.chat_process import Conversation
 
 _RESET, _EXIT, _HELP = "/reset", "/exit", "/help"
 _HOW = (
@@ -78,8 +78,8 @@ def command(
 
 def conversation_with(voice: Voice, system: str | None = None) -> Conversation:
     """A conversation that has not begun."""
-    from etdeploy.bench.text.chat_process import Conversation
-    from etdeploy.program.template import no_tokenizer, required_template
+    from etdeploy.bench.chat_process import Conversation
+    from etdeploy.program.tokenizer import no_tokenizer, required_template
 
     if voice.tokenizer is None:
         raise no_tokenizer("chat")
@@ -114,7 +114,7 @@ class Chat:
             self._answer(line)
 
     def _answer(self, line: str) -> None:
-        from etdeploy.bench.text.text_generator import RepetitionError
+        from etdeploy.bench.text_generator import RepetitionError
 
         said: list[str] = []
         stop = cancel.Flag(cancel.current())

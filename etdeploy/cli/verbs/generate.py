@@ -19,8 +19,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.program.template import Speech
-    from etdeploy.program.tokenizer import Tokenizer
+    from etdeploy.program.tokenizer import Speech, Tokenizer
 
 _STDIN = "-"
 

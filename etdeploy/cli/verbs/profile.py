@@ -13,7 +13,7 @@ from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.core.files.results import ResultFile
+    from etdeploy.core.files.delivery import ResultFile
     from etdeploy.profile.model import Profile, TextProfile
 
 _TEXT, _PERFETTO, _MODEL_EXPLORER = "text", "perfetto", "model-explorer"
@@ -156,7 +156,7 @@ def _for_programs(profile: Profile, form: str) -> str:
 
 def _file(form: str) -> ResultFile:
     """Where a profile goes: a new file, or one with an earlier profile of the same format."""
-    from etdeploy.core.files.results import ResultFile, begins_with, contains
+    from etdeploy.core.files.delivery import ResultFile, begins_with, contains
     from etdeploy.report.profile import TRACED
 
     is_own = {

@@ -77,7 +77,7 @@ def command(
 def measure_named(named: JobOptions, as_json: bool) -> None:
     """Measure every recipe on every device: a summary of one run, a table of several."""
     from etdeploy.bench.diagnosis import require_whole
-    from etdeploy.bench.outputs.verdict import require_match
+    from etdeploy.bench.verdict import require_match
     from etdeploy.cli.invocation import print_json, raise_failures, results, run_recipes
     from etdeploy.devices.base import Capabilities
     from etdeploy.graph.on_device import load_last_run

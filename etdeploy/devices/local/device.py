@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.files.basic import inside, read_text
-from etdeploy.core.files.leftovers import claimed
+from etdeploy.core.files.basic import claimed, inside, read_text
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.values import Progress, silent

@@ -18,8 +18,16 @@ from pathlib import Path
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.files.basic import naming, new_folder, no_room_in, read_text, write_atomic
-from etdeploy.core.files.leftovers import claim, is_abandoned, remove_tree
+from etdeploy.core.files.basic import (
+    claim,
+    is_abandoned,
+    naming,
+    new_folder,
+    no_room_in,
+    read_text,
+    remove_tree,
+    write_atomic,
+)
 from etdeploy.core.hashing import sha256_read, stamp
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport

@@ -18,7 +18,7 @@ from typing import IO
 from etdeploy.core import cancel
 from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import DeviceError, UsageError
-from etdeploy.core.files.leftovers import claimed, is_abandoned
+from etdeploy.core.files.basic import claimed, is_abandoned
 from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.devices.remote.shell import DevicePaths

@@ -10,8 +10,14 @@ from pathlib import Path
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
-from etdeploy.device_pool.quarantine import Quarantined, all_of, set_aside
-from etdeploy.device_pool.reservations import Reservation, Shelved, active
+from etdeploy.device_pool.reservations import (
+    Quarantined,
+    Reservation,
+    Shelved,
+    active,
+    quarantined_devices,
+    set_aside,
+)
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Offer
 from etdeploy.farm.night.ledger import Ledger
@@ -43,7 +49,7 @@ class StoreShelf:
 
     def quarantined(self) -> Sequence[Quarantined]:
         """All that are set aside."""
-        return all_of(self._place)
+        return quarantined_devices(self._place)
 
     def set_aside(self, offer: Offer, reason: str) -> None:
         """Sets a device aside until a person releases it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 from etdeploy.core.console import count
-from etdeploy.core.files.results import ResultFile, begins_with
+from etdeploy.core.files.delivery import ResultFile, begins_with
 from etdeploy.core.layout import cut
 from etdeploy.farm.report import words
 from etdeploy.farm.report.model import FailureGroup, NightReport, VisitReference

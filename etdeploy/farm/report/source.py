@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from etdeploy.core.errors import UsageError
-from etdeploy.device_pool import quarantine, reservations
+from etdeploy.device_pool import reservations
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.events import open_attempts, state_of
 from etdeploy.farm.report.model import NightInfo, NightReport, report_of, trends_of
@@ -176,7 +176,10 @@ def judged(
         verdicts = judge_night(store, night.night.id, night.states, settings.farm, settings.files)
         found = trends_of(store, verdicts[:trends])
     labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
-    aside = {i: each.reason for i, each in _shelved(night, quarantine.all_of(place)).items()}
+    aside = {
+        i: each.reason
+        for i, each in _shelved(night, reservations.quarantined_devices(place)).items()
+    }
     return report_of(night.night, night.states, verdicts, aside, found, labels)
 
 
@@ -213,7 +216,7 @@ def status_now(place: HistoryLocation, farm: str | None = None) -> Status:
 
 
 def _status(place: HistoryLocation, night: NightSnapshot) -> Status:
-    claims, aside = reservations.active(place), quarantine.all_of(place)
+    claims, aside = reservations.active(place), reservations.quarantined_devices(place)
     # Devices that were not measured have no names in the night.
     names = {each.night_identity: each.device for each in (*claims, *aside)}
     around = Around(

@@ -18,8 +18,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import git
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import BuildError, UsageError
-from etdeploy.core.files.basic import not_regular
-from etdeploy.core.files.leftovers import remove_tree
+from etdeploy.core.files.basic import not_regular, remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
 from etdeploy.farm.verdicts.bisect import Candidate

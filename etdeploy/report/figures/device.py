@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from etdeploy.bench.records.conditions import DeviceSample
+from etdeploy.bench.records.performance import DeviceSample
 from etdeploy.core.layout import cut
 from etdeploy.devices.base import DeviceState
 from etdeploy.report.document import Figure

@@ -18,8 +18,7 @@ import pytest
 from etdeploy.bench.conditions import Revision, revision_of
 from etdeploy.bench.diagnosis import require_whole
 from etdeploy.bench.measure import PreparedMeasurement, measure, require_match
-from etdeploy.bench.records.conditions import DisturbanceKind
-from etdeploy.bench.records.performance import WeightsKind
+from etdeploy.bench.records.performance import DisturbanceKind, WeightsKind
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel

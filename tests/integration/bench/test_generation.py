@@ -12,21 +12,19 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation.request import write_request
-from etdeploy.bench.generation.work import work_of
+from etdeploy.bench.generation_work import work_of, write_request
 from etdeploy.bench.measure import PreparedMeasurement, measure
-from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.bench.verdict import require_match
 from etdeploy.cache.workspace import Workspace
 from etdeploy.compare.runs import compare_runs
 from etdeploy.core.errors import MismatchError
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.local.device import open_host
 from etdeploy.profile.profiled import profiles_of
-from etdeploy.program.expected import ExpectedText, GreedyText
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, PROGRAM_INFO, Provenance
-from etdeploy.program.generation import Generation
+from etdeploy.program.generation import ExpectedText, Generation, GreedyText
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Program
 from etdeploy.report.run import summary

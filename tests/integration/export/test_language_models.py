@@ -17,8 +17,8 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.values import silent
 from etdeploy.export.run import export_program
 from etdeploy.export.texts import EVALUATION_TEXT
-from etdeploy.program.expected import Evaluation
 from etdeploy.program.folder import ETRECORD_FILE, load_provenance
+from etdeploy.program.generation import Evaluation
 from tests.support.export import spec_of
 from tests.support.hub import COMMIT, Hub, serving
 

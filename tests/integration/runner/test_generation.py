@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etdeploy.bench.text.chat_process import Dialogue
-from etdeploy.bench.text.text_generator import Speaker, Spoken, opened_speaker
+from etdeploy.bench.chat_process import Dialogue
+from etdeploy.bench.text_generator import Speaker, Spoken, opened_speaker
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RunError
 from etdeploy.devices.registry import open_device

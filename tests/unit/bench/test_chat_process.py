@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from etdeploy.bench.text.chat_process import Dialogue, kept
-from etdeploy.bench.text.text_generator import opened_speaker
+from etdeploy.bench.chat_process import Dialogue, kept
+from etdeploy.bench.text_generator import opened_speaker
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted, OutputError, RunError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome

@@ -19,7 +19,7 @@ from etdeploy.bench.conditions import (
     start_disturbances,
 )
 from etdeploy.bench.passes import PassResult, Results
-from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import CooldownWait, Disturbance, DisturbanceKind
 from etdeploy.bench.series import StartSeries
 from etdeploy.bench.watch import Observed
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState

@@ -15,10 +15,9 @@ import pytest
 import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.assemble import generation_notes
 from etdeploy.bench.conditions import Revision
-from etdeploy.bench.generation.request import write_request
-from etdeploy.bench.generation.results import as_inferences, points_of
-from etdeploy.bench.generation.work import WorkPoint, work_of
+from etdeploy.bench.generation_work import WorkPoint, work_of, write_request
 from etdeploy.bench.measure import PreparedMeasurement, measure
+from etdeploy.bench.passes import as_inferences, points_of
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.core.errors import UsageError

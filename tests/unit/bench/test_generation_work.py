@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from etdeploy.bench.generation.request import write_request
-from etdeploy.bench.generation.work import (
+from etdeploy.bench.generation_work import (
     GenerationWorkload,
     WorkPoint,
     random_ids,
@@ -19,11 +18,12 @@ from etdeploy.bench.generation.work import (
     text_of,
     tokenised,
     work_of,
+    write_request,
 )
 from etdeploy.bench.measure import plan_generation
 from etdeploy.bench.sweep import Plan, ThreadCounts
 from etdeploy.core.errors import UsageError
-from etdeploy.program.expected import ExpectedText, GreedyText, NextToken
+from etdeploy.program.generation import ExpectedText, GreedyText, NextToken
 from etdeploy.runner.generation import Sampling
 from tests.support.text_values import ids_in, make_expected, make_generation, make_loaded, make_work
 from tests.support.tokenizers import save

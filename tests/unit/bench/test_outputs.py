@@ -14,13 +14,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from etdeploy.bench.outputs.tolerance import estimate_step, limits_for
 from etdeploy.bench.passes import Pass, PassResult
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.sizes import Expectation, compare_outputs, compare_sizes, judged
-from etdeploy.program.distance import measure_distance
+from etdeploy.bench.tolerance import estimate_step, limits_for
 from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import PlainValue
+from etdeploy.program.quality import measure_distance
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runner.protocol import RunnerOutput
 from tests.support.bench_values import make_program_folder, make_results

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.bench.outside import outside_of
+from etdeploy.bench.assemble import outside_of
 from etdeploy.bench.records.outputs import OutsideOperator
 from etdeploy.program.model import Operator
 from etdeploy.runner.etdump import Executed, Kernel

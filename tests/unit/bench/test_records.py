@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation.work import WorkPoint
+from etdeploy.bench.generation_work import WorkPoint
 from etdeploy.bench.records.find import find_run, measure_again
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RecipeRecord, RunRecord

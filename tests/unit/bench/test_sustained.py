@@ -12,16 +12,26 @@ import pytest
 
 from etdeploy.bench import measure
 from etdeploy.bench.measure import cool_start, telling_time
-from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
-from etdeploy.bench.records.performance import Sustained, SustainedPoint
-from etdeploy.bench.sustained import Reading, celsius, estimate, khz, sustained_notes, sustained_of
-from etdeploy.bench.sustained_rate import (
+from etdeploy.bench.records.performance import (
+    CooldownWait,
+    Disturbance,
+    DisturbanceKind,
+    Sustained,
+    SustainedPoint,
+)
+from etdeploy.bench.sustained import (
+    Reading,
     Stretch,
+    celsius,
     drop_s,
     end_rate,
-    rate,
+    estimate,
+    khz,
+    mean_rate,
     start_rate,
     stretches_of,
+    sustained_notes,
+    sustained_of,
 )
 from etdeploy.devices.base import Capabilities, CpuCluster, DeviceState
 from etdeploy.recipe.model import Cooldown
@@ -119,8 +129,8 @@ def test_stretches_follow_each_other() -> None:
 
 
 def test_a_rate_is_of_whole_stretches() -> None:
-    assert rate([Stretch(0, 1, 10), Stretch(1, 4, 15)]) == 25 / 4
-    assert rate([Stretch(0, 0, 1)]) == 0
+    assert mean_rate([Stretch(0, 1, 10), Stretch(1, 4, 15)]) == 25 / 4
+    assert mean_rate([Stretch(0, 0, 1)]) == 0
 
 
 def test_a_steady_rate_never_drops() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from etdeploy.bench.text.text_generator import (
+from etdeploy.bench.text_generator import (
     Answer,
     Reply,
     Spoken,

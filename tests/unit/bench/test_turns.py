@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench import interleaving
+from etdeploy.bench import measure
 from etdeploy.core.errors import RunError
 
 
@@ -40,7 +40,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         yield _Played(prepared.name, prepared.starts, calls)
         calls.append(f"close {prepared.name}")
 
-    monkeypatch.setattr(interleaving, "begin", begin)
+    monkeypatch.setattr(measure, "begin", begin)
     return calls
 
 
@@ -48,7 +48,7 @@ def _measure(starts_a: int, starts_b: int, **more: Any) -> Any:
     device: Any = None
     a: Any = SimpleNamespace(name="a", starts=starts_a)
     b: Any = SimpleNamespace(name="b", starts=starts_b)
-    return interleaving.measure_in_turns(device, a, b, Path("out"), **more)
+    return measure.measure_in_turns(device, a, b, Path("out"), **more)
 
 
 def test_neither_is_always_first(log: list[str]) -> None:

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 import pytest
 import yaml
 
-from etdeploy.bench.outputs.verdict import (
+from etdeploy.bench.records.outputs import OutputCheck, TextCheck
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.verdict import (
     check_text,
     common,
     enough_tolerance,
     explain,
     require_match,
 )
-from etdeploy.bench.records.outputs import OutputCheck, TextCheck
-from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import MismatchError
 from etdeploy.devices.base import Capabilities
-from etdeploy.program.expected import ExpectedText, GreedyText, LogitNoise, NextToken
+from etdeploy.program.generation import ExpectedText, GreedyText, LogitNoise, NextToken
 from etdeploy.recipe.model import Tolerance
 from tests.support.bench_values import (
     FOLDER,

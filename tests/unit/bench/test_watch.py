@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from etdeploy.bench import watch as watch_module
-from etdeploy.bench.records.conditions import CooldownWait
+from etdeploy.bench.records.performance import CooldownWait
 from etdeploy.bench.watch import (
     MOST_SAMPLES,
     DeviceWatch,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.conditions import DisturbanceKind
+from etdeploy.bench.records.performance import DisturbanceKind
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import OperatorChange, Statistic, Verdict

@@ -14,7 +14,7 @@ import pytest
 
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.device_pool import lookup, quarantine
+from etdeploy.device_pool import lookup, reservations
 from etdeploy.device_pool.lookup import (
     chosen,
     device_held,
@@ -143,18 +143,18 @@ def test_durations_in_words(seconds: float, text: str) -> None:
 
 
 def test_quarantine(place: HistoryLocation) -> None:
-    assert quarantine.all_of(place) == ()
+    assert reservations.quarantined_devices(place) == ()
     assert place.file
     assert not place.file.exists()
-    first = quarantine.set_aside(place, PHONE, "hot", "night 1")
-    assert quarantine.all_of(place) == (first,)
+    first = reservations.set_aside(place, PHONE, "hot", "night 1")
+    assert reservations.quarantined_devices(place) == (first,)
     assert (first.reason, first.by) == ("hot", "night 1")
-    second = quarantine.set_aside(place, PHONE, "unauthorised", ANNA)
-    assert quarantine.all_of(place) == (second,)
-    assert quarantine.quarantined([second], "android-A1", "wolf") == second
-    assert quarantine.quarantined([second], "android-A2", "wolf") is None
-    assert quarantine.release(place, PHONE) == second
-    assert quarantine.release(place, PHONE) is None
+    second = reservations.set_aside(place, PHONE, "unauthorised", ANNA)
+    assert reservations.quarantined_devices(place) == (second,)
+    assert reservations.quarantined([second], "android-A1", "wolf") == second
+    assert reservations.quarantined([second], "android-A2", "wolf") is None
+    assert reservations.end_quarantine(place, PHONE) == second
+    assert reservations.end_quarantine(place, PHONE) is None
 
 
 def test_a_night_that_measures_on_it_is_named(place: HistoryLocation) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import etdeploy.bench.interleaving
+import etdeploy.bench.measure
 import etdeploy.history.record_sink
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import PushReport
@@ -81,7 +81,7 @@ def test_both_are_pushed_and_measured_under_one_lock(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(turns, "device_lock", lock)
     monkeypatch.setattr(turns, "prepared", lambda job: SimpleNamespace(bundle=job.name))
-    monkeypatch.setattr(etdeploy.bench.interleaving, "measure_in_turns", measure)
+    monkeypatch.setattr(etdeploy.bench.measure, "measure_in_turns", measure)
     monkeypatch.setattr(
         etdeploy.history.record_sink, "keep", lambda run: calls.append(f"keep {run}")
     )

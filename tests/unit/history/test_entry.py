@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
-from etdeploy.bench.records.performance import Spread, Start
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind, Spread, Start
 from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.bench.statistics import summarize
 from etdeploy.history.entry import entry_of, utc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.entry import entry_of
 from etdeploy.history.model import Trend, differing, spread_percent, trend_of

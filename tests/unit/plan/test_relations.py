@@ -6,8 +6,14 @@ import pytest
 
 from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Explained
-from etdeploy.plan.cmake_options import OptionTable, Relation
-from etdeploy.plan.relations import apply_relations, is_on, spelled_for, with_overrides
+from etdeploy.plan.cmake_options import (
+    OptionTable,
+    Relation,
+    apply_relations,
+    is_on,
+    spelled_for,
+    with_overrides,
+)
 
 _TABLE = OptionTable(
     names=frozenset(

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etdeploy.backends.registry import backend_of, exporting_backends, runtime_backends
-from etdeploy.plan.cmake_options import OptionTable, known_options
+from etdeploy.plan.cmake_options import OptionTable, is_on, known_options
 from etdeploy.plan.components import NAMESPACES, OPTIMIZED_OPERATORS
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.plan.relations import is_on
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import TARGETS, find_target

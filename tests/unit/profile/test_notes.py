@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.profile.calls import Names, calls_of
 from etdeploy.profile.profiled import profile_notes
 from etdeploy.profile.protocol import Trace

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.program.expected import Evaluation
+from etdeploy.program.generation import Evaluation
 from etdeploy.program.quality import loss_lines, quality_lines
 from tests.support.bench_values import make_loss
 from tests.support.text_values import make_cost, make_evaluation

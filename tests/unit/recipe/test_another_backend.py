@@ -11,9 +11,9 @@ import pytest
 from etdeploy.backends.registry import known_backends
 from etdeploy.backends.schemes import OTHER_BACKEND
 from etdeploy.core.errors import ExportError
-from etdeploy.recipe.another_backend import remedies_for, with_settings
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.rules import remedies_for, with_settings
 
 TEXT = {"hf": "org/model"}
 QNN: dict[str, Any] = {

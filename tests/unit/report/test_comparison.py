@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import OperatorChange, OutputDifference, Verdict
 from etdeploy.compare.runs import compare_runs

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation.work import WorkPoint
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.generation_work import WorkPoint
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import Outside, OutsideOperator
 from etdeploy.bench.records.performance import (
+    Disturbance,
+    DisturbanceKind,
     Energy,
     Memory,
     Sustained,

@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_written_to_is_known_before_the_work(
     def refuse(_folder: Path) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("etdeploy.core.files.results.require_writable", refuse)
+    monkeypatch.setattr("etdeploy.core.files.delivery.require_writable", refuse)
     with pytest.raises(UsageError, match="Read-only file system") as caught:
         require_free(tmp_path / "report.html", Format.HTML)
     assert str(caught.value.remedy).endswith(": --output FILE")
@@ -86,7 +86,7 @@ def test_a_full_disk_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def refuse(_path: Path, _text: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
 
-    monkeypatch.setattr("etdeploy.core.files.results.write_atomic", refuse)
+    monkeypatch.setattr("etdeploy.core.files.delivery.write_atomic", refuse)
     with pytest.raises(OSError, match="No space left"):
         write_report("text", tmp_path / "report.html", Format.HTML)
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation.work import WorkPoint
-from etdeploy.bench.records.conditions import CooldownWait, Disturbance, DisturbanceKind
-from etdeploy.bench.records.performance import Spread
+from etdeploy.bench.generation_work import WorkPoint
+from etdeploy.bench.records.performance import CooldownWait, Disturbance, DisturbanceKind, Spread
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize

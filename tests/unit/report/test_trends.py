@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.history.entry import Judgement, entry_of
 from etdeploy.history.model import (
     Check,

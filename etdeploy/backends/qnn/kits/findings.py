@@ -14,8 +14,8 @@ from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_headers, headers_problem
 from etdeploy.backends.qnn.versions import PINNED_VERSION, is_newer
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
-from etdeploy.core.finding import Finding
 from etdeploy.core.processes import process
+from etdeploy.core.values import Finding
 
 # What ExecuTorch's guide to this backend asks for, to build the part that exports.
 _LEAST_COMPILER = 13

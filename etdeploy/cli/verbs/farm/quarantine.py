@@ -14,7 +14,7 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.device_pool.quarantine import Quarantined
+    from etdeploy.device_pool.reservations import Quarantined
     from etdeploy.history.place import HistoryLocation
 
 _BY_HAND = "set aside by hand"
@@ -47,7 +47,7 @@ def command(
     A person's own runs are not kept from it.
     """
     from etdeploy.cli.options import named_farm
-    from etdeploy.device_pool.quarantine import all_of
+    from etdeploy.device_pool.reservations import quarantined_devices
 
     if released is not None and (device is not None or reason is not None):
         raise UsageError(
@@ -62,13 +62,12 @@ def command(
     elif device is not None:
         _set_aside(device, reason or _BY_HAND, place, as_json)
     else:
-        _list(all_of(place), as_json)
+        _list(quarantined_devices(place), as_json)
 
 
 def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
     from etdeploy.device_pool.lookup import find_device
-    from etdeploy.device_pool.quarantine import set_aside
-    from etdeploy.device_pool.reservations import myself
+    from etdeploy.device_pool.reservations import myself, set_aside
     from etdeploy.history.place import option_for
 
     made = set_aside(place, find_device(device, place), reason, myself())
@@ -82,11 +81,10 @@ def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) 
 
 def _release(device: str, place: HistoryLocation, as_json: bool) -> None:
     from etdeploy.device_pool.lookup import find_kept
-    from etdeploy.device_pool.quarantine import release
-    from etdeploy.device_pool.reservations import local
+    from etdeploy.device_pool.reservations import end_quarantine, local
 
     found = find_kept(device, place)
-    ended = release(place, found)
+    ended = end_quarantine(place, found)
     if as_json:
         console.result_json({"released": ended.model_dump(mode="json") if ended else None})
     elif ended is None:

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from etdeploy.export.worker.tracing.tensors import buffers_restored
-from etdeploy.program.expected import QuantizationCost
-from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.generation import GenerationMethod, QuantizationCost
 
 # What the module of a method calls the cache.
 _CACHE = "cache."

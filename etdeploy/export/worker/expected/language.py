@@ -35,16 +35,16 @@ from etdeploy.export.worker.expected.text import (
 )
 from etdeploy.export.worker.failures import blaming, exception_text, is_memory
 from etdeploy.export.worker.loading.hf.load import LoadedModel
-from etdeploy.program.expected import (
+from etdeploy.program.generation import (
     Evaluation,
     ExpectedText,
+    GenerationMethod,
     GreedyText,
     LogitNoise,
     NextToken,
     logit_distance,
     sampled_ids,
 )
-from etdeploy.program.generation import GenerationMethod
 
 Begin = Callable[[], Forward]
 _FINEST = "8da8w"

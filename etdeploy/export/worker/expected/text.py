@@ -26,8 +26,7 @@ from etdeploy.export.worker.expected.forward import OwnForward, own_attention, w
 from etdeploy.export.worker.failures import WorkerError, blaming, exception_text, fail
 from etdeploy.export.worker.loading.hf.load import LoadedModel, stop_ids
 from etdeploy.export.worker.lowering.scales import Activations
-from etdeploy.program.expected import random_ids
-from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.generation import GenerationMethod, random_ids
 
 # Tokens of the calibration text that are read at once.
 _CALIBRATION_WINDOW = 512

@@ -18,10 +18,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
 from etdeploy.export.worker.tracing.structure import ExampleInputs, by_parameter, dotted, leaves
-from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import Stored, TensorFile
 from etdeploy.program.model import PlainValue
-from etdeploy.program.quality import OutputLoss
+from etdeploy.program.quality import OutputLoss, measure_distance
 
 _LONGEST_NAME = 48
 _IMAGE_DIMENSIONS = 4

@@ -21,8 +21,7 @@ from distributed.scheduler import Scheduler
 from tornado.ioloop import PeriodicCallback
 
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
-from etdeploy.core.files.basic import open_regular
-from etdeploy.core.files.leftovers import remove_tree
+from etdeploy.core.files.basic import open_regular, remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.certificates import revoked_serials
 from etdeploy.farm.engine.dask import wire

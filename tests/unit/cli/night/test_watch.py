@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.cli.night import NightDisplay, figure_of, folders_of, told
 from etdeploy.core import console
 from etdeploy.farm.model import Fate, Order, VisitState

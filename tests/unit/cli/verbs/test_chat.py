@@ -14,16 +14,15 @@ from typing import Any, cast
 
 import pytest
 
-from etdeploy.bench.text.chat_process import Conversation
-from etdeploy.bench.text.text_generator import opened_speaker
+from etdeploy.bench.chat_process import Conversation
+from etdeploy.bench.text_generator import opened_speaker
 from etdeploy.cli.text import Voice, lasting
 from etdeploy.cli.verbs import chat as module
 from etdeploy.cli.verbs.chat import Chat, conversation_with
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, RunError, UsageError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
-from etdeploy.program.template import ChatTemplate
-from etdeploy.program.tokenizer import Tokenizer
+from etdeploy.program.tokenizer import ChatTemplate, Tokenizer
 from etdeploy.runner.generation import Sampling
 from tests.support.runtime_values import make_recipe
 from tests.support.talk_values import (

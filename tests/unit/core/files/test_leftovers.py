@@ -13,14 +13,15 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files import basic as files
-from etdeploy.core.files.basic import new_folder, write_atomic
-from etdeploy.core.files.leftovers import (
+from etdeploy.core.files.basic import (
     claim,
     claimed,
+    new_folder,
     remove_tree,
     sweep,
     sweep_empty,
     working_folder,
+    write_atomic,
 )
 
 KEY = "0123456789abcdef" * 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.results import ResultFile, begins_with, contains
+from etdeploy.core.files.delivery import ResultFile, begins_with, contains
 
 _FILE = ResultFile("list", "a list of mine", begins_with("mine:", "ours:"), "list.txt")
 

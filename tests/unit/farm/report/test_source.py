@@ -12,7 +12,7 @@ import pytest
 from etdeploy.cli.main import run_cli
 from etdeploy.core import console
 from etdeploy.core.errors import StoreError, UsageError
-from etdeploy.device_pool import quarantine
+from etdeploy.device_pool import reservations
 from etdeploy.farm.model import Standing, VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
@@ -181,7 +181,7 @@ def test_the_dashboard_has_the_latest_nights(place: HistoryLocation, tmp_path: P
     assert [report.night.id for report in board.reports] == [second, first]
     assert board.status.visits == 1
     assert board_of(place, settings, "another farm").reports == ()
-    quarantine.set_aside(place, Shelved(identity=PHONE, device="android:S1"), "hot", "ann@wolf")
+    reservations.set_aside(place, Shelved(identity=PHONE, device="android:S1"), "hot", "ann@wolf")
     devices = board_of(place, settings).reports[1].devices
     assert {each.identity: each.quarantined for each in devices}[PHONE] == "hot"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.core import git
 from etdeploy.farm.report.words import first_number, value_text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.program.template import require_speech
+from etdeploy.program.tokenizer import require_speech
 from tests.support.tokenizers import byte_level, save
 
 

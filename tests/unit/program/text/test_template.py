@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.program.template import ChatTemplate, load_template
+from etdeploy.program.tokenizer import ChatTemplate, load_template
 from tests.support.tokenizers import byte_level, save
 
 _MESSAGES = [

@@ -31,7 +31,7 @@ from etdeploy.export.hf.weights import no_weights
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail, first_line
 from etdeploy.export.worker.loading.hf.code import require_code
-from etdeploy.program.template import TEMPLATE_FILES, require_speech
+from etdeploy.program.tokenizer import TEMPLATE_FILES, require_speech
 
 Tell = Callable[[str, float], None]
 

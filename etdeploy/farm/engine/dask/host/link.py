@@ -20,8 +20,7 @@ from etdeploy.cache.tidy import keep_below
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted
-from etdeploy.core.files.basic import copy_file, naming, no_room_in
-from etdeploy.core.files.leftovers import remove_tree
+from etdeploy.core.files.basic import copy_file, naming, no_room_in, remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.plugins import attributed
 from etdeploy.farm.engine.dask import wire

@@ -20,7 +20,7 @@ from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
-from etdeploy.core.files.leftovers import sweep, working_folder
+from etdeploy.core.files.basic import sweep, working_folder
 from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.host.link import (

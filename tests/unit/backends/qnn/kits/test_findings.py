@@ -10,8 +10,8 @@ from etdeploy.backends.qnn.kits import findings
 from etdeploy.backends.qnn.kits.findings import examine_qnn
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
-from etdeploy.core.finding import Finding
 from etdeploy.core.processes import process
+from etdeploy.core.values import Finding
 from tests.support.qnn_sdk import lay_out_aar, lay_out_sdk
 
 

@@ -10,14 +10,13 @@ from itertools import takewhile
 from types import TracebackType
 from typing import cast
 
-from etdeploy.bench.text.text_generator import PROGRAM, Speaker, Spoken, more_context, room
+from etdeploy.bench.text_generator import PROGRAM, Speaker, Spoken, more_context, room
 from etdeploy.core import cancel
 from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted, RunError
 from etdeploy.devices.base import ConversingRun, Talk
 from etdeploy.program.generation import Generation
-from etdeploy.program.template import ChatTemplate
-from etdeploy.program.tokenizer import Tokenizer
+from etdeploy.program.tokenizer import ChatTemplate, Tokenizer
 from etdeploy.runner.generation import (
     READY,
     STOP,

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from etdeploy.bench.outputs.tolerance import logit_cosine, logit_limit
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck, TextCheck
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.tolerance import logit_cosine, logit_limit
 from etdeploy.core.errors import MismatchError
 from etdeploy.devices.base import Capabilities
-from etdeploy.program.expected import ExpectedText, LogitNoise, NextToken, logit_distance
+from etdeploy.program.generation import ExpectedText, LogitNoise, NextToken, logit_distance
 from etdeploy.recipe.model import Tolerance
 
 _LEAST_HEADROOM = 1.2

@@ -30,8 +30,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etdeploy.program.distance import TensorDistance
-from etdeploy.program.expected import LogitNoise
+from etdeploy.program.generation import LogitNoise
+from etdeploy.program.quality import TensorDistance
 from etdeploy.recipe.model import Tolerance
 
 if TYPE_CHECKING:
