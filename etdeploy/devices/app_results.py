@@ -42,6 +42,8 @@ class AppResults(BaseModel):
     run_id: str
     status: Literal["done", "failed"]
     error: AppError | None = None
+    thermal: Any = None
+    """The device's heat around the start, by names of DeviceState.thermal_status, or nothing."""
     results: dict[str, Any] | None = None
 
     @property
@@ -62,6 +64,16 @@ def checked_name(path: object) -> str:
     if not isinstance(path, str) or not _NAME.fullmatch(path):
         raise ValueError(f"{path!r} is no plain name of a file")
     return path
+
+
+def run_id_in(text: str) -> str | None:
+    """The start that left a results.json; None where it says none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    run_id = found.get("run_id") if isinstance(found, dict) else None
+    return run_id if isinstance(run_id, str) else None
 
 
 def parse_results(text: str, run_id: str, device: str) -> AppResults:

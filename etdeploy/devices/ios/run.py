@@ -8,16 +8,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 from urllib.parse import unquote
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.processes.conversation import InteractiveProcess
-from etdeploy.devices.app_results import parse_results as require_usable
+from etdeploy.devices.app_results import AppResults, parse_results, run_id_in
 from etdeploy.devices.base import AppLaunch, DeviceState, RunOutcome, TimedState
 from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.ios.apps import OUTPUTS, RESULTS, Apps, LaunchResult, bundle_folder
@@ -40,7 +37,7 @@ class IosRun:
         self._app = app
         self._run_id = run_id
         self._starts = 0
-        self._results: IosAppResults | None = None
+        self._results: AppResults | None = None
 
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
         require_words(arguments, self._apps.name)
@@ -83,18 +80,16 @@ class IosRun:
                 raise DeviceError(f"the run left no {relative}", place=self._apps.name)
             shutil.copytree(Path(folder) / Path(OUTPUTS).name, to, dirs_exist_ok=True)
 
-    def _pull_results(self, start_id: str, *, announced: bool) -> IosAppResults | None:
+    def _pull_results(self, start_id: str, *, announced: bool) -> AppResults | None:
         """The results of this start; None where the app left none."""
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "results.json"
             if not self._apps.pull(self._app.id, RESULTS, copy):
                 return None
             text = copy.read_text(errors="replace")
-        found = parse_results(text)
-        is_own = found is not None and found.run_id == start_id
-        if announced or is_own:
-            require_usable(text, start_id, self._apps.name)
-        return found if is_own else None
+        if not announced and run_id_in(text) != start_id:
+            return None
+        return parse_results(text, start_id, self._apps.name)
 
     def _ended_without(self, heard: LaunchResult, printed: str, began_unix_s: float) -> RunOutcome:
         crash = self._apps.find_crash(self._app.id, began_unix_s)
@@ -114,7 +109,7 @@ class IosRun:
         )
 
 
-def finished(results: IosAppResults, heard: LaunchResult, printed: str) -> RunOutcome:
+def finished(results: AppResults, heard: LaunchResult, printed: str) -> RunOutcome:
     """The outcome of a start that left results; those may be of a failure."""
     error = results.error
     failed = results.status == "failed"
@@ -130,13 +125,11 @@ def finished(results: IosAppResults, heard: LaunchResult, printed: str) -> RunOu
     )
 
 
-def _states(results: IosAppResults, seconds: float) -> tuple[TimedState, ...]:
+def _states(results: AppResults, seconds: float) -> tuple[TimedState, ...]:
     """The heat that the app was told by iOS, before and after its work."""
-    thermal = results.thermal
-    if thermal is None:
-        return ()
-    told = ((0.0, thermal.status_before), (seconds, thermal.status_after))
-    return tuple(TimedState(at, DeviceState(thermal_status=s)) for at, s in told if s)
+    thermal = results.thermal if isinstance(results.thermal, dict) else {}
+    read = ((0.0, thermal.get("status_before")), (seconds, thermal.get("status_after")))
+    return tuple(TimedState(at, DeviceState(thermal_status=str(s))) for at, s in read if s)
 
 
 def _timed_out(heard: LaunchResult, printed: str) -> RunOutcome:
@@ -153,41 +146,6 @@ def _without(text: str, line: str) -> str:
 def _joined(printed: str, text: str) -> str:
     """What the app printed, then the reason: the last lines are what is shown."""
     return "\n".join(filter(None, (printed.rstrip("\n"), text))) + "\n"
-
-
-class IosAppError(BaseModel):
-    """Why a start gave nothing."""
-
-    kind: str
-    message: str
-
-
-class AppThermal(BaseModel):
-    """The phone's heat around a start, by the names of DeviceState.thermal_status."""
-
-    status_before: str | None = None
-    status_after: str | None = None
-
-
-class IosAppResults(BaseModel):
-    """results.json of an app; what another version adds to it is not looked at."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    schema_version: Literal[1]
-    run_id: str | None
-    status: Literal["done", "failed"]
-    error: IosAppError | None = None
-    thermal: AppThermal | None = None
-    results: dict[str, Any] | None = None
-
-
-def parse_results(text: str) -> IosAppResults | None:
-    """The results in a file; None where it contains something else."""
-    try:
-        return IosAppResults.model_validate(json.loads(text))
-    except (ValueError, ValidationError):
-        return None
 
 
 # Making the tunnel and starting the app, before the app's own time begins.
