@@ -62,7 +62,7 @@ class AppResults(BaseModel):
 def checked_name(path: object) -> str:
     """`path` itself when it is the plain name of a file."""
     if not isinstance(path, str) or not _NAME.fullmatch(path):
-        raise ValueError(f"{path!r} is no plain name of a file")
+        raise ValueError(f"{path!r} is not a plain file name")
     return path
 
 
@@ -120,7 +120,7 @@ def parse_options(words: Sequence[str]) -> dict[str, Option]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or name not in _KINDS or name in found:
-            raise ValueError(f"{word!r} is no option of an app")
+            raise ValueError(f"{word!r} is not an option of an app")
         found[name] = _value(word, _KINDS[name], value)
     return found
 
@@ -133,4 +133,4 @@ def _value(word: str, kind: type, text: str) -> Option:
         return int(text)
     if kind is str and text.isprintable():
         return text
-    raise ValueError(f"{word!r}: the value is no {kind.__name__}")
+    raise ValueError(f"{word!r}: the value is not of type {kind.__name__}")

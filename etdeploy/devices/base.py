@@ -241,7 +241,7 @@ class Bundle(Value):
             TypeError: It starts an app.
         """
         if not isinstance(self.launch, ProcessLaunch):
-            raise TypeError(f"the bundle starts no process, but the app {self.launch.id}")
+            raise TypeError(f"the bundle starts the app {self.launch.id}")
         return self.launch
 
     @property
@@ -335,7 +335,7 @@ class RunFolder(Protocol):
 
 
 class StreamingRun(RunFolder, Protocol):
-    """A run that takes files of its own, and whose output is read as it comes."""
+    """A run that takes files, and whose output is read as it comes."""
 
     def put(self, source: Path, relative: str) -> None:
         """Copies a file into the run's folder; what is there is replaced.

@@ -50,7 +50,7 @@ def check_relative(path: str) -> str:
     """`path` itself when it stays below the folder that it is relative to."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise ValueError(f"{path!r} is no path inside a folder")
+        raise ValueError(f"{path!r} is not a path inside a folder")
     return path
 
 
@@ -101,7 +101,7 @@ class Process:
 
     def leftover(self, root: str) -> Leftover | None:
         """The leftover that it is; None for anything but etdeploy's runner."""
-        run_id = run_of(self.folder, root)
+        run_id = find_run_id(self.folder, root)
         if run_id is None or not self._is_of(root):
             return None
         return Leftover(pid=self.pid, run_id=run_id, seconds=self.seconds)
@@ -113,7 +113,7 @@ class Process:
         return emulated and any(_is_inside(word, root) for word in self.arguments)
 
 
-def run_of(folder: str, root: str) -> str | None:
+def find_run_id(folder: str, root: str) -> str | None:
     """The run whose folder this is, or that contains it; the folder may already be removed."""
     runs = f"{root}/runs/"
     if not folder.startswith(runs):

@@ -28,7 +28,7 @@ def open_device(text: str, workspace: Workspace | None = None) -> Device:
         workspace: The cache, for devices on this machine; the user's own by default.
 
     Raises:
-        UsageError: There is no such kind of device, or it is named wrongly.
+        UsageError: There is no such kind of device, or its name is wrong.
         DeviceError: It is not connected, cannot be used, or one of several has to be named.
     """
     kind, spec = parse_spec(text)
@@ -50,7 +50,7 @@ def parse_spec(text: str) -> tuple[DeviceKind, DeviceSpec]:
         raise UsageError(f"there is no device {text!r}", remedy=_suggestion(spec))
     if spec.serial and kind.address == "none":
         raise UsageError(
-            f"{text!r}: the device {kind.name} takes no {kind.noun}",
+            f"{text!r}: the device {kind.name} does not take a {kind.noun}",
             remedy=f"--device {kind.name}",
         )
     if not spec.serial and (kind.address == "required" or ":" in text):

@@ -66,7 +66,7 @@ def marked(command: str, marker: str) -> str:
     """The command, followed by a line with the marker and its exit code.
 
     A subshell, so that `exit` in the command does not skip the marker. `$$` in it is still the
-    shell that was started, which leads a session and a process group of its own.
+    shell that was started, which leads its own session and process group.
     """
     return f"( {command}\n); echo {marker}:$?"
 
@@ -137,11 +137,11 @@ _NAMES = {
 }
 
 
-def signal_of(exit_code: int) -> str | None:
+def signal_name_for(exit_code: int) -> str | None:
     """The signal behind a shell's exit code of 128 + n; None for a plain exit code."""
     return _NAMES.get(exit_code - 128)
 
 
-def number_of(name: str) -> int | None:
+def signal_number(name: str) -> int | None:
     """The number of a signal; None for a name that Linux does not have."""
     return next((number for number, known in _NAMES.items() if known == name), None)

@@ -264,7 +264,7 @@ class UsbPipe:
         self._transport.close()
 
 
-def usb_transport_of(serial: str) -> Any:
+def find_usb_transport(serial: str) -> Any:
     """The phone with a serial number, wherever it is on USB now.
 
     A phone that was plugged in again, or whose debugging was switched, has another address.

@@ -34,7 +34,7 @@ from etdeploy.devices.adb.stream import (
     TcpPipe,
     Timeouts,
     UsbPipe,
-    usb_transport_of,
+    find_usb_transport,
 )
 
 # From this version on, receivers ignore the byte sum.
@@ -410,6 +410,6 @@ def tcp_transport(host: str, port: int) -> DirectTransport:
     return DirectTransport(lambda timeouts: TcpPipe(host, port, timeouts), "TCP")
 
 
-def usb_transport(serial: str, find: Callable[[str], Any] = usb_transport_of) -> DirectTransport:
+def usb_transport(serial: str, find: Callable[[str], Any] = find_usb_transport) -> DirectTransport:
     """A phone on USB; `find` gives the adb_shell UsbTransport that it has now."""
     return DirectTransport(lambda timeouts: UsbPipe(find(serial), timeouts), "USB")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from etdeploy.devices.shell import sections, signal_of
+from etdeploy.devices.shell import sections, signal_name_for
 
 _LINE = re.compile(
     # Some versions print a user or a number of one before the process.
@@ -62,7 +62,7 @@ def parse_log(text: str, since: str | None) -> tuple[LogLine, ...]:
     )
 
 
-def of_app(lines: Iterable[LogLine], pid: int | None) -> list[str]:
+def app_warnings(lines: Iterable[LogLine], pid: int | None) -> list[str]:
     """What the app's process warned of, as text: the last lines."""
     return [str(line) for line in lines if line.pid == pid and line.level in _SERIOUS][-_MOST:]
 
@@ -146,7 +146,7 @@ class AppExit:
     """How it ended, as a run tells it.
 
     Attributes:
-        cause: In a sentence without its end: "the app was ended by an exception: ...".
+        cause: In a sentence without its end: "an exception ended the app: ...".
         lines: Of the log.
         exit_code: As a shell has it.
         out_of_memory: Whether the system killed it for want of memory; None where unknown.
@@ -161,7 +161,7 @@ class AppExit:
 
     @property
     def signal_name(self) -> str | None:
-        return signal_of(self.exit_code)
+        return signal_name_for(self.exit_code)
 
 
 def ending_command(app_id: str) -> str:
@@ -183,9 +183,9 @@ def parse_ending(output: str, app_id: str, pid: int | None, since: str | None) -
     crash = parse_log(parts.get("crash", ""), since)
     log = parse_log(parts.get("log", ""), since)
     info = exit_info(parse_exits(parts.get("exit", "")), pid, since)
-    lines = tuple(of_app(log, pid))
-    return _of_memory(log, info, app_id, pid, lines) or (
-        _of_crash(crash, app_id, pid, lines) or (_of_info(info, lines) if info else None)
+    lines = tuple(app_warnings(log, pid))
+    return _memory_exit(log, info, app_id, pid, lines) or (
+        _crash_exit(crash, app_id, pid, lines) or (_recorded_exit(info, lines) if info else None)
     )
 
 
@@ -193,10 +193,10 @@ def unknown_exit(output: str, pid: int | None, since: str | None) -> AppExit:
     """The ending of an app that no source says anything about."""
     log = parse_log(sections(output).get("log", ""), since)
     cause = "the app's process is gone, and the device does not say why"
-    return AppExit(cause, tuple(of_app(log, pid)), _OF_SHELL + _KILLED)
+    return AppExit(cause, tuple(app_warnings(log, pid)), _OF_SHELL + _KILLED)
 
 
-def _of_memory(
+def _memory_exit(
     log: Sequence[LogLine],
     info: ExitInfo | None,
     app_id: str,
@@ -210,45 +210,49 @@ def _of_memory(
     return AppExit(cause + (f": {said}" if said else ""), lines, _OF_SHELL + _KILLED, True)
 
 
-def _of_crash(
+def _crash_exit(
     crash: Sequence[LogLine], app_id: str, pid: int | None, lines: tuple[str, ...]
 ) -> AppExit | None:
     if java := java_crash(crash, app_id, pid):
         memory = "out of memory, " if "OutOfMemoryError" in java.exception else ""
-        cause = f"the app was ended by an exception: {memory}{java.exception}"
+        cause = f"an exception ended the app: {memory}{java.exception}"
         return AppExit(cause, lines + java.lines)
     if native := native_crash(crash, app_id, pid):
-        code = _OF_SHELL + native.number
-        cause = f"the app was ended by {signal_of(code) or f'signal {native.number}'}"
-        cause += f": {native.reason}" if native.reason else ""
-        return AppExit(cause, lines + native.lines, code, False)
+        reason = f": {native.reason}" if native.reason else ""
+        return _signal_exit(native.number, reason, lines + native.lines, False)
     return None
 
 
-def _of_info(info: ExitInfo, lines: tuple[str, ...]) -> AppExit:
-    told = f" ({info.description})" if info.description else ""
+def _signal_exit(
+    number: int, detail: str, lines: tuple[str, ...], out_of_memory: bool | None
+) -> AppExit:
+    code = _OF_SHELL + number
+    name = signal_name_for(code) or f"signal {number}"
+    return AppExit(f"{name} ended the app{detail}", lines, code, out_of_memory)
+
+
+def _recorded_exit(info: ExitInfo, lines: tuple[str, ...]) -> AppExit:
+    detail = f" ({info.description})" if info.description else ""
     if info.reason in _CLOSED:
-        what = f"{_CLOSED[info.reason]}{told}"
-        return AppExit(f"the app was {what}", lines, _OF_SHELL + _KILLED, False, outside=what)
-    if info.reason == _ANR:
-        return AppExit(
-            f"the system ended the app, since it did not answer for seconds{told}", lines,
-            out_of_memory=False,
-        )  # fmt: skip
-    if info.reason == _EXIT_SELF:
-        return AppExit(
-            f"the app ended itself with exit code {info.status}{told}", lines, info.status or 1
-        )
+        outside = f"{_CLOSED[info.reason]}{detail}"
+        return AppExit(f"the app was {outside}", lines, _OF_SHELL + _KILLED, False, outside)
     if info.reason in (_SIGNALED, _CRASH_NATIVE) and 0 < info.status < 65:
-        code = _OF_SHELL + info.status
-        # Where the system does not tell of its killing for memory, it has this reason.
-        memory = None if info.status == _KILLED else False
-        name = signal_of(code) or f"signal {info.status}"
-        return AppExit(f"the app was ended by {name}{told}", lines, code, memory)
-    if info.reason == _CRASH:
-        return AppExit(f"the app was ended by an exception{told}", lines)
-    reason = "it used too much of the device" if info.reason == _EXCESSIVE else "for its own reason"
-    return AppExit(f"the system ended the app, {reason}{told}", lines, _OF_SHELL + _KILLED, False)
+        # A system that does not report that it kills for memory gives this reason.
+        return _signal_exit(info.status, detail, lines, None if info.status == _KILLED else False)
+    cause, exit_code, memory = {
+        _ANR: ("the system ended the app, since it did not answer for seconds", 1, False),
+        _EXIT_SELF: (f"the app exited with exit code {info.status}", info.status or 1, None),
+        _CRASH: ("an exception ended the app", 1, None),
+        _EXCESSIVE: (
+            "the system ended the app, which used too much of the device",
+            _OF_SHELL + _KILLED,
+            False,
+        ),
+    }.get(
+        info.reason,
+        ("the system ended the app, for its own reason", _OF_SHELL + _KILLED, False),
+    )
+    return AppExit(f"{cause}{detail}", lines, exit_code, memory)
 
 
 def parse_exits(text: str) -> tuple[ExitInfo, ...]:

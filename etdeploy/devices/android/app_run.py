@@ -24,7 +24,7 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.values import Progress
 from etdeploy.devices import app_results
 from etdeploy.devices.android import app_exit, app_watch
-from etdeploy.devices.android.app_exit import AppExit, of_app, parse_log
+from etdeploy.devices.android.app_exit import AppExit, app_warnings, parse_log
 from etdeploy.devices.android.app_watch import (
     LaunchReport,
     check_app_id,
@@ -193,7 +193,7 @@ class AppRun:
         """What the app warned of."""
         command = app_exit.ending_command(self._app.id)
         output = self._shell.shell(command, "reading the app's log", _LOG_S).output
-        return of_app(parse_log(sections(output).get("log", ""), report.since), report.pid)
+        return app_warnings(parse_log(sections(output).get("log", ""), report.since), report.pid)
 
     def pull(self, relative: str, to: Path) -> None:
         """Copies the last start's results (a `.json`), or its folder of outputs."""
@@ -359,7 +359,7 @@ class InstalledApk:
 
 def install(shell: RemoteShell, bundle: Bundle, app: AppLaunch, progress: Progress) -> None:
     """Installs the app of a bundle that was pushed, and makes the bundle's files readable to it."""
-    file = archive_of(bundle, app)
+    file = find_archive(bundle, app)
     command = f"{open_command(shell.place)}\n{installed_command(app.id)}"
     there = parse_installed(shell.require(command, _LOOKING_FOR_APP, _HASH_S))
     if there.is_content(file.sha256):
@@ -375,7 +375,7 @@ def install(shell: RemoteShell, bundle: Bundle, app: AppLaunch, progress: Progre
     raise explain_install(said, app.id, file.source, shell.name)
 
 
-def archive_of(bundle: Bundle, app: AppLaunch) -> BundleFile:
+def find_archive(bundle: Bundle, app: AppLaunch) -> BundleFile:
     """The file that is installed."""
     check_app_id(app.id)
     for file in bundle.files:

@@ -65,7 +65,7 @@ _ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
 def check_app_id(app_id: str) -> str:
     """`app_id` itself when it is an application id, which needs no quotes in a shell."""
     if not _ID.fullmatch(app_id) or len(app_id) > 200:
-        raise ValueError(f"{app_id!r} is no application id")
+        raise ValueError(f"{app_id!r} is not an application id")
     return app_id
 
 
@@ -142,7 +142,7 @@ def _pid_lines(app_id: str) -> tuple[str, ...]:
         "gone=",
         f"pid=$({find_command(app_id)})",
         'pid=${pid%%[!0-9]*}; echo "#pid"; echo $pid',
-        # One that has ended and was not buried has no words, and its number may be used again.
+        # A zombie has no command line, and the number of a process may be used again.
         'lives() { [ -n "$pid" ] && IFS= read -r -d "" name </proc/$pid/cmdline &&',
         f'  [ "$name" = {app_id} ] && read -r score </proc/$pid/oom_score_adj; }}',
         f'[ -z "$pid" ] || echo {app_id} $pid >{MARKER}',
@@ -162,7 +162,7 @@ def find_command(app_id: str) -> str:
 
 
 def _front_lines(app_id: str) -> tuple[str, ...]:
-    """`look` counts in `$away` how often in turn the app was not in front.
+    """`look` counts in `$away` how many times in a row the app was not in front.
 
     Where nothing at all is in front, the screen is off, unless the device prints it in another way:
     then the app was never seen there.
@@ -221,7 +221,7 @@ class RunningApp:
 def end_apps(shell: RemoteShell) -> tuple[Leftover, ...]:
     """Ends them, and returns them.
 
-    An app that its user started is no leftover: a run notes the process that it started.
+    An app that its user started is not a leftover: a run notes the process that it started.
     """
     found = _find(shell)
     for app in found:

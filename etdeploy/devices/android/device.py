@@ -33,7 +33,7 @@ from etdeploy.devices.adb.stream import (
 )
 from etdeploy.devices.adb.wire import tcp_transport, usb_transport
 from etdeploy.devices.android import facts as android_facts
-from etdeploy.devices.android.app_run import archive_of, install, opened_app_run
+from etdeploy.devices.android.app_run import find_archive, install, opened_app_run
 from etdeploy.devices.android.app_watch import end_apps
 from etdeploy.devices.android.diagnostics import explain
 from etdeploy.devices.android.link import AndroidLink
@@ -282,7 +282,7 @@ class AndroidDevice(RemoteDevice):
         app = bundle.app
         if app is None:
             return super().push(bundle, progress)
-        archive_of(bundle, app)
+        find_archive(bundle, app)
         started = time.monotonic()
         report = super().push(bundle, progress)
         install(self._link, bundle, app, progress)

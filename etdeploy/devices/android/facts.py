@@ -158,8 +158,8 @@ def sampled_state(text: str) -> DeviceState:
     files = sysfs.sampled_state(parts[""])
     if "battery" not in parts:
         return files
-    told = android_state("\n".join(f"#{name}\n{parts[name]}" for name in parts if name))
-    known = {name: value for name, value in told if value not in (None, {}, ())}
+    state = android_state("\n".join(f"#{name}\n{parts[name]}" for name in parts if name))
+    known = {name: value for name, value in state if value not in (None, {}, ())}
     return files.model_copy(update=known)
 
 

@@ -134,7 +134,7 @@ def push_bundle(apps: Apps, bundle: Bundle, progress: Progress) -> PushReport:
         apps.install(work.archive)
         now = apps.query(app)
         path = now.path if now else None
-    archive = archive_of(bundle).sha256
+    archive = find_archive(bundle).sha256
     overwritten = [file.path for file in work.send if file.path in marker.files]
     if overwritten or work.stale:
         # A push that is cut off must not leave a marker that tells of files as they were.
@@ -214,7 +214,7 @@ class PushPlan:
 
 
 def parse_marker(text: str) -> Marker:
-    """A marker; an empty one where the text is none of this version."""
+    """A marker; an empty one where the text is not of this version."""
     try:
         found = Marker.model_validate_json(text)
     except ValidationError:
@@ -222,19 +222,19 @@ def parse_marker(text: str) -> Marker:
     return found if found.schema_version == 1 else Marker()
 
 
-def archive_of(bundle: Bundle) -> BundleFile:
+def find_archive(bundle: Bundle) -> BundleFile:
     """The file that is installed."""
     if bundle.app is None:
-        raise ValueError("the bundle starts no app")
+        raise ValueError("the bundle does not start an app")
     for file in bundle.files:
         if file.path == bundle.app.archive:
             return file
-    raise ValueError(f"the bundle has no {bundle.app.archive}")
+    raise ValueError(f"the bundle lacks {bundle.app.archive}")
 
 
 def work_for(bundle: Bundle, marker: Marker, installed_path: str | None) -> PushPlan:
     """What a push has to do."""
-    archive = archive_of(bundle)
+    archive = find_archive(bundle)
     is_installed = (
         installed_path is not None
         and marker.installed_path == installed_path

@@ -175,7 +175,7 @@ def _environment(udid: str, *, tunnelled: bool) -> dict[str, str | None]:
 
 
 def last_error(stderr: str) -> str:
-    """The text of the last error that pymobiledevice3 logged, without time and advice of its own.
+    """The text of the last error that pymobiledevice3 logged, without its time and advice.
 
     A failure that it did not expect is a traceback in a frame; what follows the frame is its text.
     """
@@ -244,7 +244,7 @@ def parse_devices(answer: dict[str, Any]) -> list[Attached]:
             for p in (device["Properties"] for device in answer["DeviceList"])
         ]
     except (KeyError, TypeError) as error:
-        raise MuxError(f"its list of devices has no {error}") from error
+        raise MuxError(f"its list of devices lacks {error}") from error
     by_udid: dict[str, Attached] = {}
     for phone in found:
         if phone.connection == "USB" or phone.udid not in by_udid:
@@ -284,9 +284,9 @@ def _asked(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]
     try:
         answer = plistlib.loads(_exactly(connection, size))
     except (plistlib.InvalidFileException, ExpatError, ValueError) as error:
-        raise MuxError("its answer is no property list") from error
+        raise MuxError("its answer is not a property list") from error
     if not isinstance(answer, dict):
-        raise MuxError("its answer is no dictionary")
+        raise MuxError("its answer is not a dictionary")
     return answer
 
 

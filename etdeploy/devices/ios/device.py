@@ -127,7 +127,7 @@ def required_app(bundle: Bundle, name: str) -> AppLaunch:
     """The app that a bundle starts."""
     if bundle.app is None:
         raise DeviceError(
-            "an iPhone starts apps, and no programs",
+            "an iPhone can run apps but not command-line programs",
             place=name,
             remedy=f"etdeploy run --as app --device {name} ...",
         )
@@ -271,7 +271,7 @@ def parse_object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise UnexpectedOutputError(f"not JSON: {text[:80]!r}") from error
     if not isinstance(found, dict):
-        raise UnexpectedOutputError(f"no object: {text[:80]!r}")
+        raise UnexpectedOutputError(f"not an object: {text[:80]!r}")
     return found
 
 

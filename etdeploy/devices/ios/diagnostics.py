@@ -46,7 +46,7 @@ TRUST_FAILURES = FailureTable(
     DeviceError.exit_code,
     (
         FailurePattern(
-            r"refused to trust", "the phone was told not to trust this computer", _TRUST_STEPS
+            r"refused to trust", "its user declined to trust this computer", _TRUST_STEPS
         ),
         FailurePattern(
             r"not paired|Trust dialog|does not trust|pairing record|Pairing with the device|"
@@ -75,8 +75,7 @@ PHONE_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"[Dd]eveloper [Mm]ode (is )?(disabled|off|not enabled)",
-            "Developer Mode is off on the phone, so it starts no apps that are not from the App "
-            "Store",
+            "Developer Mode is off on the phone, so it starts only apps from the App Store",
             "On the phone: Settings > Privacy & Security > Developer Mode > on. It restarts; "
             "unlock it\nand confirm `Turn On`. Where the entry is missing, this shows it:\n"
             f"{PROGRAM} amfi reveal-developer-mode\n{_AGAIN}",
@@ -91,7 +90,7 @@ SERVICE_FAILURES = FailureTable(
         FailurePattern(
             r"Failed to start service|does not offer the|InvalidService",
             "the phone does not offer the services that start apps",
-            f"Mount the developer image, and see what is said:\n{PROGRAM} mounter auto-mount",
+            f"Mount the developer image, and see what it says:\n{PROGRAM} mounter auto-mount",
         ),
     ),
 )
@@ -105,7 +104,7 @@ IMAGE_FAILURES = FailureTable(
             "the phone needs Apple's developer image to start apps, and it cannot be mounted: "
             + cause,
             "It is downloaded once (about 20 MB) and signed by Apple for this phone, so this "
-            "computer\nneeds the Internet. To see what is said:\n"
+            "computer\nneeds the Internet. To see what it says:\n"
             f"{PROGRAM} mounter auto-mount",
         )
         for pattern, cause in {

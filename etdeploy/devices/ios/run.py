@@ -26,11 +26,11 @@ from etdeploy.devices.ios.diagnostics import (
     phone_error,
     short,
 )
-from etdeploy.devices.shell import number_of
+from etdeploy.devices.shell import signal_number
 
 
 class IosRun:
-    """One run; every start has an id of its own."""
+    """One run; every start has its own id."""
 
     def __init__(self, apps: Apps, app: AppLaunch, run_id: str) -> None:
         self._apps = apps
@@ -98,7 +98,7 @@ class IosRun:
             "it was closed on the phone, or ended itself"
         )  # fmt: skip
         signal = crash.signal if crash else None
-        number = number_of(signal) if signal else None
+        number = signal_number(signal) if signal else None
         return RunOutcome(
             exit_code=128 + number if number else 1,
             signal_name=signal if number else None,
@@ -126,7 +126,7 @@ def finished(results: AppResults, heard: LaunchResult, printed: str) -> RunOutco
 
 
 def _states(results: AppResults, seconds: float) -> tuple[TimedState, ...]:
-    """The heat that the app was told by iOS, before and after its work."""
+    """The thermal status that iOS reported to the app, before and after its work."""
     thermal = results.thermal if isinstance(results.thermal, dict) else {}
     read = ((0.0, thermal.get("status_before")), (seconds, thermal.get("status_after")))
     return tuple(TimedState(at, DeviceState(thermal_status=str(s))) for at, s in read if s)
@@ -278,7 +278,7 @@ def parse_processes(listed: str, folder: str | None) -> list[int]:
     for one in processes if folder and isinstance(processes, list) else ():
         url = one.get("executableURL") if isinstance(one, dict) else None
         path = unquote(str(url.get("relative", ""))) if isinstance(url, dict) else ""
-        # /var is a link to /private/var, and either may be told.
+        # /var is a link to /private/var, and either may be reported.
         if f"{_public(folder)}/" in _public(path.removeprefix("file://")) + "/":
             found.append(int(one["processIdentifier"]))
     return found

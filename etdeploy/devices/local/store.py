@@ -36,7 +36,7 @@ from etdeploy.devices.bundles import (
     bundle_digest,
     by_content,
     check_bundle,
-    run_of,
+    find_run_id,
     seconds_since_start,
 )
 
@@ -205,7 +205,7 @@ def find_leftovers(root: Path, proc: Path = _PROC) -> Iterator[Leftover]:
     for folder in proc.glob("[0-9]*"):
         try:
             working = str((folder / "cwd").readlink())
-            if run_of(working, str(root)) is None:
+            if find_run_id(working, str(root)) is None:
                 continue
             process = Process(
                 pid=int(folder.name),

@@ -306,8 +306,8 @@ def _program_lines(
 
 
 def _end_lines(end: str) -> tuple[str, ...]:
-    told = 'echo "exit code $code"; echo "before: $before"; echo "after: $(kills)"'
-    return (f"echo {end}", told) if end else (told,)
+    summary = 'echo "exit code $code"; echo "before: $before"; echo "after: $(kills)"'
+    return (f"echo {end}", summary) if end else (summary,)
 
 
 def parse_exit_code(output: str) -> int | None:

@@ -21,7 +21,7 @@ from etdeploy.devices.bundles import (
     check_run_id,
     command_line,
     environment,
-    run_of,
+    find_run_id,
     seconds_since_start,
 )
 from etdeploy.devices.remote import layout
@@ -32,7 +32,7 @@ from etdeploy.devices.remote.shell import (
     RemoteShell,
     SilentError,
 )
-from etdeploy.devices.shell import sections, signal_of
+from etdeploy.devices.shell import sections, signal_name_for
 from etdeploy.devices.sysfs import parse_samples
 
 # So much later than from here, a program is ended on the device.
@@ -117,7 +117,7 @@ class RemoteRun:
         exit_code = None if said is None else layout.require_exit_code(said, self._shell.name)
         return RunOutcome(
             exit_code=exit_code,
-            signal_name=None if exit_code is None else signal_of(exit_code),
+            signal_name=None if exit_code is None else signal_name_for(exit_code),
             stdout=heard.text if heard else self._printed(".stdout"),
             stderr=self._printed(".stderr"),
             seconds=seconds,
@@ -267,7 +267,7 @@ class RemoteTalk:
         stderr = self._shell.read(f"{self._folder}/.stderr", "reading the program's output")
         return RunOutcome(
             exit_code=exit_code,
-            signal_name=None if exit_code is None else signal_of(exit_code),
+            signal_name=None if exit_code is None else signal_name_for(exit_code),
             stdout="",
             stderr=stderr,
             seconds=seconds,
@@ -344,7 +344,7 @@ def _find(shell: RemoteShell) -> tuple[Leftover, ...]:
 def parse_folders(output: str, root: str) -> dict[int, str]:
     """The working folders of processes that run in a run's folder, by process."""
     links = re.findall(r"/proc/(\d+)/cwd -> (.*)$", output, re.MULTILINE)
-    return {int(pid): folder for pid, folder in links if run_of(folder, root)}
+    return {int(pid): folder for pid, folder in links if find_run_id(folder, root)}
 
 
 def processes_command(pids: Mapping[int, str]) -> str:

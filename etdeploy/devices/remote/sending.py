@@ -171,13 +171,13 @@ class Sending:
         start, size = (part.start, part.size) if part else (0, None)
         text = f"pushing {self.file.path}"
 
-        def told(sent: int) -> None:
+        def report(sent: int) -> None:
             if self.before and sent >= _KEPT_BYTES:
                 self.session.settle(self.before)
             on_bytes(sent)
             self.progress(text + note, self.fraction(there_bytes + sent))
 
-        self.shell.send(Path(self.file.source), target, text, told, start, size)
+        self.shell.send(Path(self.file.source), target, text, report, start, size)
 
     def begin_verifying(self, script: str, kept: bool) -> Begun:
         """Begins a script that prints the file's digest at its end."""
@@ -268,7 +268,7 @@ def _sent(sending: Sending) -> Sent:
     file = sending.file
     command = store.follow_command(sending.folder, file.sha256, file.executable)
     following = _Following(sending, sending.begin_verifying(command, kept=True))
-    sending.transfer(store.new_name(sending.folder, file.sha256), on_bytes=following.told)
+    sending.transfer(store.new_name(sending.folder, file.sha256), on_bytes=following.report)
     sending.progress(sending.verifying)
     sending.session.say(store.END, sending.verifying)
     return Sent(file.size_bytes)
@@ -280,24 +280,24 @@ class _Following:
 
     sending: Sending
     script: Begun
-    told_bytes: int = 0
+    reported_bytes: int = 0
     has_found: bool = False
 
-    def told(self, sent: int) -> None:
+    def report(self, sent: int) -> None:
         """Tells it now and then."""
-        if sent - self.told_bytes < self._step_bytes(sent):
+        if sent - self.reported_bytes < self._step_bytes(sent):
             return
         # From the second time on, an interruption must not lose what has arrived. To wait for that
         # the first time would leave the link idle.
-        if self.told_bytes and not self.has_found:
+        if self.reported_bytes and not self.has_found:
             if self.sending.session.hear(self.script) != store.BEGUN:
                 raise self.sending.unverified("")
             self.has_found = True
         self.sending.session.say("more", self.sending.verifying)
-        self.told_bytes = sent
+        self.reported_bytes = sent
 
     def _step_bytes(self, sent: int) -> int:
-        if not self.told_bytes:
+        if not self.reported_bytes:
             return _LEAST_STEP_BYTES
         left = self.sending.file.size_bytes - sent
         return min(_STEP_BYTES, max(_LEAST_STEP_BYTES, left))
@@ -309,7 +309,7 @@ def _taken(sending: Sending, may_resume: bool) -> tuple[Part, ...]:
     if may_resume:
         command = store.take_command(sending.shell.place, sending.folder, sending.file.sha256)
         result = sending.session.run(command, f"looking for what is there of {sending.file.path}")
-        all_parts = store.parts_of(sending.file.size_bytes, store.PART_BYTES)
+        all_parts = store.split_parts(sending.file.size_bytes, store.PART_BYTES)
         there = store.arrived(all_parts, store.parse_size(result.output))
     if not there:
         sending.drop()
@@ -331,7 +331,7 @@ def _resumed(sending: Sending, there: Sequence[Part]) -> Sent:
     if whole != file.sha256:
         raise source_changed(file)
     good = {part for part in there if _digest(sending, writer, part) == digests[part.number]}
-    all_parts = store.parts_of(file.size_bytes, store.PART_BYTES)
+    all_parts = store.split_parts(file.size_bytes, store.PART_BYTES)
     missing = [part for part in all_parts if part not in good]
     resumed_bytes = sum(part.size for part in good)
     verify_seconds = _send_parts(sending, writer, missing, digests, resumed_bytes)

@@ -141,7 +141,7 @@ class RemoteShell(Protocol):
     def start(self, command: str, activity: str, idle_s: float) -> Running:
         """Starts a command whose input ends with the connection.
 
-        The shell leads a process group of its own, and /proc has the command's words as its
+        The shell leads its own process group, and /proc has the command's words as its
         arguments.
         """
         ...

@@ -222,7 +222,7 @@ class Part:
         return self.start + self.size
 
 
-def parts_of(size_bytes: int, part_bytes: int) -> tuple[Part, ...]:
+def split_parts(size_bytes: int, part_bytes: int) -> tuple[Part, ...]:
     """The parts of a file; only the last may be smaller than `part_bytes`."""
     starts = range(0, size_bytes, part_bytes)
     return tuple(Part(i, x, min(part_bytes, size_bytes - x)) for i, x in enumerate(starts))

@@ -294,7 +294,7 @@ def room_command(folder: str | None) -> str:
     return f'b={base}; until [ -d "$b" ]; do b=$(dirname "$b"); done; df -k "$b"'
 
 
-def place_of(output: str, address: Address) -> DevicePaths:
+def parse_place(output: str, address: Address) -> DevicePaths:
     """The folder in the output of `place_command`."""
     state, base, *rest = [*output.splitlines(), "", ""]
     if state == "ok" and base.startswith("/") and ":" not in base:

@@ -37,8 +37,8 @@ from etdeploy.devices.ssh.connection import (
     SshLostError,
     by_hand,
     parse_address,
+    parse_place,
     place_command,
-    place_of,
     room_command,
 )
 from etdeploy.devices.ssh.diagnostics import explain
@@ -274,7 +274,7 @@ class SshShell:
     @cached_property
     def place(self) -> DevicePaths:
         activity = "looking for a folder that etdeploy can use"
-        return place_of(
+        return parse_place(
             self.shell(place_command(self.address.folder), activity).output, self.address
         )
 

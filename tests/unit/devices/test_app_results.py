@@ -64,7 +64,7 @@ def test_what_is_none_is_told_with_a_remedy(content: str, problem: str) -> None:
 )
 def test_an_output_is_a_plain_name(path: object) -> None:
     found = parse_results(text(results={"outputs": [{"path": path}]}), "ab", "android:A1")
-    with pytest.raises(ValueError, match="is no plain name"):
+    with pytest.raises(ValueError, match="plain file name"):
         found.outputs()
 
 

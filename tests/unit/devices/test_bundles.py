@@ -25,9 +25,9 @@ def make(
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", "a\0b"])
 def test_paths_that_leave_their_folder_are_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="is no path inside"):
+    with pytest.raises(ValueError, match="path inside"):
         check_relative(path)
-    with pytest.raises(ValueError, match="is no path inside"):
+    with pytest.raises(ValueError, match="path inside"):
         check_bundle(make(path))
 
 

@@ -64,7 +64,7 @@ FORMS = (
         ),
         (
             "host:x",
-            "'host:x': the device host takes no serial number\n  what to do: --device host",
+            "'host:x': the device host does not take a serial number\n  what to do: --device host",
         ),
         (
             "ssh",

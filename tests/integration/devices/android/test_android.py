@@ -554,7 +554,7 @@ def test_results_come_back_as_file_and_folder(
         run.pull("out", tmp_path / "out")
         with pytest.raises(DeviceError, match=r"missing\.json"):
             run.pull("missing.json", tmp_path / "missing.json")
-        with pytest.raises(ValueError, match="no path inside"):
+        with pytest.raises(ValueError, match="path inside"):
             run.pull("../../store", tmp_path / "store")
     assert (tmp_path / "here.json").read_text() == "[1]"
     assert (tmp_path / "out/deep/it's.bin").read_bytes() == b"\r\n\0\xff" * 100_000

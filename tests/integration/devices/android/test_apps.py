@@ -349,7 +349,7 @@ def test_an_exception_is_shown_with_its_stack(phone: AppPhone, bundle: Bundle) -
     assert (outcome.exit_code, outcome.signal_name) == (1, None)
     assert "\tat org.example.convnet.Measuring.run(Measuring.kt:12)" in outcome.stderr
     assert outcome.stderr.splitlines()[-1] == (
-        "the app was ended by an exception: out of memory, java.lang.OutOfMemoryError: "
+        "an exception ended the app: out of memory, java.lang.OutOfMemoryError: "
         "Failed to allocate a 400 byte allocation"
     )
 

@@ -179,7 +179,7 @@ def test_a_push_that_the_phone_refuses_says_why(phone: IosPhone, bundle: Bundle)
     with pytest.raises(DeviceError, match="storage is full"):
         device.push(bundle)
     phone.paired = False
-    with pytest.raises(DeviceError, match="not to trust"):
+    with pytest.raises(DeviceError, match="declined to trust"):
         device.state()
     phone.attached = False
     with pytest.raises(DeviceError, match="not connected"):

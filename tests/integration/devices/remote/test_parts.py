@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 CONTENT = os.urandom(5 * BLOCK_BYTES + 321)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-PARTS = store.parts_of(len(CONTENT), 2 * BLOCK_BYTES)
+PARTS = store.split_parts(len(CONTENT), 2 * BLOCK_BYTES)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ LAUNCH = "Failed to invoke com.apple.coredevice.feature.launchapplication: "
         ("Device is not paired.", "does not trust this computer yet", "tap Trust"),
         ("Waiting for the user to answer the Trust dialog on the device.",
          "does not trust this computer yet", "tap Trust"),
-        ("The user refused to trust this computer.", "was told not to trust", "Reset Location"),
+        ("The user refused to trust this computer.", "declined to trust", "Reset Location"),
         ("The device no longer accepts this computer's pairing record. Pair it again.",
          "does not trust this computer yet", "tap Trust"),
         ("Device is password protected. Please unlock and retry.", "the phone is locked", "Unlock"),

@@ -8,8 +8,8 @@ from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.ios.apps import (
     Marker,
     PhoneFile,
-    archive_of,
     bundle_folder,
+    find_archive,
     parse_marker,
     work_for,
 )
@@ -71,10 +71,10 @@ def test_a_marker_is_read_as_it_was_written() -> None:
 
 
 def test_a_bundle_needs_its_archive() -> None:
-    with pytest.raises(ValueError, match=r"has no app\.ipa"):
-        archive_of(Bundle(files=(PROGRAM,), launch=APP))
-    with pytest.raises(ValueError, match="starts no app"):
-        archive_of(Bundle(files=(IPA,), launch=ProcessLaunch(argv=("x",))))
+    with pytest.raises(ValueError, match=r"lacks app\.ipa"):
+        find_archive(Bundle(files=(PROGRAM,), launch=APP))
+    with pytest.raises(ValueError, match="does not start an app"):
+        find_archive(Bundle(files=(IPA,), launch=ProcessLaunch(argv=("x",))))
 
 
 def test_files_are_named_absolutely_where_the_home_folder_is_told() -> None:

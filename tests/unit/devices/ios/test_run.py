@@ -253,7 +253,7 @@ def test_a_word_without_a_value_is_no_option(started: IosRun) -> None:
 
 @pytest.mark.parametrize("path", ["../x.json", "/etc/passwd"])
 def test_only_what_a_run_left_is_pulled(started: IosRun, tmp_path: Path, path: str) -> None:
-    with pytest.raises(ValueError, match="no path inside a folder"):
+    with pytest.raises(ValueError, match="path inside"):
         started.pull(path, tmp_path / "x")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.devices.remote import device, store
 from etdeploy.devices.remote.shell import DevicePaths
-from etdeploy.devices.remote.store import Part, arrived, parse_size, parts_of
+from etdeploy.devices.remote.store import Part, arrived, parse_size, split_parts
 
 MIB = 1 << 20
 PLACE = DevicePaths("/home/it's mine")
@@ -18,7 +18,7 @@ SHA256 = "a" * 64
 
 @pytest.mark.parametrize("size_bytes", [1, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 11 * MIB])
 def test_parts_cover_a_file_once(size_bytes: int) -> None:
-    found = parts_of(size_bytes, 4 * MIB)
+    found = split_parts(size_bytes, 4 * MIB)
     assert [part.number for part in found] == list(range(len(found)))
     assert [part.start for part in found] == [0, *(part.end for part in found[:-1])]
     assert found[-1].end == size_bytes
@@ -31,7 +31,7 @@ def test_parts_cover_a_file_once(size_bytes: int) -> None:
     [(0, 0), (4 * MIB - 1, 0), (4 * MIB, 1), (9 * MIB - 1, 2), (9 * MIB, 3), (9 * MIB + 1, 0)],
 )
 def test_only_whole_parts_have_arrived(there_bytes: int, count: int) -> None:
-    found = parts_of(9 * MIB, 4 * MIB)
+    found = split_parts(9 * MIB, 4 * MIB)
     assert arrived(found, there_bytes) == found[:count]
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.ssh.connection import parse_address, place_command, place_of, room_command
+from etdeploy.devices.ssh.connection import parse_address, parse_place, place_command, room_command
 
 BOARD = parse_address("pi@board:/mnt/it's")
 
 
 def test_a_folder_that_can_be_used() -> None:
-    assert place_of("ok\n/home/pi/.cache\n", BOARD).root == "/home/pi/.cache/etdeploy"
+    assert parse_place("ok\n/home/pi/.cache\n", BOARD).root == "/home/pi/.cache/etdeploy"
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_folder_that_can_be_used() -> None:
 )
 def test_a_folder_that_cannot_be_used(state: str, told: str) -> None:
     with pytest.raises(DeviceError, match=told) as caught:
-        place_of(f"{state}\n/mnt/it's\n/var/tmp\n/dev/sda1 1 2 3 4% /\n", BOARD)
+        parse_place(f"{state}\n/mnt/it's\n/var/tmp\n/dev/sda1 1 2 3 4% /\n", BOARD)
     lines = str(caught.value.remedy).splitlines()
     assert shlex.split(lines[-1]) == ["--device", "ssh:pi@board:/var/tmp"]
     assert shlex.split(shlex.split(lines[1])[-1])[:3] == ["df", "-h", "/mnt/it's;"]
@@ -37,7 +37,7 @@ def test_a_folder_that_cannot_be_used(state: str, told: str) -> None:
 
 def test_without_another_folder_it_is_the_user_who_knows_one() -> None:
     with pytest.raises(DeviceError) as caught:
-        place_of("exec\n/mnt\ntmpfs 1 2 3 4% /mnt\n", BOARD)
+        parse_place("exec\n/mnt\ntmpfs 1 2 3 4% /mnt\n", BOARD)
     assert "--device ssh:pi@board:/FOLDER" in str(caught.value.remedy)
 
 

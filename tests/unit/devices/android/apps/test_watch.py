@@ -84,6 +84,6 @@ def test_a_marker_is_read() -> None:
 
 @pytest.mark.parametrize("name", ["", "a", "a.b;reboot", "a..b", ".a.b", "1a.b", "a.b\n", "a.-b"])
 def test_what_is_no_application_id_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is no application id"):
+    with pytest.raises(ValueError, match="application id"):
         check_app_id(name)
     assert check_app_id("org.example_1.App2") == "org.example_1.App2"
