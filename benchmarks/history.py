@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.check import findings
 from etdeploy.history.entry import HistoryEntry, entry_of
+from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.model import FindingKind
-from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store.errors import WRITES, engine_of
 from etdeploy.history.store.store import open_store
 from etdeploy.history.store.tables import metrics, records, runs, series

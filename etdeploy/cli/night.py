@@ -53,7 +53,7 @@ from etdeploy.farm.spec.matrix import NightPlan, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
 from etdeploy.farm.spec.written import prepare_results
 from etdeploy.graph.tasks.steps import Slots, heavy_at_once
-from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, required_place
 
 if TYPE_CHECKING:
     from etdeploy.farm.report.model import NightReport

@@ -16,7 +16,7 @@ from etdeploy.core.errors import UsageError
 if TYPE_CHECKING:
     from etdeploy.farm.report.source import Settings
     from etdeploy.graph.job import AppWish
-    from etdeploy.history.place import HistoryLocation
+    from etdeploy.history.location import HistoryLocation
     from etdeploy.program.tokenizer import Speech
 
 
@@ -359,7 +359,7 @@ def named_farm(file: Path | None, store: str | None) -> NamedFarm:
     from etdeploy.farm.report.source import Settings
     from etdeploy.farm.spec.load import load_farm
     from etdeploy.farm.spec.model import Farm
-    from etdeploy.history.place import required_place
+    from etdeploy.history.location import required_place
 
     if file is None and not USUAL.is_file():
         plain = Farm(name="farm", groups={}, pairs=(), results=Path())

@@ -12,8 +12,8 @@ from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress
 from etdeploy.device_pool.reservations import myself, this_host
+from etdeploy.history.location import HistoryLocation, place_of
 from etdeploy.history.nights import Shelved, host_of
-from etdeploy.history.place import HistoryLocation, place_of
 
 _MOST_NAMED = 12
 

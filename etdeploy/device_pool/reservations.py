@@ -11,10 +11,10 @@ from datetime import datetime
 from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
+from etdeploy.history.location import HistoryLocation, option_for
 from etdeploy.history.nights import Quarantined as Quarantined
 from etdeploy.history.nights import Reservation as Reservation
 from etdeploy.history.nights import Shelved as Shelved
-from etdeploy.history.place import HistoryLocation, option_for
 
 
 def covering(

@@ -18,7 +18,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.history.changes import steps
 from etdeploy.history.entry import HistoryEntry, Judgement, entry_of
 from etdeploy.history.model import Check, CheckVerdict, FindingKind, MetricFinding
-from etdeploy.history.series import HEADLINES, differences, series_of, shown, title
+from etdeploy.history.series import HEADLINES, differences, metric_text, series_of, title
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
@@ -302,7 +302,8 @@ def _reason(
     max_slowdown_percent: float,
 ) -> str:
     percent = 100 * (away.ratio.median - 1)
-    what = f"{shown(metric, value)} instead of {shown(metric, expected)}, {percent:+.1f} %"
+    now, before = metric_text(metric, value), metric_text(metric, expected)
+    what = f"{now} instead of {before}, {percent:+.1f} %"
     if kind is not FindingKind.NO_DIFFERENCE:
         return f"{what}, {abs(away.z):.1f} standard deviations between runs"
     if abs(percent) <= max_slowdown_percent:

@@ -13,7 +13,7 @@ from etdeploy.bench.records.stored import StoredRun, parse_record
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, StoreError, UsageError
 from etdeploy.core.values import Kind
-from etdeploy.history.place import HistoryLocation, place_of
+from etdeploy.history.location import HistoryLocation, place_of
 from etdeploy.history.series import Series, metrics_of, series_of
 
 if TYPE_CHECKING:

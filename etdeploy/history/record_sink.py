@@ -15,7 +15,7 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.files.basic import read_text, write_atomic
 from etdeploy.core.files.locks import briefly
-from etdeploy.history.place import HistoryLocation, data_folder, place_of
+from etdeploy.history.location import HistoryLocation, data_folder, place_of
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun

@@ -287,7 +287,7 @@ def title(metric: str) -> str:
     return TITLES.get(name, name) + (f" at {size}" if size else "")
 
 
-def shown(metric: str, value: float) -> str:
+def metric_text(metric: str, value: float) -> str:
     """A value with its unit."""
     if base_of(metric) == PERPLEXITY:
         return f"{value:.4g}"

@@ -48,9 +48,14 @@ from etdeploy.report.facts import (
     record_notes,
     run_facts,
 )
-from etdeploy.report.figures.device import cores, device_over_time
+from etdeploy.report.figures.device import (
+    cores,
+    device_over_time,
+    memory_curve,
+    sustained_curve,
+    threads_curve,
+)
 from etdeploy.report.figures.latency import distribution, run_to_run
-from etdeploy.report.figures.passes import memory_curve, sustained_curve, threads_curve
 from etdeploy.report.formatting import duration, in_unit, percent, size, unit_of
 from etdeploy.report.profile import methods_table, profile_blocks
 from etdeploy.report.report_data import ReportData

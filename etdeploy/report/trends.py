@@ -15,8 +15,7 @@ from etdeploy.history.model import (
     Trend,
     TrendPoint,
 )
-from etdeploy.history.series import shown as value_text
-from etdeploy.history.series import title
+from etdeploy.history.series import metric_text, title
 from etdeploy.report.document import (
     BAD,
     GOOD,
@@ -54,7 +53,7 @@ def list_text(trends: Sequence[Trend], more: int) -> Table:
         rows.append([
             trend.series.recipe, trend.series.device.label, f"{trend.runs:,}",
             trend.points[-1].started_at[:10] if trend.points else None,
-            value_text(trend.metric, values[-1]) if values else None,
+            metric_text(trend.metric, values[-1]) if values else None,
             percent(trend.spread_percent), trend.series.label or None,
             sparkline(values, _CURVE) or None,
         ])  # fmt: skip
@@ -72,13 +71,13 @@ def trend_text(trend: Trend, width: int | None) -> Iterator[Block]:
         facts.append(Fact(title(trend.metric), ("no run has it",)))
     else:
         curve = sparkline(values, min(_LONG_CURVE, (width or 80) - 30))
-        latest = value_text(trend.metric, values[-1])
+        latest = metric_text(trend.metric, values[-1])
         facts.append(Fact(title(trend.metric), (f"{curve}  {count(len(values), 'run')}",), latest))
     if trend.median is not None:
         since = "since the last change" if trend.changes else "of all"
         apart = f", spread between runs {percent(trend.spread_percent)}"
         apart = apart if trend.spread_percent is not None else ""
-        facts.append(Fact("median", (f"{since}{apart}",), value_text(trend.metric, trend.median)))
+        facts.append(Fact("median", (f"{since}{apart}",), metric_text(trend.metric, trend.median)))
     if values and not trend.changes:
         facts.append(Fact("changes", ("none found",)))
     yield Facts(tuple(facts))
@@ -144,7 +143,7 @@ def _card(trend: Trend) -> Card:
     label, values = f"{trend.series.recipe} on {trend.series.device.label}", _values(trend)
     if not values:
         return Card(label, "no value", "", ("no run of it can be compared",), QUIET)
-    number, _, unit = value_text(trend.metric, values[-1]).partition(" ")
+    number, _, unit = metric_text(trend.metric, values[-1]).partition(" ")
     lines = [f"latest of {count(trend.runs, 'run')}"]
     if trend.spread_percent is not None:
         lines.append(f"{percent(trend.spread_percent)} between runs")
@@ -172,7 +171,7 @@ def _section(index: int, trend: Trend) -> PageSection:
 def _changes(trend: Trend) -> Table:
     rows = []
     for change in trend.changes:
-        values = [value_text(trend.metric, value) for value in (change.before, change.after)]
+        values = [metric_text(trend.metric, value) for value in (change.before, change.after)]
         by = Cell(_by(change), BAD if change.ratio > 1 else GOOD)
         differs = "; ".join(change.differs) or "nothing that the records show"
         rows.append([moment(change.started_at)[:16], *values, by, code(change.run_id), differs])
@@ -187,7 +186,7 @@ def _by(change: LevelChange) -> str:
 def _runs(trend: Trend, points: Sequence[TrendPoint]) -> Table:
     rows = []
     for point in points:
-        value = None if point.value is None else value_text(trend.metric, point.value)
+        value = None if point.value is None else metric_text(trend.metric, point.value)
         remark = point.remark if point.used else f"not used: {point.remark or 'no such number'}"
         rows.append([
             moment(point.started_at)[:16], value, percent(point.spread_percent),

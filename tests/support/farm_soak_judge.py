@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.farm.model import Standing
+from etdeploy.history.location import required_place
 from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit
-from etdeploy.history.place import required_place
 from tests.support.farm_soak_adbd import RealPhone
 from tests.support.farm_soak_night import Settings
 

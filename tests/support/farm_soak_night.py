@@ -29,7 +29,7 @@ from etdeploy.farm.night.real import StoreShelf, earlier_times, headline_of
 from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.matrix import plan_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, Hosts, LoadedFarm
-from etdeploy.history.place import required_place
+from etdeploy.history.location import required_place
 from tests.support.farm_cluster import parcel
 from tests.support.farm_sim import SimPrepared
 from tests.support.farm_soak_phone import PROGRAM

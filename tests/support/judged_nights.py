@@ -19,7 +19,7 @@ from etdeploy.farm.model import (
     VisitState,
 )
 from etdeploy.farm.spec.model import Farm
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.location import HistoryLocation
 from etdeploy.history.store.store import Store
 from tests.support.bench_values import make_device
 from tests.support.histories import recipe_named, run_at

@@ -15,8 +15,8 @@ from etdeploy.core.errors import EtdeployError, RegressionError
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
     from etdeploy.history.check import Question
+    from etdeploy.history.location import HistoryLocation
     from etdeploy.history.model import Check
-    from etdeploy.history.place import HistoryLocation
 
 
 def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
@@ -76,7 +76,7 @@ def command(
     """
     from etdeploy.history.check import LAST_GOOD, MAIN, Question
     from etdeploy.history.entry import find_kept
-    from etdeploy.history.place import required_place
+    from etdeploy.history.location import required_place
 
     place = required_place(store)
     found = find_kept(run, runs_in, place)

@@ -236,7 +236,7 @@ def _run(text: str, output: Path) -> StoredRun:
         return find_run(text, output)
     except UsageError:
         from etdeploy.history.entry import find_kept
-        from etdeploy.history.place import place_of
+        from etdeploy.history.location import place_of
 
         return find_kept(text, output, place_of())
 

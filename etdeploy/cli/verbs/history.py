@@ -18,8 +18,8 @@ from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, UsageError
 
 if TYPE_CHECKING:
+    from etdeploy.history.location import HistoryLocation
     from etdeploy.history.model import Trend
-    from etdeploy.history.place import HistoryLocation
     from etdeploy.history.store.store import Filter, Store
 
 # A list of more series than these is for a filter.
@@ -106,7 +106,7 @@ def command(
     Runs that measured the same on the same device are a series. Several series are listed; a single
     one is shown with its changes and its latest runs.
     """
-    from etdeploy.history.place import required_place
+    from etdeploy.history.location import required_place
     from etdeploy.history.store.store import Filter
 
     _require_metric(metric)

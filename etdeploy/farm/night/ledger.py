@@ -32,8 +32,8 @@ from etdeploy.farm.night.events import (
 )
 from etdeploy.farm.night.lease import Lease, lock_farm
 from etdeploy.farm.night.outbox import Importer, Outbox, run_within
+from etdeploy.history.location import HistoryLocation, data_folder
 from etdeploy.history.nights import ABANDONED, FINISHED, KeptNight, KeptVisit, storable
-from etdeploy.history.place import HistoryLocation, data_folder
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Connection, Store

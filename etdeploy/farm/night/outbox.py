@@ -32,7 +32,7 @@ from etdeploy.farm.night.events import (
     parse_event,
 )
 from etdeploy.farm.night.lease import Lease, TakenError
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.location import HistoryLocation
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord

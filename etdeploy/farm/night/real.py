@@ -24,7 +24,7 @@ from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.spec.model import Farm
 from etdeploy.graph.tasks.steps import Slots
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.location import HistoryLocation
 
 _EARLIER_NIGHTS = 5
 

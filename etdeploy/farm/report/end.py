@@ -18,7 +18,7 @@ from etdeploy.farm.report.source import Settings, board_of, judged, seen
 from etdeploy.farm.spec.model import LoadedFarm
 from etdeploy.farm.verdicts.night import save_verdicts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.location import HistoryLocation
 from etdeploy.report.formatting import finite
 
 Tell = Callable[[str], None]

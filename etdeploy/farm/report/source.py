@@ -19,8 +19,8 @@ from etdeploy.farm.report.pages import Dashboard
 from etdeploy.farm.report.status import Around, Status, devices_of, status_of
 from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
+from etdeploy.history.location import HistoryLocation
 from etdeploy.history.nights import KeptNight, Shelved
-from etdeploy.history.place import HistoryLocation
 
 LAST = "last"
 _MOST_NIGHTS = 100

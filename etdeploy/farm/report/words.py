@@ -9,7 +9,7 @@ from etdeploy.core.layout import table
 from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport
 from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, Since, VerdictKind
 from etdeploy.history.check import OUTPUTS
-from etdeploy.history.series import HEADLINES, LATENCY, shown, title
+from etdeploy.history.series import HEADLINES, LATENCY, metric_text, title
 from etdeploy.report.document import NOTHING
 from etdeploy.report.formatting import moment, percent
 
@@ -30,7 +30,7 @@ def value_text(finding: NightFinding | None) -> str:
         return NOTHING
     what = "" if finding.metric == LATENCY else f" {title(finding.metric)}"
     disturbed = " (disturbed)" if finding.disturbed else ""
-    return f"{shown(finding.metric, finding.value)}{what}{disturbed}"
+    return f"{metric_text(finding.metric, finding.value)}{what}{disturbed}"
 
 
 def change_text(finding: NightFinding | None) -> str:

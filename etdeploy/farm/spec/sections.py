@@ -277,7 +277,7 @@ def read_command(words: Sequence[str], findings: Findings) -> tuple[str, ...]:
 
 def read_store(written: str | None, findings: Findings) -> str | None:
     """Read the history as `--store` takes it; a path is made absolute."""
-    from etdeploy.history.place import OFF, place_of
+    from etdeploy.history.location import OFF, place_of
 
     if written is None:
         return None

@@ -23,7 +23,7 @@ from etdeploy.history.changes import steps
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import HistoryEntry
 from etdeploy.history.model import differing
-from etdeploy.history.series import shown
+from etdeploy.history.series import metric_text
 
 # Repeats are spread over the hours of a window, and the day lies between two windows.
 _GAP_S = 6 * 3600.0
@@ -294,10 +294,8 @@ def _reason(
     result: MetricResult, away: Deviation, kind: VerdictKind, allowed_percent: float
 ) -> str:
     percent = 100 * (away.ratio.median - 1)
-    change = (
-        f"{shown(result.metric, away.value)} instead of {shown(result.metric, away.expected)}, "
-        f"{percent:+.1f} %"
-    )
+    now, before = (metric_text(result.metric, value) for value in (away.value, away.expected))
+    change = f"{now} instead of {before}, {percent:+.1f} %"
     if kind is VerdictKind.NO_DIFFERENCE:
         is_small = abs(percent) <= allowed_percent
         return change if is_small else f"{change}: within normal night-to-night variation"

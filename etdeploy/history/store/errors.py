@@ -15,7 +15,7 @@ from sqlalchemy.pool import QueuePool
 
 from etdeploy.core.commands import pip_command, quoted
 from etdeploy.core.errors import BuildError, EtdeployError, StoreError
-from etdeploy.history.place import CONNECT_S, VARIABLE, HistoryLocation, default_file
+from etdeploy.history.location import CONNECT_S, VARIABLE, HistoryLocation, default_file
 from etdeploy.history.store.sqlite import PATIENCE_S, reader, writer
 
 UPGRADE = "Use the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"

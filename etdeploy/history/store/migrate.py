@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import StoreError
 from etdeploy.core.files.locks import exclusive
-from etdeploy.history.place import VARIABLE, HistoryLocation
+from etdeploy.history.location import VARIABLE, HistoryLocation
 from etdeploy.history.store import tables
 from etdeploy.history.store.errors import UPGRADE, WRITES
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
+from etdeploy.history.location import CONNECT_S, HistoryLocation
 from etdeploy.history.nights import Reservation
-from etdeploy.history.place import CONNECT_S, HistoryLocation
 
 # How long a lock that another has is waited for, in seconds.
 PATIENCE_S = 5.0

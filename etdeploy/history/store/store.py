@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from etdeploy.core.errors import StoreError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.history.entry import HistoryEntry, Judgement, entry_of
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.location import HistoryLocation
 from etdeploy.history.series import Series
 from etdeploy.history.store.errors import WRITES, engine_of, explained
 from etdeploy.history.store.migrate import migrate, require_known, revision_of

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.history.place import required_place
+from etdeploy.history.location import required_place
 from etdeploy.history.store.store import Filter, open_store
 from tests.integration.cache.test_disk import tmpfs
 from tests.support.adbd import (  # noqa: F401 - fixtures

@@ -22,7 +22,7 @@ from etdeploy.farm.model import Fate, Standing, VisitState
 from etdeploy.farm.night import outbox as outbox_module
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.outbox import Outbox
-from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.store import errors
 from etdeploy.history.store.errors import UnreachableError
 from etdeploy.history.store.store import Filter, open_store
@@ -38,7 +38,7 @@ from pathlib import Path
 from etdeploy.farm.night.events import AttemptEnded
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.outbox import import_event
-from etdeploy.history.place import required_place
+from etdeploy.history.location import required_place
 from etdeploy.history.store.store import open_store
 from tests.support.nights import NOW, make_visit, measured
 where, data, folder, farm, mode = sys.argv[1:]
@@ -260,7 +260,7 @@ PHONE = Shelved(identity="android-A1", device="android:A1")
 
 def test_two_people_reserve_one_phone(place: HistoryLocation) -> None:
     code = (
-        "import sys\nfrom etdeploy.history.place import required_place\n"
+        "import sys\nfrom etdeploy.history.location import required_place\n"
         "from etdeploy.core.errors import DeviceError\n"
         "from etdeploy.device_pool.reservations import Shelved, reserve\n"
         "phone = Shelved(identity='android-A1', device='android:A1')\n"

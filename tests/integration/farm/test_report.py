@@ -14,7 +14,7 @@ from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, board_of, find_night, judged, seen
 from etdeploy.farm.verdicts.pair import VerdictKind
-from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_device
 from tests.support.browser import chromium, opened

@@ -21,7 +21,7 @@ from etdeploy.core.errors import BuildError, StoreError
 from etdeploy.history import record_sink as module
 from etdeploy.history import record_sink as pending
 from etdeploy.history.entry import Judgement
-from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.record_sink import bring_in, keep
 from etdeploy.history.store import errors as connect
 from etdeploy.history.store.errors import engine_of
@@ -102,7 +102,7 @@ def test_everything_that_is_asked_of_a_history(place: HistoryLocation) -> None:
 
 _WRITER = """
 import sys
-from etdeploy.history.place import required_place
+from etdeploy.history.location import required_place
 from etdeploy.history.store.store import open_store
 from tests.support.histories import run_at
 with open_store(required_place(sys.argv[1])) as store:

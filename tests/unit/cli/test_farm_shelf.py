@@ -10,7 +10,7 @@ import pytest
 from etdeploy.cli import main as cli_main
 from etdeploy.device_pool import reservations
 from etdeploy.device_pool.reservations import Shelved, active, reserve, this_host
-from etdeploy.history.place import required_place
+from etdeploy.history.location import required_place
 
 Capture = pytest.CaptureFixture[str]
 

@@ -12,7 +12,7 @@ import pytest
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.verbs import check
-from etdeploy.history.place import required_place
+from etdeploy.history.location import required_place
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import make_device
 from tests.support.histories import fill, recipe_named, run_at

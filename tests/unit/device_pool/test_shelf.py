@@ -35,8 +35,8 @@ from etdeploy.device_pool.reservations import (
     this_host,
 )
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
-from etdeploy.history.place import HistoryLocation, required_place
 from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_device
 from tests.support.histories import fill

@@ -7,8 +7,8 @@ from pathlib import Path
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.forecast import earlier_seconds, estimate_duration, makespan_s, visited_seconds
 from etdeploy.farm.model import Offer, Visit
+from etdeploy.history.location import place_of
 from etdeploy.history.nights import KeptAttempt, KeptNight, KeptVisit
-from etdeploy.history.place import place_of
 from etdeploy.history.store.nights import add_night, add_visits
 from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_record

@@ -16,7 +16,7 @@ from etdeploy.device_pool.reservations import Shelved, reserve
 from etdeploy.devices.base import Device
 from etdeploy.graph import on_device
 from etdeploy.graph.job import Job
-from etdeploy.history.place import required_place
+from etdeploy.history.location import required_place
 from etdeploy.program.folder import Provenance
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.load import load_recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.history import record_sink
-from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, required_place
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from etdeploy.core import git
 from etdeploy.core.errors import UsageError
 from etdeploy.history.check import Question, check, judgement_of
 from etdeploy.history.entry import Judgement
+from etdeploy.history.location import HistoryLocation
 from etdeploy.history.model import Check, CheckVerdict
-from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import SIMULATED, make_check, make_device, make_loss, make_program
 from tests.support.histories import fill, recipe_named, run_at

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.history.entry import find_anywhere, find_kept
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.location import HistoryLocation
 from etdeploy.history.store.store import open_store
 from tests.support.histories import fill, run_at
 

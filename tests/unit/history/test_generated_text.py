@@ -12,7 +12,7 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.check import findings
 from etdeploy.history.entry import entry_of
 from etdeploy.history.model import FindingKind
-from etdeploy.history.series import differences, metrics_of, series_of, shown, title
+from etdeploy.history.series import differences, metric_text, metrics_of, series_of, title
 from tests.support.bench_values import SIMULATED, make_program, make_record
 from tests.support.text_values import (
     make_evaluation,
@@ -39,7 +39,7 @@ def test_the_first_point_gives_the_numbers_and_others_are_named() -> None:
     ]  # fmt: skip
     assert metrics["token_ms"] == pytest.approx(5.055, abs=0.001)
     assert title("ttft_ms@p16-n1-d128").endswith(" at p16-n1-d128")
-    assert shown("token_ms", metrics["token_ms"]) == "5.055 ms"
+    assert metric_text("token_ms", metrics["token_ms"]) == "5.055 ms"
     assert metrics_of(_record(simulated=SIMULATED)) == {}
 
 
@@ -75,7 +75,7 @@ def test_the_perplexity_is_followed_by_its_text() -> None:
     metrics = metrics_of(_record(workload=workload))
     assert metrics["perplexity@text.txt-abababab"] == 14.5  # of the quantised model
     assert title("perplexity@text.txt-abababab").endswith(" at text.txt-abababab")
-    assert shown("perplexity@text.txt-abababab", 14.512) == "14.51"
+    assert metric_text("perplexity@text.txt-abababab", 14.512) == "14.51"
     undefined = workload.model_copy(update={"evaluation": make_evaluation(perplexity=None)})
     assert not any("perplexity" in name for name in metrics_of(_record(workload=undefined)))
 

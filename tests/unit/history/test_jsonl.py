@@ -13,7 +13,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.history.jsonl import Imported, import_all, lines_of, write_lines
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.location import HistoryLocation
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.bench_values import make_record
 from tests.support.histories import fill, run_at

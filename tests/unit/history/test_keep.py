@@ -15,7 +15,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, StoreError
 from etdeploy.history import record_sink as module
 from etdeploy.history import record_sink as pending
-from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.record_sink import bring_in, keep
 from etdeploy.history.store import errors
 from etdeploy.history.store.store import Filter, open_store

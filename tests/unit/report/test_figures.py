@@ -12,10 +12,14 @@ import pytest
 from etdeploy.bench.statistics import summarize
 from etdeploy.profile.model import ModuleTime
 from etdeploy.report.figures.base import panels, plain, thinned, visible_range
-from etdeploy.report.figures.device import device_over_time
+from etdeploy.report.figures.device import (
+    device_over_time,
+    memory_curve,
+    sustained_curve,
+    threads_curve,
+)
 from etdeploy.report.figures.latency import distribution, histogram, run_to_run
 from etdeploy.report.figures.modules import delegate_colours, icicle, shares_bar
-from etdeploy.report.figures.passes import memory_curve, sustained_curve, threads_curve
 from etdeploy.report.figures.runs import by_run, distributions, ratios
 from tests.support.report_values import (
     make_comparison,

@@ -71,7 +71,7 @@ def _forecast(loaded: LoadedFarm) -> Forecast:
 def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
     """What runs took before; a history that cannot be read makes the times a guess."""
     from etdeploy.farm.forecast import earlier_seconds, visited_seconds
-    from etdeploy.history.place import place_of
+    from etdeploy.history.location import place_of
     from etdeploy.history.store.store import open_store
 
     names = {label: recipe.name for label, recipe in loaded.recipes.items()}

@@ -15,7 +15,7 @@ from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
     from etdeploy.device_pool.reservations import Quarantined
-    from etdeploy.history.place import HistoryLocation
+    from etdeploy.history.location import HistoryLocation
 
 _BY_HAND = "set aside by hand"
 
@@ -68,7 +68,7 @@ def command(
 def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
     from etdeploy.device_pool.lookup import find_device
     from etdeploy.device_pool.reservations import myself, set_aside
-    from etdeploy.history.place import option_for
+    from etdeploy.history.location import option_for
 
     made = set_aside(place, find_device(device, place), reason, myself())
     if as_json:

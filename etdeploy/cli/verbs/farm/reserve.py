@@ -63,7 +63,7 @@ def command(
     from etdeploy.cli.options import named_farm
     from etdeploy.device_pool.lookup import find_device
     from etdeploy.device_pool.reservations import active, duration, local, myself, reserve
-    from etdeploy.history.place import option_for
+    from etdeploy.history.location import option_for
 
     place = named_farm(file, store).place
     if device is None:

@@ -20,7 +20,7 @@ from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.outbox import Outbox
 from etdeploy.farm.night.planning import UNKNOWN_S
 from etdeploy.farm.night.real import earlier_times
-from etdeploy.history.place import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.judged_nights import farm
 from tests.support.nights import NOW, make_ending, make_visit, measured

@@ -22,8 +22,8 @@ from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.report.source import Settings, board_of, find_night, nights_of, seen
 from etdeploy.farm.spec.model import LoadedFarm, Reports
 from etdeploy.history.entry import Judgement
+from etdeploy.history.location import HistoryLocation
 from etdeploy.history.nights import Shelved
-from etdeploy.history.place import HistoryLocation
 from etdeploy.history.store.store import open_store
 from tests.support.judged_nights import (
     FIRST,

@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from etdeploy.core.errors import StoreError
-from etdeploy.history.place import HistoryLocation
+from etdeploy.history.location import HistoryLocation
 from etdeploy.history.store import tables
 from etdeploy.history.store.errors import engine_of
 from etdeploy.history.store.migrate import SCRIPTS, migrate, revision_of

@@ -13,7 +13,7 @@ from etdeploy.bench.records.stored import parse_record
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
 from etdeploy.history.entry import Judgement
-from etdeploy.history.place import HistoryLocation, place_of
+from etdeploy.history.location import HistoryLocation, place_of
 from etdeploy.history.series import series_of
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.bench_values import SIMULATED, make_device, make_record

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import StoreError
-from etdeploy.history.place import place_of, required_place
+from etdeploy.history.location import place_of, required_place
 
 
 def test_the_users_own_by_default(data_folder: Path) -> None:
