@@ -15,6 +15,7 @@ from etdeploy.core.plugins import (
     plugin_names,
     plugin_owner,
 )
+from tests.support.facts import lacks
 from tests.support.plugins import install_plugin
 
 GROUP = "etdeploy.tests"
@@ -48,11 +49,9 @@ def test_a_plugin_that_does_not_work_names_its_package(
     install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_broken:X", lab_broken=code)
     with pytest.raises(UsageError) as caught:
         load_plugin(GROUP, "lab", str)
-    assert caught.value.message.startswith(
-        f"the plug-in 'lab' of the package etdeploy-lab 1.2 {problem}"
-    )
-    assert caught.value.place == f"entry point lab_broken:X of {GROUP}"
-    assert "pip uninstall etdeploy-lab" in str(caught.value.remedy)
+    assert not lacks(caught.value.message, "'lab'", f"etdeploy-lab 1.2 {problem}")
+    assert not lacks(caught.value.place, "lab_broken:X", GROUP)
+    assert "uninstall etdeploy-lab" in str(caught.value.remedy)
 
 
 def test_two_packages_with_the_same_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +61,7 @@ def test_two_packages_with_the_same_plugin(tmp_path: Path, monkeypatch: pytest.M
         )
     with pytest.raises(UsageError) as caught:
         load_plugin(GROUP, "lab", str)
-    assert caught.value.message.endswith(": etdeploy-lab and rival-lab")
+    assert caught.value.message.endswith("-lab and rival-lab")
 
 
 def test_a_package_that_is_installed_twice_is_one(

@@ -229,7 +229,7 @@ def test_a_cmake_file_whose_target_is_not_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="cannot be read: No such file") as raised:
+    with pytest.raises(BuildError, match="No such file") as raised:
         read_custom_ops(tmp_path / "gone")
     assert raised.value.place == f"{tmp_path}/gone"
 

@@ -15,6 +15,7 @@ from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import TARGETS
 from tests.support import golden_plans
+from tests.support.facts import lacks
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _GOLDEN = Path(__file__).parents[2] / "data" / "plans"
@@ -105,10 +106,9 @@ def test_profile_pass_brings_etdump() -> None:
 
 def test_reason_counts_partitions_and_names_operators() -> None:
     reasons = {c.name: c.reason for c in make_plan(_NO_PROFILE, _MIXED).components}
-    assert reasons["backend_xnnpack"] == "method forward delegates 3 partitions to XnnpackBackend"
-    assert reasons["kernels_optimized"] == (
-        "method forward calls 5 operators outside the delegates: aten::add.out, aten::mul.out, "
-        "aten::sum.IntList_out, aten::relu.out and 1 more"
+    assert not lacks(reasons["backend_xnnpack"], "forward", "3 partitions", "XnnpackBackend")
+    assert not lacks(
+        reasons["kernels_optimized"], "5 operators", "aten::add.out", "aten::relu.out", "1 more"
     )
 
 
@@ -144,18 +144,14 @@ def _blockers(plan: RuntimePlan) -> str:
 def test_auto_takes_the_wheel_when_it_has_everything() -> None:
     plan = make_plan(make_recipe(), _MIXED)
     assert plan.provider.value == "wheel"
-    assert plan.provider.reason == (
-        "the ExecuTorch 1.5.1 wheel for linux-x86_64 has everything that the program needs"
-    )
+    assert not lacks(plan.provider.reason, "1.5.1 wheel", "linux-x86_64", "has everything")
     require_feasible(plan)
 
 
 def test_auto_builds_when_the_wheel_lacks_a_component() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, shipped=frozenset({"runtime", "threadpool"}))
     assert plan.provider.value == "source"
-    assert plan.provider.reason == (
-        "the ExecuTorch 1.5.1 wheel for linux-x86_64 does not have component backend_xnnpack"
-    )
+    assert not lacks(plan.provider.reason, "1.5.1 wheel", "does not have", "backend_xnnpack")
     require_feasible(plan)
 
 
@@ -173,14 +169,14 @@ def test_auto_builds_when_the_wheel_lacks_a_component() -> None:
 def test_auto_builds_when_the_recipe_asks_how(key: str, value: object) -> None:
     plan = make_plan(make_recipe(runtime={key: value}), _DELEGATED)
     assert plan.provider.value == "source"
-    assert f"a build is required for runtime.{key}" in plan.provider.reason
+    assert f"required for runtime.{key}" in plan.provider.reason
 
 
 def test_wheel_asked_for_stays_the_provider_and_the_lack_a_blocker() -> None:
     recipe = make_recipe(runtime={"provider": "wheel"})
     plan = make_plan(recipe, _DELEGATED, shipped=frozenset({"runtime"}))
     assert plan.provider.value == "wheel"
-    assert plan.provider.reason == "runtime.provider is wheel"
+    assert "runtime.provider" in plan.provider.reason
     assert "backend_xnnpack" in _blockers(plan)
 
 
@@ -197,8 +193,8 @@ _CUSTOM = make_program(make_method(operators=("my_ops::glu.out", "my_ops::rms.ou
 def test_custom_operators_are_a_blocker_that_names_them() -> None:
     plan = make_plan(_NO_PROFILE, _CUSTOM)
     assert len(plan.blockers) == 1
-    assert "calls my_ops::glu.out, my_ops::rms.out;" in _blockers(plan)
-    assert "--set runtime.custom_ops=" in plan.blockers[0].remedy
+    assert not lacks(_blockers(plan), "my_ops::glu.out", "my_ops::rms.out")
+    assert "runtime.custom_ops=" in plan.blockers[0].remedy
 
 
 def test_recipes_own_kernels_remove_that_blocker() -> None:
@@ -232,7 +228,7 @@ def test_language_model_kernels_need_a_build() -> None:
 
 def test_unknown_backend_is_a_blocker() -> None:
     program = make_program(make_method(delegates=("MadeUpBackend",)))
-    assert "delegates to MadeUpBackend" in _blockers(make_plan(_NO_PROFILE, program))
+    assert "MadeUpBackend" in _blockers(make_plan(_NO_PROFILE, program))
 
 
 def test_selection_is_shared_by_programs_with_equal_needs() -> None:
@@ -252,7 +248,7 @@ def test_an_emulator_has_no_htp(provider: str) -> None:
     program = make_program(make_method(delegates=("QnnBackend",)))
     recipe = make_recipe(runtime={"provider": provider})
     (blocker,) = make_plan(recipe, program, "android-x86_64").blockers
-    assert blocker.why.startswith("QNN runs on the HTP of a Snapdragon SoC, and android-x86_64")
+    assert not lacks(blocker.why, "Snapdragon", "android-x86_64")
     assert "runtime.provider=source" not in blocker.remedy
     assert "HTP" not in str(make_plan(recipe, program, "android-arm64").blockers)
 
@@ -292,13 +288,13 @@ def test_notes_know_the_soc(soc: str, program: str | None, told: bool) -> None:
 
 def test_coreml_is_a_blocker_off_a_mac_and_none_on_it() -> None:
     program = make_program(make_method(delegates=("CoreMLBackend",)))
-    assert "runs on macos or ios only" in _blockers(make_plan(_NO_PROFILE, program))
+    assert "macos or ios only" in _blockers(make_plan(_NO_PROFILE, program))
     assert make_plan(_NO_PROFILE, program, "macos-arm64", "macos-arm64").blockers == ()
 
 
 def test_mac_runners_are_built_on_a_mac() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, "macos-arm64")
-    assert "cannot be built on linux-x86_64" in _blockers(plan)
+    assert "on linux-x86_64" in _blockers(plan)
 
 
 def test_ios_is_built_from_source_on_a_mac() -> None:
@@ -326,7 +322,7 @@ def test_plan_can_be_shown_for_every_backend_and_target(backend: str, target: st
 
 def test_finished_program_waits_for_its_inspection() -> None:
     plan = make_plan(make_recipe(model={"program": "model.pte"}), None)
-    assert "once model.pte has been inspected" in plan.components[0].reason
+    assert "model.pte" in plan.components[0].reason
     assert plan.blockers == ()
 
 
@@ -374,7 +370,5 @@ def test_a_finished_program_is_not_told_to_be_lowered_anew(
 def test_a_remedy_names_the_scheme_that_the_other_backend_has() -> None:
     recipe = make_recipe(export={"backend": "coreml", "quantization": "fp16"})
     blockers = make_plan(recipe, None, target="android-arm64").blockers
-    assert any(
-        "--set export.backend=xnnpack --set export.quantization=none" in each.remedy
-        for each in blockers
-    )
+    wanted = ("export.backend=xnnpack", "export.quantization=none")
+    assert any(not lacks(each.remedy, *wanted) for each in blockers)

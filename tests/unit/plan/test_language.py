@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from etdeploy.plan.language import language_choices
@@ -34,12 +36,11 @@ def test_before_the_export_the_path_is_open_or_the_recipes() -> None:
     assert (path.name, path.value, path.by_hand) == ("path", "fast or plain", False)
     assert (attention.value, attention.by_hand) == ("etdeploy's kernel", False)
     assert "llama::custom_sdpa" in attention.reason
-    assert "--set export.generation.attention=stock" in attention.reason
+    assert "export.generation.attention=stock" in attention.reason
     recipe = make_recipe(model={"hf": "m"}, export={"generation": {"path": "plain"}})
     path, _ = language_choices(recipe, None)
-    assert (path.value, path.reason, path.by_hand) == (
-        "plain", "export.generation.path is plain", True
-    )  # fmt: skip
+    assert (path.value, path.by_hand) == ("plain", True)
+    assert "export.generation.path" in path.reason
 
 
 def _attention(**export: object) -> tuple[str, str, bool]:
@@ -48,22 +49,24 @@ def _attention(**export: object) -> tuple[str, str, bool]:
     return str(attention.value), attention.reason.partition(";")[0], attention.by_hand
 
 
-def test_the_attention_is_a_kernel_where_that_is_possible_and_faster() -> None:
-    assert _attention(generation={"attention": "stock"}) == (
-        "stock operators", "export.generation.attention is stock", True
-    )  # fmt: skip
-    assert _attention(generation={"attention": "kernel", "context": 64}) == (
-        "etdeploy's kernel", "export.generation.attention is kernel", True
-    )  # fmt: skip
-    assert _attention(generation={"context": 256}) == (
-        "stock operators", "the cache has fewer than 512 positions", False
-    )  # fmt: skip
-    assert _attention(backend="openvino") == (
-        "stock operators",
-        "etdeploy's kernel runs on the CPU, and openvino computes elsewhere",
-        False,
-    )
-    assert _attention(generation={"path": "plain"})[0] == "stock operators"
+@pytest.mark.parametrize(
+    ("export", "expected", "fact", "asked"),
+    [
+        ({"generation": {"attention": "stock"}}, "stock operators", "generation.attention", True),
+        (
+            {"generation": {"attention": "kernel", "context": 64}},
+            "etdeploy's kernel", "generation.attention", True,
+        ),
+        ({"generation": {"context": 256}}, "stock operators", "512 positions", False),
+        ({"backend": "openvino"}, "stock operators", "openvino", False),
+        ({"generation": {"path": "plain"}}, "stock operators", "", False),
+    ],
+)  # fmt: skip
+def test_the_attention_is_a_kernel_where_that_is_possible_and_faster(
+    export: dict[str, Any], expected: str, fact: str, asked: bool
+) -> None:
+    value, reason, by_hand = _attention(**export)
+    assert (value, fact in reason, by_hand) == (expected, True, asked)
 
 
 def test_the_exported_program_says_how_its_attention_is_computed() -> None:
@@ -71,19 +74,17 @@ def test_the_exported_program_says_how_its_attention_is_computed() -> None:
     recipe = make_recipe(model={"hf": "m"}, export={"generation": {"context": 256}})
     _, attention, prefill, _ = language_choices(recipe, exported)
     assert attention.value == "etdeploy's kernel"
-    assert attention.reason.startswith("the program was exported so; ")
-    assert prefill.reason == "its attention looks at what is filled of 2,048 positions"
+    assert "exported so" in attention.reason
+    assert "2,048 positions" in prefill.reason
 
 
 def test_the_exported_program_says_which_path_and_methods() -> None:
     path, _, prefill, decode = language_choices(make_recipe(model={"hf": "m"}), _GENERATION)
     assert path.value == "plain"
-    assert path.reason == "the model does not fit the fast path: it has a bias"
+    assert path.reason.endswith(": it has a bias")
     assert (prefill.name, prefill.value) == ("prefill", "up to 128 tokens")
     assert (decode.name, decode.value) == ("decode_128", "one token")
-    assert decode.reason == (
-        "its attention looks at 128 of 2,048 positions, whatever the position is"
-    )
+    assert "128 of 2,048" in decode.reason
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import TARGETS, find_target
+from tests.support.facts import lacks
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _HOST = find_target("linux-x86_64")
@@ -113,9 +114,8 @@ def test_selected_kernels_are_the_default() -> None:
     plan = _plan(_calling(*_ADD, *_RELU))
     assert _libraries(plan) == {"kernels_selected"}
     assert plan.option("EXECUTORCH_SELECT_OPS_MODEL") == "program.pte"
-    assert _reason(plan, "EXECUTORCH_SELECT_OPS_MODEL") == (
-        "runtime.selective is on: only the kernels of aten::add.out, aten::relu.out are linked"
-    )
+    reason = _reason(plan, "EXECUTORCH_SELECT_OPS_MODEL")
+    assert not lacks(reason, "runtime.selective", "aten::add.out", "aten::relu.out")
     assert plan.selection is not None
 
 
@@ -123,9 +123,8 @@ def test_kernels_are_optimised_where_an_operator_has_an_optimised_one() -> None:
     plan = _plan(_calling(*_ADD, *_RELU))
     assert _component(plan, "kernels_selected") == "optimized"
     assert plan.option("EXECUTORCH_BUILD_KERNELS_OPTIMIZED") == "ON"
-    assert _reason(plan, "EXECUTORCH_BUILD_KERNELS_OPTIMIZED") == (
-        "there are optimised kernels for aten::add.out"
-    )
+    reason = _reason(plan, "EXECUTORCH_BUILD_KERNELS_OPTIMIZED")
+    assert reason.endswith("for aten::add.out")
 
 
 def test_kernels_are_portable_where_no_operator_has_an_optimised_one() -> None:
@@ -133,9 +132,8 @@ def test_kernels_are_portable_where_no_operator_has_an_optimised_one() -> None:
     assert _component(plan, "kernels_selected") == "portable"
     assert plan.option("EXECUTORCH_BUILD_KERNELS_OPTIMIZED") is None
     assert plan.option("EXECUTORCH_BUILD_PORTABLE_OPS") == "ON"
-    assert _reason(plan, "EXECUTORCH_BUILD_PORTABLE_OPS") == (
-        "method forward calls 1 operator outside the delegates: aten::relu.out"
-    )
+    reason = _reason(plan, "EXECUTORCH_BUILD_PORTABLE_OPS")
+    assert not lacks(reason, "forward", "1 operator", "aten::relu.out")
 
 
 def test_size_takes_portable_kernels() -> None:
@@ -196,9 +194,8 @@ def test_kernels_for_language_models_bring_the_optimised_ones_for_aten() -> None
 def test_kernels_for_language_models_alone_have_what_they_require() -> None:
     plan = _plan(_calling(*_SDPA))
     assert plan.option("EXECUTORCH_BUILD_KERNELS_OPTIMIZED") == "ON"
-    assert _reason(plan, "EXECUTORCH_BUILD_KERNELS_OPTIMIZED") == (
-        "EXECUTORCH_BUILD_KERNELS_LLM requires it"
-    )
+    reason = _reason(plan, "EXECUTORCH_BUILD_KERNELS_OPTIMIZED")
+    assert "EXECUTORCH_BUILD_KERNELS_LLM" in reason
 
 
 # --- data types
@@ -292,7 +289,7 @@ def test_a_delegate_brings_its_backend(delegate_id: str) -> None:
     plan = _plan(make_program(make_method(delegates=(delegate_id,))))
     assert plan.option(backend.switch) == "ON"
     reason = _reason(plan, backend.switch)
-    assert reason == f"method forward delegates 1 partition to {delegate_id}"
+    assert not lacks(reason, "forward", "1 partition", delegate_id)
     assert backend.component in plan.component_names
     for other in runtime_backends():
         assert (plan.option(str(other.switch)) == "ON") == (other is backend)
@@ -324,7 +321,8 @@ def _kleidiai(program: Program = _DELEGATED, **more: Any) -> tuple[str | None, s
 @pytest.mark.parametrize("scheme", ["int8_dynamic", "8da4w"])
 def test_kleidiai_is_taken_for_dynamically_quantised_weights(scheme: str) -> None:
     value, reason = _kleidiai(export={"backend": "xnnpack", "quantization": scheme})
-    assert (value, reason) == ("ON", f"export.quantization is {scheme}, which its kernels compute")
+    assert value == "ON"
+    assert not lacks(reason, "export.quantization", scheme)
 
 
 @pytest.mark.parametrize("scheme", ["none", "int8_static"])
@@ -371,7 +369,7 @@ def test_a_thread_pool_is_built_for_what_runs_on_it() -> None:
     assert "threadpool" in plan.component_names
     for name in _POOL:
         assert plan.option(name) == "ON"
-        assert _reason(plan, name) == "backend_xnnpack, kernels_optimized run on its threads"
+        assert not lacks(_reason(plan, name), "backend_xnnpack", "kernels_optimized")
 
 
 def test_no_thread_pool_is_built_where_nothing_runs_on_it() -> None:
@@ -488,9 +486,7 @@ def test_an_option_by_hand_is_shown_as_such() -> None:
     assert plan.option("EXECUTORCH_LOG_LEVEL") == "Debug"
     assert _reason(plan, "EXECUTORCH_LOG_LEVEL") == "recipe"
     assert plan.option("EXECUTORCH_FOO") == "ON"
-    assert _reason(plan, "EXECUTORCH_FOO").startswith(
-        "recipe, though ExecuTorch 1.5 has no option of that name"
-    )
+    assert not lacks(_reason(plan, "EXECUTORCH_FOO"), "recipe", "ExecuTorch 1.5")
     assert plan.blockers == ()
 
 
@@ -498,7 +494,7 @@ def test_a_library_by_hand_is_linked_and_has_what_it_requires() -> None:
     plan = _hand(_calling(*_RELU), EXECUTORCH_BUILD_XNNPACK=True)
     assert "backend_xnnpack" in plan.component_names
     assert [plan.option(name) for name in _POOL] == ["ON", "ON"]
-    assert _reason(plan, _POOL[0]) == "EXECUTORCH_BUILD_XNNPACK requires it"
+    assert "EXECUTORCH_BUILD_XNNPACK" in _reason(plan, _POOL[0])
 
 
 @pytest.mark.parametrize("value", [False, 0, "OFF", "off", "0", "NO"])
@@ -546,7 +542,7 @@ def test_off_by_hand_is_a_blocker_by_the_old_name_too() -> None:
 
 
 def test_what_the_plan_tells_the_runner_cannot_be_set() -> None:
-    with pytest.raises(ValueError, match="ETDEPLOY_COMPONENTS is set by the plan"):
+    with pytest.raises(ValueError, match="ETDEPLOY_COMPONENTS"):
         _hand(_DELEGATED, ETDEPLOY_COMPONENTS="runtime")
 
 
@@ -566,15 +562,15 @@ def test_options_that_exclude_each_other_by_hand_are_a_blocker() -> None:
     )
     (blocker,) = plan.blockers
     assert "exclude each other" in blocker.why
-    assert blocker.remedy == (
-        "Remove EXECUTORCH_THREADPOOL_USE_PERFORMANCE_CORES from runtime.cmake."
-    )
+    assert not lacks(blocker.remedy, "EXECUTORCH_THREADPOOL_USE_PERFORMANCE_CORES", "runtime.cmake")
 
 
 def test_another_way_to_select_excludes_the_derived_one() -> None:
     plan = _hand(_calling(*_RELU), EXECUTORCH_SELECT_OPS_LIST="aten::relu.out")
     (blocker,) = plan.blockers
-    assert blocker.what == "EXECUTORCH_SELECT_OPS_LIST and EXECUTORCH_SELECT_OPS_MODEL"
+    assert blocker.what.split()[::2] == [
+        "EXECUTORCH_SELECT_OPS_LIST", "EXECUTORCH_SELECT_OPS_MODEL"
+    ]  # fmt: skip
 
 
 def test_a_program_to_select_from_that_is_named_by_hand_is_kept() -> None:

@@ -312,9 +312,7 @@ def test_missing_submodules_are_refused_with_the_command_that_brings_just_them(
     for name in names:
         _empty(source / name)
     checkout = examine(source, "recipe")
-    with pytest.raises(
-        BuildError, match="does not have submodules that the build compiles"
-    ) as raised:
+    with pytest.raises(BuildError, match="submodules") as raised:
         require_complete(checkout, needed_submodules({"EXECUTORCH_BUILD_XNNPACK": "ON"}))
     assert raised.value.message.endswith(": " + ", ".join(names))
     # git knows nothing of what was unpacked there; it might change a repository around it.

@@ -13,6 +13,7 @@ from etdeploy.core.errors import RecipeError
 from etdeploy.recipe.document import parse_value, read_document
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import PartQuantization
+from tests.support.facts import lacks
 
 MLP = "model: {example: mlp}\n"
 
@@ -269,7 +270,7 @@ def test_the_order_of_overrides_of_different_keys_does_not_matter() -> None:
 def test_two_sources_on_the_command_line_are_a_problem() -> None:
     write("m.pte", "")
     [text] = problems("xnnpack", "model.example=mlp", "model.program=m.pte")
-    assert text.endswith("2 are given: example, program")
+    assert text.endswith(": example, program")
 
 
 def test_whole_sections_can_be_overridden_and_keep_their_place() -> None:
@@ -489,7 +490,7 @@ def test_embeddings_in_groups_use_the_group_size() -> None:
     text = "model: {example: transformer}\nexport: {group_size: 64, embeddings: 4w}\n"
     assert load_recipe(write("r.yaml", text)).recipe.export.embeddings == "4w"
     [problem] = problems(write("r.yaml", text.replace("4w", "8w")))
-    assert problem.endswith("'none' does not use groups; only '8da4w' and '16a4w_block' do")
+    assert not lacks(problem, "'none'", "'8da4w'", "'16a4w_block'")
 
 
 def test_overrides_of_nothing_are_none() -> None:

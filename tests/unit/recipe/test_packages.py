@@ -12,6 +12,7 @@ from etdeploy.cli.verbs.recipes import command, show
 from etdeploy.core.errors import RecipeError, UsageError
 from etdeploy.recipe.find import GROUP, packaged_recipe, packaged_recipes
 from etdeploy.recipe.load import load_recipe
+from tests.support.facts import lacks
 from tests.support.plugins import install_plugin
 
 FAST = "description: A fast one\nmodel: {example: mlp}\nbenchmark: {warmup: 7}\n"
@@ -60,15 +61,14 @@ def test_a_wrong_name_is_told_with_the_right_one() -> None:
     with pytest.raises(RecipeError) as told:
         load_recipe("lab/fist")
     assert "did you mean 'lab/fast'?" in str(told.value)
-    assert "Recipes of packages: lab/fast." in str(told.value.remedy)
+    assert ": lab/fast." in str(told.value.remedy)
 
 
 def test_a_broken_one_is_listed_with_its_package(recipes: Path) -> None:
     (recipes / "bad.yaml").write_text("model: {exampel: mlp}\n")
     said = CliRunner().invoke(command, ["list"], catch_exceptions=False)
     assert said.exit_code == 0
-    assert "warning: the recipe lab/bad of etdeploy-lab 1.2 cannot be used:" in said.stderr
-    assert "bad.yaml:1:9: unknown key 'model.exampel'" in said.stderr
+    assert not lacks(said.stderr, "lab/bad of etdeploy-lab 1.2", "bad.yaml:1:9", "'model.exampel'")
     assert "lab/fast" in said.stdout
     assert "lab/bad" not in said.stdout
 
@@ -76,7 +76,7 @@ def test_a_broken_one_is_listed_with_its_package(recipes: Path) -> None:
 def test_a_package_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_plugin(tmp_path, monkeypatch, GROUP, "lab = no_such_package.recipes")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"the plug-in 'lab' of the package etdeploy-lab 1\.2"):
+    with pytest.raises(UsageError, match=r"'lab' .* etdeploy-lab 1\.2"):
         load_recipe("lab/fast")
     assert packaged_recipes() == ()
 

@@ -65,7 +65,7 @@ def test_the_variables_have_an_order(tmp_path: Path) -> None:
 def test_r21_is_refused_for_its_clang(tmp_path: Path) -> None:
     path = ndk(tmp_path / "old", "r21b")
     problem = missing({"ANDROID_NDK": str(path)}, tmp_path)
-    assert problem.why.startswith("r21b (21.1.6352462, from ANDROID_NDK")
+    assert problem.why.startswith("r21b (21.1.6352462")
     assert "bf16" in problem.why
     assert "#8508" in problem.why
 

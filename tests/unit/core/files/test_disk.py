@@ -107,7 +107,7 @@ def test_used_up_inodes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("os.statvfs", lambda _path: SimpleNamespace(f_files=10, f_favail=0))
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(total=1, free=1))
     told = str(full_disk(no_space(tmp_path / "x"), tmp_path))
-    assert "has no room for more files (inodes)" in told
+    assert "(inodes)" in told
 
 
 @pytest.mark.parametrize(

@@ -24,20 +24,20 @@ def test_an_earlier_one_is_replaced(tmp_path: Path) -> None:
 def test_anything_else_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "list"
     path.write_text(content)
-    with pytest.raises(UsageError, match="exists and is not a list of mine; it was not changed"):
+    with pytest.raises(UsageError, match="not a list of mine"):
         _FILE.write("mine: 1", path)
     assert path.read_text() == content
 
 
 def test_a_device_stays_one() -> None:
-    with pytest.raises(UsageError, match="the list needs a file, and this is a device") as caught:
+    with pytest.raises(UsageError, match="a device") as caught:
         _FILE.require_free(Path(os.devnull))
-    assert caught.value.remedy == "For standard output: --output -"
+    assert str(caught.value.remedy).endswith(": --output -")
 
 
 def test_a_circle_of_links_is_an_error_for_the_user(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "link")
-    with pytest.raises(UsageError, match="the list cannot be written: Too many levels"):
+    with pytest.raises(UsageError, match="Too many levels"):
         _FILE.require_free(tmp_path / "link")
 
 

@@ -73,7 +73,7 @@ def test_templates_have_what_transformers_gives_them(source: str, text: str) -> 
 
 def test_a_template_that_refuses_is_told_with_its_words() -> None:
     source = "{{ raise_exception('Roles must alternate') }}"
-    with pytest.raises(UsageError, match="does not take this conversation: Roles must alternate"):
+    with pytest.raises(UsageError, match="Roles must alternate"):
         _rendered(source)
 
 

@@ -49,7 +49,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UsageError, match=r"tokenizers.* is not installed") as caught:
+    with pytest.raises(UsageError, match="tokenizers") as caught:
         load_tokenizer(_generation(), tmp_path)
     assert "install" in str(caught.value.remedy)
     assert "[llm]'" in str(caught.value.remedy)
@@ -61,7 +61,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "tokenizer/tokenizer.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(UsageError, match="the model's tokenizer cannot be read") as caught:
+    with pytest.raises(UsageError, match="cannot be read") as caught:
         load_tokenizer(_generation(), tmp_path)
     assert caught.value.place == str(path)
 
@@ -76,5 +76,5 @@ def test_bytes_that_are_no_text_are_told(rendered: bool) -> None:
     tokenizer = Tokenizer(Path("tokenizer"), byte_level())
     encode = tokenizer.encode_rendered if rendered else tokenizer.encode
     text = b"caf\xe9 \xff".decode(errors="surrogateescape")
-    with pytest.raises(UsageError, match="not UTF-8, in 2 bytes: 0xE9, 0xFF"):
+    with pytest.raises(UsageError, match="2 bytes: 0xE9, 0xFF"):
         encode(text)
