@@ -14,7 +14,7 @@ from executorch.exir import to_edge
 from executorch.exir.verification.arg_validator import EdgeOpArgValidator
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from etdeploy.export.worker.lowering.shortcuts.remembered import (
+from etdeploy.export.worker.lowering.upstream_patches import (
     _RememberedByLook,
     results_remembered,
 )

@@ -122,7 +122,7 @@ def _another_release() -> Iterator[None]:
     """While the block runs, what replaces parts of ExecuTorch and PyTorch cannot be imported."""
     worker = "etdeploy.export.worker"
     replacing = (
-        f"{worker}.lowering.shortcuts",
+        f"{worker}.lowering.upstream_patches",
         f"{worker}.backends.xnnpack_passes",
         f"{worker}.backends.xnnpack_decompositions",
     )

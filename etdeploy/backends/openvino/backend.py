@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.base import NEW_FILE, Backend
-from etdeploy.backends.openvino.processor import has_vnni
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import (
     Destination,
@@ -29,6 +28,26 @@ from etdeploy.core.commands import pip_command
 from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import Blocker, require
 from etdeploy.core.values import Finding
+
+_SUMS_OF_BYTES = ("avx512_vnni", "avx_vnni", "amx_int8")
+
+
+def has_vnni(cpu_facts: str | None = None) -> bool:
+    """Whether a processor adds products of bytes in 32 bits, as VNNI and AMX do.
+
+    Without these instructions, OpenVINO adds two products of bytes in 16 bits, where they saturate
+    if the weights use all 8 bits.
+
+    Args:
+        cpu_facts: The text of /proc/cpuinfo; None for that of this machine.
+    """
+    if cpu_facts is None:
+        try:
+            cpu_facts = Path("/proc/cpuinfo").read_text()
+        except OSError:
+            return False
+    return any(name in cpu_facts.split() for name in _SUMS_OF_BYTES)
+
 
 EXTRA = "etdeploy[openvino]"
 # ExecuTorch's wheel asks for these. A program of 2026.0 still runs in 2025.4, and one of 2025.1 to

@@ -236,7 +236,7 @@ class Qnn(Backend):
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The SDK, its compiler, and what builds ExecuTorch's part for it."""
-        from etdeploy.backends.qnn.kits.findings import examine_qnn
+        from etdeploy.backends.qnn.kits.loading import examine_qnn
 
         yield from examine_qnn(station)
 

@@ -2,19 +2,67 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import random
 import sys
 import traceback
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from etdeploy.export.protocol import FAILURE_FILE, SOURCES_FILE, progress_line
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.loading.paths import add_user_folder, pin_installed
-from etdeploy.export.worker.loading.random_seeds import seed_at_import
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.user_code import run_user_files
+
+Around = Callable[[str], AbstractContextManager[None]]
+
+
+def seed_at_import(seed: int, around: Around) -> None:
+    """Seeds Python's random numbers now, torch's and NumPy's after their import."""
+    random.seed(seed)
+    acts: dict[str, Callable[[Any], object]] = {
+        "torch": lambda torch: torch.manual_seed(seed),
+        "numpy": lambda numpy: numpy.random.seed(seed % 2**32),
+    }
+    for name, act in acts.items():
+        if name in sys.modules:
+            act(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, _FirstImport(name, act, around))
+
+
+class _FirstImport:
+    """An entry of `sys.meta_path` that acts once, when its module has been imported."""
+
+    def __init__(self, name: str, act: Callable[[Any], object], around: Around) -> None:
+        self._name, self._act, self._around = name, act, around
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec and spec.loader:
+            # Of this one loader, which stays what other code takes it for.
+            vars(spec.loader)["exec_module"] = self._acting(spec.loader.exec_module)
+        return spec
+
+    def _acting(self, execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+        def exec_module(module: ModuleType) -> None:
+            with self._around(self._name):
+                execute(module)
+            self._act(module)
+
+        return exec_module
 
 
 def main(arguments: list[str], preloaded: Collection[str] = ()) -> int:

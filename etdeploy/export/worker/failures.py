@@ -149,7 +149,7 @@ def is_user_file(name: str) -> bool:
         return False
     path = Path(name).resolve()
     if path.is_relative_to(OUR_PACKAGE):
-        return "examples" in path.parts
+        return path.stem == "examples"
     return not any(path.is_relative_to(root) for root in system_folders())
 
 

@@ -162,7 +162,7 @@ def _that_runs(
         problem = refused(wrong.reason, loaded=wrong.loaded)
         del lowered, methods
     # Here, where the exception no longer holds what was made.
-    steps.tell("exporting again without rewrites and shortcuts", 0.1)
+    steps.tell("exporting again without rewrites and patches of the lowering", 0.1)
     plain = spec.model_copy(update={"rewrites": (), "shortened": False})
     lowered, retraced = _that_runs(plain, folder, steps, recorder)
     return replace(lowered, rewrites=dropped(spec.rewrites, problem)), retraced

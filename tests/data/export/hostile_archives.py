@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.loading.exported import load_exported
+from etdeploy.export.worker.loading.files import load_exported
 
 Entries = dict[str, bytes]
 MODEL = "models/model.json"

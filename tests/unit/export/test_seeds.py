@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.export.worker.loading.random_seeds import seed_at_import
+from etdeploy.export.worker.__main__ import seed_at_import
 from etdeploy.export.worker.loading.recorder import FileRecorder
 
 _TORCH = """

@@ -124,7 +124,7 @@ class Lowering:
         """While the block runs, this backend's lowering does without what it repeats.
 
         For the releases that are tested; what repeats with every backend is in
-        `lowering/shortcuts/`. The program stays the same, byte for byte.
+        `lowering/upstream_patches.py`. The program stays the same, byte for byte.
         """
         return nullcontext()
 

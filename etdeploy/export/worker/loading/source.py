@@ -19,9 +19,8 @@ from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.examples import EXAMPLES, Example
 from etdeploy.export.worker.failures import blaming, described, fail
 from etdeploy.export.worker.loading.custom_ops import load_custom_ops
-from etdeploy.export.worker.loading.exported import load_exported
+from etdeploy.export.worker.loading.files import load_exported, load_weights
 from etdeploy.export.worker.loading.user_code import check_arguments, load_function
-from etdeploy.export.worker.loading.weights import load_weights
 from etdeploy.export.worker.tracing.structure import (
     ExampleInputs,
     by_parameter,

@@ -54,9 +54,9 @@ def _shortened(spec: ExportSpec) -> Iterator[None]:
     if not shortens(spec) or not may_replace_parts(spec):
         yield
         return
-    from etdeploy.export.worker.lowering.shortcuts import shortcuts
+    from etdeploy.export.worker.lowering.upstream_patches import upstream_patches
 
-    with shortcuts(), lowering_of(spec).shortened():
+    with upstream_patches(), lowering_of(spec).shortened():
         yield
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.openvino import backend
-from etdeploy.backends.openvino.backend import OPENVINO, installed_in
-from etdeploy.backends.openvino.processor import has_vnni
+from etdeploy.backends.openvino.backend import OPENVINO, has_vnni, installed_in
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import Destination, ExportRequest, Partitions, Workstation
 from etdeploy.core.errors import Blocker, BuildError

@@ -19,10 +19,11 @@ from etdeploy.export.hf.check import (
     context_note,
     fit_context,
     memory_notes,
+    no_weights,
+    parameter_count,
 )
 from etdeploy.export.hf.config import ConfigProblem, code_files, foreign_code
 from etdeploy.export.hf.files import has_tokenizer, loaded_files
-from etdeploy.export.hf.weights import no_weights, parameter_count
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.load import load_recipe
 from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors

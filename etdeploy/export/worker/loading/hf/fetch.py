@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from etdeploy.core.commands import quoted
 from etdeploy.core.console import size
@@ -14,10 +15,17 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import require_room
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.diagnostics import HUB_FAILURES
-from etdeploy.export.hf.check import folder_here, has_text_files, is_whole
-from etdeploy.export.hf.config import ConfigProblem, config_refusals, read_config
+from etdeploy.export.hf.check import folder_here, has_text_files, is_whole, no_weights
+from etdeploy.export.hf.config import (
+    FACTORY,
+    ConfigProblem,
+    config_refusals,
+    foreign_code,
+    read_config,
+)
 from etdeploy.export.hf.files import (
     CONFIG,
+    TOKENIZER_CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
     cache_folder,
@@ -25,12 +33,11 @@ from etdeploy.export.hf.files import (
     lists_tokenizer,
     loaded_files,
     loaded_patterns,
+    read_object,
     snapshot,
 )
-from etdeploy.export.hf.weights import no_weights
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail, first_line
-from etdeploy.export.worker.loading.hf.code import require_code
 from etdeploy.program.tokenizer import TEMPLATE_FILES, require_speech
 
 Tell = Callable[[str, float], None]
@@ -188,3 +195,59 @@ def _failure(error: Exception, spec: ExportSpec, model: HfModel, hub: str) -> Wo
         raise ValueError(f"no row for {error!r}")
     key = "revision" if isinstance(error, RevisionNotFoundError) else "hf"
     return fail("hub", found.cause, remedy=found.remedy, file=spec.place("model", key))
+
+
+def require_code(spec: ExportSpec, folder: Path) -> None:
+    """Refuses a model that needs code which may not run, or which is not in its repository."""
+    model = spec.hf
+    if model is None:
+        raise ValueError("the spec names no language model")
+    config = read_object(folder / CONFIG)
+    if not model.remote_code:
+        _require_known(spec, model, config)
+        return
+    for name in (CONFIG, TOKENIZER_CONFIG):
+        other = foreign_code(_content(folder / name))
+        if other:
+            raise fail(
+                "checkpoint",
+                f"{name} names code of another repository, {other}, and only code of {model.name} "
+                "may run",
+                remedy="Download the model with that code beside it, and name the folder.",
+                file=spec.place("model", "remote_code"),
+            )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path)
+    except (OSError, ValueError):
+        return {}  # a tokenizer that cannot be read has a note of its own
+
+
+def _require_known(spec: ExportSpec, model: HfModel, config: Mapping[str, Any]) -> None:
+    import transformers
+
+    kind = config.get("model_type")
+    if kind in transformers.CONFIG_MAPPING:
+        return
+    if "auto_map" in config:
+        raise _own_code(spec, model, kind)
+    raise fail(
+        "checkpoint",
+        f"the installed transformers {transformers.__version__} has no model of the type {kind!r}",
+        remedy=FACTORY,
+        file=spec.place("model", "hf"),
+    )
+
+
+def _own_code(spec: ExportSpec, model: HfModel, kind: object) -> WorkerError:
+    named = str(model.folder or model.id)
+    return fail(
+        "checkpoint",
+        f"transformers does not have {kind or 'this type of model'}; {model.name} brings its own "
+        "code, which does not run unless the recipe says so",
+        remedy=f"Read the .py files of {named}. If you trust them:\n"
+        f"--set {quoted(f'model.remote_code={named}')}",
+        file=spec.place("model", "hf"),
+    )

@@ -22,12 +22,12 @@ from etdeploy.export.hf.files import (
 )
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import exception_text, fail, is_memory
-from etdeploy.export.worker.loading.hf.code import require_code
 from etdeploy.export.worker.loading.hf.fetch import (
     Checkpoint,
     Tell,
     fetch,
     refused,
+    require_code,
     require_tokenizer,
 )
 

@@ -1,11 +1,21 @@
-"""What an operator gives of fake tensors, remembered from one step of the lowering to the next."""
+"""Patches of PyTorch's and ExecuTorch's lowering, which leave out the work that it repeats.
+
+The program stays the same, byte for byte. Each patch is for the releases that `releases.py` names,
+and goes when upstream no longer repeats that work:
+
+- `results_remembered`: every pass runs the whole graph again (pytorch/executorch pull request
+  18497, open, copies what a pass does not change).
+- `rarely_collected`, `code_when_wanted`, `shapes_of_quantisation`, `dtypes_checked_once`,
+  `origins_shared`, `tensors_shared`: no upstream report is known.
+"""
 
 from __future__ import annotations
 
 import copy
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -403,3 +413,34 @@ def _dequantized(values: Mapping[str, Any]) -> torch.Tensor | None:
     if values["input_dtype"] not in _INTEGERS:
         return None
     return torch.empty_like(values["input"], dtype=values.get("output_dtype") or torch.float32)
+
+
+# Objects between two looks for garbage. Python's 700 are a small part of one step's graph.
+_COLLECTED_AFTER = 50_000
+
+
+@contextmanager
+def upstream_patches() -> Iterator[None]:
+    """Apply all patches while the block runs."""
+    with ExitStack() as stack:
+        stack.enter_context(rarely_collected())
+        stack.enter_context(code_when_wanted())
+        stack.enter_context(results_remembered())
+        stack.enter_context(shapes_of_quantisation())
+        stack.enter_context(dtypes_checked_once())
+        stack.enter_context(origins_shared())
+        stack.enter_context(tensors_shared())
+        yield
+
+
+@contextmanager
+def rarely_collected() -> Iterator[None]:
+    """Looks for garbage less often, and not among what was there before."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECTED_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits import findings
-from etdeploy.backends.qnn.kits.findings import examine_qnn
+from etdeploy.backends.qnn.kits import loading
+from etdeploy.backends.qnn.kits.loading import examine_qnn
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from etdeploy.core.processes import process
@@ -18,7 +18,7 @@ from tests.support.qnn_sdk import lay_out_aar, lay_out_sdk
 @pytest.fixture
 def loadable(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process tries whether the compiler can be loaded, and there is no g++."""
-    monkeypatch.setattr(findings, "loading_problem", lambda *_: None)
+    monkeypatch.setattr(loading, "loading_problem", lambda *_: None)
     monkeypatch.setattr(process, "which", lambda _: None)
 
 
@@ -75,7 +75,7 @@ def test_a_compiler_that_cannot_be_loaded(
 ) -> None:
     problem = Blocker("Qualcomm's compiler", "it cannot be loaded", "apt-get install it")
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(findings, "loading_problem", lambda *_: problem)
+    monkeypatch.setattr(loading, "loading_problem", lambda *_: problem)
     monkeypatch.setattr(process, "which", lambda _: None)
     compiler = shown(tmp_path)["QNN compiler"]
     assert (compiler.state, compiler.found) == ("optional", None)
@@ -89,6 +89,6 @@ def test_the_host_compiler(
     compiler = tmp_path / "g++"
     compiler.write_text(f"#!/bin/sh\necho {version}\n")
     compiler.chmod(0o755)
-    monkeypatch.setattr(findings, "loading_problem", lambda *_: None)
+    monkeypatch.setattr(loading, "loading_problem", lambda *_: None)
     monkeypatch.setattr(process, "which", lambda _: compiler)
     assert ("g++ 13" in shown(tmp_path)) == told
