@@ -397,7 +397,7 @@ def found(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
         "largest": min(wanted.abs().max().item() for _, wanted in pairs),
         "shape": all(given.shape == wanted.shape for given, wanted in pairs),
         "applied": dict(log.applied),
-        "left": sorted({reason for _, reason, *_ in log.left}),
+        "left": sorted({reason for _, reason, *_ in log.skipped}),
         "partitions": sum("delegate" in str(n.target) for n in calls),
         "outside": outside,
     }
@@ -430,7 +430,7 @@ def left(case: Case) -> list[str]:
     """Why rewrites leave it as it is."""
     log = Log(tuple(REWRITES))
     rewritten_to_lower(case.exported(_Model(case)), log, quantized=False)
-    return sorted({reason for _, reason, *_ in log.left})
+    return sorted({reason for _, reason, *_ in log.skipped})
 
 
 def _quantized(program: torch.export.ExportedProgram, case: Case) -> torch.export.ExportedProgram:

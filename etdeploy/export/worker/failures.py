@@ -41,7 +41,7 @@ def fail(
 
 
 @contextmanager
-def of_method(name: str, methods: Collection[str]) -> Iterator[None]:
+def name_method(name: str, methods: Collection[str]) -> Iterator[None]:
     """Names the method in a failure of the block, where the program has several."""
     try:
         yield
@@ -52,7 +52,7 @@ def of_method(name: str, methods: Collection[str]) -> Iterator[None]:
 
 
 @contextmanager
-def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator[None]:
+def describe_errors(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator[None]:
     """Describes any exception of the block as `what` and the exception, at the user's line."""
     try:
         yield
@@ -118,7 +118,7 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
-def described(value: object) -> str:
+def describe(value: object) -> str:
     """What a value is, for a message: `None`, `an int`, `a tuple of 4`."""
     if value is None:
         return "None"

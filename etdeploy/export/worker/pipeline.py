@@ -19,7 +19,7 @@ from etdeploy.export.diagnostics import OTHER_OPERATORS
 from etdeploy.export.protocol import ExportFailure, ModelSources
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
-from etdeploy.export.worker.failures import WorkerError, of_method
+from etdeploy.export.worker.failures import WorkerError, name_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import MethodSource, load_sources, prepare
 from etdeploy.export.worker.lowering.calibration import loss_notes
@@ -28,8 +28,8 @@ from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shor
 from etdeploy.export.worker.lowering.lower_failures import (
     ProgramProblem,
     convolved_outside,
+    load_check,
     operator_place,
-    refusal,
 )
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations
@@ -42,8 +42,13 @@ from etdeploy.export.worker.result import (
     write_program,
 )
 from etdeploy.export.worker.rewrites.base import Log
-from etdeploy.export.worker.rewrites.gain import dropped, not_made, refused, told
-from etdeploy.export.worker.rewrites.images.channels_last import inputs_by_pixel, order_notes
+from etdeploy.export.worker.rewrites.channels_last import inputs_by_pixel, order_notes
+from etdeploy.export.worker.rewrites.gain import (
+    dropped,
+    failed_to_lower,
+    failed_to_run,
+    rewrite_record,
+)
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers, recurrence_notes
 from etdeploy.export.worker.tracing.modes import in_either_mode
@@ -121,7 +126,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> M
     steps = Steps(tell)
     if spec.exported:
         _import_executorch(steps)  # the file may hold operators that ExecuTorch registers
-    lowered, retraced = _that_runs(spec, folder, steps, recorder)
+    lowered, retraced = _export_runnable(spec, folder, steps, recorder)
     with steps.step("write", "writing the values", 0.98):
         written = write_methods(folder, lowered)
     sources = recorder.sources()
@@ -137,34 +142,34 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> M
     return sources
 
 
-def _that_runs(
+def _export_runnable(
     spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder
 ) -> tuple[Lowered, str | None]:
     """The program, written and tried; a second one in ExecuTorch's own way if the first fails."""
     problem = None
     try:
-        lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
+        lowered, retraced = _lower_in_working_mode(spec, steps, recorder)
     except WorkerError as error:
         if error.failure.kind != "lowering" or not (spec.rewrites or shortens(spec)):
             raise
-        problem = not_made(error.failure.message)
+        problem = failed_to_lower(error.failure.message)
     if problem is None:
         with steps.step("write", "writing the program", 0.95):
             lowered = write_program(spec, folder, lowered)
         with steps.step("try", "running the program once", 0.97):
             methods = {name: method.traced for name, method in lowered.methods.items()}
             convolved = {name: method.convolved for name, method in lowered.methods.items()}
-            wrong = refusal(spec, folder / PROGRAM_FILE, methods, convolved)
+            wrong = load_check(spec, folder / PROGRAM_FILE, methods, convolved)
         if wrong is None:
             return lowered, retraced
         if not (lowered.rewrites.get("applied") or shortens(spec)):
             raise _unusable(wrong, lowered)
-        problem = refused(wrong.reason, loaded=wrong.loaded)
+        problem = failed_to_run(wrong.reason, loaded=wrong.loaded)
         del lowered, methods
     # Here, where the exception no longer holds what was made.
     steps.tell("exporting again without rewrites and patches of the lowering", 0.1)
     plain = spec.model_copy(update={"rewrites": (), "shortened": False})
-    lowered, retraced = _that_runs(plain, folder, steps, recorder)
+    lowered, retraced = _export_runnable(plain, folder, steps, recorder)
     return replace(lowered, rewrites=dropped(spec.rewrites, problem)), retraced
 
 
@@ -185,7 +190,7 @@ def _unusable(wrong: ProgramProblem, lowered: Lowered) -> WorkerError:
     )
 
 
-def _in_a_mode_that_works(
+def _lower_in_working_mode(
     spec: ExportSpec, steps: Steps, recorder: FileRecorder
 ) -> tuple[Lowered, str | None]:
     """The lowered model, and a sentence where that took torch.export's other mode."""
@@ -260,7 +265,7 @@ def _rewrites(
     with steps.step("gain", "counting what the rewrites gained", 0.9):
         before = after if not log.applied else partitioned(spec, methods) if compares else {}
     programs = (method.original or method.program for method in methods.values())
-    return told(log, before, after, idle_rewrites(programs, log))
+    return rewrite_record(log, before, after, idle_rewrites(programs, log))
 
 
 def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> LanguageModel | None:
@@ -322,7 +327,7 @@ def _for_each(sources: Mapping[str, MethodSource], make: Callable[[str], Made]) 
     """What is made for each method, by its name; a failure says which it is about."""
     made = {}
     for name in sources:
-        with of_method(name, sources):
+        with name_method(name, sources):
             made[name] = make(name)
     return made
 
@@ -436,7 +441,7 @@ def _at_sizes(spec: ExportSpec, methods: Mapping[str, Traced], steps: Steps) -> 
     method = methods[name]
     with (
         steps.step("sizes", "running the model at each size", 0.65),
-        of_method(name, methods),
+        name_method(name, methods),
     ):
         sets = tuple(sized_calls(spec, method.source, method.program))
         outputs = (run_eagerly(method.module, s.call, "the model", s.given) for s in sets)

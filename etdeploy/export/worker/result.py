@@ -15,7 +15,7 @@ from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.delegation import delegation_notes
 from etdeploy.export.worker.lowering.lower import graphs, shortens
-from etdeploy.export.worker.lowering.lower_failures import explaining
+from etdeploy.export.worker.lowering.lower_failures import explain_errors
 from etdeploy.export.worker.lowering.releases import release_notes
 from etdeploy.export.worker.lowering.tied_weights import tied_notes
 from etdeploy.export.worker.lowering.weight_dedup import store_once
@@ -107,12 +107,12 @@ class Lowered:
 def write_program(spec: ExportSpec, folder: Path, lowered: Lowered) -> Lowered:
     """Writes the program, and its ETRecord where the spec says so."""
     with (
-        explaining("writing the program failed:", lowered.graphs, spared=OSError),
+        explain_errors("writing the program failed:", lowered.graphs, spared=OSError),
         (folder / PROGRAM_FILE).open("wb") as stream,
     ):
         lowered.program.write_to_file(stream)
     if spec.etrecord:
-        with explaining("writing the ETRecord failed:", lowered.graphs, spared=OSError):
+        with explain_errors("writing the ETRecord failed:", lowered.graphs, spared=OSError):
             lowered.program.get_etrecord().save(str(folder / ETRECORD_FILE))
     once = lowering_of(spec).stores_once
     return replace(lowered, saved_bytes=store_once(folder / PROGRAM_FILE) if once else 0)

@@ -58,7 +58,7 @@ def _preloaded(before: Collection[str], needs: str) -> Preloaded | str:
         preloaded = preload(before, [tuple(pair) for pair in json.loads(needs)])
         _require_one_thread()
         return preloaded
-    except UnfitError as error:
+    except UnsafeForkError as error:
         return str(error)
     except Exception as error:
         traceback.print_exc()
@@ -70,7 +70,7 @@ def _require_one_thread() -> None:
     import torch
 
     if torch.cuda.is_initialized():
-        raise UnfitError("PyTorch uses the GPU, which a fork cannot")
+        raise UnsafeForkError("PyTorch uses the GPU, which a fork cannot")
     end_openmp_threads()
     # OpenBLAS, which NumPy brings, ends its threads before any fork (pthread_atfork).
     trial = os.fork()
@@ -80,7 +80,7 @@ def _require_one_thread() -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
         if time.monotonic() > deadline:
-            raise UnfitError(f"{threads} threads run in it")
+            raise UnsafeForkError(f"{threads} threads run in it")
         time.sleep(0.01)
 
 
@@ -175,7 +175,7 @@ def _work(
         arguments = _become(order)
         spec = ExportSpec.load(Path(arguments[0]))
         if met := preloaded.met_beside(spec, Path.cwd()):
-            raise UnfitError(f"{met} shadows a module that is already imported")
+            raise UnsafeForkError(f"{met} shadows a module that is already imported")
         channel.sendall(f"pid {os.getpid()}\n".encode())
     except Exception as error:
         _answer(channel, f"refused {error}")
@@ -220,7 +220,7 @@ _PINNED = "executorch"
 _OMP_PAUSE_HARD = 2
 
 
-class UnfitError(Exception):
+class UnsafeForkError(Exception):
     """A fork of this process would not be safe, or not be what a new process is."""
 
 
@@ -294,7 +294,7 @@ def _require_installed() -> None:
         if file is None or not (Path(file).is_absolute() and Path(file).is_file()):
             continue
         if not any(Path(file).resolve().is_relative_to(folder) for folder in fixed):
-            raise UnfitError(f"{name} comes from {file}, which is not an installed package")
+            raise UnsafeForkError(f"{name} comes from {file}, which is not an installed package")
 
 
 @contextmanager

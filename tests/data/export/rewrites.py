@@ -41,5 +41,5 @@ def _refused(*, loaded: bool) -> tuple[nn.Module, Any]:
     patched: Any = pipeline
     if not hasattr(patched, "answers"):  # this file is run again for the second program
         patched.answers = [ProgramProblem("invalid argument (error 0x12)", loaded)]
-        patched.refusal = lambda *_: patched.answers.pop() if patched.answers else None
+        patched.load_check = lambda *_: patched.answers.pop() if patched.answers else None
     return _model()

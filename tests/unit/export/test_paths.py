@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from etdeploy.export.protocol import ExportFailure
-from etdeploy.export.worker.failures import WorkerError, blaming
+from etdeploy.export.worker.failures import WorkerError, describe_errors
 from etdeploy.export.worker.loading import paths
 from etdeploy.export.worker.loading.user_code import run_file
 
@@ -152,6 +152,9 @@ def test_a_missing_name_of_the_users_own_module_is_no_hidden_one(tmp_path: Path)
 
 
 def _failure(path: Path) -> ExportFailure:
-    with pytest.raises(WorkerError) as caught, blaming("factory-raised", "importing raised"):
+    with (
+        pytest.raises(WorkerError) as caught,
+        describe_errors("factory-raised", "importing raised"),
+    ):
         run_file(path)
     return caught.value.failure

@@ -15,7 +15,7 @@ import torch
 from etdeploy.backends.openvino.backend import has_vnni
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
-from etdeploy.export.worker.failures import fail, of_method
+from etdeploy.export.worker.failures import fail, name_method
 
 _BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_symmetric)
 # Between a softmax and the product with it: dropout, a cast, a reshape.
@@ -71,14 +71,14 @@ class OpenvinoLowering(Lowering):
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         """Lowers what OpenVINO's delegate can run; see `Lowering.lower`."""
         for name, method in methods.items():
-            with of_method(name, methods):
+            with name_method(name, methods):
                 _refuse_dynamic(method.program)
         half = spec.quantization == "fp16"
         compiling: AbstractContextManager[None] = _half_weights() if half else nullcontext()
         with compiling:
             edge = super().lower(spec, methods)
         for name in methods:
-            with of_method(name, methods):
+            with name_method(name, methods):
                 _refuse_single_values(edge.exported_program(name).graph)
         return edge
 

@@ -33,7 +33,7 @@ from etdeploy.export.worker.expected.text import (
     evaluation_parts,
     prompts_for,
 )
-from etdeploy.export.worker.failures import blaming, exception_text, is_memory
+from etdeploy.export.worker.failures import describe_errors, exception_text, is_memory
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.program.generation import (
     Evaluation,
@@ -130,7 +130,7 @@ def run_quantized(
         found = _found(eager, [*zip(eager.texts, texts, strict=False)], noise)
         if not (eager.evaluated and eager.original and found.evaluation):
             return Found(found.texts, None, (*found.notes, *notes))
-        with blaming("evaluation", "the quantised model raised"):
+        with describe_errors("evaluation", "the quantised model raised"):
             cost = compare(begin, eager.evaluated.parts, eager.original)
     evaluation = found.evaluation.model_copy(update={"quantized": cost})
     return Found(
@@ -205,7 +205,7 @@ def _texts(
 
 
 def _evaluated(spec: ExportSpec, model: Any, text: TokenizedText) -> Original:
-    with blaming("evaluation", f"the model raised, when it was evaluated on {text.file}:"):
+    with describe_errors("evaluation", f"the model raised, when it was evaluated on {text.file}:"):
         return evaluate(lambda: OwnForward(model), text.parts, keep=_quantizes(spec))
 
 

@@ -23,7 +23,7 @@ from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.texts import BUNDLED_TEXTS
 from etdeploy.export.worker.expected.forward import OwnForward, own_attention, windows
-from etdeploy.export.worker.failures import WorkerError, blaming, exception_text, fail
+from etdeploy.export.worker.failures import WorkerError, describe_errors, exception_text, fail
 from etdeploy.export.worker.loading.hf.load import LoadedModel, stop_ids
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import GenerationMethod, random_ids
@@ -227,7 +227,7 @@ def activations(spec: ExportSpec, loaded: LoadedModel, attention: str) -> Activa
 
 def mean_squares(model: Any, attention: str, text: TokenizedText) -> dict[int, torch.Tensor]:
     """The mean squared inputs of each linear layer that is called, by its `id()`."""
-    raised = blaming("calibration", f"the model raised when it read {text.file}:")
+    raised = describe_errors("calibration", f"the model raised when it read {text.file}:")
     with _summing(model) as sums, own_attention(model, attention), raised:
         for part in text.parts:
             OwnForward(model).last(part)

@@ -17,7 +17,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
-from etdeploy.export.worker.generation.cache import MisfitError, Parts
+from etdeploy.export.worker.generation.cache import Parts, UnsupportedModelError
 
 GROUPED = "etdeploy_grouped"
 KERNEL = "etdeploy_kernel"
@@ -54,9 +54,11 @@ def grouped_attention(
     keys, values = _segments(key, length), _segments(value, length)
     heads, groups = query.shape[1], keys[0].shape[0]
     if keys[0].dim() != 3 or heads % groups:
-        raise MisfitError("its attention changes keys or values after they are in the cache")
+        raise UnsupportedModelError(
+            "its attention changes keys or values after they are in the cache"
+        )
     if heads // groups != _groups(module.config) and length != 1:
-        raise MisfitError("its layers differ in the number of queries for each key")
+        raise UnsupportedModelError("its layers differ in the number of queries for each key")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     queries = (query * scale).reshape(groups, heads // groups * length, query.shape[-1])
     out = _attended(queries, keys, values, attention_mask, softcap)
@@ -105,7 +107,9 @@ def kernel_attention(
     """The attention by etdeploy's operator, of a cache without a dimension for a batch."""
     _refuse(module, others)
     if key.dim() != 3 or query.shape[1] % key.shape[0]:
-        raise MisfitError("its attention changes keys or values after they are in the cache")
+        raise UnsupportedModelError(
+            "its attention changes keys or values after they are in the cache"
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return attention(query, key, value, attention_mask, scale, float(softcap or 0)), None
 
@@ -138,7 +142,9 @@ def _refuse(module: torch.nn.Module, others: dict[str, Any]) -> None:
     """Flags change nothing at inference; a tensor, such as a bias or sinks, is there to be used."""
     wanted = [k for k, v in others.items() if isinstance(v, torch.Tensor) and k not in _USED]
     if wanted:
-        raise MisfitError(f"{type(module).__name__} calls its attention with {', '.join(wanted)}")
+        raise UnsupportedModelError(
+            f"{type(module).__name__} calls its attention with {', '.join(wanted)}"
+        )
 
 
 def additive_mask(
@@ -182,7 +188,9 @@ def _require_causal(
 ) -> None:
     plain = mask_function is causal_mask_function or local_size is not None
     if use_vmap or attention_mask is not None or not plain:
-        raise MisfitError("its attention has a mask that is neither causal nor a sliding window")
+        raise UnsupportedModelError(
+            "its attention has a mask that is neither causal nor a sliding window"
+        )
 
 
 def _groups(config: Any) -> int:

@@ -179,7 +179,7 @@ class ConvolutionLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
     ) -> torch.Tensor:
         """The inputs before the tokens', and the tokens', of shape (1, channels, back + S)."""
         if state_idx:
-            raise MisfitError("its convolutions have several states")
+            raise UnsupportedModelError("its convolutions have several states")
         self.rows.index_copy_(0, self.step.positions + self.back, conv_states[0].transpose(0, 1))
         before = self.step.positions[:1] + torch.arange(self.back)
         earlier = self.rows.index_select(0, before).transpose(0, 1).unsqueeze(0)
@@ -189,7 +189,7 @@ class ConvolutionLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
         self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs: Any
     ) -> torch.Tensor:
         """Refused: such a state knows no positions."""
-        raise MisfitError("its layers keep a state that cannot be set back to a position")
+        raise UnsupportedModelError("its layers keep a state that cannot be set back to a position")
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: the buffer is there."""
@@ -225,7 +225,7 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
                 rows = torch.zeros(capacity + back, channels)
                 self.register_buffer(f"inputs_{index}", rows)
             elif kind != "dummy":
-                raise MisfitError(f"it has layers of the kind {kind}")
+                raise UnsupportedModelError(f"it has layers of the kind {kind}")
 
     def _keep(self, name: str, example: torch.Tensor, kind: str) -> None:
         _, heads, _, size = example.shape
@@ -334,5 +334,5 @@ def ring_of(windows: Sequence[int | None], capacity: int, most_tokens: int) -> R
     return Ring(places, window) if places < capacity else None
 
 
-class MisfitError(Exception):
+class UnsupportedModelError(Exception):
     """A path cannot compute the model; the text is a clause about it."""

@@ -11,7 +11,12 @@ from transformers.integrations.moe import ExpertsInterface, _default_apply_gate
 from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.export.worker.generation.attention import GROUPED, KERNEL, WHOLE, register
-from etdeploy.export.worker.generation.cache import Buffers, MisfitError, bounds_of, probed
+from etdeploy.export.worker.generation.cache import (
+    Buffers,
+    UnsupportedModelError,
+    bounds_of,
+    probed,
+)
 from etdeploy.export.worker.generation.methods import CachePrefixMethod, methods_for, source_of
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.tensors import buffers_restored
@@ -31,7 +36,9 @@ def join_experts(model: Any) -> None:
     found = [experts for experts in every if not hasattr(experts, "joined")]
     for experts in found:
         if experts.has_post_expert_norm:
-            raise MisfitError("its experts' outputs are normalised before they are weighted")
+            raise UnsupportedModelError(
+                "its experts' outputs are normalised before they are weighted"
+            )
     for experts in found:
         experts.joined = Joined(experts)
         for name in ("gate_up_proj", "up_proj", "down_proj"):
@@ -182,7 +189,7 @@ def generation_sources(
         try:
             own_attention = attention if each == "fast" else "stock"
             cache = _fitting(model, each, own_attention, context, prefill_tokens, own)
-        except MisfitError as misfit:
+        except UnsupportedModelError as misfit:
             reasons.append(str(misfit))
             continue
         methods = methods_for(context, prefill_tokens, attention=own_attention, fixed=fixed)
@@ -224,12 +231,12 @@ def _fitting(
             del checked
             bounds = bounds_of(context) if segmented else (context,)
             return Buffers(model, examples, bounds, most_tokens)
-    except (MemoryError, MisfitError):
+    except (MemoryError, UnsupportedModelError):
         model.set_attn_implementation(own)
         raise
     except Exception as error:  # the model's code, given a cache that it may not know
         model.set_attn_implementation(own)
-        raise MisfitError(_raised(model, path, error)) from error
+        raise UnsupportedModelError(_raised(model, path, error)) from error
 
 
 def _raised(model: Any, path: Path, error: Exception) -> str:
@@ -279,13 +286,15 @@ def _in_parts(model: Any, cache: Buffers, tokens: torch.Tensor, *, batched: bool
 def _compare(wanted: torch.Tensor, found: torch.Tensor) -> None:
     moved = (wanted - found).abs().max().item()
     if not moved <= _TOLERANCE * max(1.0, wanted.abs().max().item()):
-        raise MisfitError(f"its logits differ by {moved:.2g} there from those of its own forward")
+        raise UnsupportedModelError(
+            f"its logits differ by {moved:.2g} there from those of its own forward"
+        )
 
 
 def _use_exportable_parts(model: Any, context: int) -> None:
     """Chooses, of what transformers offers, what torch.export can trace."""
     if not model._can_set_attn_implementation():
-        raise MisfitError("the model hard-codes its attention, so it cannot be replaced")
+        raise UnsupportedModelError("the model hard-codes its attention, so it cannot be replaced")
     join_experts(model)
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):

@@ -24,7 +24,7 @@ import torch
 
 from etdeploy.core.commands import python_command
 from etdeploy.core.files.basic import open_regular
-from etdeploy.export.worker.failures import WorkerError, described, exception_text, fail
+from etdeploy.export.worker.failures import WorkerError, describe, exception_text, fail
 
 _SAVE_AGAIN = "Write it again with torch.export.save, in the environment of etdeploy."
 _DISTRUST = (
@@ -355,7 +355,7 @@ def _is_state_dict(content: object) -> bool:
 def _described(content: object) -> str:
     if isinstance(content, Mapping):
         return f"a dictionary with {_some([str(key) for key in content])}"
-    return described(content)
+    return describe(content)
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.examples import EXAMPLES, Example
-from etdeploy.export.worker.failures import blaming, described, fail
+from etdeploy.export.worker.failures import describe, describe_errors, fail
 from etdeploy.export.worker.loading.custom_ops import load_custom_ops
 from etdeploy.export.worker.loading.files import load_exported, load_weights
 from etdeploy.export.worker.loading.user_code import check_arguments, load_function
@@ -155,7 +155,7 @@ def _from_factory(spec: ExportSpec) -> dict[str, MethodSource]:
     factory = load_function(spec.python, "model.python")
     name = spec.python.name
     check_arguments(factory, spec.arguments, f"the factory {name}")
-    with blaming("factory-raised", f"the factory {name} raised"):
+    with describe_errors("factory-raised", f"the factory {name} raised"):
         made = factory(**spec.arguments)
     found = methods_returned(made, name)
     modules = list({id(each.module): each.module for each in found.values()}.values())
@@ -256,7 +256,7 @@ def method_of(module: torch.nn.Module, name: str) -> torch.nn.Module:
     if getattr(type(module), "forward", None) is torch.nn.Module.forward:
         raise fail(
             "factory-result",
-            f"{described(module)} is to be the method {name}, and has neither a method of that "
+            f"{describe(module)} is to be the method {name}, and has neither a method of that "
             "name nor a forward",
         )
     return module
@@ -264,11 +264,11 @@ def method_of(module: torch.nn.Module, name: str) -> torch.nn.Module:
 
 def _checked(made: object, what: str) -> Returned:
     if not isinstance(made, tuple | list) or len(made) not in (2, 3, 4):
-        raise fail("factory-result", f"{what} {described(made)}, not {_RETURNS}")
+        raise fail("factory-result", f"{what} {describe(made)}, not {_RETURNS}")
     if not isinstance(made[0], torch.nn.Module):
         raise fail(
             "factory-result",
-            f"{what} {described(made[0])} in place of the torch.nn.Module; it returns {_RETURNS}",
+            f"{what} {describe(made[0])} in place of the torch.nn.Module; it returns {_RETURNS}",
         )
     if len(made) < 4:
         return Returned(made[0], _example_call(made[1], what), made[2] if len(made) == 3 else None)
@@ -280,7 +280,7 @@ def _example_call(inputs: object, what: str) -> ExampleInputs:
     if call is None:
         raise fail(
             "factory-result",
-            f"{what} {described(inputs)} as example inputs; they are a tuple, also when there is "
+            f"{what} {describe(inputs)} as example inputs; they are a tuple, also when there is "
             "only one, or a dict of inputs by keyword",
             remedy="return module, (x,)",
         )
@@ -292,7 +292,7 @@ def _both_calls(args: object, keywords: object, what: str) -> ExampleInputs:
         return ExampleInputs(tuple(args), dict(keywords or {}))
     raise fail(
         "factory-result",
-        f"{what} {described(args)} and {described(keywords)} as args and kwargs; they are a tuple "
+        f"{what} {describe(args)} and {describe(keywords)} as args and kwargs; they are a tuple "
         "and a dict, as torch.export takes them",
         remedy="return module, (x,), {'mask': mask}, None",
     )

@@ -16,7 +16,7 @@ from etdeploy.export.failure import missing_function
 from etdeploy.export.needs import module_file
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import CodeReference, ExportSpec
-from etdeploy.export.worker.failures import blaming, described, fail
+from etdeploy.export.worker.failures import describe, describe_errors, fail
 from etdeploy.export.worker.loading.paths import add_user_folder
 
 
@@ -60,7 +60,7 @@ def load_function(reference: CodeReference, key: str) -> Callable[..., Any]:
     if not callable(function):
         raise fail(
             "factory-missing",
-            f"{key} names {reference}, which is {described(function)} and cannot be called",
+            f"{key} names {reference}, which is {describe(function)} and cannot be called",
             file=place,
         )
     return function  # type: ignore[no-any-return]
@@ -87,7 +87,7 @@ def _module(reference: CodeReference, key: str) -> ModuleType:
             f"{Path.cwd()}",
             remedy="Install the package there, or name the file: file.py:function",
         )
-    with blaming("factory-raised", f"importing {name} raised"):
+    with describe_errors("factory-raised", f"importing {name} raised"):
         return importlib.import_module(name)
 
 
@@ -105,7 +105,7 @@ def run_file(path: Path, kind: FailureKind = "factory-raised") -> ModuleType:
     if spec is None or spec.loader is None:
         raise fail("factory-missing", "the file cannot be loaded as Python code", file=str(path))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    with blaming(kind, f"importing {path.name} raised"):
+    with describe_errors(kind, f"importing {path.name} raised"):
         spec.loader.exec_module(module)
     _ran[path] = module
     return module

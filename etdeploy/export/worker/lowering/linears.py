@@ -17,7 +17,7 @@ from etdeploy.backends.schemes import DEFAULT, FLOAT_SCHEMES, GROUPED_SCHEMES, S
 from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.failures import WorkerError, blaming, fail
+from etdeploy.export.worker.failures import WorkerError, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.overrides import first_match
 from etdeploy.export.worker.lowering.scales import Activations, all_quantized_in_groups
@@ -69,7 +69,7 @@ def apply(config: Any, layers: Sequence[Layer[Any]], what: str) -> None:
     from torchao.quantization.quant_api import quantize_
 
     modules = {id(layer.module) for layer in layers}
-    with blaming("quantization", f"{what} cannot be quantised:"):
+    with describe_errors("quantization", f"{what} cannot be quantised:"):
         quantize_(
             torch.nn.ModuleList([layer.module for layer in layers]),
             config,
@@ -208,7 +208,7 @@ def _apply(wish: LayerQuantization, layers: Linears, activations: Activations) -
         )
         apply(config, layers, "the linear layers")
         return
-    with blaming("quantization", "the linear layers cannot be quantised:"):
+    with describe_errors("quantization", "the linear layers cannot be quantised:"):
         squares = [activations.mean_squares.get(id(layer.module)) for layer in layers]
         weights = [layer.module.weight for layer in layers]
         for layer, weight in zip(

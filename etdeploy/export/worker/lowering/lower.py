@@ -13,7 +13,7 @@ from etdeploy.backends.registry import release_of
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import fail
-from etdeploy.export.worker.lowering.lower_failures import explaining
+from etdeploy.export.worker.lowering.lower_failures import explain_errors
 from etdeploy.export.worker.lowering.releases import may_replace_parts
 
 
@@ -22,7 +22,7 @@ def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
     release = release_of(str(spec.backend))
     whose = f" of the package {release}" if release else ""
     lowering, prefix = lowering_of(spec), f"lowering to {spec.backend}{whose} failed:"
-    with explaining(prefix, graphs(methods), failures=lowering.failures), _shortened(spec):
+    with explain_errors(prefix, graphs(methods), failures=lowering.failures), _shortened(spec):
         return lowering.lower(spec, methods)
 
 
@@ -33,7 +33,7 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
 
     lowering, totals = lowering_of(spec), {"partitions": 0, "outside": 0}
     prefix = f"lowering to {spec.backend} without rewrites failed:"
-    with explaining(prefix, graphs(methods), failures=lowering.failures), _shortened(spec):
+    with explain_errors(prefix, graphs(methods), failures=lowering.failures), _shortened(spec):
         for method in methods.values():
             (partitioner,) = lowering.partitioners(spec)
             program = method.original or method.program
@@ -44,7 +44,7 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
 
 def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
     """Plans the memory and makes the program; an `ExecutorchProgramManager`."""
-    with explaining("making the program failed:", graphs(methods)), _shortened(spec):
+    with explain_errors("making the program failed:", graphs(methods)), _shortened(spec):
         return edge.to_executorch(_backend_config(spec, edge, methods))
 
 

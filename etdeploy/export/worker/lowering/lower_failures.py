@@ -43,7 +43,7 @@ Graphs = Sequence[torch.export.ExportedProgram]
 
 
 @contextmanager
-def explaining(
+def explain_errors(
     doing: str,
     graphs: Graphs,
     spared: type[Exception] | tuple[()] = (),
@@ -195,7 +195,7 @@ class ProgramProblem:
     operator: str | None = None
 
 
-def refusal(
+def load_check(
     spec: ExportSpec, program: Path, methods: Mapping[str, Traced], convolved: Mapping[str, float]
 ) -> ProgramProblem | None:
     """Loads every method with ExecuTorch's Python package and runs it, as a runner would.
@@ -211,7 +211,7 @@ def refusal(
     for name, traced in methods.items():
         loaded = None
         try:
-            with overheard() as said:
+            with capture_output() as said:
                 # One at a time: a program keeps its methods, each with its packed weights.
                 loading = Runtime.get().load_program(program, verification=Verification.Minimal)
                 loaded = loading.load_method(name)
@@ -250,7 +250,7 @@ _STREAMS = (1, 2)
 
 
 @contextmanager
-def overheard() -> Iterator[Callable[[], str]]:
+def capture_output() -> Iterator[Callable[[], str]]:
     """Collects all that this process prints meanwhile, and prints it afterwards.
 
     C++ writes to the descriptors, so these are exchanged. Their new file keeps what is written,

@@ -27,10 +27,10 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import (
     WorkerError,
-    blaming,
-    described,
+    describe,
+    describe_errors,
     fail,
-    of_method,
+    name_method,
 )
 from etdeploy.export.worker.loading.source import MethodSource, as_call
 from etdeploy.export.worker.lowering.calibration import Calibration, Range
@@ -95,11 +95,11 @@ def quantize(
         return {}  # 16-bit floats are the backend's own choice of precision
     traced, found = {}, {}
     for name, source in sources.items():
-        with of_method(name, sources):
+        with name_method(name, sources):
             traced[name] = rewritten_to_quantize(_traced(spec, source), log or Log())
     check_overrides(spec, traced)
     for name, source in sources.items():
-        with of_method(name, sources):
+        with name_method(name, sources):
             found[name] = _pt2e(spec, source, traced.pop(name))
     if not any(_is_quantized(each.module) for each in found.values()):
         raise _nothing_quantized(spec, [each.module for each in found.values()])
@@ -165,12 +165,12 @@ def _pt2e(
     quantizer = lowering.quantizer(spec)  # one each: it may remember the graph that it has seen
     notes = tuple(override_notes(spec, traced))
     at_fault = f"the quantiser of {spec.backend} cannot quantise the model:"
-    with blaming("quantization", at_fault, _OTHERWISE):
+    with describe_errors("quantization", at_fault, _OTHERWISE):
         prepared = prepare_pt2e(traced.module(), quantizer)
     static = spec.quantization in STATIC_SCHEMES
     calibration = Calibration(spec, source, traced)
     samples = _calibrate(prepared, calibration, static, at_fault)
-    with blaming("quantization", at_fault, _OTHERWISE):
+    with describe_errors("quantization", at_fault, _OTHERWISE):
         module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
     if left := _layers_in_floats(module):
         notes = (*notes, f"{spec.quantization} leaves layers in floats: {_counted(left)}.")
@@ -206,7 +206,7 @@ def _calibrate(
         with (
             torch.no_grad(),
             buffers_restored(state),
-            blaming("calibration", f"the model raised with calibration input {count}:"),
+            describe_errors("calibration", f"the model raised with calibration input {count}:"),
             _blaming_observers(at_fault),
         ):
             copied(laid_out(sample, source.inputs)).on(prepared)
@@ -225,18 +225,18 @@ def _blaming_observers(at_fault: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         if not any(Path(frame.filename).name in _OBSERVERS for frame in frames):
             raise
-        with blaming("quantization", at_fault, _OTHERWISE):
+        with describe_errors("quantization", at_fault, _OTHERWISE):
             raise
 
 
 def _checked(samples: Iterable[Any]) -> Iterable[ExampleInputs]:
-    with blaming("calibration", "the calibration function raised"):
+    with describe_errors("calibration", "the calibration function raised"):
         for sample in samples:
             call = sample if isinstance(sample, ExampleInputs) else as_call(sample)
             if call is None:
                 raise fail(
                     "calibration",
-                    f"the calibration function yielded {described(sample)}; it yields "
+                    f"the calibration function yielded {describe(sample)}; it yields "
                     "tuples of inputs, or dicts of inputs by keyword",
                     remedy="yield (x,)",
                 )

@@ -16,7 +16,7 @@ from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bo
 _aten = torch.ops.aten
 
 
-def silu_as_product(program: Program, told: RewriteLog) -> None:
+def silu_as_product(program: Program, log: RewriteLog) -> None:
     """Replaces every SiLU; in place."""
     order = {node: index for index, node in enumerate(program.graph.nodes)}
     for node in list(program.graph.nodes):
@@ -25,7 +25,7 @@ def silu_as_product(program: Program, told: RewriteLog) -> None:
         x = node.args[0]
         in_place = node.target is _aten.silu_.default
         if in_place and not _is_its_own(x):
-            told.left(node, "it changes a tensor in place that others may see")
+            log.skipped(node, "it changes a tensor in place that others may see")
             continue
         write = Writer(program, node)
         made = write(_aten.mul.Tensor, x, write(_aten.sigmoid.default, x))
@@ -33,7 +33,7 @@ def silu_as_product(program: Program, told: RewriteLog) -> None:
             for user in [u for u in x.users if order.get(u, -1) > order[node]]:
                 user.replace_input_with(x, made)
         write.replace(made)
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 
@@ -56,7 +56,7 @@ def _is_view(node: torch.fx.Node) -> bool:
 _IMAGE = 4
 
 
-def prelu_as_relus(program: Program, told: RewriteLog) -> None:
+def prelu_as_relus(program: Program, log: RewriteLog) -> None:
     """Replaces every one of 32-bit floats that is of no image; in place."""
     for node in list(program.graph.nodes):
         if node.target is not _aten.prelu.default:
@@ -67,7 +67,7 @@ def prelu_as_relus(program: Program, told: RewriteLog) -> None:
             continue
         write = Writer(program, node)
         write.replace(_by_relus(write, given["self"], given["weight"]))
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 

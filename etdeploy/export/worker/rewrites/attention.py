@@ -26,16 +26,16 @@ _aten = torch.ops.aten
 _LEAST = torch.finfo(torch.float32).min / 2
 
 
-def plain_attention(program: Program, told: RewriteLog) -> None:
+def plain_attention(program: Program, log: RewriteLog) -> None:
     """Replaces every scaled_dot_product_attention of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         if node.target is not _aten.scaled_dot_product_attention.default:
             continue
         if reason := _why_not(node):
-            told.left(node, reason)
+            log.skipped(node, reason)
         else:
             _replace(program, node)
-            told.applied()
+            log.applied()
     # A product is contiguous, where PyTorch's attention is not: a view of that may not be one now.
     for node in program.graph.nodes:
         if node.target is _aten.view.default:

@@ -26,15 +26,15 @@ class Log:
     Attributes:
         names: Those that are tried, in order.
         applied: How often each changed something.
-        left: How often one left a place as it was: name, reason as a clause, file and line.
+        skipped: How often one left a place as it was: name, reason as a clause, file and line.
     """
 
     names: tuple[str, ...] = ()
     applied: Counter[str] = field(default_factory=Counter)
-    left: Counter[tuple[str, str, str | None, int | None]] = field(default_factory=Counter)
+    skipped: Counter[tuple[str, str, str | None, int | None]] = field(default_factory=Counter)
 
     def of(self, name: str) -> RewriteLog:
-        """Where one rewrite tells what it does."""
+        """Return the part of the log that is one rewrite's."""
         return RewriteLog(self, name)
 
 
@@ -49,10 +49,10 @@ class RewriteLog:
         """One place was rewritten."""
         self.log.applied[self.name] += 1
 
-    def left(self, node: torch.fx.Node, reason: str) -> None:
+    def skipped(self, node: torch.fx.Node, reason: str) -> None:
         """One place stays, for a reason that is a clause."""
         file, line, _ = stack_line(node.meta.get("stack_trace"))
-        self.log.left[self.name, reason, file, line] += 1
+        self.log.skipped[self.name, reason, file, line] += 1
 
 
 # Changes a program in place.

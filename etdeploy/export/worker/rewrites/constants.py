@@ -35,12 +35,12 @@ def constant_of(program: Program, node: Any) -> torch.Tensor | None:
     return _given(program, node) if node.op == "placeholder" else None
 
 
-def folded_scalars(program: Program, told: RewriteLog) -> None:
+def folded_scalars(program: Program, log: RewriteLog) -> None:
     """The same in ExecuTorch's own graph, which converts each number to the type of a tensor."""
-    folded_constants(program, told, _SCALARS_BYTES)
+    folded_constants(program, log, _SCALARS_BYTES)
 
 
-def folded_constants(program: Program, told: RewriteLog, most_bytes: int = _MOST_BYTES) -> None:
+def folded_constants(program: Program, log: RewriteLog, most_bytes: int = _MOST_BYTES) -> None:
     """Replaces operators whose inputs are all constant by what they give; in place."""
     known: dict[torch.fx.Node, torch.Tensor] = {}
     for node in program.graph.nodes:
@@ -57,14 +57,14 @@ def folded_constants(program: Program, told: RewriteLog, most_bytes: int = _MOST
             more_bytes -= _replaced_bytes(node, known)
         if more_bytes > most_bytes or added_bytes + more_bytes > _MOST_BYTES_IN_ALL:
             if more_bytes > _MOST_BYTES:
-                told.left(node, f"its result is large ({value.nbytes >> 20} MiB)")
+                log.skipped(node, f"its result is large ({value.nbytes >> 20} MiB)")
             continue
         added_bytes += max(0, more_bytes)
         _replace(program, node, value)
     before = len(program.graph.nodes)
     program.graph.eliminate_dead_code()
     for _ in range(before - len(program.graph.nodes)):
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 

@@ -69,16 +69,16 @@ def counted(program: Program, partitioner: Any, passes: Any) -> dict[str, int]:
     raise RuntimeError("ExecuTorch did not ask the partitioner")
 
 
-def told(
+def rewrite_record(
     log: Log, before: Mapping[str, int], after: Mapping[str, int], idle: Sequence[str]
 ) -> dict[str, Any]:
-    """What `export.json` has of the rewrites."""
+    """Return the rewrites in the form of `export.json`."""
     keys = ("rewrite", "reason", "file", "line")
     return {
         "tried": list(log.names),
         "applied": {name: log.applied[name] for name in log.names if log.applied[name]},
         "left": [
-            {**dict(zip(keys, each, strict=True)), "places": n} for each, n in log.left.items()
+            {**dict(zip(keys, each, strict=True)), "places": n} for each, n in log.skipped.items()
         ],
         "before": dict(before),
         "after": dict(after),
@@ -86,20 +86,20 @@ def told(
     }
 
 
-def refused(reason: str, *, loaded: bool) -> str:
-    """What `dropped` is told of a program that ExecuTorch does not load, or not run."""
+def failed_to_run(reason: str, *, loaded: bool) -> str:
+    """Return the problem of a program that ExecuTorch does not load or run, for `dropped`."""
     if loaded:
         return f"the first program fails when it runs with the example inputs: {reason}"
     return f"ExecuTorch does not load the first program: {reason}"
 
 
-def not_made(reason: str) -> str:
-    """The same where the lowering fails."""
+def failed_to_lower(reason: str) -> str:
+    """Return the problem of a model that cannot be lowered, for `dropped`."""
     return f"the first attempt failed: {reason}"
 
 
 def dropped(names: Sequence[str], problem: str) -> dict[str, Any]:
-    """The same for rewrites with which there is no program, or none that runs."""
+    """Return the record of rewrites that were given up, since no program with them runs."""
     return {"tried": list(names), "applied": {}, "left": [], "dropped": problem}
 
 

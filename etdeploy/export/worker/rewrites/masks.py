@@ -39,7 +39,7 @@ class _Hidden:
     fill: float
 
 
-def masks_as_products(program: Program, told: RewriteLog) -> None:
+def masks_as_products(program: Program, log: RewriteLog) -> None:
     """Replaces those of 32-bit floats whose mask is constant or smaller; in place."""
     for node in list(program.graph.nodes):
         if node.target not in (*_WHERES, *_FILLS):
@@ -51,14 +51,14 @@ def masks_as_products(program: Program, told: RewriteLog) -> None:
         if mask is None and not _is_smaller(hidden.mask, node):
             continue
         if not is_finite(program, hidden.x) or math.isnan(hidden.fill) or hidden.fill == math.inf:
-            told.left(node, "what it hides may be infinite, so that a product would give nan")
+            log.skipped(node, "what it hides may be infinite, so that a product would give nan")
             continue
         write = Writer(program, node)
         made = _computed(write, hidden) if mask is None else _constant(write, hidden, mask)
         if made.meta["val"].shape != node.meta["val"].shape:
             made = write(_aten.expand.default, made, list(node.meta["val"].shape))
         write.replace(made)
-        told.applied()
+        log.applied()
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
 

@@ -10,29 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from etdeploy.export.worker.failures import blaming
-from etdeploy.export.worker.lowering.lower_failures import explaining
+from etdeploy.export.worker.failures import describe_errors
+from etdeploy.export.worker.lowering.lower_failures import explain_errors
 from etdeploy.export.worker.rewrites.activations import prelu_as_relus, silu_as_product
 from etdeploy.export.worker.rewrites.attention import plain_attention
 from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite, RewriteLog
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
-from etdeploy.export.worker.rewrites.images.depthwise import depthwise_strips, has_large_depthwise
-from etdeploy.export.worker.rewrites.images.patches import patches_as_views
-from etdeploy.export.worker.rewrites.images.pools import pools_as_convolutions
-from etdeploy.export.worker.rewrites.images.upsampling import upsampling_by_ones
+from etdeploy.export.worker.rewrites.depthwise import depthwise_strips, has_large_depthwise
+from etdeploy.export.worker.rewrites.group_norms import group_norms_as_products
 from etdeploy.export.worker.rewrites.masks import masks_as_products
-from etdeploy.export.worker.rewrites.reductions.group_norms import group_norms_as_products
-from etdeploy.export.worker.rewrites.reductions.norms import norms_as_products
-from etdeploy.export.worker.rewrites.reductions.powers import powers_as_products
-from etdeploy.export.worker.rewrites.reductions.softmax import softmax_last
-from etdeploy.export.worker.rewrites.reductions.sums import maxima_without_places, sums_as_products
+from etdeploy.export.worker.rewrites.norms import norms_as_products
+from etdeploy.export.worker.rewrites.patches import patches_as_views
+from etdeploy.export.worker.rewrites.pools import pools_as_convolutions
+from etdeploy.export.worker.rewrites.powers import powers_as_products
 from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_slices
+from etdeploy.export.worker.rewrites.softmax import softmax_last
+from etdeploy.export.worker.rewrites.sums import maxima_without_places, sums_as_products
+from etdeploy.export.worker.rewrites.upsampling import upsampling_by_ones
 from etdeploy.export.worker.rewrites.views import plain_views
 
 
-def _norms(program: Program, told: RewriteLog) -> None:
-    group_norms_as_products(program, told)
-    norms_as_products(program, told)
+def _norms(program: Program, log: RewriteLog) -> None:
+    group_norms_as_products(program, log)
+    norms_as_products(program, log)
 
 
 _QUANTIZED: Mapping[str, Rewrite] = {"silu": silu_as_product, "depthwise": depthwise_strips}
@@ -73,7 +73,7 @@ def rewritten_to_lower(program: Program, log: Log, *, quantized: bool) -> Progra
     if not _any(wanted, log):
         return program
     # Without operators that change a tensor in place, and a copy.
-    with explaining("making the graph functional failed:", [program]):
+    with explain_errors("making the graph functional failed:", [program]):
         functional = program.run_decompositions({})
     return _run(functional, wanted, log)
 
@@ -107,7 +107,7 @@ def _any(rewrites: Mapping[str, Rewrite], log: Log) -> bool:
 def _run(program: Program, rewrites: Mapping[str, Rewrite], log: Log) -> Program:
     for name in log.names:
         if name in rewrites:
-            with blaming("lowering", f"the rewrite {name} failed:"):
+            with describe_errors("lowering", f"the rewrite {name} failed:"):
                 rewrites[name](program, log.of(name))
     return program
 

@@ -21,7 +21,7 @@ _RANK = 6
 _MOST_FLIPPED = 64
 
 
-def rolls_as_slices(program: Program, told: RewriteLog) -> None:
+def rolls_as_slices(program: Program, log: RewriteLog) -> None:
     """Replaces every roll of floats by its two parts, exchanged; in place.
 
     ExecuTorch's own form looks up each index.
@@ -32,7 +32,7 @@ def rolls_as_slices(program: Program, told: RewriteLog) -> None:
         given = bound(node)
         shape = fixed_sizes(node.meta["val"].shape)
         if not given["dims"] or None in shape or not _is_taken(given["self"]):
-            told.left(node, "dynamic shape or non-float32 tensor")
+            log.skipped(node, "dynamic shape or non-float32 tensor")
             continue
         write, made = Writer(program, node), given["self"]
         for shift, dim in zip(given["shifts"], given["dims"], strict=True):
@@ -41,46 +41,46 @@ def rolls_as_slices(program: Program, told: RewriteLog) -> None:
                 tail = write(_aten.slice.Tensor, made, dim, first, shape[dim])
                 made = write(_aten.cat.default, [tail, head], dim)
         write.replace(made)
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 
-def parts_as_slices(program: Program, told: RewriteLog) -> None:
+def parts_as_slices(program: Program, log: RewriteLog) -> None:
     """Replaces every select_copy, split and short flip of known sizes; in place."""
     from executorch.exir.dialects._ops import ops
 
     edge = ops.edge.aten
     for node in list(program.graph.nodes):
         if node.target is edge.select_copy.int:
-            _select(edge, program, node, told)
+            _select(edge, program, node, log)
         elif node.target is edge.split_with_sizes_copy.default:
-            _split(edge, program, node, told)
+            _split(edge, program, node, log)
         elif node.target is edge.slice_copy.Tensor:
-            _stride(edge, program, node, told)
+            _stride(edge, program, node, log)
         elif node.target is edge.flip.default:
-            _flip(edge, program, node, told)
+            _flip(edge, program, node, log)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
 
 
-def _select(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
+def _select(edge: Any, program: Program, node: torch.fx.Node, log: RewriteLog) -> None:
     x, dim, index = _three(*node.args[:3])
     size = fixed_size(x.meta["val"].shape[dim])
     shape = fixed_sizes(node.meta["val"].shape)
     if size is None or not isinstance(index, int) or None in shape or not _is_taken(x):
-        told.left(node, "dynamic shape or non-float32 tensor")
+        log.skipped(node, "dynamic shape or non-float32 tensor")
         return
     write, start = Writer(program, node), index % size
     part = write(edge.slice_copy.Tensor, x, dim, start, start + 1)
     write.replace(write(edge.view_copy.default, part, shape))
-    told.applied()
+    log.applied()
 
 
-def _split(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
+def _split(edge: Any, program: Program, node: torch.fx.Node, log: RewriteLog) -> None:
     x, sizes, dim = _three(*node.args)
     fixed = fixed_sizes(sizes)
     if None in fixed or not _is_taken(x):
-        told.left(node, "dynamic shape or non-float32 tensor")
+        log.skipped(node, "dynamic shape or non-float32 tensor")
         return
     starts = [sum(fixed[:i]) for i in range(len(fixed))]
     for user in list(node.users):
@@ -90,10 +90,10 @@ def _split(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -
         start, size = starts[number], fixed[number]
         write = Writer(program, user)
         write.replace(write(edge.slice_copy.Tensor, x, dim, start, start + size))
-    told.applied()
+    log.applied()
 
 
-def _stride(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
+def _stride(edge: Any, program: Program, node: torch.fx.Node, log: RewriteLog) -> None:
     """Every n-th value: of a dimension that is divided into two, one place of the second."""
     given = bound(node)
     x, dim, step = given["self"], given["dim"], given["step"]
@@ -103,11 +103,11 @@ def _stride(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) 
     shape = fixed_sizes(node.meta["val"].shape)
     start, dim = given["start"] or 0, dim % len(sizes)
     if None in sizes or not _is_taken(x) or not isinstance(start, int):
-        told.left(node, "dynamic shape or non-float32 tensor")
+        log.skipped(node, "dynamic shape or non-float32 tensor")
         return
     size = sizes[dim]
     if size % step or not 0 <= start < step or shape[dim] != size // step or len(sizes) >= _RANK:
-        told.left(
+        log.skipped(
             node, "it takes no whole number of strides, or its tensor has too many dimensions"
         )
         return
@@ -116,17 +116,17 @@ def _stride(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) 
     parts = write(edge.view_copy.default, x, divided)
     one = write(edge.slice_copy.Tensor, parts, dim + 1, start, start + 1)
     write.replace(write(edge.view_copy.default, one, shape))
-    told.applied()
+    log.applied()
 
 
-def _flip(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
+def _flip(edge: Any, program: Program, node: torch.fx.Node, log: RewriteLog) -> None:
     """Of a few values, as of the steps of a recurrent layer that goes both ways."""
     given = bound(node)
     x, dims = given["self"], given["dims"]
     sizes = fixed_sizes(x.meta["val"].shape[dim] for dim in dims)
     if not _is_taken(x) or not all(size and size <= _MOST_FLIPPED for size in sizes):
         why = f"its sizes are dynamic or more than {_MOST_FLIPPED}, or its tensor is none of floats"
-        told.left(node, why)
+        log.skipped(node, why)
         return
     write = Writer(program, node)
     for dim, size in zip(dims, sizes, strict=True):
@@ -134,7 +134,7 @@ def _flip(edge: Any, program: Program, node: torch.fx.Node, told: RewriteLog) ->
         ones = [write(edge.slice_copy.Tensor, x, dim, i, i + 1) for i in indices]
         x = write(edge.cat.default, ones, dim)
     write.replace(x)
-    told.applied()
+    log.applied()
 
 
 def _is_taken(x: Any) -> bool:

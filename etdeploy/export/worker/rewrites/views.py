@@ -20,7 +20,7 @@ _ARITHMETIC = ("add", "sub", "mul", "div")
 _VIEWS = ("view_copy", "squeeze_copy", "unsqueeze_copy")
 
 
-def plain_views(program: Program, told: RewriteLog) -> None:
+def plain_views(program: Program, log: RewriteLog) -> None:
     """Makes every change of shape a view_copy, with -1 for its symbolic size; in place.
 
     Two symbolic sizes stay: one -1 cannot stand for both.
@@ -32,18 +32,18 @@ def plain_views(program: Program, told: RewriteLog) -> None:
         if _is_needless(node):
             node.replace_all_uses_with(_copied(node))
             program.graph.erase_node(node)
-            told.applied()
+            log.applied()
             continue
         sizes = _sizes(node)
         if sizes is None:
             continue
         if sizes.count(-1) > 1:
-            told.left(node, "several of its sizes are dynamic")
+            log.skipped(node, "several of its sizes are dynamic")
             continue
         if node.target is view and list(node.args[1]) == sizes:
             continue
         node.target, node.args, node.kwargs = view, (node.args[0], sizes), {}
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 

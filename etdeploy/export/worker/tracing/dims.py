@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from etdeploy.core.console import count
-from etdeploy.export.worker.failures import described, fail
+from etdeploy.export.worker.failures import describe, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import (
     KeyPath,
@@ -102,7 +102,7 @@ def check_numbers(source: MethodSource, traced: torch.export.ExportedProgram) ->
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise fail(
                 "inputs",
-                f"the input {dotted(path, 'input')} is {described(leaf)}, {leaf!r}, that the "
+                f"the input {dotted(path, 'input')} is {describe(leaf)}, {leaf!r}, that the "
                 "dynamic shapes leave open; a program has no place for such a number",
                 remedy="Pass it as a tensor, torch.tensor(value), or leave it out of the dynamic "
                 "shapes.",

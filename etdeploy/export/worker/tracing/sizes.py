@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
+from etdeploy.export.worker.failures import WorkerError, describe, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource, as_call
 from etdeploy.export.worker.loading.user_code import load_function
 from etdeploy.export.worker.tracing.dims import RequestedDim, requested_dims
@@ -81,13 +81,13 @@ def _from_function(spec: ExportSpec, name: str, source: MethodSource) -> Example
     if spec.inputs is None:
         raise ValueError("the spec names no function for inputs")
     function = load_function(spec.inputs, "benchmark.inputs")
-    with blaming("inputs", f"{spec.inputs} raised, when called for the size {name},"):
+    with describe_errors("inputs", f"{spec.inputs} raised, when called for the size {name},"):
         made = function(**spec.sizes[name])
     example = source.inputs
     both = bool(example.args and example.keywords)
     call = ExampleInputs(*made) if both and _is_both(made) else as_call(made)
     if call is None or not _same_structure(call, example):
-        raise _misfit(spec, name, f"{described(made)}, not inputs as the model takes them")
+        raise _misfit(spec, name, f"{describe(made)}, not inputs as the model takes them")
     # In the order in which the program takes them.
     return ExampleInputs(tuple(call.args), {key: call.keywords[key] for key in example.keywords})
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etdeploy.export.protocol import FailureKind
-from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
+from etdeploy.export.worker.failures import WorkerError, describe, describe_errors, fail
 from etdeploy.export.worker.tracing.structure import ExampleInputs, by_parameter, dotted, leaves
 from etdeploy.program.folder import Stored, TensorFile
 from etdeploy.program.model import PlainValue
@@ -61,7 +61,7 @@ def run_eagerly(
     with (
         torch.no_grad(),
         buffers_restored(module.buffers()),
-        blaming("model-raised", f"{what} raised, when called with {given},"),
+        describe_errors("model-raised", f"{what} raised, when called with {given},"),
     ):
         copy = copied(call)
         outputs = copy.on(module)
@@ -203,7 +203,7 @@ def misfit(name: str, have: Any, want: Any, sizes: Sequence[range]) -> str | Non
         return None if same else f"{have!r} for {name}, which is fixed at {want!r}"
     wanted = f"{want.dtype} [{', '.join(map(_size_text, sizes))}]"
     if not isinstance(have, torch.Tensor):
-        return f"{described(have)} for {name}, not {wanted}"
+        return f"{describe(have)} for {name}, not {wanted}"
     fits = len(have.shape) == len(sizes) and all(
         n in of for n, of in zip(have.shape, sizes, strict=True)
     )
@@ -287,7 +287,7 @@ def _check_dense(kind: FailureKind, what: str, tensor: torch.Tensor) -> None:
 
 def _refused(kind: FailureKind, what: str, name: str, leaf: object) -> WorkerError:
     is_value = isinstance(leaf, int | float | str)
-    shown = f"{described(leaf)}, {leaf!r}" if is_value else described(leaf)
+    shown = f"{describe(leaf)}, {leaf!r}" if is_value else describe(leaf)
     verb, remedy = ("take", _INPUT_REMEDY) if what == "input" else ("give", _OUTPUT_REMEDY)
     return fail(
         kind,

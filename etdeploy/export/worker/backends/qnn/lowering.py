@@ -20,7 +20,7 @@ from etdeploy.export.worker.backends.qnn.placement import (
     blocked,
     check_adaptor,
     chipset,
-    explaining_partitions,
+    explain_partitions,
     placing,
     shares,
 )
@@ -52,13 +52,13 @@ class QnnLowering(Lowering):
         """
         check_adaptor()
         for method in methods.values():
-            refuse_unfit(method.source, method.program)
+            check_supported(method.source, method.program)
         from executorch.backends.qualcomm.utils.utils import to_edge_transform_and_lower_to_qnn
 
         specs = compile_specs(spec, several=len(methods) > 1)
         taken = {n: positional(each.module, each.source.inputs) for n, each in methods.items()}
         # Without gradients, as the model was traced: switching them is an operator of its own.
-        with placing(), explaining_partitions(), torch.no_grad():
+        with placing(), explain_partitions(), torch.no_grad():
             return to_edge_transform_and_lower_to_qnn(
                 {name: each.module for name, each in taken.items()},
                 {name: each.inputs for name, each in taken.items()},
@@ -234,7 +234,7 @@ def positional(module: torch.nn.Module, call: ExampleInputs) -> Positional:
     return Positional(wrapped, (*call.args, *call.keywords.values()))
 
 
-def refuse_unfit(source: MethodSource, traced: torch.export.ExportedProgram) -> None:
+def check_supported(source: MethodSource, traced: torch.export.ExportedProgram) -> None:
     """Ends the export of a model that the HTP cannot run, before it is compiled."""
     if traced.range_constraints:
         raise _dynamic(source, traced)

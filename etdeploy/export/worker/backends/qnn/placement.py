@@ -18,7 +18,7 @@ import torch
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON
 from etdeploy.export.worker.failures import fail
-from etdeploy.export.worker.lowering.lower_failures import overheard
+from etdeploy.export.worker.lowering.lower_failures import capture_output
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
 _DTYPES = frozenset(
@@ -120,7 +120,7 @@ def _is_used_index(node: torch.fx.Node) -> bool:
 
 def _their_reason(support: Any, node: torch.fx.Node, ask: Callable[[], bool]) -> str | None:
     """Why ExecuTorch or Qualcomm's compiler refuses a node; None if both take it."""
-    with overheard() as said:
+    with capture_output() as said:
         try:
             if ask():
                 return None
@@ -288,7 +288,7 @@ def shares(spec: ExportSpec) -> bool:
 
 
 @contextmanager
-def explaining_partitions() -> Iterator[None]:
+def explain_partitions() -> Iterator[None]:
     """Explains what `QnnBackend.preprocess_multimethod` asserts (ExecuTorch 1.5.1)."""
     try:
         yield

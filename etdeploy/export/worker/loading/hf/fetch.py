@@ -84,7 +84,7 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
         raise
 
 
-def refused(refusal: ConfigProblem, spec: ExportSpec) -> WorkerError:
+def checkpoint_failure(refusal: ConfigProblem, spec: ExportSpec) -> WorkerError:
     """The failure of an export whose model is refused."""
     place = refusal.place or spec.place(*refusal.key)
     return fail("checkpoint", refusal.message, remedy=refusal.remedy, file=place)
@@ -133,15 +133,15 @@ def _from_hub(spec: ExportSpec, model: HfModel, commit: str | None, tell: Tell) 
 
 def _require_weights(names: Mapping[str, int], spec: ExportSpec, model: str) -> None:
     if WEIGHTS not in names and WEIGHTS_INDEX not in names:
-        raise refused(no_weights(list(names), model), spec)
+        raise checkpoint_failure(no_weights(list(names), model), spec)
 
 
 def _require_config(folder: Path, spec: ExportSpec, model: str) -> None:
     config, asked = read_config(folder), spec.generation
     if isinstance(config, ConfigProblem):
-        raise refused(config, spec)
+        raise checkpoint_failure(config, spec)
     for refusal in config_refusals(config, model, asked.context if asked else 0):
-        raise refused(refusal, spec)
+        raise checkpoint_failure(refusal, spec)
     if "auto_map" in config:
         require_code(spec, folder)
 

@@ -25,8 +25,8 @@ from etdeploy.export.worker.failures import exception_text, fail, is_memory
 from etdeploy.export.worker.loading.hf.fetch import (
     Checkpoint,
     Tell,
+    checkpoint_failure,
     fetch,
-    refused,
     require_code,
     require_tokenizer,
 )
@@ -164,7 +164,7 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
     checkpoint = fetch(spec, tell)
     folder, context = checkpoint.folder, spec.generation.context
     for refusal in checkpoint_refusals(folder, context):
-        raise refused(refusal, spec)
+        raise checkpoint_failure(refusal, spec)
     require_tokenizer(spec, folder if has_tokenizer(folder) else None)
     notes = tuple(memory_notes(folder, context))
     tell(f"loading {spec.source}", 0.1)

@@ -20,7 +20,7 @@ from etdeploy.export.worker.tracing.tensors import is_by_pixel
 _DIMENSIONS = 4
 
 
-def inputs_by_pixel(inputs: ExampleInputs, told: RewriteLog) -> ExampleInputs:
+def inputs_by_pixel(inputs: ExampleInputs, log: RewriteLog) -> ExampleInputs:
     """Example inputs with the same values; images in another order."""
 
     def ordered(leaf: Any) -> Any:
@@ -30,7 +30,7 @@ def inputs_by_pixel(inputs: ExampleInputs, told: RewriteLog) -> ExampleInputs:
             return leaf
         made = leaf.contiguous(memory_format=torch.channels_last)
         if made.stride() != leaf.stride():
-            told.applied()
+            log.applied()
         return made
 
     args, keywords = torch.utils._pytree.tree_map(ordered, (inputs.args, dict(inputs.keywords)))

@@ -18,7 +18,7 @@ _MOST = 4
 _ROOTS = {0.5: _aten.sqrt.default, -0.5: _aten.rsqrt.default}
 
 
-def powers_as_products(program: Program, told: RewriteLog) -> None:
+def powers_as_products(program: Program, log: RewriteLog) -> None:
     """Replaces every one of 32-bit floats, and what is made of squares; in place."""
     for node in list(program.graph.nodes):
         make = _MAKING.get(node.target)
@@ -29,7 +29,7 @@ def powers_as_products(program: Program, told: RewriteLog) -> None:
         if made is not None:
             node.replace_all_uses_with(made)
             program.graph.erase_node(node)
-            told.applied()
+            log.applied()
     program.graph_module.recompile()
 
 

@@ -9,7 +9,7 @@ from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bo
 _aten = torch.ops.aten
 
 
-def softmax_last(program: Program, told: RewriteLog) -> None:
+def softmax_last(program: Program, log: RewriteLog) -> None:
     """Exchanges the dimension of a softmax with the last one, and back; in place."""
     for node in list(program.graph.nodes):
         if node.target is not _aten.softmax.int:
@@ -20,10 +20,10 @@ def softmax_last(program: Program, told: RewriteLog) -> None:
         if values.dim() == 0 or dim % values.dim() == values.dim() - 1:
             continue
         if given["dtype"] not in (None, torch.float32) or values.dtype != torch.float32:
-            told.left(node, "its tensors are no 32-bit floats")
+            log.skipped(node, "its tensors are no 32-bit floats")
             continue
         write = Writer(program, node)
         turned = write(_aten.softmax.int, write(_aten.transpose.int, x, dim, -1), -1)
         write.replace(write(_aten.transpose.int, turned, dim, -1))
-        told.applied()
+        log.applied()
     program.graph_module.recompile()

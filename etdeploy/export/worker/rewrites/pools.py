@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
-from etdeploy.export.worker.rewrites.reductions.sums import replace_largest, takes_places
+from etdeploy.export.worker.rewrites.sums import replace_largest, takes_places
 from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
 _aten = torch.ops.aten
@@ -22,7 +22,7 @@ _POOLS = (_aten.avg_pool2d.default, _aten.adaptive_avg_pool2d.default)
 _Pair = list[int]
 
 
-def pools_as_convolutions(program: Program, told: RewriteLog) -> None:
+def pools_as_convolutions(program: Program, log: RewriteLog) -> None:
     """Replaces those of 32-bit floats that count zeros, and adaptive ones; in place.
 
     Those of signals become those of images of one row, and adaptive maxima plain ones.
@@ -30,24 +30,24 @@ def pools_as_convolutions(program: Program, told: RewriteLog) -> None:
     for node in list(program.graph.nodes):
         if node.target in _OF_SIGNALS and node.meta["val"].dim() == _SIGNAL:
             _as_image(Writer(program, node), node)
-            told.applied()
+            log.applied()
         elif node.target is _aten.adaptive_max_pool2d.default:
-            _largest(program, node, told)
+            _largest(program, node, log)
     for node in list(program.graph.nodes):
         if node.target not in _POOLS or _is_taken(node):
             continue
         image, pooled = bound(node)["self"].meta["val"], node.meta["val"]
         sizes = fixed_sizes((*image.shape, *pooled.shape))
         if image.dtype != torch.float32 or image.dim() != 4 or None in sizes:
-            told.left(node, "dynamic shape, or not an image of float32")
+            log.skipped(node, "dynamic shape, or not an image of float32")
             continue
         write, is_plain = Writer(program, node), node.target is _aten.avg_pool2d.default
         made = _average(write, node) if is_plain else _adaptive(write, node)
         if made is None:
-            told.left(node, "its last windows reach over the edge (ceil_mode)")
+            log.skipped(node, "its last windows reach over the edge (ceil_mode)")
             continue
         write.replace(made)
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 
@@ -65,17 +65,17 @@ def _as_image(write: Writer, node: torch.fx.Node) -> None:
     write.replace(write(_aten.squeeze.dim, made, -2))
 
 
-def _largest(program: Program, node: torch.fx.Node, told: RewriteLog) -> None:
+def _largest(program: Program, node: torch.fx.Node, log: RewriteLog) -> None:
     """Adaptive maxima, which ExecuTorch does not lower, of windows that stand side by side."""
     x = bound(node)["self"]
     values = node.meta["val"][0]
     sizes = fixed_sizes((*x.meta["val"].shape[-2:], *values.shape[-2:]))
     if None in sizes or takes_places(node) or sizes[0] % sizes[2] or sizes[1] % sizes[3]:
-        told.left(node, "its windows overlap, its places are asked for, or its sizes are dynamic")
+        log.skipped(node, "its windows overlap, its places are asked for, or its sizes are dynamic")
         return
     kernel = [sizes[0] // sizes[2], sizes[1] // sizes[3]]
     replace_largest(program, node, _aten.max_pool2d.default, x, kernel, kernel)
-    told.applied()
+    log.applied()
 
 
 def _is_taken(node: torch.fx.Node) -> bool:

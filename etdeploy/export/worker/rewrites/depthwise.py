@@ -15,23 +15,23 @@ import torch
 
 from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
-from etdeploy.export.worker.rewrites.images.pools import MOST_TAPS, pair
+from etdeploy.export.worker.rewrites.pools import MOST_TAPS, pair
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
 _CONVOLUTIONS = (_aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default)
 
 
-def depthwise_strips(program: Program, told: RewriteLog) -> None:
+def depthwise_strips(program: Program, log: RewriteLog) -> None:
     """Replaces every such convolution in two dimensions; in place."""
     for node in list(program.graph.nodes):
         if node.target not in _CONVOLUTIONS or not _is_large_depthwise(given := bound(node)):
             continue
         if reason := _why_not(program, node, given):
-            told.left(node, reason)
+            log.skipped(node, reason)
             continue
         _replace(program, node, given)
-        told.applied()
+        log.applied()
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
 

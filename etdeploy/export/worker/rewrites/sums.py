@@ -25,7 +25,7 @@ _MOST_ONES = 1 << 16
 _LONG, _FEW_ROWS = 2048, 8
 
 
-def sums_as_products(program: Program, told: RewriteLog) -> None:
+def sums_as_products(program: Program, log: RewriteLog) -> None:
     """Replaces every one of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         if node.target not in _REDUCTIONS or not _is_of_floats(node):
@@ -46,10 +46,10 @@ def sums_as_products(program: Program, told: RewriteLog) -> None:
         elif _are_fixed(x, range(x.dim())):
             made = _by_columns(write, node, dims)
         else:
-            told.left(node, "it is over a dimension of dynamic size")
+            log.skipped(node, "it is over a dimension of dynamic size")
             continue
         write.replace(made)
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 
@@ -172,7 +172,7 @@ def _divisor_near_root(size: int) -> int:
 _IMAGE, _SIDES = 4, (2, 3)
 
 
-def maxima_without_places(program: Program, told: RewriteLog) -> None:
+def maxima_without_places(program: Program, log: RewriteLog) -> None:
     """Replaces every one of floats that XNNPACK does not lower; in place."""
     for node in list(program.graph.nodes):
         if node.target is not _aten.max.dim:
@@ -183,7 +183,7 @@ def maxima_without_places(program: Program, told: RewriteLog) -> None:
         if is_lowered or takes_places(node) or not value.is_floating_point():
             continue
         replace_largest(program, node, _aten.amax.default, given["self"], [dim], given["keepdim"])
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
-from etdeploy.export.worker.rewrites.images.pools import pair
+from etdeploy.export.worker.rewrites.pools import pair
 from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _aten = torch.ops.aten
@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 _APART, _TOGETHER = [0, 1, 3, 5, 2, 4], [0, 1, 4, 2, 5, 3]
 
 
-def patches_as_views(program: Program, told: RewriteLog) -> None:
+def patches_as_views(program: Program, log: RewriteLog) -> None:
     """Replaces every unfold and fold of known sizes whose windows stand side by side; in place."""
     for node in list(program.graph.nodes):
         if node.target not in (_aten.im2col.default, _aten.col2im.default):
@@ -29,12 +29,12 @@ def patches_as_views(program: Program, told: RewriteLog) -> None:
         image = (given["self"] if node.target is _aten.im2col.default else node).meta["val"]
         sizes = fixed_sizes(image.shape)
         if image.dim() != 4 or None in sizes or not _are_side_by_side(given, sizes):
-            told.left(node, "its windows overlap or leave pixels out, or its sizes are dynamic")
+            log.skipped(node, "its windows overlap or leave pixels out, or its sizes are dynamic")
             continue
         write = Writer(program, node)
         replace = _unfold if node.target is _aten.im2col.default else _fold
         write.replace(replace(write, given, sizes))
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 

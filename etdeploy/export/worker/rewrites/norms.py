@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
-from etdeploy.export.worker.rewrites.reductions.sums import weighted
+from etdeploy.export.worker.rewrites.sums import weighted
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
 
 
-def norms_as_products(program: Program, told: RewriteLog) -> None:
+def norms_as_products(program: Program, log: RewriteLog) -> None:
     """Replaces every one of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         replace = _REPLACING.get(node.target)
@@ -28,10 +28,10 @@ def norms_as_products(program: Program, told: RewriteLog) -> None:
             continue
         given = bound(node)
         if reason := _why_not(given):
-            told.left(node, reason)
+            log.skipped(node, reason)
             continue
         replace(Writer(program, node), given)
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 

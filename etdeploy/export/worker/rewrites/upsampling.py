@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 _KINDS = (_aten.upsample_nearest2d.vec, _aten.upsample_nearest2d.default)
 
 
-def upsampling_by_ones(program: Program, told: RewriteLog) -> None:
+def upsampling_by_ones(program: Program, log: RewriteLog) -> None:
     """Replaces every such upsampling of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         if node.target not in _KINDS:
@@ -27,10 +27,10 @@ def upsampling_by_ones(program: Program, told: RewriteLog) -> None:
         x = given["input" if "input" in given else "self"]
         factors = _factors(x.meta["val"], node.meta["val"])
         if factors is None:
-            told.left(node, "its factors are no whole numbers, or its sizes are dynamic")
+            log.skipped(node, "its factors are no whole numbers, or its sizes are dynamic")
             continue
         _replace(Writer(program, node), x, factors)
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 

@@ -14,8 +14,8 @@ import torch
 
 from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
-from etdeploy.export.worker.rewrites.reductions.norms import centred, normed
-from etdeploy.export.worker.rewrites.reductions.sums import weighted
+from etdeploy.export.worker.rewrites.norms import centred, normed
+from etdeploy.export.worker.rewrites.sums import weighted
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
@@ -23,17 +23,17 @@ _CHANNELS = ("weight", "bias")
 _IMAGE = 4
 
 
-def group_norms_as_products(program: Program, told: RewriteLog) -> None:
+def group_norms_as_products(program: Program, log: RewriteLog) -> None:
     """Replaces every one of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         if node.target not in (_aten.group_norm.default, _aten.instance_norm.default):
             continue
         given = bound(node)
         if reason := _why_not(program, given):
-            told.left(node, reason)
+            log.skipped(node, reason)
             continue
         _replace(program, node, given)
-        told.applied()
+        log.applied()
     program.graph_module.recompile()
 
 

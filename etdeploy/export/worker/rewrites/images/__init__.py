@@ -1,1 +1,0 @@
-"""Rewrites of what is done to images."""

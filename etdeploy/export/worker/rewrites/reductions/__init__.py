@@ -1,1 +1,0 @@
-"""Rewrites of means, sums and what is made of them."""
