@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def lacks(text: str | None, *facts: str) -> list[str]:
+def lacks(message: object, *facts: object) -> list[str]:
     """The names, numbers and commands that a message does not state."""
-    return [fact for fact in facts if fact not in (text or "")]
+    return [str(fact) for fact in facts if str(fact) not in str(message)]

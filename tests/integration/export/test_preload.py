@@ -110,8 +110,7 @@ def test_two_at_once_give_what_processes_of_their_own_give(
         forked = list(threads.map(lambda n: export("forked", n, exporter), range(2)))
     for number, program in enumerate(forked):
         log = (tmp_path / f"forked-{number}.log").read_text()
-        assert "gets a process of its own" not in log
-        assert "importing ExecuTorch" not in log
+        assert not [text for text in ("a process of", "importing ExecuTorch") if text in log]
         own = export("own", number)
         assert program.sha256 == own.sha256
         assert _files(program) == _files(own)
@@ -133,13 +132,13 @@ def test_a_crash_is_told_and_hurts_nobody_else(
     tmp_path: Path, users: Path, exporter: Exporter, log: Path
 ) -> None:
     workspace = Workspace(tmp_path / "cache")
-    with pytest.raises(ExportError, match=r"the export process crashed \(SIGSEGV\)"):
+    with pytest.raises(ExportError, match=r"\(SIGSEGV\)"):
         export_program(_users_spec(users, "crash"), workspace, silent, log, exporter)
     text = log.read_text()
     assert 'my_model.py", line ' in text, "faulthandler names the user's line"
-    assert "gets a process of its own" not in text
+    assert "a process of" not in text
     export_program(_users_spec(users, "make"), workspace, silent, log, exporter)
-    assert "gets a process of its own" not in log.read_text()
+    assert "a process of" not in log.read_text()
 
 
 def test_a_stop_leaves_nothing(tmp_path: Path, users: Path, exporter: Exporter, log: Path) -> None:
@@ -161,4 +160,4 @@ def test_an_export_outlives_the_server(
     workspace = Workspace(tmp_path / "cache")
     spec = _users_spec(users, "kill_server")
     assert not export_program(spec, workspace, silent, log, exporter).cached
-    assert "[the preloaded process ended, and this export with it;" in log.read_text()
+    assert "[the preloaded process" in log.read_text()

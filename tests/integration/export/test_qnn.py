@@ -15,6 +15,7 @@ from etdeploy.backends.qnn.kits.loading import loading_problem
 from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.values import Workstation
+from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
 
 pytestmark = pytest.mark.integration
@@ -137,8 +138,7 @@ def test_the_wheels_adaptor_takes_arrays_of_the_installed_numpy() -> None:
 @_needs_executorch
 def test_an_adaptor_that_takes_no_arrays_is_told() -> None:
     message, remedy = _run(_REFUSING + _CHECK)[-2:]
-    assert message.startswith("ExecuTorch's adaptor to the QNN SDK takes no arrays of numpy ")
-    assert message.endswith(": Unable to cast Python instance")
+    assert not lacks(message, "adaptor", " numpy ", ": Unable to cast")
     assert remedy.startswith("pip install 'numpy<2'")
 
 
@@ -166,7 +166,7 @@ def test_several_methods_share_weights_and_keep_their_state_outside() -> None:
         "prefill decode False True",
     ]
     assert lines[3] == "a b c True True"
-    assert lines[4].startswith("the methods have different numbers of partitions, and ExecuTorch")
+    assert "numbers of partitions" in lines[4]
 
 
 @_needs_executorch
@@ -210,5 +210,5 @@ def test_a_library_that_the_compiler_needs_is_named(tmp_path: Path) -> None:
     needed.unlink()
     without = loading_problem(kit, {})
     assert without is not None
-    assert "libc++abi.so.77: cannot open shared object file" in without.why
+    assert "libc++abi.so.77: cannot open" in without.why
     assert without.remedy.startswith("apt-get install libc++1")

@@ -15,6 +15,7 @@ from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.reference import schema
 from tests.support.export import program_key
+from tests.support.facts import lacks
 
 _OPTIONS = (
     Option("cores", 4, "How many."),
@@ -59,7 +60,7 @@ def test_the_place_of_a_wrong_option_is_told(tmp_path: Path) -> None:
     file.write_text("model: {example: mlp}\nexport:\n  options:\n    per_op_mod: true\n")
     with pytest.raises(RecipeError) as told:
         load_recipe(str(file))
-    assert "r.yaml:4:5: export.options.per_op_mod: the backend xnnpack has no" in str(told.value)
+    assert not lacks(told.value, "r.yaml:4:5:", "export.options.per_op_mod:", "xnnpack")
 
 
 def test_an_option_makes_another_program(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.reference import schema
 from tests.support.documented_package import lay_out_package
 from tests.support.export import program_key
+from tests.support.facts import lacks
 from tests.support.plugins import forgetting_backends, install_plugin
 from tests.support.runtime_values import make_method, make_plan, make_program
 
@@ -134,7 +135,7 @@ def test_the_doctor_survives_the_findings_of_a_plugin(
     install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_f:LAB", lab_f=code)
     found = list(plugged_findings(_station(tmp_path)))
     assert [finding.name for finding in found] == ["backend lab", "backend lab: its findings"]
-    assert str(found[1].remedy).startswith(f"{tmp_path / 'lab_f.py'}:4: the plug-in 'lab'")
+    assert not lacks(found[1].remedy, f"{tmp_path / 'lab_f.py'}:4:", "plug-in 'lab'")
 
 
 def test_a_backend_with_other_hooks_is_refused(
@@ -175,9 +176,8 @@ def test_the_plan_of_a_plugins_delegate(tmp_path: Path, monkeypatch: pytest.Monk
     assert plan.option("EXECUTORCH_BUILD_CADENCE") == "ON"
     assert {"backend_lab", "threadpool"} <= set(plan.component_names)
     elsewhere = make_plan(recipe, program, "android-arm64")
-    assert [b.why for b in elsewhere.blockers] == [
-        "LabBackend runs on linux only, and the target is android-arm64"
-    ]
+    [blocker] = elsewhere.blockers
+    assert not lacks(blocker.why, "LabBackend", "linux only", "android-arm64")
 
 
 @pytest.mark.parametrize(
@@ -205,4 +205,4 @@ def test_a_plugin_replaces_no_builtin_backend(
     assert find_backend("xnnpack") is BUILT_IN["xnnpack"]
     assert exporting_names() == tuple(exporting_backends())
     [finding] = plugged_findings(_station(tmp_path))
-    assert str(finding.remedy).startswith("etdeploy-lab 1.2 has a backend 'xnnpack', and so has")
+    assert not lacks(finding.remedy, "etdeploy-lab 1.2", "backend 'xnnpack'")

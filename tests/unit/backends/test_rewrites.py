@@ -12,8 +12,10 @@ from etdeploy.backends.rewrites import (
     chosen_rewrites,
     with_idle,
 )
+from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.export.spec import rewrites_of
 from etdeploy.plan.language import rewrite_choices
+from tests.support.facts import lacks
 from tests.support.runtime_values import make_recipe
 
 ALL = tuple(REWRITES)
@@ -29,16 +31,12 @@ def test_rewrites_that_change_nothing_give_the_same_program() -> None:
 def test_auto_takes_what_helps_on_the_target() -> None:
     chosen = chosen_rewrites("auto", ALL, "int8_static", "x86_64")
     assert chosen.names == tuple(name for name in ALL if name != CHANNELS_LAST)
-    assert "it changes the order of the inputs' values" in chosen.left_out[CHANNELS_LAST]
+    assert "the order of the inputs'" in chosen.left_out[CHANNELS_LAST]
     other = chosen_rewrites("auto", ALL, "none", "aarch64")
     assert set(ALL) - set(other.names) == {"silu", "depthwise", CHANNELS_LAST}
-    assert (
-        other.left_out["silu"]
-        == "it is for quantization int8_static, 8a4w, 16a8w, 16a4w, 16a4w_block"
-    )
-    assert (
-        other.left_out["depthwise"] == "it was measured on x86_64 only, and the target is aarch64"
-    )
+    schemes = ", ".join(STATIC_SCHEMES)
+    assert other.left_out["silu"].endswith(f" {schemes}")
+    assert not lacks(other.left_out["depthwise"], "on x86_64 only", "is aarch64")
 
 
 def test_a_target_that_is_not_known_gets_what_helps_everywhere() -> None:
@@ -48,14 +46,14 @@ def test_a_target_that_is_not_known_gets_what_helps_everywhere() -> None:
 def test_what_is_asked_for_runs_in_its_own_order_wherever() -> None:
     chosen = chosen_rewrites(("views", "depthwise"), ALL, "none", "aarch64")
     assert chosen.names == ("depthwise", "views")
-    assert chosen.left_out["norms"] == "export.rewrites does not name it"
+    assert "export.rewrites" in chosen.left_out["norms"]
 
 
 def test_a_choice_may_be_added_to_what_helps() -> None:
     chosen = chosen_rewrites(("auto", CHANNELS_LAST), ALL, "none", "aarch64")
     auto = chosen_rewrites("auto", ALL, "none", "aarch64")
     assert set(chosen.names) - set(auto.names) == {CHANNELS_LAST}
-    assert "was measured on x86_64 only" in chosen.left_out["depthwise"]
+    assert "on x86_64 only" in chosen.left_out["depthwise"]
     recipe = make_recipe(export={"rewrites": ["auto", CHANNELS_LAST]})
     choices = rewrite_choices(recipe, rewrites_of(recipe, "aarch64"), None)
     assert [choice.name for choice in choices if choice.by_hand] == [CHANNELS_LAST]
@@ -87,12 +85,12 @@ def test_the_plan_says_what_is_tried_and_then_what_was_done() -> None:
     found = {"applied": {"norms": 3, "attention": 1}, "left": left}
     now = {choice.name: choice for choice in rewrite_choices(recipe, chosen, found)}
     assert (now["norms"].value, now["views"].value) == ("3 x", "nowhere")
-    assert now["attention"].reason.endswith("; left something as it is: it drops values")
+    assert now["attention"].reason.endswith(": it drops values")
     dropped = {"applied": {}, "left": [], "dropped": "there is none with them: no shape"}
     choices = rewrite_choices(recipe, chosen, dropped)
     assert {c.value for c in choices} == {"dropped", "left out"}
-    reason = "exported without rewrites, since there is none with them: no shape"
-    assert next(c.reason for c in choices if c.value == "dropped") == reason
+    [reason] = {c.reason for c in choices if c.value == "dropped"}
+    assert not lacks(reason, "without rewrites", dropped["dropped"])
 
 
 def test_what_the_recipe_names_is_by_hand() -> None:

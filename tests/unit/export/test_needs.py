@@ -25,6 +25,7 @@ from etdeploy.export.needs import check_language_model, check_needs
 from etdeploy.export.spec import CodeReference, ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 from tests.support.checkpoints import write_checkpoint
+from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
 from tests.support.tokenizers import byte_level, save
 
@@ -69,7 +70,7 @@ def test_the_function_for_inputs_of_sizes_has_to_be_there(
     (tmp_path / "model.py").write_text("def make_inputs(): ...")
     inputs = CodeReference(file=str(tmp_path / "model.py"), name="inputs")
     error = refusal(spec_of().model_copy(update={"inputs": inputs}))
-    assert error.message.startswith("benchmark.inputs names model.py:inputs, but there is no")
+    assert not lacks(error, "benchmark.inputs", "model.py:inputs")
 
 
 @pytest.mark.parametrize(
@@ -83,10 +84,7 @@ def test_missing_packages(packages: dict[str, str], missing: tuple[str, ...], na
     for name in missing:
         del packages[name]
     error = refusal(spec_of())
-    assert error.message == (
-        f"exporting a model needs PyTorch and ExecuTorch; {named} not installed for "
-        f"{sys.executable}"
-    )
+    assert not lacks(error, f"; {named} not", sys.executable)
     assert error.remedy == pip_command("etdeploy[export]")
 
 
@@ -99,9 +97,7 @@ def test_a_finished_program_needs_no_package(packages: dict[str, str], tmp_path:
 def test_core_ml_needs_coremltools(packages: dict[str, str]) -> None:
     del packages["coremltools"]
     error = refusal(spec_of(backend="coreml"))
-    assert error.message == (
-        f"lowering to Core ML needs coremltools, which is not installed for {sys.executable}"
-    )
+    assert not lacks(error, "lowering to Core ML", " coremltools,", sys.executable)
     assert error.remedy == pip_command("coremltools")
 
 
@@ -109,10 +105,8 @@ def test_core_ml_needs_coremltools(packages: dict[str, str]) -> None:
 def test_a_lowering_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = replace(backend_named("portable"), lowering="no_such_package.lowering")
     monkeypatch.setitem(BUILT_IN, "portable", broken)
-    assert refusal(spec_of(backend="portable")).message == (
-        "the backend portable names the module no_such_package.lowering, which is not installed "
-        f"for {sys.executable}"
-    )
+    error = refusal(spec_of(backend="portable"))
+    assert not lacks(error, "backend portable", "no_such_package.lowering", sys.executable)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +124,8 @@ def test_a_package_of_the_wrong_release_is_refused(
         check_needs(spec_of(backend="coreml"), {})
         return
     error = refusal(spec_of(backend="coreml"))
-    assert error.message == (
-        f"lowering to it needs coremltools>=2025.1,<2026, and {sys.executable} has {installed}"
+    assert not lacks(
+        error, "lowering to it", "coremltools>=2025.1,<2026", f"{sys.executable} has {installed}"
     )
     assert error.remedy == pip_command("etdeploy[it]")
 
@@ -142,22 +136,22 @@ def test_a_package_of_one_scheme_is_wanted_for_that_alone(packages: dict[str, st
     check_needs(spec_of(backend="openvino", quantization="fp16"), {})
     quantized = spec_of(backend="openvino", quantization="int8_static")
     error = refusal(quantized)
-    assert error.message == (
-        f"OpenVINO's quantiser needs nncf>=3.1,<3.3, which is not installed for {sys.executable}"
-    )
+    assert not lacks(error, "nncf>=3.1,<3.3", sys.executable)
     assert error.remedy == pip_command("etdeploy[openvino]")
     packages["nncf"] = "3.1.0"
     check_needs(quantized, {})
 
 
 def test_files_that_are_not_there(packages: dict[str, str], tmp_path: Path) -> None:
-    absent = refusal(spec_of({"program": str(tmp_path / "m.pte")}))
-    assert str(absent) == f"model.program {tmp_path / 'm.pte'}: the file does not exist"
-    folder = refusal(spec_of({"exported": str(tmp_path)}))
-    assert str(folder) == f"model.exported {tmp_path}: the file is a folder, not a file"
     os.mkfifo(tmp_path / "pipe")
-    pipe = refusal(spec_of({"program": str(tmp_path / "pipe")}))
-    assert pipe.message == "the file is a FIFO (named pipe), not a file"
+    for key, path, kind in (
+        ("program", tmp_path / "m.pte", "not exist"),
+        ("exported", tmp_path, "a folder"),
+        ("program", tmp_path / "pipe", "a FIFO (named pipe)"),
+    ):
+        error = refusal(spec_of({key: str(path)}))
+        assert error.place == f"model.{key} {path}"
+        assert kind in error.message
 
 
 @pytest.fixture
@@ -170,11 +164,10 @@ def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 @pytest.mark.usefixtures("linux", "packages")
 def test_qnn_needs_its_sdk(strange_home: Path) -> None:
     error = refusal(spec_of(backend="qnn"))
-    assert error.message == (
-        "the backend qnn needs Qualcomm's compiler (QNN 2.37 or newer); onnxruntime-qnn is not "
-        "installed, QNN_SDK_ROOT is not set, and there is no SDK in "
-        f"{strange_home}/.cache/executorch/qnn"
-    )
+    assert not lacks(
+        error, "QNN 2.37 or newer", "onnxruntime-qnn is not", "QNN_SDK_ROOT is not",
+        f"{strange_home}/.cache/executorch/qnn",
+    )  # fmt: skip
     assert error.remedy is not None
     assert error.remedy.splitlines()[0] == get_package()
     assert error.remedy.endswith(how_to_get())
@@ -183,42 +176,35 @@ def test_qnn_needs_its_sdk(strange_home: Path) -> None:
 @pytest.mark.usefixtures("linux", "packages")
 def test_qnn_with_a_variable_that_leads_nowhere(tmp_path: Path) -> None:
     error = refusal(spec_of(backend="qnn"), {"QNN_SDK_ROOT": str(tmp_path)})
-    assert error.message.endswith(
-        f"; QNN_SDK_ROOT names {tmp_path}, which is not a QNN SDK: there is no include/QNN"
-    )
+    assert error.message.endswith(" include/QNN")
+    assert f"QNN_SDK_ROOT names {tmp_path}," in error.message
 
 
 @pytest.mark.usefixtures("linux", "packages")
 def test_qnn_compiles_for_a_soc_that_is_known(sdk: dict[str, str]) -> None:
     error = refusal(spec_of(backend="qnn"), sdk)
-    assert error.message == (
-        "a qnn program is compiled for one SoC, and no device has reported which"
-    )
-    assert error.remedy == (
-        "Name a device with --device android, or the SoC with --set export.soc=SM8650"
-    )
+    assert "a qnn program" in error.message
+    assert not lacks(error.remedy, "--device android", "--set export.soc=SM8650")
     check_needs(spec_of(backend="qnn", soc="SM8650"), sdk)
 
 
 @pytest.mark.usefixtures("linux", "packages")
 def test_qnn_with_a_soc_of_another_name(sdk: dict[str, str]) -> None:
     error = refusal(spec_of(backend="qnn", soc="SM8750P"), sdk)
-    assert str(error).splitlines() == [
-        "export.soc: QNN does not compile for the SoC 'SM8750P', as far as ExecuTorch knows",
-        "  what to do: --set export.soc=SM8750",
-    ]
+    assert not lacks(error, "export.soc: QNN", "'SM8750P'")
+    assert error.remedy == "--set export.soc=SM8750"
     tensor = refusal(spec_of(backend="qnn", soc="Tensor G4"), sdk)
     assert tensor.remedy is not None
-    assert tensor.remedy.startswith("Name one of: SM8350, SA8295, ")
+    assert ": SM8350, SA8295, " in tensor.remedy
 
 
 @pytest.mark.usefixtures("linux", "packages")
 def test_qnn_with_an_sdk_that_is_older_than_the_soc(sdk: dict[str, str]) -> None:
     error = refusal(spec_of(backend="qnn", soc="SM8850"), sdk)
-    assert error.message == (
-        f"SM8850 (HTP V81) needs QNN 2.42 or newer, and the one in {sdk['QNN_SDK_ROOT']} "
-        "is 2.37.0; 2.37.0.250724, which ExecuTorch downloads, is too old as well"
-    )
+    assert not lacks(
+        error, "SM8850 (HTP V81)", "QNN 2.42 or newer", f"{sdk['QNN_SDK_ROOT']} is 2.37.0;",
+        "2.37.0.250724,",
+    )  # fmt: skip
     assert error.remedy == how_to_get("2.42")
 
 
@@ -228,7 +214,7 @@ def test_qnn_with_an_sdk_that_is_older_than_executorchs_adaptor(
 ) -> None:
     old = {"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "old", "2.31.0.250130151446"))}
     error = refusal(spec_of(backend="qnn", soc="SM8650"), old)
-    assert "ExecuTorch compiles with QNN 2.37 or newer, whatever the SoC" in error.message
+    assert "with QNN 2.37 or newer," in error.message
     assert error.remedy == how_to_get("2.37")
 
 
@@ -236,9 +222,8 @@ def test_qnn_with_an_sdk_that_is_older_than_executorchs_adaptor(
 def test_qnn_with_an_sdk_that_lacks_what_an_export_loads(sdk: dict[str, str]) -> None:
     (Path(sdk["QNN_SDK_ROOT"]) / "lib/x86_64-linux-clang/libQnnSystem.so").unlink()
     error = refusal(spec_of(backend="qnn", soc="SM8650"), sdk)
-    assert error.message.endswith("incomplete: there is no lib/x86_64-linux-clang/libQnnSystem.so")
-    assert error.remedy is not None
-    assert error.remedy.startswith("Unpack all of the SDK again")
+    assert error.message.endswith(" lib/x86_64-linux-clang/libQnnSystem.so")
+    assert "Unpack all" in (error.remedy or "")
 
 
 @pytest.mark.usefixtures("linux", "packages")
@@ -256,7 +241,7 @@ def test_qnn_is_refused_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     error = refusal(spec_of(backend="qnn"), {"QNN_SDK_ROOT": "/sdk"})
-    assert error.message.endswith("on Linux x86_64; this is darwin arm64")
+    assert not lacks(error, "on Linux x86_64", "darwin arm64")
 
 
 LLM = {
@@ -266,10 +251,7 @@ LLM = {
 
 def test_a_language_model_needs_the_extra(packages: dict[str, str], tmp_path: Path) -> None:
     error = refusal(spec_of({"hf": str(write_checkpoint(tmp_path))}))
-    assert str(error).startswith(
-        "exporting a language model needs PyTorch, ExecuTorch and transformers; transformers and "
-        "huggingface_hub and safetensors and tokenizers are not installed for "
-    )
+    assert not lacks(error, *LLM, sys.executable)
     assert error.remedy == pip_command("etdeploy[export,llm]")
 
 
@@ -281,10 +263,9 @@ def test_a_language_model_on_this_machine_is_looked_at_first(
     generation = {"context": 256}
     check_needs(spec_of({"hf": str(folder)}, generation=generation), {})
     error = refusal(spec_of({"hf": str(folder)}))
-    assert str(error) == (
-        "export.generation.context: the model has 256 positions, so its context cannot be 2048\n"
-        "  what to do: --set export.generation.context=256   (after --context: --context 256)"
-    )
+    assert error.place == "export.generation.context"
+    assert not lacks(error, "256 positions", "2048")
+    assert not lacks(error.remedy, "export.generation.context=256 ", "--context 256")
     (folder / "config.json").unlink()
     error = refusal(spec_of({"hf": str(folder)}, generation=generation))
     assert error.place == str(folder)
@@ -311,12 +292,12 @@ def test_a_model_that_cannot_be_talked_with_is_not_exported(
     folder = write_checkpoint(tmp_path / "m")
     spec = spec_of({"hf": str(folder)}, generation={"context": 256})
     check_needs(spec, {})
-    with pytest.raises(UsageError, match="has no tokenizer, so it takes no text") as raised:
+    with pytest.raises(UsageError, match="no tokenizer") as raised:
         check_needs(spec.model_copy(update={"speech": "text"}), {})
     assert raised.value.place == str(folder)
     save(byte_level(), folder, template=None)
     check_needs(spec.model_copy(update={"speech": "text"}), {})
-    with pytest.raises(UsageError, match="has no chat template, so it cannot chat"):
+    with pytest.raises(UsageError, match="no chat template"):
         check_needs(spec.model_copy(update={"speech": "chat"}), {})
 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
@@ -332,21 +313,17 @@ def test_a_text_to_evaluate_is_read_before_anything_starts(
     packages |= LLM
     model, text = {"hf": str(write_checkpoint(tmp_path / "m"))}, tmp_path / "text.txt"
     generation = {"context": 256, "evaluate": str(text)}
-    assert str(refusal(spec_of(model, generation=generation))) == (
-        f"export.generation.evaluate {text}: the file does not exist"
-    )
-    text.write_text("\n")
-    assert str(refusal(spec_of(model, generation=generation))) == (
-        f"export.generation.evaluate: {text} has no text\n"
-        "  what to do: Name a file with some hundred words."
-    )
-    text.write_text("some words")
-    assert str(refusal(spec_of(model, generation=generation))) == (
-        "export.generation.evaluate: text.txt cannot be split into tokens: the model comes without "
-        "a tokenizer\n"
-        "  what to do: Put the model's tokenizer into its folder, or leave "
-        "export.generation.evaluate out."
-    )
+    for content, facts in (
+        (None, (f" {text}:", "not exist")),
+        ("\n", (f"{text} has no text",)),
+        ("some words", ("text.txt", "tokenizer")),
+    ):
+        if content is not None:
+            text.write_text(content)
+        error = refusal(spec_of(model, generation=generation))
+        assert str(error.place).startswith("export.generation.evaluate")
+        assert not lacks(error, *facts)
+        assert (error.remedy is None) == (content is None)
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     check_needs(spec_of(model, generation=generation), {})
 
@@ -399,9 +376,7 @@ def test_a_model_is_refused_or_noted_before_any_package_is_looked_for(
 ) -> None:
     packages.clear()
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
-    assert "org/model is not on this machine" in str(
-        check_language_model(spec_of({"hf": "org/model"}))
-    )
+    assert "org/model is not" in str(check_language_model(spec_of({"hf": "org/model"})))
     sound = write_checkpoint(tmp_path / "m", max_position_embeddings=4096)
     assert check_language_model(spec_of({"hf": str(sound)})) is None
     (sound / "model.safetensors").rename(sound / "pytorch_model.bin")

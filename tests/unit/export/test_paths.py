@@ -17,6 +17,7 @@ from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.worker.failures import WorkerError, describe_errors
 from etdeploy.export.worker.loading import paths
 from etdeploy.export.worker.loading.user_code import run_file
+from tests.support.facts import lacks
 
 LIBRARY = sysconfig.get_path("stdlib")
 
@@ -140,10 +141,8 @@ def test_a_hidden_module_of_the_user_is_told(tmp_path: Path, code: str) -> None:
     _install(tmp_path, {"installed_one.py": ""})
     mine = {"installed_one.py": "missing = 1", "model_file.py": code}
     user = _write(tmp_path / "user", mine)
-    assert _failure(user / "model_file.py").remedy == (
-        f"An installed module is imported as installed_one, before {user}/installed_one.py: "
-        "installed ones\ncome first. Rename yours."
-    )
+    remedy = _failure(user / "model_file.py").remedy
+    assert not lacks(remedy, "as installed_one,", f"{user}/installed_one.py:", "Rename")
 
 
 def test_a_missing_name_of_the_users_own_module_is_no_hidden_one(tmp_path: Path) -> None:

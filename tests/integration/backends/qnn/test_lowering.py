@@ -18,6 +18,7 @@ from etdeploy.export.needs import check_needs
 from etdeploy.export.preload import worker_environment
 from etdeploy.export.spec import ExportSpec
 from tests.support.cli import Cli
+from tests.support.facts import lacks
 
 pytestmark = pytest.mark.integration
 
@@ -98,62 +99,33 @@ def test_what_the_htp_does_not_take_runs_on_the_cpu(
 
 def test_the_notes_name_the_lines_and_the_cost(lowered: Lowered) -> None:
     first, second = lowered.models["rank"]["notes"]
-    assert first.startswith(
-        "3 operators of the model run on the CPU's kernels and not on qnn: aten::view_copy (qnn.py:"
-    )
-    assert first.endswith(f": {_RANK}.")
-    assert second == (
-        "The model is split into 2 partitions, and 2 tensors (1.0 kB) pass between qnn and the CPU "
-        "at each inference."
-    )
+    assert not lacks(first, "3 operators", "aten::view_copy (qnn.py:", f": {_RANK}.")
+    assert not lacks(second, "2 partitions", "2 tensors (1.0 kB)", "qnn")
     assert lowered.models["plain"]["notes"] == []
 
 
 def test_a_model_that_the_htp_takes_nothing_of(lowered: Lowered) -> None:
     took, why = lowered.models["all_doubles"]["notes"]
-    assert took == (
-        "The backend qnn took none of the model: every operator runs on portable kernels."
-    )
-    assert why.startswith("Why qnn took none: ")
+    assert "backend qnn took none" in took
+    assert "qnn took none: " in why
     assert why.endswith(f": {_DOUBLES}.")
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "operator", "message"),
+    ("name", "kind", "operator", "fact"),
     [
-        (
-            "dynamic",
-            "dynamic-shapes",
-            None,
-            "the model has dynamic shapes (rows), and a QNN program is compiled for one size of "
-            "each tensor",
-        ),
-        (
-            "branch",
-            "lowering",
-            None,
-            "the model decides as it runs what it computes (cond), which a QNN program cannot",
-        ),
-        (
-            "wide",
-            "lowering",
-            None,
-            "the example input 0 has 64-bit integers beyond 32 bits, and the HTP computes "
-            "integers in 32 bits",
-        ),
-        (
-            "divides",
-            "operator",
-            "aten::floor_divide",
-            "ExecuTorch's QNN backend cannot divide integers by a number with //",
-        ),
+        ("dynamic", "dynamic-shapes", None, "dynamic shapes (rows)"),
+        ("branch", "lowering", None, "(cond)"),
+        ("wide", "lowering", None, "example input 0"),
+        ("divides", "operator", "aten::floor_divide", "//"),
     ],
 )
 def test_what_cannot_be_lowered_is_refused(
-    lowered: Lowered, name: str, kind: str, operator: str | None, message: str
+    lowered: Lowered, name: str, kind: str, operator: str | None, fact: str
 ) -> None:
     failure = lowered.models[name]["failure"]
-    assert (failure["kind"], failure["operator"], failure["message"]) == (kind, operator, message)
+    assert (failure["kind"], failure["operator"]) == (kind, operator)
+    assert fact in failure["message"]
     assert failure["remedy"]
 
 

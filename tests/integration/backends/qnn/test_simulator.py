@@ -11,6 +11,7 @@ import pytest
 from etdeploy.backends.qnn.kits.package import QNN_VERSION
 from tests.support.cli import Cli
 from tests.support.export import SMALL
+from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
 from tests.support.qnn_simulator import NEEDS_SIMULATOR
 
@@ -93,10 +94,8 @@ def test_an_override_changes_its_layers_alone(records: dict[str, Any]) -> None:
     mixed, eight, sixteen = (
         records[f"mlp-SM8650-{scheme}"] for scheme in ("mixed", "int8_static", "16a8w")
     )
-    assert (
-        "Quantised with int8_static, except: 4 with 16a8w (1 operator), 0 with 8a4w (1 operator)."
-        in mixed["notes"]
-    )
+    [note] = [note for note in mixed["notes"] if "except: " in note]
+    assert not lacks(note, "int8_static", "4 with 16a8w (1 operator)", "0 with 8a4w (1 operator)")
     step, eights, sixteens = (
         record["workload"]["outputs"][0]["step"] for record in (mixed, eight, sixteen)
     )
@@ -168,8 +167,7 @@ def test_a_program_of_a_newer_qnn_is_refused(cli: Cli, records: dict[str, Any]) 
     recipe = _finished(cli, records["mlp-SM8650-none"], "newer", newer)
     result = cli("run", "--recipe", recipe)
     assert result.code == 4
-    assert "the program was compiled with QNN 2.99.40, and the simulator in " in result.stderr
-    assert f"is of QNN {NUMBER}" in result.stderr
+    assert not lacks(result.stderr, "with QNN 2.99.40,", f"is of QNN {NUMBER}")
 
 
 def test_a_damaged_program_is_told_in_qnns_words(cli: Cli, records: dict[str, Any]) -> None:
@@ -182,7 +180,7 @@ def test_a_damaged_program_is_told_in_qnns_words(cli: Cli, records: dict[str, An
     program.write_bytes(content)
     result = cli("run", "--recipe", whole)
     assert result.code == 7
-    assert "the simulator cannot load the program (QNN error 5005)" in result.stderr
+    assert "(QNN error 5005)" in result.stderr
     assert "phone" not in result.stderr
 
 
@@ -191,8 +189,7 @@ def test_a_library_that_cannot_be_loaded_is_told(cli: Cli, records: dict[str, An
     sdk = lay_out_sdk(cli.folder / "sdk", QNN_VERSION)
     result = cli("run", "--recipe", recipe, QNN_SDK_ROOT=str(sdk))
     assert result.code == 7
-    assert "libQnnHtp.so, which simulates the HTP, could not be loaded: " in result.stderr
-    assert "what to do: See what is wrong with it: etdeploy doctor" in result.stderr
+    assert not lacks(result.stderr, "libQnnHtp.so, which", ": etdeploy doctor")
     shutil.rmtree(sdk)
     told = cli("run", "--recipe", recipe, QNN_SDK_ROOT=str(sdk))
     assert told.code == 4
@@ -202,8 +199,7 @@ def test_a_library_that_cannot_be_loaded_is_told(cli: Cli, records: dict[str, An
 def test_the_soc_has_to_be_named(cli: Cli) -> None:
     result = cli("run", "--recipe", "qnn")
     assert result.code == 3
-    assert "host simulates any SoC, and has none of its own" in result.stderr
-    assert "--set export.soc=SM8650" in result.stderr
+    assert not lacks(result.stderr, "host simulates", "export.soc=SM8650")
 
 
 def test_other_devices_with_linux_are_refused(cli: Cli) -> None:

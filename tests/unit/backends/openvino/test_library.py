@@ -14,6 +14,7 @@ from etdeploy.backends.openvino.backend import (
     named_library,
 )
 from etdeploy.core.errors import Blocker
+from tests.support.facts import lacks
 from tests.support.openvino import FILES, lay_out_openvino
 
 
@@ -49,9 +50,7 @@ def test_another_release_is_refused_with_the_command(
     lay_out_openvino(tmp_path)
     found = _find(monkeypatch, tmp_path, version)
     assert isinstance(found, Blocker)
-    assert found.why == (
-        f"OpenVINO {version} is installed, and ExecuTorch's delegate works with >=2025.1,<2026"
-    )
+    assert not lacks(found.why, f"OpenVINO {version}", ">=2025.1,<2026")
     assert found.remedy.endswith("[openvino]'")
 
 
@@ -80,10 +79,10 @@ def test_a_damaged_package_is_to_be_installed_again(tmp_path: Path) -> None:
     (folder / "libopenvino_intel_cpu_plugin.so").unlink()
     found = installed_in(folder, "2025.4.1")
     assert isinstance(found, Blocker)
-    assert found.why == (
-        f"OpenVINO 2025.4.1 in {folder} lacks libopenvino_intel_cpu_plugin.so, libtbb.so"
-    )
-    assert found.remedy.endswith("openvino==2025.4.1 --force-reinstall --no-deps")
+    assert found.why.endswith(" libopenvino_intel_cpu_plugin.so, libtbb.so")
+    assert f"OpenVINO 2025.4.1 in {folder} " in found.why
+    command = ["openvino==2025.4.1", "--force-reinstall", "--no-deps"]
+    assert found.remedy.split()[-3:] == command
 
 
 def test_the_users_own_library_is_taken_as_it_is_named(tmp_path: Path) -> None:
@@ -99,7 +98,5 @@ def test_the_users_own_library_is_taken_as_it_is_named(tmp_path: Path) -> None:
 def test_a_library_that_does_not_exist_is_told_before_the_run(tmp_path: Path) -> None:
     found = named_library({"OPENVINO_LIB_PATH": f"{tmp_path}/libs/libopenvino_c.so"})
     assert isinstance(found, Blocker)
-    assert found.why == (
-        f"OPENVINO_LIB_PATH names {tmp_path}/libs/libopenvino_c.so, which does not exist"
-    )
-    assert found.remedy.startswith("unset OPENVINO_LIB_PATH ")
+    assert f"OPENVINO_LIB_PATH names {tmp_path}/libs/libopenvino_c.so," in found.why
+    assert found.remedy.split()[:2] == ["unset", "OPENVINO_LIB_PATH"]

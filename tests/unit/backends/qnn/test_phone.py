@@ -16,6 +16,7 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.bundles import check_bundle, environment
 from tests.support.bench_values import make_program_folder, make_runner
+from tests.support.facts import lacks
 from tests.support.qnn_sdk import VERSION, lay_out_sdk
 
 PHONE = "android:R5CX"
@@ -44,11 +45,8 @@ def test_the_recipes_soc_is_the_phones(wanted: str | None, reported: str) -> Non
 def test_a_recipe_for_another_soc_is_refused_with_both_names() -> None:
     blocker = soc_blocker("SM8650", PHONE, "SM8750P")
     assert blocker is not None
-    assert blocker.why == (
-        "export.soc is SM8650, and android:R5CX has SM8750: a QNN program runs only on the SoC "
-        "that it was compiled for"
-    )
-    assert blocker.remedy == ("--set export.soc=SM8750   or ask the device: --set export.soc=auto")
+    assert not lacks(blocker.why, "export.soc is SM8650,", "android:R5CX has SM8750:")
+    assert not lacks(blocker.remedy, "--set export.soc=SM8750 ", "--set export.soc=auto")
 
 
 @pytest.mark.parametrize("wanted", ["auto", "SM8650"])
@@ -56,7 +54,7 @@ def test_a_recipe_for_another_soc_is_refused_with_both_names() -> None:
 def test_a_phone_that_is_not_qualcomms_is_told_what_it_says(wanted: str, reported: str) -> None:
     blocker = soc_blocker(wanted, PHONE, reported)
     assert blocker is not None
-    assert blocker.why.startswith(f"android:R5CX reports the SoC {reported}, which QNN does")
+    assert not lacks(blocker.why, "android:R5CX", f"SoC {reported},")
     assert blocker.remedy.endswith("--set export.backend=xnnpack")
 
 
@@ -64,7 +62,7 @@ def test_a_phone_that_says_nothing_needs_a_soc_in_the_recipe() -> None:
     assert soc_blocker("SM8650", PHONE, None) is None
     blocker = soc_blocker("auto", PHONE, None)
     assert blocker is not None
-    assert "android:R5CX does not report its own" in blocker.why
+    assert "android:R5CX does not" in blocker.why
     assert "--set export.soc=SM8650" in blocker.remedy
 
 
@@ -72,24 +70,18 @@ def test_a_program_for_another_soc_is_refused() -> None:
     assert not list(program_blockers((V75,), PHONE, "SM8650"))
     assert not list(program_blockers((V75,), PHONE, None))
     (blocker,) = program_blockers((V75, V75), PHONE, "SM8550-AC")
-    assert blocker.why == (
-        "the program was compiled for SM8650 (HTP V75), and android:R5CX has SM8550 (HTP V73): a "
-        "QNN program runs only on the SoC that it was compiled for"
-    )
-    assert blocker.remedy == (
-        "Export the model for this phone: --set export.backend=qnn --set export.soc=SM8550\n"
-        "or name a device that has SM8650: etdeploy devices"
-    )
+    assert not lacks(blocker.why, "SM8650 (HTP V75),", "android:R5CX has SM8550 (HTP V73):")
+    assert blocker.remedy.endswith("SM8650: etdeploy devices")
+    assert not lacks(blocker.remedy, "--set export.backend=qnn", "--set export.soc=SM8550\n")
     (blocker,) = program_blockers((V75,), PHONE, "SM8550-AC", finished=True)
-    assert blocker.remedy == (
-        "Export the model again for SM8550, and name the new file in model.program,\n"
-        "or name a device that has SM8650: etdeploy devices"
-    )
+    assert blocker.remedy.endswith("SM8650: etdeploy devices")
+    assert not lacks(blocker.remedy, "for SM8550,", "model.program")
+    assert "--set" not in blocker.remedy
 
 
 def test_a_program_for_a_soc_without_a_name() -> None:
     (blocker,) = program_blockers((CompiledFor(soc_id=999),), PHONE, "SM8550")
-    assert "compiled for QNN's SoC number 999, and" in blocker.why
+    assert "SoC number 999," in blocker.why
 
 
 def test_an_sdk_that_fits(kit: DeployKit) -> None:
@@ -101,17 +93,14 @@ def test_what_is_wrong_with_an_sdk(kit: DeployKit) -> None:
     (absent,) = kit_blockers(NONE, "SM8750")
     assert (absent.what, absent.why, absent.remedy) == (NONE.what, NONE.why, NONE.remedy)
     (old,) = kit_blockers(kit, "SM8850")
-    assert "SM8850 (HTP V81) needs QNN 2.42 or newer" in old.why
+    assert not lacks(old.why, "SM8850 (HTP V81)", "QNN 2.42 or newer")
     (unknown,) = kit_blockers(kit, "SM9999")
-    assert unknown.remedy.startswith("Name one of: SM8350, ")
+    assert ": SM8350, " in unknown.remedy
 
 
 def test_an_sdk_that_is_older_than_the_programs(kit: DeployKit) -> None:
     (blocker,) = kit_blockers(kit, "SM8750", "2.42.0.260101000000")
-    assert blocker.why == (
-        f"the program was compiled with QNN 2.42.0, and the libraries in {kit.place}, which go to "
-        "the phone, are of QNN 2.37.0: an older QNN cannot load what a newer one compiled"
-    )
+    assert not lacks(blocker.why, "with QNN 2.42.0,", f" {kit.place},", "of QNN 2.37.0:")
     assert blocker.remedy.startswith(how_to_get("2.42"))
 
 
@@ -120,8 +109,8 @@ def test_an_sdk_that_is_older_than_the_programs(kit: DeployKit) -> None:
     [
         (VERSION, None),
         ("2.36.1.250601000000", None),
-        ("2.37.40.250801000000", "QNN 2.37.40 compiled the program, and QNN 2.37.0 goes to the "),
-        (None, "the program does not say which QNN compiled it"),
+        ("2.37.40.250801000000", "QNN 2.37.40 compiled"),
+        (None, "does not say which QNN"),
     ],
 )
 def test_what_is_not_certain_is_a_note(
@@ -137,7 +126,14 @@ def test_no_remedy_names_an_sdk_that_does_not_compile(tmp_path: Path) -> None:
     root = lay_out_sdk(tmp_path / "sdk", "2.48.40.260702151143", ("V75",))
     kit = find_deploy_kit(Workstation({"QNN_SDK_ROOT": str(root)}, tmp_path))
     (blocker,) = kit_blockers(kit, "SM8650", "2.49.40.260810104044")
-    assert "export the program again" not in blocker.remedy
+    assert "export QNN_SDK_ROOT=/path/to/its/SDK" not in blocker.remedy
+    older = lay_out_sdk(tmp_path / "old", VERSION)
+    (blocker,) = kit_blockers(
+        find_deploy_kit(Workstation({"QNN_SDK_ROOT": str(older)}, tmp_path)),
+        "SM8650",
+        "2.49.40.260810104044",
+    )
+    assert "export QNN_SDK_ROOT=/path/to/its/SDK" in blocker.remedy
 
 
 def test_the_version_that_compiled_a_program() -> None:
@@ -179,15 +175,15 @@ def test_the_bundle_has_qualcomms_libraries_beside_the_runner(
 
 
 def test_no_library_is_taken_from_an_sdk_that_does_not_fit(kit: DeployKit) -> None:
-    with pytest.raises(BuildError, match=r"HTP V81\) needs QNN 2\.42") as caught:
+    with pytest.raises(BuildError, match=r"needs QNN 2\.42") as caught:
         qnn_extras(kit, "SM8850")
     assert caught.value.remedy == how_to_get("2.42")
-    with pytest.raises(BuildError, match=r"^QNN_SDK_ROOT is not set"):
+    with pytest.raises(BuildError, match=NONE.why):
         qnn_extras(NONE, "SM8750")
 
 
 def test_the_sdk_is_always_given_to_cmake(station: Workstation) -> None:
     option = sdk_option(find_headers(station))
     assert (option.name, option.value) == ("QNN_SDK_ROOT", station.environ["QNN_SDK_ROOT"])
-    assert option.reason == "headers of QNN 2.37.0, found by QNN_SDK_ROOT"
+    assert not lacks(option.reason, "QNN 2.37.0", "QNN_SDK_ROOT")
     assert sdk_option(NONE).value is None

@@ -18,6 +18,7 @@ from etdeploy.backends.values import (
 )
 from etdeploy.core.errors import BuildError
 from etdeploy.targets.platforms import TARGETS, find_target
+from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
 
 HOST = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
@@ -53,8 +54,8 @@ def test_only_this_machines_own_runner_simulates(target: str) -> None:
 def test_a_soc_has_to_be_named_where_no_phone_can_be_asked() -> None:
     blocker = QNN.device_blocker("auto", HOST)
     assert blocker is not None
-    assert blocker.why.startswith("export.soc is auto, which asks a phone; host simulates any SoC")
-    assert blocker.remedy.endswith("--set export.soc=SM8650")
+    assert not lacks(blocker.why, "export.soc is auto,", "host simulates")
+    assert blocker.remedy.split()[-2:] == ["--set", "export.soc=SM8650"]
     assert QNN.device_blocker("SM8650", HOST) is None
     assert QNN.device_blocker("auto", replace(HOST, reports=False)) is None
 
@@ -64,7 +65,7 @@ def test_other_devices_with_linux_have_no_library_of_qualcomms(where: Destinatio
     blocker = QNN.device_blocker("SM8650", where)
     assert blocker is not None
     assert blocker.why.endswith(f"{where.device} is neither")
-    assert "--set export.backend=xnnpack" in blocker.remedy
+    assert "export.backend=xnnpack" in blocker.remedy
     (finished,) = QNN.program_blockers(_partitions(), where)
     assert "--set" not in finished.remedy
     assert list(QNN.program_blockers(_partitions(), replace(where, reports=False))) == []
@@ -108,12 +109,9 @@ def test_an_older_program_is_simulated(station: Workstation, version: str) -> No
 def test_a_newer_program_is_refused_with_both_versions(station: Workstation) -> None:
     newer = _partitions("2.51.0.261001104044")
     (blocker,) = QNN.bundle_blockers(station, HOST, newer)
-    assert blocker.why == (
-        "the program was compiled with QNN 2.51.0, and the simulator in onnxruntime-qnn 2.5.0 is "
-        "of QNN 2.49.40: an older QNN cannot load what a newer one compiled"
-    )
-    assert "name the new file in\nmodel.program" in blocker.remedy
-    with pytest.raises(BuildError, match=r"compiled with QNN 2\.51\.0"):
+    assert not lacks(blocker.why, "with QNN 2.51.0,", "onnxruntime-qnn 2.5.0", "of QNN 2.49.40:")
+    assert "model.program" in blocker.remedy
+    with pytest.raises(BuildError, match=r"QNN 2\.51\.0"):
         QNN.extras(station, HOST, newer)
 
 
@@ -126,7 +124,7 @@ def test_a_machine_without_a_simulator_says_how_to_get_one(tmp_path: Path) -> No
     bare = Workstation({}, tmp_path)
     (blocker,) = QNN.bundle_blockers(bare, HOST, Partitions())
     assert "[qnn]'" in blocker.remedy
-    with pytest.raises(BuildError, match="onnxruntime-qnn is not installed"):
+    with pytest.raises(BuildError, match="onnxruntime-qnn is"):
         QNN.extras(bare, HOST, _partitions())
     assert QNN.simulated(bare, HOST, _partitions()) is None
 
@@ -136,7 +134,7 @@ def test_an_sdk_without_the_library_that_reads_programs_is_told(tmp_path: Path) 
     (root / "lib/x86_64-linux-clang/libQnnSystem.so").unlink()
     station = Workstation({"QNN_SDK_ROOT": str(root)}, tmp_path)
     (blocker,) = QNN.bundle_blockers(station, HOST, _partitions())
-    assert "there is no lib/x86_64-linux-clang/libQnnSystem.so" in blocker.why
+    assert blocker.why.endswith(" lib/x86_64-linux-clang/libQnnSystem.so")
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -144,11 +142,9 @@ def test_methods_that_share_weights_are_refused_before_the_run(finished: bool) -
     shared = V75.model_copy(update={"settings": ("precision=fp16", "weight_sharing=true")})
     several = Partitions((shared,), finished=finished, methods=2)
     (blocker,) = QNN.program_blockers(several, HOST)
-    assert blocker.why == (
-        "the program's methods share weights, and Qualcomm's simulator cannot load such a program"
-    )
-    assert blocker.remedy.endswith("\nor run it on a phone: --device android")
-    assert ("--set export.options.weight_sharing=false" in blocker.remedy) != finished
+    assert not lacks(blocker.why, "share weights", "simulator")
+    assert blocker.remedy.endswith(" --device android")
+    assert ("export.options.weight_sharing=false" in blocker.remedy) != finished
     assert ("model.program" in blocker.remedy) == finished
     # Nothing is shared with one method, and such a program runs.
     assert list(QNN.program_blockers(replace(several, methods=1), HOST)) == []

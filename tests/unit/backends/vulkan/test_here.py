@@ -11,6 +11,7 @@ import pytest
 from etdeploy.backends.values import Destination, Partitions
 from etdeploy.backends.vulkan import VULKAN, vulkan_problem
 from etdeploy.targets.platforms import find_target
+from tests.support.facts import lacks
 
 _HOST = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
 _NO_DRIVER = "echo 'vkCreateInstance gives VK_ERROR_INCOMPATIBLE_DRIVER' >&2; exit 1"
@@ -35,11 +36,8 @@ def test_no_driver_is_told_before_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     _answers(tmp_path, monkeypatch, _NO_DRIVER)
     blocker = VULKAN.device_blocker("auto", _HOST)
     assert blocker is not None
-    assert blocker.why == (
-        "Vulkan cannot be used on this machine: there is no Vulkan driver (vkCreateInstance gives "
-        "VK_ERROR_INCOMPATIBLE_DRIVER)"
-    )
-    assert "install mesa-vulkan-drivers" in blocker.remedy
+    assert not lacks(blocker.why, "no Vulkan driver", "VK_ERROR_INCOMPATIBLE_DRIVER)")
+    assert "mesa-vulkan-drivers" in blocker.remedy
     assert list(VULKAN.program_blockers(Partitions(), _HOST)) == [blocker]
     (of_file,) = VULKAN.program_blockers(Partitions(finished=True), _HOST)
     assert "--set export" in blocker.remedy

@@ -27,6 +27,7 @@ from etdeploy.export.hf.files import has_tokenizer, loaded_files
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.load import load_recipe
 from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
+from tests.support.facts import lacks
 
 
 def refusal(folder: Path, context: int = 64) -> ConfigProblem:
@@ -51,23 +52,22 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
     assert list(checkpoint_refusals(folder, 64)) == []
     assert parameter_count(folder) == 18
     (folder / "model-2-of-2.safetensors").unlink()
-    assert refusal(folder).message == ("1 file of the weights is missing: model-2-of-2.safetensors")
+    assert not lacks(refusal(folder).message, "1 file ", "missing: model-2-of-2.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("index", "message"),
+    ("index", "fact"),
     [
-        ("{}", "the index of the weights cannot be read: it has no weight_map"),
-        ('{"weight_map": {"a": "../../etc/passwd"}}', "the index of the weights cannot be read: "
-         "it names '../../etc/passwd', which is no file beside it"),
-        ("[]", "the index of the weights cannot be read: it holds no JSON object"),
+        ("{}", "no weight_map"),
+        ('{"weight_map": {"a": "../../etc/passwd"}}', "'../../etc/passwd'"),
+        ("[]", "JSON object"),
     ],
-)  # fmt: skip
-def test_a_damaged_index(tmp_path: Path, index: str, message: str) -> None:
+)
+def test_a_damaged_index(tmp_path: Path, index: str, fact: str) -> None:
     folder = write_checkpoint(tmp_path / "m")
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
-    assert refusal(folder).message == message
+    assert not lacks(refusal(folder).message, "the index", fact)
 
 
 def test_pickles_are_never_loaded(tmp_path: Path) -> None:
@@ -75,10 +75,7 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     (folder / "optimizer.pt").write_text("")
     found = refusal(folder)
-    assert found.message == (
-        "the weights are in pickles only (pytorch_model.bin); to load one runs whatever code is in "
-        "it, so only safetensors are read"
-    )
+    assert not lacks(found.message, "(pytorch_model.bin)", "only safetensors")
     assert found.remedy is not None
     assert "--model ./converted" in found.remedy
     assert str(folder) in _literals(found)
@@ -96,31 +93,28 @@ def _literals(found: ConfigProblem) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "fact"),
     [
-        ([], "there are no weights in safetensors, as transformers names them (model.safetensors)"),
-        (["model.Q4_K.gguf"], "model.Q4_K.gguf is in GGUF, llama.cpp's format, and only "
-         "safetensors are read"),
-        (["adapter_model.safetensors"], "these are the weights of an adapter, without those of the "
-         "model that it changes"),
+        ([], "(model.safetensors)"),
+        (["model.Q4_K.gguf"], "model.Q4_K.gguf is in GGUF"),
+        (["adapter_model.safetensors"], "an adapter"),
     ],
-)  # fmt: skip
-def test_no_weights(tmp_path: Path, files: list[str], message: str) -> None:
+)
+def test_no_weights(tmp_path: Path, files: list[str], fact: str) -> None:
     folder = write_checkpoint(tmp_path / "m")
     (folder / "model.safetensors").unlink()
     for name in files:
         (folder / name).write_text("")
-    assert refusal(folder).message == message
+    assert fact in refusal(folder).message
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "it has no header of safetensors"),
-        (b"\xff" * 64, "it has no header of safetensors"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
-         "it is git-lfs's pointer to the file"),
-        ((2).to_bytes(8, "little") + b"[]", "its header is no JSON object"),
+        (b"", "no header"),
+        (b"\xff" * 64, "no header"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs's pointer"),
+        ((2).to_bytes(8, "little") + b"[]", "JSON object"),
         ((9).to_bytes(8, "little") + b'{"a": {}}', "'shape'"),
     ],
 )  # fmt: skip
@@ -128,7 +122,7 @@ def test_damaged_weights(tmp_path: Path, content: bytes, message: str) -> None:
     folder = write_checkpoint(tmp_path / "m")
     (folder / "model.safetensors").write_bytes(content)
     found = refusal(folder)
-    assert found.message == f"the file of weights is damaged: {message}"
+    assert not lacks(found.message, "damaged", message)
     assert found.place == str(folder / "model.safetensors")
 
 
@@ -136,15 +130,13 @@ def test_weights_that_were_not_copied_to_their_end(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "m")
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
-    assert refusal(folder).message == (
-        "the file of weights is damaged: it ends too early: 1020 of 1024 bytes of weights are there"
-    )
+    assert not lacks(refusal(folder).message, "damaged", "1020 of 1024 bytes")
 
 
 def test_a_pipeline_of_diffusers_is_named(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text("{}")
     found = refusal(tmp_path)
-    assert found.message.startswith("this is a pipeline of diffusers (model_index.json)")
+    assert "(model_index.json)" in found.message
     assert no_weights(["README.md", "model_index.json"], "org/images").message == found.message
 
 
@@ -154,7 +146,7 @@ def test_layers_with_a_cache_by_position(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "fact"),
     [
         ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM generates no text"),
         ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
@@ -162,20 +154,16 @@ def test_layers_with_a_cache_by_position(tmp_path: Path) -> None:
         ({"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}},
          "LlavaForConditionalGeneration takes more than text"),
         ({"architectures": ["MambaForCausalLM"], "state_size": 16},
-         "MambaForCausalLM keeps one state of all tokens, which cannot be set back to a position; "
-         "model.hf takes models whose layers are full or sliding attention or short convolutions"),
+         "MambaForCausalLM keeps one state"),
         ({"architectures": ["Qwen3NextForCausalLM"],
           "layer_types": ["full_attention", "linear_attention"]},
-         "Qwen3NextForCausalLM has layers of the kind linear_attention; model.hf takes"),
-        ({"quantization_config": {"quant_method": "gptq"}},
-         "the checkpoint is quantised already (gptq)"),
+         "kind linear_attention;"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised already (gptq)"),
     ],
 )  # fmt: skip
-def test_models_that_are_not_supported(
-    tmp_path: Path, config: dict[str, Any], message: str
-) -> None:
+def test_models_that_are_not_supported(tmp_path: Path, config: dict[str, Any], fact: str) -> None:
     found = refusal(write_checkpoint(tmp_path / "m", **config))
-    assert found.message.startswith(message)
+    assert fact in found.message
     assert found.remedy
 
 
@@ -185,45 +173,41 @@ def test_a_configuration_without_architectures_may_be_of_any_model(tmp_path: Pat
 
 def test_a_context_beyond_the_models_positions(tmp_path: Path) -> None:
     found = refusal(write_checkpoint(tmp_path / "m"), 257)
-    assert found == ConfigProblem(
-        "the model has 256 positions, so its context cannot be 257",
-        "--set export.generation.context=256   (after --context: --context 256)",
-        ("export", "generation", "context"),
-    )
+    assert found.key == ("export", "generation", "context")
+    assert not lacks(found.message, "256 positions", "257")
+    assert not lacks(found.remedy, "export.generation.context=256 ", "--context 256")
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    assert refusal(tmp_path).message.startswith("there is no config.json")
+    assert "no config.json" in refusal(tmp_path).message
     (tmp_path / "config.json").write_text("{")
-    assert refusal(tmp_path).message.startswith("the file is damaged: Expecting property name")
+    assert "damaged: Expecting" in refusal(tmp_path).message
     (tmp_path / "config.json").unlink()
     (tmp_path / "config.json").mkdir()
-    assert refusal(tmp_path).message == "the file cannot be read: Is a directory"
+    assert ": Is a directory" in refusal(tmp_path).message
 
 
 def test_a_model_of_no_kind(tmp_path: Path) -> None:
     found = refusal(write_checkpoint(tmp_path / "m", model_type=None))
-    assert found.message == "config.json names no model_type, so the kind of model is unknown"
+    assert not lacks(found.message, "config.json", "model_type")
     own = write_checkpoint(tmp_path / "own", model_type=None, auto_map={"AutoConfig": "own.Own"})
     assert list(checkpoint_refusals(own, 64)) == []
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "fact"),
     [
-        ('{"eos_', "the file is damaged: Unterminated string starting at"),
-        ("[]", "the file is damaged: it holds no JSON object"),
-        ('{"eos_token_id": "</s>"}', "eos_token_id is '</s>', and not the ids of tokens"),
-        ('{"eos_token_id": [2, null]}', "eos_token_id is [2, None], and not the ids of tokens"),
+        ('{"eos_', "damaged: Unterminated"),
+        ("[]", "JSON object"),
+        ('{"eos_token_id": "</s>"}', "eos_token_id is '</s>',"),
+        ('{"eos_token_id": [2, null]}', "is [2, None],"),
     ],
 )
-def test_tokens_that_end_a_text_and_cannot_be_read(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_tokens_that_end_a_text_and_cannot_be_read(tmp_path: Path, content: str, fact: str) -> None:
     path = write_checkpoint(tmp_path / "m") / "generation_config.json"
     path.write_text(content)
     found = refusal(tmp_path / "m")
-    assert found.message.startswith(message)
+    assert fact in found.message
     assert found.place == str(path)
     for sound in ("{}", '{"eos_token_id": 2}', '{"eos_token_id": [2, 3]}'):
         path.write_text(sound)

@@ -12,6 +12,7 @@ from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem, fin
 from etdeploy.backends.qnn.kits.loading import compile_environment, lay_out
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
+from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
 
 
@@ -63,11 +64,11 @@ def test_for_executorch_the_package_looks_like_an_sdk(
 ) -> None:
     found = kit(tmp_path)
     lay_out(found)
-    assert "Qualcomm's AI Stack licence" in capsys.readouterr().err
+    assert "AI Stack licence" in capsys.readouterr().err
     environment = compile_environment(found, {})
     root = Path(environment["QNN_SDK_ROOT"])
     assert (root / "lib/x86_64-linux-clang/libQnnHtp.so").samefile(installed / "libQnnHtp.so")
-    assert "version: 2.49.40.260810104044" in (root / "sdk.yaml").read_text()
+    assert " 2.49.40.260810104044" in (root / "sdk.yaml").read_text()
     assert environment["LD_LIBRARY_PATH"] == str(installed)
     # Of Qualcomm's files, none is copied.
     assert (root / "lib/x86_64-linux-clang").is_symlink()
@@ -82,21 +83,19 @@ def test_another_release_is_refused(
 ) -> None:
     monkeypatch.setattr(package, "_installed", lambda *_: ("2.7.0", installed.parent))
     problem = blocker(tmp_path)
-    assert problem.why.startswith("onnxruntime-qnn 2.7.0 is installed, and ExecuTorch's adaptor ")
-    assert "==2.5.0" in problem.why
+    assert not lacks(problem.why, "onnxruntime-qnn 2.7.0", "==2.5.0")
     assert "[qnn]'" in problem.remedy
 
 
 @pytest.mark.parametrize(
-    ("system", "told"),
-    [("glibc 2.34", "this system has glibc 2.34"), ("", "this system has another C library")],
+    ("system", "told"), [("glibc 2.34", "has glibc 2.34"), ("", "another C library")]
 )
 def test_a_c_library_that_does_not_do(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, told: str
 ) -> None:
     monkeypatch.setattr(package, "_c_library", lambda: system)
     problem = blocker(tmp_path)
-    assert problem.why == f"onnxruntime-qnn needs glibc 2.35 or newer, and {told}"
+    assert not lacks(problem.why, "glibc 2.35 or newer", told)
 
 
 @pytest.mark.parametrize("name", ["onnxruntime_qnn/libQnnSystem.so", "onnxruntime_qnn.libs/libc++"])
@@ -104,9 +103,9 @@ def test_a_package_that_lacks_files(installed: Path, tmp_path: Path, name: str) 
     for path in installed.parent.glob(f"{name}*"):
         path.unlink()
     problem = blocker(tmp_path)
-    assert problem.why.startswith(f"onnxruntime-qnn 2.5.0 in {installed.parent} lacks {name}")
+    assert f" 2.5.0 in {installed.parent} lacks {name}" in problem.why
     assert "onnxruntime-qnn==2.5.0" in problem.remedy
-    assert problem.remedy.endswith(" --force-reinstall --no-deps")
+    assert problem.remedy.split()[-2:] == ["--force-reinstall", "--no-deps"]
 
 
 def test_python_3_10_cannot_have_the_package(
@@ -114,7 +113,7 @@ def test_python_3_10_cannot_have_the_package(
 ) -> None:
     monkeypatch.setattr(package, "runs_here", lambda: True)
     monkeypatch.setattr(sys, "version_info", (3, 10, 12))
-    assert "needs Python 3.11 or newer, and this is Python 3.10" in blocker(tmp_path).remedy
+    assert not lacks(blocker(tmp_path).remedy, "Python 3.11 or newer", "is Python 3.10")
 
 
 def test_an_sdk_that_executorch_cannot_use(installed: Path, tmp_path: Path) -> None:
@@ -129,7 +128,7 @@ def test_an_sdk_that_executorch_cannot_use_and_no_package(tmp_path: Path) -> Non
     assert found.root == root
     problem = compile_problem(found)
     assert problem is not None
-    assert f"QNN 2.51.0 in {root} reject the configuration" in problem.why
+    assert f"QNN 2.51.0 in {root} reject" in problem.why
     assert "[qnn]'" in problem.remedy
 
 
@@ -145,4 +144,4 @@ def test_a_package_for_another_processor_does_not_compile(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(package, "runs_here", lambda: False)
-    assert "onnxruntime-qnn compiles on Linux x86_64" in blocker(tmp_path).remedy
+    assert "on Linux x86_64" in blocker(tmp_path).remedy

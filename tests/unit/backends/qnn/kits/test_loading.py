@@ -17,6 +17,7 @@ from etdeploy.backends.values import Workstation
 from etdeploy.export.needs import tool_versions
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.model import Recipe
+from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
 
 HTP = Path("/sdk/lib/x86_64-linux-clang/libQnnHtp.so")
@@ -46,19 +47,20 @@ def kit(tmp_path: Path) -> CompileKit:
 )  # fmt: skip
 def test_what_the_loader_says(said: str, remedy: str) -> None:
     problem = loader_problem(HTP, f"Traceback (most recent call last):\nOSError: {said}\n")
-    assert problem.why == f"{HTP} cannot be loaded: {said}"
+    assert problem.why.startswith(f"{HTP} ")
+    assert problem.why.endswith(f": {said}")
     assert problem.remedy.startswith(remedy)
 
 
 def test_a_loader_that_says_nothing() -> None:
-    assert loader_problem(HTP, "").why == f"{HTP} cannot be loaded: it printed nothing"
+    assert not lacks(loader_problem(HTP, "").why, f"{HTP} ", "printed nothing")
 
 
 @pytest.mark.usefixtures("real_processes")
 def test_a_compiler_that_is_no_library(kit: CompileKit) -> None:
     problem = loading_problem(kit, {})
     assert problem is not None
-    assert problem.why.startswith(f"{kit.libraries}/libQnnHtp.so cannot be loaded: ")
+    assert problem.why.startswith(f"{kit.libraries}/libQnnHtp.so ")
 
 
 def test_the_sdks_libraries_come_first(kit: CompileKit) -> None:
@@ -89,10 +91,9 @@ def test_the_licence_is_named_once(
     kit = find_compile_kit(Workstation({}, tmp_path))
     assert isinstance(kit, CompileKit)
     lay_out(kit)
-    assert capsys.readouterr().err == (
-        "note: Qualcomm's AI Stack licence applies to the compiler in onnxruntime-qnn 2.5.0; its "
-        f"text is in {installed}/Qualcomm_LICENSE.pdf\n"
-    )
+    note = capsys.readouterr().err
+    assert note.startswith("note: ")
+    assert not lacks(note, "onnxruntime-qnn 2.5.0", f"{installed}/Qualcomm_LICENSE.pdf\n")
     lay_out(kit)
     assert capsys.readouterr().err == ""
 
