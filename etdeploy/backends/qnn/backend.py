@@ -232,7 +232,11 @@ class Qnn(Backend):
         """What Qualcomm's libraries log, on a phone or here."""
         from etdeploy.backends.qnn.diagnostics import PHONE_FAILURES, SIMULATOR_FAILURES
 
-        return (SIMULATOR_FAILURES if device == "host" else PHONE_FAILURES).diagnose(text)
+        if device != "host":
+            return PHONE_FAILURES.diagnose(text)
+        from etdeploy.backends.qnn.kits.package import get_package
+
+        return SIMULATOR_FAILURES.diagnose(text, install=get_package())
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The SDK, its compiler, and what builds ExecuTorch's part for it."""

@@ -8,7 +8,6 @@ failure: in each table, the first pattern that matches is nearest to the cause.
 from __future__ import annotations
 
 from etdeploy.backends.base import NEW_FILE
-from etdeploy.backends.qnn.kits.package import get_package
 from etdeploy.backends.qnn.kits.sdk import VARIABLE
 from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted
 from etdeploy.core.console import size
@@ -168,7 +167,7 @@ SIMULATOR_FAILURES = FailureTable(
             r"unknown custom config|error[=:] ?14001|failed: 14001",
             "QNN rejects the configuration of its device (error 14001): the QNN that simulates is "
             "of another release than ExecuTorch's delegate works with",
-            f"Use the release that works:\nunset {VARIABLE}\n{get_package()}",
+            f"Use the release that works:\nunset {VARIABLE}\n{{install}}",
         ),
     ),
 )
