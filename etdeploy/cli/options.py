@@ -355,7 +355,7 @@ class NamedFarm:
 
 def named_farm(file: Path | None, store: str | None) -> NamedFarm:
     """The farm.yaml that is named, else the one of the working folder, else its defaults."""
-    from etdeploy.farm.report.end import settings_of
+    from etdeploy.farm.report.end import judge_settings
     from etdeploy.farm.report.source import Settings
     from etdeploy.farm.spec.load import load_farm
     from etdeploy.farm.spec.model import Farm
@@ -368,4 +368,4 @@ def named_farm(file: Path | None, store: str | None) -> NamedFarm:
         raise UsageError("this is a folder", place=str(file), remedy="Name a farm.yaml.")
     loaded = load_farm(file or USUAL)
     place = required_place(store or loaded.farm.store)
-    return NamedFarm(settings_of(loaded), place, loaded.farm.name)
+    return NamedFarm(judge_settings(loaded), place, loaded.farm.name)

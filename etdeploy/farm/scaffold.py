@@ -1,4 +1,4 @@
-"""The files that a farm begins with, from templates: pure functions of what was found here."""
+"""The first files of a farm, from templates: pure functions of the devices and folders here."""
 
 from __future__ import annotations
 
@@ -35,17 +35,15 @@ class GroupText:
 
 
 @dataclass(frozen=True)
-class Here:
-    """What a farm begins with.
+class FarmSite:
+    """This machine, as the first files of a farm describe it.
 
     Attributes:
-        folder: Where its files go, absolute.
-        devices: That are plugged in.
+        folder: Where the files go, absolute.
         command: The etdeploy that runs, absolute.
-        repository: The top of the git repository that the folder is in; the folder itself where it
-            is in none.
-        timezone: Of this machine, by its IANA name; None where that is not known.
-        recipe: A bundled recipe to begin with.
+        repository: The top of the git repository of the folder; without one, the folder itself.
+        timezone: The IANA name; None if unknown.
+        recipe: A bundled recipe.
     """
 
     folder: Path
@@ -56,50 +54,43 @@ class Here:
     recipe: str
 
 
-def farm_files(here: Here) -> dict[Path, str]:
-    """Every file with its text, by its absolute path.
-
-    Raises:
-        UsageError: The folder's path has a line break, which would begin another line in a file.
-    """
-    if not str(here.folder).isprintable():
-        raise UsageError("the folder has a line break in its path", place=repr(str(here.folder)))
-    name = _name(here.folder.name)
-    farm = here.folder / FARM
-    in_repository = here.folder.relative_to(here.repository).as_posix()
+def farm_files(site: FarmSite) -> dict[Path, str]:
+    """Render every file, by its absolute path."""
+    if not str(site.folder).isprintable():
+        raise UsageError("the folder has a line break in its path", place=repr(str(site.folder)))
+    name = _name(site.folder.name)
+    farm = site.folder / FARM
+    in_repository = site.folder.relative_to(site.repository).as_posix()
     prefix = "" if in_repository == "." else f"{in_repository}/"
-    groups = groups_of(here.devices)
-    units = here.folder / "systemd"
+    groups = groups_of(site.devices)
+    units = site.folder / "systemd"
     unit = f"etdeploy-{name}"
     values = {
         "name": name,
         "file": FARM,
-        "recipe": here.recipe,
+        "recipe": site.recipe,
         "groups": groups,
         # This machine alone can be measured at any time; phones are used by day.
         "timed": any(group.name != "here" for group in groups),
-        "timezone": here.timezone,
+        "timezone": site.timezone,
         "farm": f"{prefix}{FARM}",
         "results": f"{prefix}{_RESULTS}",
-        "folder": str(here.folder),
-        "command": str(here.command),
+        "folder": str(site.folder),
+        "command": str(site.command),
         "at": _AT,
-        "cron": cron_of(here.timezone),
+        "cron": cron_of(site.timezone),
         "install": _install(units, unit),
     }
     return {
         farm: _rendered("farm.yaml.j2", values),
-        here.repository / WORKFLOW: _rendered("workflow.yml.j2", values),
+        site.repository / WORKFLOW: _rendered("workflow.yml.j2", values),
         units / f"{unit}.service": _rendered("service.j2", values | {"file": str(farm)}),
         units / f"{unit}.timer": _rendered("timer.j2", values),
     }
 
 
 def groups_of(devices: Iterable[DeviceListing]) -> list[GroupText]:
-    """A group for each connected device; this machine where there is none.
-
-    One that cannot be used now is there too: its state may be another one tonight.
-    """
+    """A group for each connected device, usable or not; this machine where there is none."""
     found: list[GroupText] = []
     for device in devices:
         if device.kind in ("host", "qemu"):
@@ -116,10 +107,9 @@ def groups_of(devices: Iterable[DeviceListing]) -> list[GroupText]:
 
 
 def cron_of(timezone: str | None) -> str:
-    """When a workflow starts, as minute and hour in UTC, which is all that its clock knows.
+    """When a workflow starts, in UTC, as its clock has it: just before ten in the evening here.
 
-    Just before ten in the evening by the clock here; where that is set back in winter, an hour
-    earlier then, and the night waits for its window.
+    Where the clock is set back in winter, it starts an hour earlier then, and waits for the window.
     """
     zone = ZoneInfo(timezone) if timezone else zones.utc
     hour, minute = map(int, _AT.split(":"))
@@ -144,7 +134,7 @@ def _install(units: Path, unit: str) -> list[str]:
 def _rendered(template: str, values: dict[str, object]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    # YAML and units are no HTML: what needs it is escaped by the filters.
+    # YAML and units are not HTML; filters escape values.
     environment = Environment(
         loader=FileSystemLoader(resource_folder("templates") / "farm"),
         autoescape=False,  # noqa: S701
@@ -173,22 +163,16 @@ def _yaml(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """A name that farm.yaml takes, like the text."""
+    """The text as a name that farm.yaml accepts."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:64].strip("-._")
     return name or "farm"
 
 
 def write_new(files: Mapping[Path, str]) -> list[Path]:
-    """Writes files that are not there yet; those that are there just so are left.
-
-    Args:
-        files: Texts by absolute paths.
-
-    Returns:
-        What was written.
+    """Write the files that do not exist yet, and return their paths.
 
     Raises:
-        UsageError: One is there with another content, or cannot be written; none was changed then.
+        UsageError: One exists with another content, or cannot be written; none was changed then.
         OSError: The disk is full.
     """
     try:
@@ -201,7 +185,7 @@ def write_new(files: Mapping[Path, str]) -> list[Path]:
         if no_room_in(error):
             raise
         raise UsageError(
-            f"the files of a farm cannot be written: {error.strerror or error}",
+            f"cannot write the files of the farm: {error.strerror or error}",
             place=error.filename and str(error.filename),
             remedy="Name another folder: etdeploy farm init FOLDER",
         ) from error
@@ -209,14 +193,13 @@ def write_new(files: Mapping[Path, str]) -> list[Path]:
 
 
 def _is_there(path: Path, text: str) -> bool:
-    """Whether a file is there with this text."""
+    """Whether a file exists with this text; a UsageError for another text."""
     if not os.path.lexists(path):
         return False
     if path.is_file() and path.read_bytes() == text.encode():
         return True
     raise UsageError(
-        "this exists already; nothing was written",
+        "this file exists already; nothing was written",
         place=str(path),
-        remedy="Rename or remove it if you do not need it, or name another folder: "
-        "etdeploy farm init FOLDER",
+        remedy="Rename or remove it, or name another folder: etdeploy farm init FOLDER",
     )

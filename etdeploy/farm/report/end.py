@@ -14,7 +14,7 @@ from etdeploy.core.processes import process
 from etdeploy.farm.report.files import RequestedReports, write
 from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
-from etdeploy.farm.report.source import Settings, board_of, judged, seen
+from etdeploy.farm.report.source import Settings, load_dashboard, load_report, load_snapshot
 from etdeploy.farm.spec.model import LoadedFarm
 from etdeploy.farm.verdicts.night import save_verdicts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
@@ -27,7 +27,7 @@ _COMMAND_S = 60.0
 _MOST_LINES, _MOST_CHARACTERS = 5, 400
 
 
-def settings_of(loaded: LoadedFarm) -> Settings:
+def judge_settings(loaded: LoadedFarm) -> Settings:
     """What a farm.yaml says about verdicts."""
     return Settings(loaded.farm, {label: each.path for label, each in loaded.recipes.items()})
 
@@ -57,8 +57,8 @@ def conclude(
     """
     from etdeploy.history.store.store import open_store
 
-    settings = settings_of(loaded)
-    report = judged(place, seen(place, night), settings)
+    settings = judge_settings(loaded)
+    report = load_report(place, load_snapshot(place, night), settings)
     files: list[Path] = []
 
     def save() -> None:
@@ -71,7 +71,7 @@ def conclude(
             wrote(path)
 
     def write_pages(folder: Path) -> None:
-        files.append(write_dashboard(board_of(place, settings, night.farm), folder))
+        files.append(write_dashboard(load_dashboard(place, settings, night.farm), folder))
         wrote(files[-1])
 
     if is_over:

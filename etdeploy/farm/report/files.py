@@ -40,10 +40,11 @@ _BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
 
 
 def markdown(report: NightReport) -> str:
-    """The report in fewer than 65,536 characters, the worst first: the rest is left out first."""
+    """The report in fewer than 65,536 characters; the worst comes first, and the end is cut."""
     night = report.night
     head = f"### {name(_short(night.farm))}: {prose(report.headline)}"
-    told = f"Night {name(night.id)}, {prose(words.when(report))}; {prose(words.measured(report))}."
+    when = prose(f"{words.when(report)}; {words.measured(report)}")
+    subtitle = f"Night {name(night.id)}, {when}."
     worse = [each for each in report.verdicts if each.kind in _BAD]
     others = [each for each in report.verdicts if each.kind not in _BAD]
     blocks = [
@@ -56,7 +57,7 @@ def markdown(report: NightReport) -> str:
         details(f"Other verdicts ({len(others)})", _verdicts(others)) if others else "",
         details(f"Devices ({len(report.devices)})", _devices(report)) if report.devices else "",
     ]
-    return _bounded([MARKDOWN_MARK, head, told], [block for block in blocks if block])
+    return _bounded([MARKDOWN_MARK, head, subtitle], [block for block in blocks if block])
 
 
 def _bounded(always: list[str], blocks: Sequence[str]) -> str:
@@ -64,7 +65,7 @@ def _bounded(always: list[str], blocks: Sequence[str]) -> str:
     parts, left_out = list(always), 0
     used = sum(len(part) + 2 for part in parts)
     for block in blocks:
-        # Once something is left out, what comes behind it is less important.
+        # After the first block that is left out, all others are less important.
         if left_out or used + len(block) + 2 > MOST_CHARACTERS:
             left_out += 1
             continue
@@ -90,7 +91,7 @@ def _cause(what: str, cause: FailureGroup) -> str:
     number = count(len(cause.places), "visit")
     kind = f"{cause.kind}: " if what == "failed" else ""
     lines = [
-        f"{sign} **{number} {what}**: {prose(cut(words.where(cause), _LONGEST))}",
+        f"{sign} **{number} {what}**: {prose(cut(words.cause_places(cause), _LONGEST))}",
         prose(cut(f"{kind}{cause.message}", _LONGEST)),
     ]
     if cause.remedy:
@@ -101,7 +102,7 @@ def _cause(what: str, cause: FailureGroup) -> str:
 def _verdicts(verdicts: Sequence[PairVerdict]) -> str:
     rows = []
     for verdict in verdicts[:_MOST_ROWS]:
-        number = words.first_number(verdict)
+        number = words.headline_finding(verdict)
         rows.append((
             name(_short(verdict.recipe)), name(_short(verdict.device)), words.value_text(number),
             words.change_text(number), words.spread_text(number),
@@ -184,12 +185,12 @@ def _suites(report: NightReport) -> dict[str, dict[str, list[Xml.Element]]]:
 def _suite(report: NightReport, device: str, cases: dict[str, list[Xml.Element]]) -> Xml.Element:
     suite = Xml.Element("testsuite", name=_text(device))
     seconds = _seconds(report)
-    for recipe, told in sorted(cases.items()):
+    for recipe, elements in sorted(cases.items()):
         took = seconds.get((device, recipe), 0.0)
         element = Xml.SubElement(
             suite, "testcase", classname=_text(device), name=_text(recipe), time=f"{took:.3f}"
         )
-        element.extend(_worst(told))
+        element.extend(_worst(elements))
     suite.set("tests", str(len(cases)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", "0")
@@ -199,11 +200,11 @@ def _suite(report: NightReport, device: str, cases: dict[str, list[Xml.Element]]
     return suite
 
 
-def _worst(told: Sequence[Xml.Element]) -> Iterator[Xml.Element]:
+def _worst(elements: Sequence[Xml.Element]) -> Iterator[Xml.Element]:
     """A case has one result: its first failure with the texts of all, else that it was skipped."""
-    failures = [each for each in told if each.tag == "failure"]
-    skips = [each for each in told if each.tag == "skipped"]
-    output = [each for each in told if each.tag == "system-out"]
+    failures = [each for each in elements if each.tag == "failure"]
+    skips = [each for each in elements if each.tag == "skipped"]
+    output = [each for each in elements if each.tag == "system-out"]
     if failures:
         first = failures[0]
         first.text = "\n\n".join(dict.fromkeys(each.text or "" for each in failures))
@@ -225,9 +226,9 @@ def _of_verdict(verdict: PairVerdict) -> Iterator[Xml.Element]:
         failure.text = text
         yield failure
         return
-    told = Xml.Element("system-out")
-    told.text = _text(f"{verdict.kind}\n") + text
-    yield told
+    elements = Xml.Element("system-out")
+    elements.text = _text(f"{verdict.kind}\n") + text
+    yield elements
 
 
 def _failure(cause: FailureGroup, place: VisitReference) -> Xml.Element:
@@ -303,36 +304,25 @@ JUNIT = Form(
 
 @dataclass(frozen=True)
 class RequestedReports:
-    """Files that are wanted; None for those that are not."""
+    """Paths of the reports to write; None for the others."""
 
     html: Path | None = None
     markdown: Path | None = None
     junit: Path | None = None
 
     def forms(self) -> list[tuple[Form, Path]]:
-        """Each that is wanted with its file."""
         named = ((HTML, self.html), (MARKDOWN, self.markdown), (JUNIT, self.junit))
         return [(form, path) for form, path in named if path is not None]
 
 
 def require_free(wanted: RequestedReports) -> None:
-    """Checks every file before anything is written.
-
-    Raises:
-        UsageError: One is somebody else's, or cannot be written.
-        OSError: The disk is full.
-    """
+    """Raise a UsageError if a file is not one of etdeploy's reports, or cannot be written."""
     for form, path in wanted.forms():
         form.file.require_free(path)
 
 
 def write(report: NightReport, wanted: RequestedReports) -> list[Path]:
-    """Writes the reports that are wanted, each whole or not at all; returns their paths.
-
-    Raises:
-        UsageError: One is somebody else's, or cannot be written; nothing was written then.
-        OSError: The disk is full.
-    """
+    """Write the reports atomically and return their paths; nothing if one cannot be written."""
     require_free(wanted)
-    # What a device said may have characters that no file can.
+    # A device's output may have characters that cannot be encoded.
     return [form.file.write(storable(form.text(report)), path) for form, path in wanted.forms()]

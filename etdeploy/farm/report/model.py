@@ -1,4 +1,4 @@
-"""A night as its reports show it."""
+"""A night as its reports show it, and how that is assembled from visits and verdicts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 
 class NightInfo(Value):
-    """One night.
-
-    Attributes:
-        id: Names it.
-        farm: Name of the farm.
-        started_at: In UTC, ISO 8601.
-        finished_at: The same; null while it goes on, or where it was stopped.
-    """
+    """One night; times in UTC, ISO 8601. Without an end, it runs or was stopped."""
 
     id: str
     farm: str
@@ -42,15 +35,12 @@ class NightInfo(Value):
 
 
 class VisitReference(Value):
-    """One visit, as a person finds it again.
+    """One visit.
 
     Attributes:
-        visit: Its id.
-        recipe: The label of the recipe.
-        device: As a person tells devices apart, or the group where none was chosen.
+        device: Its label, or the group where none was chosen.
         identity: Of the device; null where none was chosen.
         repeat: Counts from 1.
-        attempts: That were made.
         seconds: Wall time of all attempts.
     """
 
@@ -67,11 +57,9 @@ class FailureGroup(Value):
     """Visits that failed, or were missed, for one reason.
 
     Attributes:
-        kind: As an error's; `missed` for those that could not run.
-        message: What happened, in the words of the first of them.
-        remedy: What to do; empty where nobody knows.
+        kind: Of the error; `missed` for visits that could not run.
+        message: That of the first visit.
         exit_code: Of the error; 0 for a visit that was missed.
-        places: The visits.
     """
 
     kind: str
@@ -85,14 +73,12 @@ class DeviceNight(Value):
     """A device in a night.
 
     Attributes:
-        identity: Of the device.
-        label: As a person tells devices apart.
         host: The last host that had it.
         done, failed, missed, waiting: Visits.
-        lost, put_off: Attempts that were.
+        lost, put_off: Attempts.
         health: At the end of its last attempt; null where there was none.
         warmest_celsius: Over all attempts.
-        quarantined: Why it is set aside; empty if it is not.
+        quarantined: The reason; empty if it is not.
     """
 
     identity: str
@@ -110,7 +96,7 @@ class DeviceNight(Value):
 
 
 class Totals(Value):
-    """How many."""
+    """Numbers of visits and of verdicts."""
 
     visits: int
     done: int
@@ -124,17 +110,14 @@ class Totals(Value):
 
 
 class NightReport(Value):
-    """A night, ready to be shown.
+    """A night, ready to be rendered.
 
     Attributes:
-        night: Which.
-        totals: How many of what.
         verdicts: The worst first.
-        failures: By cause, those with most visits first.
-        missed: The same.
+        failures, missed: By cause, those with most visits first.
         devices: In the order of their labels.
         done: The visits that were measured.
-        trends: The series of the verdicts, in their order, as far as they were asked for.
+        trends: The series of the verdicts, in their order, as far as they were read.
     """
 
     night: NightInfo
@@ -153,7 +136,8 @@ class NightReport(Value):
             return RegressionError.exit_code
         if self.failures:
             return max(cause.exit_code for cause in self.failures)
-        return DeviceError.exit_code if self._is_empty or self.blocked else 0
+        is_empty = self.night.finished_at is not None and not self.totals.done
+        return DeviceError.exit_code if is_empty or self.blocked else 0
 
     @property
     def blocked(self) -> str:
@@ -163,22 +147,17 @@ class NightReport(Value):
         return "; ".join(dict.fromkeys(e.reason for e in self.verdicts if e.blocked))
 
     @property
-    def _is_empty(self) -> bool:
-        """Whether it ended and nothing was measured."""
-        return self.night.finished_at is not None and not self.totals.done
-
-    @property
     def headline(self) -> str:
-        """What the night gave, in a few words."""
-        told = self.totals
+        """The outcome in a few words."""
+        totals = self.totals
         wrong = sum(len(c.places) for c in self.failures if c.kind == MismatchError.kind)
         words = [
             f"{number:,} {what}"
             for number, what in (
-                (told.regressed, "regressed"), (told.failed, "failed"),
-                (wrong, "with wrong outputs"), (told.missed, "missed"),
-                (told.suspected, "suspected"), (told.improved, "improved"),
-                (told.waiting, "not yet measured"), (told.not_judged, "not judged"),
+                (totals.regressed, "regressed"), (totals.failed, "failed"),
+                (wrong, "with wrong outputs"), (totals.missed, "missed"),
+                (totals.suspected, "suspected"), (totals.improved, "improved"),
+                (totals.waiting, "not yet measured"), (totals.not_judged, "not judged"),
             )
             if number
         ]  # fmt: skip
@@ -190,14 +169,14 @@ class NightReport(Value):
 
 
 MISSED = "missed"
-_UNKNOWN = "the visit failed, and nothing was told about it"
+_UNKNOWN = "the visit failed for an unknown reason"
 _TREND_RUNS = 60
-# What differs between two messages of one cause: numbers, addresses, digests.
 _LOG = "\nlog: "
+# Messages of one cause may differ in numbers, addresses and digests.
 _VARIES = re.compile(r"\b(0x)?[0-9a-f]{6,}\b|\d+(\.\d+)*")
 
 
-def report_of(
+def assemble_report(
     night: NightInfo,
     states: Sequence[VisitState],
     verdicts: Sequence[PairVerdict] = (),
@@ -205,7 +184,7 @@ def report_of(
     trends: Sequence[Trend] = (),
     labels: Mapping[str, str] | None = None,
 ) -> NightReport:
-    """A night's report."""
+    """Assemble a night's report; nothing is read here."""
     names = dict(labels or {}) | {each.identity: each.device for each in verdicts}
     failed = [s for s in states if s.standing is Standing.FAILED or _wrong(s)]
     missed = [state for state in states if state.standing is Standing.MISSED]
@@ -222,8 +201,8 @@ def report_of(
     )
 
 
-def trends_of(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, ...]:
-    """The trend of each verdict's series: of the number that is worse, else of the first one."""
+def load_trends(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, ...]:
+    """Load the trend of each verdict's series: of the metric that is worse, else of the first."""
     from etdeploy.history.model import trend_of
     from etdeploy.history.store.store import Filter
 
@@ -238,7 +217,7 @@ def trends_of(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, ...
 
 
 def _wrong(state: VisitState) -> bool:
-    """Whether it was measured and its outputs differ."""
+    """Whether its outputs differ."""
     return state.result is not None and state.result.failure is not None
 
 
@@ -264,7 +243,7 @@ def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[Fai
     for state in states:
         failure = _failure(state, of_recipe.get(state.visit.recipe))
         message = failure.message.partition(_LOG)[0]
-        groups.setdefault((failure.kind, _alike(message)), []).append((failure, state))
+        groups.setdefault((failure.kind, _VARIES.sub("#", message)), []).append((failure, state))
     causes = [
         FailureGroup(
             kind=group[0][0].kind,
@@ -279,23 +258,21 @@ def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[Fai
 
 
 def _failure(state: VisitState, of_recipe: AttemptFailure | None) -> AttemptFailure:
-    """Why a visit was not measured, or not well."""
+    """Why a visit failed or was missed."""
     if state.standing is Standing.MISSED:
-        return AttemptFailure(kind=MISSED, exit_code=0, message=state.reason or "nobody said why")
-    told = [ending.failure for ending in state.attempts if ending.failure]
+        return AttemptFailure(
+            kind=MISSED, exit_code=0, message=state.reason or "the reason is unknown"
+        )
+    failures = [ending.failure for ending in state.attempts if ending.failure]
     if state.result and state.result.failure:
         return state.result.failure
-    last = told[-1] if told else of_recipe
+    last = failures[-1] if failures else of_recipe
     if last and state.reason.startswith(STOPPED):
         _, log, path = last.message.partition(_LOG)
         return last.model_copy(update={"message": f"{state.reason}{log}{path}"})
-    if told:
-        return told[-1]
+    if failures:
+        return failures[-1]
     return AttemptFailure(kind="error", exit_code=9, message=state.reason or _UNKNOWN)
-
-
-def _alike(message: str) -> str:
-    return _VARIES.sub("#", message)
 
 
 def _place(state: VisitState, names: Mapping[str, str]) -> VisitReference:

@@ -15,7 +15,7 @@ from etdeploy.core.files.basic import inside
 from etdeploy.farm.report import words
 from etdeploy.farm.report.files import PAGE_FILE
 from etdeploy.farm.report.model import FailureGroup, NightReport
-from etdeploy.farm.report.status import DeviceNow, Now, Status
+from etdeploy.farm.report.status import Activity, DeviceStatus, Status
 from etdeploy.farm.report.words import when
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.model import Trend
@@ -45,39 +45,29 @@ from etdeploy.report.trends import trends_page
 
 INDEX, HISTORY = "index.html", "history.html"
 _NIGHT = "night-{}.html"
-# What a file of a night may be called: its id, if it is as plain as the store makes it.
+# An id that may be part of a file's name, as the store makes them.
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 _MOST_WAITING = 200
 _TONES = {
-    Now.MEASURING: GOOD,
-    Now.GATE: WARN,
-    Now.AWAY: WARN,
-    Now.STOPPED: WARN,
-    Now.PROBLEM: BAD,
-    Now.QUARANTINED: BAD,
+    Activity.MEASURING: GOOD,
+    Activity.GATE: WARN,
+    Activity.AWAY: WARN,
+    Activity.STOPPED: WARN,
+    Activity.QUARANTINED: BAD,
 }
 
 
 @dataclass(frozen=True)
 class Dashboard:
-    """What the dashboard shows.
-
-    Attributes:
-        status: The latest night as it stands.
-        reports: Of the latest nights, the latest first.
-        trends: Of series that the latest night measured, the worst first.
-    """
+    """What the dashboard shows: the latest night first, the worst trend first."""
 
     status: Status
     reports: tuple[NightReport, ...] = ()
     trends: tuple[Trend, ...] = ()
 
 
-def pages_of(board: Dashboard) -> dict[str, Page]:
-    """The pages by their file names, the first one first.
-
-    A night whose id is not one of the store's has none.
-    """
+def build_pages(board: Dashboard) -> dict[str, Page]:
+    """Build the pages by their file names, the first one first; a night with an odd id has none."""
     nights = {
         _NIGHT.format(report.night.id): report
         for report in board.reports
@@ -117,7 +107,7 @@ def _index(board: Dashboard, links: tuple[tuple[str, str], ...]) -> Page:
 def _subtitle(status: Status) -> str:
     at = f"as of {moment(status.at)}"
     if status.night is None:
-        return f"no night was run yet; {at}"
+        return f"no night yet; {at}"
     night = status.night
     if night.finished_at:
         return f"night {night.id} ended {moment(night.finished_at)}; {at}"
@@ -135,14 +125,14 @@ def _progress(status: Status) -> Card:
 
 def _devices(status: Status) -> Iterator[Block]:
     if not status.devices:
-        yield Text("No device was asked for yet.", QUIET)
+        yield Text("There is no device yet.", QUIET)
         return
     columns = ("device", "host", "now", "detail", "done", "failed", "missed", "left", "end (UTC)")
     rows = [_device(each) for each in status.devices]
     yield table("Devices", columns, rows, right=columns[4:])
 
 
-def _device(each: DeviceNow) -> list[object]:
+def _device(each: DeviceStatus) -> list[object]:
     end = each.expected_end[11:16] if each.expected_end else NOTHING
     return [
         each.label, each.host or NOTHING, Cell(str(each.now), _TONES.get(each.now, QUIET)),
@@ -153,7 +143,7 @@ def _device(each: DeviceNow) -> list[object]:
 def _queue(status: Status) -> Iterator[Block]:
     shown = status.queue[:_MOST_WAITING]
     if not shown:
-        yield Text("Nothing waits.", QUIET)
+        yield Text("No visit is waiting.", QUIET)
         return
     columns = ("recipe", "device", "repeat", "attempts", "standing", "remark")
     rows = [
@@ -191,22 +181,15 @@ def _nights(board: Dashboard) -> Iterator[Table]:
 
 
 def _night(report: NightReport) -> Sequence[object]:
-    told = report.totals
+    totals = report.totals
     return [
-        report.night.id, when(report), told.done, told.failed, told.missed, told.regressed,
+        report.night.id, when(report), totals.done, totals.failed, totals.missed, totals.regressed,
         Cell(report.headline, BAD if report.exit_code else GOOD),
     ]  # fmt: skip
 
 
 def write_dashboard(board: Dashboard, folder: Path) -> Path:
-    """Writes every page; pages of earlier nights that are there already stay.
-
-    Args:
-        board: What is shown.
-        folder: Made if it is missing; the folder that it is in has to exist.
-
-    Returns:
-        The path of the first page.
+    """Write every page and return the path of the first one; pages of earlier nights stay.
 
     Raises:
         UsageError: The folder cannot be used, or a file in it is not one of etdeploy's pages;
@@ -214,7 +197,7 @@ def write_dashboard(board: Dashboard, folder: Path) -> Path:
         OSError: The disk is full.
     """
     _make(folder)
-    pages = {inside(folder, file): page for file, page in pages_of(board).items()}
+    pages = {inside(folder, file): page for file, page in build_pages(board).items()}
     for path in pages:
         PAGE_FILE.require_free(path)
     # The first page last: what it leads to is there then.
@@ -234,7 +217,7 @@ def _make(folder: Path) -> None:
         ) from error
     except OSError as error:
         raise UsageError(
-            f"the dashboard's folder cannot be made: {error.strerror or error}",
+            f"cannot create the dashboard's folder: {error.strerror or error}",
             place=str(folder),
             remedy="Name another folder: --dashboard FOLDER",
         ) from error
@@ -273,17 +256,17 @@ def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Pa
 
 def cards(report: NightReport) -> tuple[Card, ...]:
     """The night in four figures."""
-    told = report.totals
-    judged = len(report.verdicts) - told.not_judged
+    totals = report.totals
+    judged = len(report.verdicts) - totals.not_judged
     return (
-        Card("regressed", str(told.regressed), "", (f"of {count(judged, 'pair')} judged",),
-             BAD if told.regressed else GOOD),
-        Card("suspected", str(told.suspected), "", ("the next night decides",),
-             WARN if told.suspected else ""),
-        Card("failed", str(told.failed), "", (f"of {count(told.visits, 'visit')}",),
-             BAD if told.failed else GOOD),
-        Card("missed", str(told.missed), "", (f"{told.done:,} measured",),
-             WARN if told.missed else ""),
+        Card("regressed", str(totals.regressed), "", (f"of {count(judged, 'pair')} judged",),
+             BAD if totals.regressed else GOOD),
+        Card("suspected", str(totals.suspected), "", ("the next night decides",),
+             WARN if totals.suspected else ""),
+        Card("failed", str(totals.failed), "", (f"of {count(totals.visits, 'visit')}",),
+             BAD if totals.failed else GOOD),
+        Card("missed", str(totals.missed), "", (f"{totals.done:,} measured",),
+             WARN if totals.missed else ""),
     )  # fmt: skip
 
 
@@ -304,7 +287,7 @@ def verdict_table(verdicts: Sequence[PairVerdict]) -> Table:
     """A row for each recipe on each device."""
     rows = []
     for verdict in verdicts:
-        number = words.first_number(verdict)
+        number = words.headline_finding(verdict)
         rows.append([
             verdict.recipe, verdict.device, Cell(str(verdict.kind), TONES[verdict.kind]),
             words.value_text(number), words.change_text(number), words.spread_text(number),
@@ -342,7 +325,7 @@ def _cause(cause: FailureGroup) -> Block:
     blocks += [Text(cause.remedy, "", "What to do.")] if cause.remedy else []
     blocks.append(table("Visits", columns, rows, right=columns[2:4]))
     return Folded(
-        f"{count(len(cause.places), 'visit')}: {cause.message[:160]} ({words.where(cause)})",
+        f"{count(len(cause.places), 'visit')}: {cause.message[:160]} ({words.cause_places(cause)})",
         tuple(blocks),
     )
 

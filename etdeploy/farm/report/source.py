@@ -1,4 +1,4 @@
-"""Reads nights, their verdicts and what is around them from the history."""
+"""Reads nights from the history: their visits, verdicts, reservations and quarantine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from etdeploy.core.errors import UsageError
 from etdeploy.device_pool import reservations
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.events import open_attempts, state_of
-from etdeploy.farm.report.model import NightInfo, NightReport, report_of, trends_of
+from etdeploy.farm.report.model import NightInfo, NightReport, assemble_report, load_trends
 from etdeploy.farm.report.pages import Dashboard
-from etdeploy.farm.report.status import Around, Status, devices_of, status_of
+from etdeploy.farm.report.status import Status, StatusContext, derive_status, devices_of
 from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history.location import HistoryLocation
@@ -24,10 +24,11 @@ from etdeploy.history.nights import KeptNight, Shelved
 
 LAST = "last"
 _MOST_NIGHTS = 100
-_BOARD_NIGHTS = 5
-_SHORTEST = 4
-MOST_TRENDS = 24
-"""More plots make a page that nobody scrolls through; the worst come first."""
+_DASHBOARD_NIGHTS = 5
+# Of the end of an id.
+_FEWEST_CHARACTERS = 4
+# More plots make a page that nobody scrolls through; the worst come first.
+_MOST_TRENDS = 24
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,6 @@ class NightSnapshot:
     """A night as the history has it.
 
     Attributes:
-        night: Which.
-        states: Of its visits.
         running: The device and host of each visit that is under way.
         labels: Names of devices, by identity.
     """
@@ -49,45 +48,39 @@ class NightSnapshot:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a night is judged by.
-
-    Attributes:
-        farm: The farm.yaml, or its defaults.
-        files: The recipes' files, by label.
-    """
+    """What a night is judged by: a farm.yaml or its defaults, and the recipes' files by label."""
 
     farm: Farm
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
-def info_of(night: KeptNight) -> NightInfo:
-    """A night of the history."""
+def night_info(night: KeptNight) -> NightInfo:
     return NightInfo(
         id=night.id, farm=night.farm, started_at=night.started_at, finished_at=night.ended_at
     )
 
 
-def nights_of(
+def list_nights(
     place: HistoryLocation, farm: str | None = None, limit: int = _MOST_NIGHTS
 ) -> list[NightInfo]:
-    """The latest nights, the latest first; none where there is no history yet."""
+    """List the latest nights, the latest first; none where there is no history yet."""
     from etdeploy.history.store import nights
     from etdeploy.history.store.store import open_store
 
     if place.file and not place.file.exists():
         return []
     with open_store(place, read_only=True) as store, store.transaction() as connection:
-        return [info_of(night) for night in nights.nights_of(connection, farm, limit)]
+        return [night_info(night) for night in nights.nights_of(connection, farm, limit)]
 
 
 def find_night(place: HistoryLocation, text: str, farm: str | None = None) -> NightInfo:
-    """The night that a person names: `last`, an id, or the end of one.
+    """Find a night by `last`, an id, or the end of one.
 
     Raises:
         UsageError: There is none, or several.
         StoreError: The history cannot be read.
     """
-    known = nights_of(place, farm, 1 if text == LAST else 10 * _MOST_NIGHTS)
+    known = list_nights(place, farm, 1 if text == LAST else 10 * _MOST_NIGHTS)
     if text == LAST:
         if known:
             return known[0]
@@ -95,7 +88,7 @@ def find_night(place: HistoryLocation, text: str, farm: str | None = None) -> Ni
     if not known:
         raise _none_yet(place)
     found = [n for n in known if n.id == text] or [
-        n for n in known if len(text) >= _SHORTEST and n.id.endswith(text)
+        n for n in known if len(text) >= _FEWEST_CHARACTERS and n.id.endswith(text)
     ]
     if len(found) == 1:
         return found[0]
@@ -111,16 +104,12 @@ def find_night(place: HistoryLocation, text: str, farm: str | None = None) -> Ni
 
 def _none_yet(place: HistoryLocation) -> UsageError:
     return UsageError(
-        "no night was run yet", place=place.shown, remedy="Run one: etdeploy farm run farm.yaml"
+        "no night yet", place=place.shown, remedy="Run one: etdeploy farm run farm.yaml"
     )
 
 
-def seen(place: HistoryLocation, night: NightInfo) -> NightSnapshot:
-    """A night with its visits.
-
-    Raises:
-        StoreError: The history cannot be read.
-    """
+def load_snapshot(place: HistoryLocation, night: NightInfo) -> NightSnapshot:
+    """Load a night with its visits."""
     from etdeploy.history.store import nights
     from etdeploy.history.store.store import open_store
 
@@ -140,54 +129,42 @@ def seen(place: HistoryLocation, night: NightInfo) -> NightSnapshot:
         for attempt in visit.attempts
         if attempt.device
     }
-    return NightSnapshot(night, states, running, told_apart(names))
+    return NightSnapshot(night, states, running, distinct_names(names))
 
 
-def told_apart(names: Mapping[str, str]) -> dict[str, str]:
-    """Names of devices by identity; where those of several hosts are equal, with their hosts."""
+def distinct_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Add the host to names that devices of several hosts share; by identity."""
     often = Counter(names.values())
     return {
-        identity: f"{name}@{host}" if often[name] > 1 and (host := _host_of(identity)) else name
+        identity: f"{name}@{identity.rpartition('@')[2]}"
+        if often[name] > 1 and "@" in identity[:-1]
+        else name
         for identity, name in names.items()
     }
 
 
-def _host_of(identity: str) -> str:
-    return identity.rpartition("@")[2] if "@" in identity else ""
-
-
-def judged(
+def load_report(
     place: HistoryLocation, night: NightSnapshot, settings: Settings, trends: int | None = None
 ) -> NightReport:
-    """The report of a night.
-
-    Args:
-        place: The history.
-        night: Which.
-        settings: What it is judged by.
-        trends: Of so many verdicts, the worst first, the series is read as well; None for all.
-
-    Raises:
-        StoreError: The history cannot be read.
-    """
+    """Judge a night; the series of the `trends` worst verdicts are read, too, or all of them."""
     from etdeploy.history.store.store import open_store
 
     with open_store(place, read_only=True) as store:
         verdicts = judge_night(store, night.night.id, night.states, settings.farm, settings.files)
-        found = trends_of(store, verdicts[:trends])
+        found = load_trends(store, verdicts[:trends])
     labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
     aside = {
         i: each.reason
         for i, each in _shelved(night, reservations.quarantined_devices(place)).items()
     }
-    return report_of(night.night, night.states, verdicts, aside, found, labels)
+    return assemble_report(night.night, night.states, verdicts, aside, found, labels)
 
 
 S = TypeVar("S", bound=Shelved)
 
 
 def _shelved(night: NightSnapshot, kept: Iterable[S]) -> dict[str, S]:
-    """What the shelf has of the night's devices, by their identities there."""
+    """Select what is about the night's devices, by their identities in the night."""
     shelf = tuple(kept)
     return {
         identity: each
@@ -198,28 +175,24 @@ def _shelved(night: NightSnapshot, kept: Iterable[S]) -> dict[str, S]:
 
 
 def _and_others(night: NightSnapshot, kept: Sequence[S]) -> dict[str, S]:
-    """The same, and what it has of devices that the night does not know."""
+    """The same, and what is about devices that the night does not know."""
     own = _shelved(night, kept)
     return {**own, **{e.night_identity: e for e in kept if e not in own.values()}}
 
 
-def status_now(place: HistoryLocation, farm: str | None = None) -> Status:
-    """How the latest night stands.
-
-    Raises:
-        StoreError: The history cannot be read.
-    """
-    latest = nights_of(place, farm, 1)
+def load_status(place: HistoryLocation, farm: str | None = None) -> Status:
+    """Load the status of the latest night."""
+    latest = list_nights(place, farm, 1)
     if not latest:
-        return status_of(None, (), _now(), Around())
-    return _status(place, seen(place, latest[0]))
+        return derive_status(None, (), _now(), StatusContext())
+    return _status(place, load_snapshot(place, latest[0]))
 
 
 def _status(place: HistoryLocation, night: NightSnapshot) -> Status:
     claims, aside = reservations.active(place), reservations.quarantined_devices(place)
     # Devices that were not measured have no names in the night.
     names = {each.night_identity: each.device for each in (*claims, *aside)}
-    around = Around(
+    context = StatusContext(
         labels={**names, **night.labels},
         reserved={
             identity: f"{each.owner} until {reservations.local(each.until)}"
@@ -229,7 +202,7 @@ def _status(place: HistoryLocation, night: NightSnapshot) -> Status:
         running=night.running,
         stopped=not _is_run(place, night.night.farm),
     )  # fmt: skip
-    return status_of(night.night, night.states, _now(), around)
+    return derive_status(night.night, night.states, _now(), context)
 
 
 def _is_run(place: HistoryLocation, farm: str) -> bool:
@@ -240,23 +213,16 @@ def _is_run(place: HistoryLocation, farm: str) -> bool:
         return nights.is_run(connection, farm)
 
 
-def board_of(place: HistoryLocation, settings: Settings, farm: str | None = None) -> Dashboard:
-    """What the dashboard shows: the latest night as it stands, and those before it.
-
-    Args:
-        place: The history.
-        settings: What nights are judged by.
-        farm: Only nights of this farm; None for all.
-
-    Raises:
-        StoreError: The history cannot be read.
-    """
-    known = nights_of(place, farm, _BOARD_NIGHTS)
+def load_dashboard(
+    place: HistoryLocation, settings: Settings, farm: str | None = None
+) -> Dashboard:
+    """Load the status of the latest night, and the reports of this one and those before it."""
+    known = list_nights(place, farm, _DASHBOARD_NIGHTS)
     if not known:
-        return Dashboard(status_of(None, (), _now(), Around()))
-    snapshots = [seen(place, night) for night in known]
+        return Dashboard(derive_status(None, (), _now(), StatusContext()))
+    snapshots = [load_snapshot(place, night) for night in known]
     reports = [
-        judged(place, snapshot, settings, 0 if i else MOST_TRENDS)
+        load_report(place, snapshot, settings, 0 if i else _MOST_TRENDS)
         for i, snapshot in enumerate(snapshots)
     ]
     return Dashboard(_status(place, snapshots[0]), tuple(reports), reports[0].trends)

@@ -1,4 +1,4 @@
-"""How a night stands, from the states of its visits; nothing is read here."""
+"""The status of a night, from the states of its visits; nothing is read here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 from etdeploy.core.console import count
 from etdeploy.core.layout import cut, fit, table
 from etdeploy.core.values import Kind, Value
-from etdeploy.farm.model import AttemptResult, Fate, Offer, Standing, VisitState
+from etdeploy.farm.model import AttemptResult, Fate, Standing, VisitState
 from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.work.parcel import GATE
 from etdeploy.report.formatting import moment
@@ -19,36 +19,100 @@ from etdeploy.report.formatting import moment
 _OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
 
 
-@dataclass(frozen=True)
-class Around:
-    """What is known besides the visits.
+class Activity(Kind):
+    """What a device is doing; those that a person may have to act on come first."""
+
+    AWAY = "away"
+    GATE = "waiting for a gate"
+    QUARANTINED = "quarantined"
+    MEASURING = "measuring"
+    RESERVED = "reserved"
+    STOPPED = "stopped"
+    WAITING = "waiting"
+    IDLE = "nothing left to do"
+
+
+class DeviceStatus(Value):
+    """The status of a device.
 
     Attributes:
-        labels: Devices as a person tells them apart, by identity.
-        reserved: For whom and until when, by identity.
-        quarantined: Why, by identity.
+        host: That has it, or had it last; empty if unknown.
+        detail: The recipe that it measures, or why it does nothing.
+        done, failed, missed, left: Visits; `left` are bound to it and not yet measured.
+        expected_end: In UTC, ISO 8601; null if unknown.
+    """
+
+    identity: str
+    label: str
+    host: str
+    now: Activity
+    detail: str
+    done: int
+    failed: int
+    missed: int
+    left: int
+    expected_end: str | None
+
+
+class QueuedVisit(Value):
+    """A visit that is still to be measured."""
+
+    visit: str
+    recipe: str
+    device: str
+    repeat: int
+    standing: str
+    attempts: int
+    detail: str
+
+
+class Status(Value):
+    """The status of the latest night, `null` before the first one.
+
+    Attributes:
+        at: The time of the status, in UTC, ISO 8601.
+        devices: In the order of their labels.
+        queue: Visits that are not over, those that run first.
+        expected_end: Of the last device; null if unknown.
+        stopped: Whether the night is not over, and no process runs it.
+    """
+
+    night: NightInfo | None
+    at: str
+    devices: tuple[DeviceStatus, ...] = ()
+    queue: tuple[QueuedVisit, ...] = ()
+    visits: int = 0
+    done: int = 0
+    failed: int = 0
+    missed: int = 0
+    expected_end: str | None = None
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class StatusContext:
+    """What is known besides the visits; labels, reservations and quarantine by identity.
+
+    Attributes:
         running: The device and host of each visit that is under way, by visit.
-        offers: The devices that are plugged in; None where that is not known.
-        stopped: Whether nobody runs the farm now.
+        stopped: Whether no process runs the farm.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     reserved: Mapping[str, str] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     running: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    offers: Sequence[Offer] | None = None
     stopped: bool = False
 
 
-def status_of(
-    night: NightInfo | None, states: Sequence[VisitState], now: datetime, around: Around
+def derive_status(
+    night: NightInfo | None, states: Sequence[VisitState], now: datetime, context: StatusContext
 ) -> Status:
-    """The night as it stands."""
     standing = Counter(state.standing for state in states)
     took = _durations(states)
     over = night is not None and night.finished_at is not None
     devices = [
-        _device(identity, states, now, around, took, over) for identity in _known(states, around)
+        _device(identity, states, now, context, took, over) for identity in _known(states, context)
     ]
     devices.sort(key=lambda device: (device.label, device.identity))
     ends = [device.expected_end for device in devices if device.expected_end]
@@ -58,13 +122,13 @@ def status_of(
         night=night,
         at=_iso(now),
         devices=tuple(devices),
-        queue=tuple(_waiting(state, around) for state in left),
+        queue=tuple(_queued(state, context) for state in left),
         visits=len(states),
         done=standing[Standing.DONE],
         failed=standing[Standing.FAILED],
         missed=standing[Standing.MISSED],
         expected_end=max(ends, default=None),
-        stopped=around.stopped and night is not None and not over,
+        stopped=context.stopped and night is not None and not over,
     )
 
 
@@ -74,41 +138,41 @@ def devices_of(state: VisitState) -> tuple[str, ...]:
     return (*bound, *state.visit.among, *(ending.identity for ending in state.attempts))
 
 
-def _known(states: Sequence[VisitState], around: Around) -> list[str]:
+def _known(states: Sequence[VisitState], context: StatusContext) -> list[str]:
     found = dict.fromkeys(identity for state in states for identity in devices_of(state))
-    return list(found | dict.fromkeys(around.quarantined) | dict.fromkeys(around.reserved))
+    return list(found | dict.fromkeys(context.quarantined) | dict.fromkeys(context.reserved))
 
 
 def _device(
     identity: str,
     states: Sequence[VisitState],
     now: datetime,
-    around: Around,
+    context: StatusContext,
     took: Mapping[tuple[str, str], float],
     over: bool,
-) -> DeviceNow:
-    own = [state for state in states if _at(state, around) == identity]
+) -> DeviceStatus:
+    own = [state for state in states if _device_of(state, context) == identity]
     standing = Counter(state.standing for state in own)
     left = [state for state in own if state.standing not in _OVER]
     endings = [e for state in states for e in state.attempts if e.identity == identity]
-    doing, detail = _now(identity, left, endings, around, over)
+    doing, detail = _activity(identity, left, endings, context, over)
     seconds = [_expected_s(state.visit.recipe, identity, took) for state in left]
     known = [each for each in seconds if each is not None]
     end = now + timedelta(seconds=sum(known)) if known and len(known) == len(seconds) else None
-    hosts = [host for of, host in around.running.values() if of == identity]
+    hosts = [host for of, host in context.running.values() if of == identity]
     hosts += [ending.host for ending in reversed(endings)]
-    return DeviceNow(
-        identity=identity, label=around.labels.get(identity, identity),
+    return DeviceStatus(
+        identity=identity, label=context.labels.get(identity, identity),
         host=hosts[0] if hosts else "", now=doing, detail=detail, done=standing[Standing.DONE],
         failed=standing[Standing.FAILED], missed=standing[Standing.MISSED], left=len(left),
-        expected_end=_iso(end) if end and not over and not around.stopped else None,
+        expected_end=_iso(end) if end and not over and not context.stopped else None,
     )  # fmt: skip
 
 
-def _at(state: VisitState, around: Around) -> str | None:
+def _device_of(state: VisitState, context: StatusContext) -> str | None:
     """The device that a visit belongs to; None while it may go to several."""
-    if state.visit.id in around.running and state.standing is Standing.RUNNING:
-        return around.running[state.visit.id][0]
+    if state.visit.id in context.running and state.standing is Standing.RUNNING:
+        return context.running[state.visit.id][0]
     if state.result:
         return state.result.identity
     if state.visit.device is None and state.attempts and state.standing in _OVER:
@@ -116,44 +180,40 @@ def _at(state: VisitState, around: Around) -> str | None:
     return state.visit.device
 
 
-def _now(
+def _activity(
     identity: str,
     left: Sequence[VisitState],
     endings: Sequence[AttemptResult],
-    around: Around,
+    context: StatusContext,
     over: bool,
-) -> tuple[Now, str]:
+) -> tuple[Activity, str]:
     running = [state for state in left if state.standing is Standing.RUNNING]
-    if running and not over and not around.stopped:
-        return Now.MEASURING, running[0].visit.recipe
-    if identity in around.quarantined:
-        return Now.QUARANTINED, around.quarantined[identity]
-    if identity in around.reserved:
-        return Now.RESERVED, around.reserved[identity]
-    if around.offers is not None:
-        there = [offer for offer in around.offers if offer.identity == identity]
-        if not there:
-            return Now.AWAY, "no host offers it"
-        if all(offer.problem for offer in there):
-            return Now.PROBLEM, there[0].problem
+    if running and not over and not context.stopped:
+        return Activity.MEASURING, running[0].visit.recipe
+    if identity in context.quarantined:
+        return Activity.QUARANTINED, context.quarantined[identity]
+    if identity in context.reserved:
+        return Activity.RESERVED, context.reserved[identity]
     if not left or over:
-        return Now.IDLE, ""
-    if around.stopped:
-        return Now.STOPPED, f"next: {left[0].visit.recipe}"
-    return _waits(left, endings)
+        return Activity.IDLE, ""
+    if context.stopped:
+        return Activity.STOPPED, f"next: {left[0].visit.recipe}"
+    return _waiting_for(left, endings)
 
 
-def _waits(left: Sequence[VisitState], endings: Sequence[AttemptResult]) -> tuple[Now, str]:
+def _waiting_for(
+    left: Sequence[VisitState], endings: Sequence[AttemptResult]
+) -> tuple[Activity, str]:
     last = endings[-1] if endings else None
     if last and last.fate is Fate.PUT_OFF and last.failure and last.failure.kind == GATE:
-        return Now.GATE, last.failure.message
+        return Activity.GATE, last.failure.message
     if last and last.fate is Fate.LOST:
-        return Now.AWAY, last.failure.message if last.failure else f"lost with {last.host}"
-    return Now.WAITING, f"next: {left[0].visit.recipe}"
+        return Activity.AWAY, last.failure.message if last.failure else f"lost with {last.host}"
+    return Activity.WAITING, f"next: {left[0].visit.recipe}"
 
 
 def _durations(states: Sequence[VisitState]) -> dict[tuple[str, str], float]:
-    """How long a visit took, by recipe and device, and by either alone (with "" for the other)."""
+    """Median seconds of a visit, by recipe and device, and by either alone ("" for the other)."""
     seconds: dict[tuple[str, str], list[float]] = {}
     for state in states:
         if ending := state.result:
@@ -168,14 +228,16 @@ def _expected_s(recipe: str, identity: str, took: Mapping[tuple[str, str], float
     return next((took[key] for key in keys if key in took), None)
 
 
-def _waiting(state: VisitState, around: Around) -> Waiting:
-    identity = _at(state, around)
+def _queued(state: VisitState, context: StatusContext) -> QueuedVisit:
+    identity = _device_of(state, context)
     last = state.attempts[-1] if state.attempts else None
     told = last.failure.message if last and last.failure else ""
-    return Waiting(
+    return QueuedVisit(
         visit=state.visit.id,
         recipe=state.visit.recipe,
-        device=around.labels.get(identity, identity) if identity else f"any of {state.visit.group}",
+        device=context.labels.get(identity, identity)
+        if identity
+        else f"any of {state.visit.group}",
         repeat=state.visit.repeat,
         standing=str(state.standing),
         attempts=len(state.attempts),
@@ -187,105 +249,19 @@ def _iso(time: datetime) -> str:
     return time.isoformat(timespec="seconds")
 
 
-class Now(Kind):
-    """What a device is doing."""
-
-    MEASURING = "measuring"
-    GATE = "waiting for a gate"
-    WAITING = "waiting"
-    AWAY = "away"
-    PROBLEM = "has a problem"
-    RESERVED = "reserved"
-    QUARANTINED = "quarantined"
-    STOPPED = "stopped"
-    IDLE = "nothing left to do"
-
-
-class DeviceNow(Value):
-    """A device as it stands now.
-
-    Attributes:
-        identity: Of the device.
-        label: As a person tells devices apart.
-        host: That has it, or had it last; empty if nobody knows.
-        now: What it is doing.
-        detail: The recipe that it measures, or why it does nothing.
-        done, failed, missed, left: Visits; `left` are bound to it and not yet measured.
-        expected_end: When it will be done, in UTC, ISO 8601; null where nobody can tell.
-    """
-
-    identity: str
-    label: str
-    host: str
-    now: Now
-    detail: str
-    done: int
-    failed: int
-    missed: int
-    left: int
-    expected_end: str | None
-
-
-class Waiting(Value):
-    """A visit that is still to be measured."""
-
-    visit: str
-    recipe: str
-    device: str
-    repeat: int
-    standing: str
-    attempts: int
-    detail: str
-
-
-class Status(Value):
-    """A night as it stands now.
-
-    Attributes:
-        night: The latest; null where there was none yet.
-        at: When this was looked up, in UTC, ISO 8601.
-        devices: In the order of their labels.
-        queue: Visits that are not over, those that run first.
-        visits, done, failed, missed: How many.
-        expected_end: Of the last device; null where nobody can tell.
-        stopped: Whether the night is not over, and nobody goes on with it now.
-    """
-
-    night: NightInfo | None
-    at: str
-    devices: tuple[DeviceNow, ...] = ()
-    queue: tuple[Waiting, ...] = ()
-    visits: int = 0
-    done: int = 0
-    failed: int = 0
-    missed: int = 0
-    expected_end: str | None = None
-    stopped: bool = False
-
-
-# What is shown first where there is no room for all: what somebody may have to do something about,
-# then what goes on.
-_FIRST = (
-    Now.PROBLEM, Now.AWAY, Now.GATE, Now.QUARANTINED, Now.MEASURING, Now.RESERVED, Now.STOPPED,
-    Now.WAITING, Now.IDLE,
-)  # fmt: skip
 _COLUMNS = ("device", "host", "done", "failed", "missed", "left", "end (UTC)", "now")
 _FEW = ("device", "left", "now")
-# A last column that is narrower says nothing.
+# The least width of the last column.
 _LEAST_NOW = 24
 
 
 def status_text(
     status: Status, width: int | None = None, height: int | None = None, note: str = ""
 ) -> str:
-    """The table of the devices.
+    """The table of the devices, in the order of their labels.
 
-    Args:
-        status: The night as it stands.
-        width: The maximum line length; None for lines of any length.
-        height: The number of lines at most, of which those devices get the room that matter first,
-            a line each; the others are counted. None for all devices, in the order of their labels.
-        note: A last line, such as a warning.
+    Where it has more lines than `height`, the devices that matter most are shown, a line each, and
+    the others counted. `note` is a last line, such as a warning.
     """
     head, end = fit(_head(status), width), [fit(note, width)] if note else []
     if not status.devices:
@@ -293,13 +269,14 @@ def status_text(
     whole = "\n\n".join([head, _table(status.devices, width), *end])
     if height is None or _lines(whole, width) <= height:
         return whole
-    ranked = sorted(status.devices, key=lambda device: _FIRST.index(device.now))
+    order = list(Activity)
+    ranked = sorted(status.devices, key=lambda device: order.index(device.now))
     room = height - sum(_lines(part, width) + 1 for part in (head, *end))
     return "\n\n".join([head, _some(ranked, width, room), *end])
 
 
-def _some(ranked: Sequence[DeviceNow], width: int | None, room: int) -> str:
-    """As many devices as fit, and how many are not shown; at least that."""
+def _some(ranked: Sequence[DeviceStatus], width: int | None, room: int) -> str:
+    """As many devices as fit, and the number of the others."""
     fewest, most = 0, len(ranked) - 1
     while fewest < most:
         number = (fewest + most + 1) // 2
@@ -308,14 +285,14 @@ def _some(ranked: Sequence[DeviceNow], width: int | None, room: int) -> str:
     return _shortened(ranked, fewest, width)
 
 
-def _shortened(ranked: Sequence[DeviceNow], number: int, width: int | None) -> str:
+def _shortened(ranked: Sequence[DeviceStatus], number: int, width: int | None) -> str:
     left = Counter(str(device.now) for device in ranked[number:])
     parts = ", ".join(f"{many:,} {now}" for now, many in left.items())
     rest = fit(f"{count(sum(left.values()), 'more device')}: {parts}", width)
     return f"{_table(ranked[:number], width, is_cut=True)}\n{rest}" if number else rest
 
 
-def _table(devices: Sequence[DeviceNow], width: int | None, *, is_cut: bool = False) -> str:
+def _table(devices: Sequence[DeviceStatus], width: int | None, *, is_cut: bool = False) -> str:
     """The rows; with `is_cut`, each is a line where the terminal is wide enough for that."""
     columns: tuple[str, ...] = _COLUMNS
     rows = [_row(device) for device in devices]
@@ -329,7 +306,7 @@ def _table(devices: Sequence[DeviceNow], width: int | None, *, is_cut: bool = Fa
                  width=width)  # fmt: skip
 
 
-def _row(device: DeviceNow) -> list[str]:
+def _row(device: DeviceStatus) -> list[str]:
     end = device.expected_end[11:16] if device.expected_end else "-"
     return [
         device.label, device.host or "-", str(device.done), str(device.failed),
@@ -345,15 +322,15 @@ def _room(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 def _lines(text: str, width: int | None) -> int:
-    """How many lines of a terminal it takes: a word that is too long goes on in the next one."""
+    """How many lines of a terminal a text takes, with long words wrapped."""
     return sum(-(-max(1, len(line)) // (width or max(1, len(line)))) for line in text.split("\n"))
 
 
 def _head(status: Status) -> str:
     if status.night is None:
-        return "no night was run yet"
+        return "no night yet"
     night = status.night
-    over = f"ended {moment(night.finished_at)}" if night.finished_at else _going(status)
+    over = f"ended {moment(night.finished_at)}" if night.finished_at else _progress(status)
     return (
         f"{night.farm}, night {night.id}, began {moment(night.started_at)}, {over}\n"
         f"{status.done:,} of {status.visits:,} visits measured, {status.failed:,} failed, "
@@ -361,9 +338,9 @@ def _head(status: Status) -> str:
     )
 
 
-def _going(status: Status) -> str:
+def _progress(status: Status) -> str:
     if status.stopped:
-        return "stopped: etdeploy farm run goes on with it"
+        return "stopped: etdeploy farm run resumes it"
     if status.expected_end:
         return f"expected to end {moment(status.expected_end)}"
-    return "going on"
+    return "running"

@@ -1,4 +1,4 @@
-"""What all forms of a night's report say in the same words."""
+"""A night as text, and the texts that all forms of its report share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from etdeploy.report.formatting import moment, percent
 _MOST_NAMES = 4
 
 
-def first_number(verdict: PairVerdict) -> NightFinding | None:
-    """The number that a verdict is about: the worst one, else the one records are compared by."""
+def headline_finding(verdict: PairVerdict) -> NightFinding | None:
+    """The finding that a verdict is about: the worst one, else that of the headline metric."""
     same = [each for each in verdict.findings if each.kind is verdict.kind]
     heads = [each for each in verdict.findings if each.metric in HEADLINES]
     bad = verdict.kind not in (VerdictKind.NO_DIFFERENCE, VerdictKind.NOT_JUDGED)
@@ -25,7 +25,7 @@ def first_number(verdict: PairVerdict) -> NightFinding | None:
 
 
 def value_text(finding: NightFinding | None) -> str:
-    """The night's value with its unit, and of what it is where that is not the latency."""
+    """The night's value with its unit, and its metric if that is not the latency."""
     if finding is None or finding.metric == OUTPUTS or finding.value is None:
         return NOTHING
     what = "" if finding.metric == LATENCY else f" {title(finding.metric)}"
@@ -34,7 +34,7 @@ def value_text(finding: NightFinding | None) -> str:
 
 
 def change_text(finding: NightFinding | None) -> str:
-    """How far it is from the level before, in percent."""
+    """The change from the level before, in percent."""
     if finding is None or finding.ratio is None:
         return NOTHING
     return f"{100 * (finding.ratio.median - 1):+.1f} %"
@@ -51,13 +51,13 @@ def since_text(since: Since | None) -> str:
 
 
 def spread_text(finding: NightFinding | None) -> str:
-    """How far repeats of one night are apart."""
+    """The spread between repeats of one night."""
     if finding is None or finding.within_percent is None:
         return NOTHING
     return percent(finding.within_percent)
 
 
-def where(cause: FailureGroup) -> str:
+def cause_places(cause: FailureGroup) -> str:
     """Which recipes on which devices, in a few words."""
     recipes = list(dict.fromkeys(place.recipe for place in cause.places))
     devices = list(dict.fromkeys(place.device for place in cause.places))
@@ -86,16 +86,14 @@ def _health(device: DeviceNight) -> Iterator[str]:
 
 
 def when(report: NightReport) -> str:
-    """When the night was."""
     night = report.night
     end = f" to {moment(night.finished_at)}" if night.finished_at else ", not finished"
     return f"{moment(night.started_at)}{end}"
 
 
 def measured(report: NightReport) -> str:
-    """How much of it was measured."""
-    told = report.totals
-    return f"{told.done:,} of {count(told.visits, 'visit')} measured"
+    totals = report.totals
+    return f"{totals.done:,} of {count(totals.visits, 'visit')} measured"
 
 
 def _some(names: list[str]) -> str:
@@ -108,12 +106,7 @@ _BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
 
 
 def night_text(report: NightReport, width: int | None = None) -> str:
-    """The whole report, verdicts first.
-
-    Args:
-        report: The night.
-        width: The maximum line length of tables; None for lines of any length.
-    """
+    """The whole report as text, verdicts first, with tables of at most `width` characters."""
     return "\n\n".join(part for part in _parts(report, width) if part)
 
 
@@ -131,7 +124,7 @@ def _parts(report: NightReport, width: int | None) -> Iterator[str]:
 def _verdicts(report: NightReport, width: int | None) -> str:
     rows = []
     for verdict in report.verdicts:
-        number = first_number(verdict)
+        number = headline_finding(verdict)
         kind = str(verdict.kind)
         rows.append([
             verdict.recipe, verdict.device, str(len(verdict.run_ids)), value_text(number),
@@ -155,7 +148,7 @@ def _why(verdict: PairVerdict) -> Iterator[str]:
 def _causes(what: str, causes: tuple[FailureGroup, ...]) -> str:
     lines = []
     for cause in causes:
-        lines.append(f"{count(len(cause.places), 'visit')} {what}: {where(cause)}")
+        lines.append(f"{count(len(cause.places), 'visit')} {what}: {cause_places(cause)}")
         lines.append(
             f"  {cause.kind}: {cause.message}" if what == "failed" else f"  {cause.message}"
         )

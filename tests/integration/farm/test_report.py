@@ -12,7 +12,13 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import write_dashboard
-from etdeploy.farm.report.source import Settings, board_of, find_night, judged, seen
+from etdeploy.farm.report.source import (
+    Settings,
+    find_night,
+    load_dashboard,
+    load_report,
+    load_snapshot,
+)
 from etdeploy.farm.verdicts.pair import VerdictKind
 from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.store.store import open_store
@@ -49,7 +55,7 @@ def _kept(place: HistoryLocation, folder: Path, day: int, runs: Sequence[RunReco
 
 
 def _report(place: HistoryLocation, night: str) -> NightReport:
-    return judged(place, seen(place, find_night(place, night)), _SETTINGS)
+    return load_report(place, load_snapshot(place, find_night(place, night)), _SETTINGS)
 
 
 def test_a_history_of_all_kinds_of_nights(place: HistoryLocation, tmp_path: Path) -> None:
@@ -79,7 +85,7 @@ def test_a_history_of_all_kinds_of_nights(place: HistoryLocation, tmp_path: Path
     assert " android:10.0.0.7:5555 " in verdict.remedy
     assert report.exit_code == 1
     assert len(report.trends) == 1
-    board = board_of(place, _SETTINGS)
+    board = load_dashboard(place, _SETTINGS)
     assert board.reports[0].night.id == night
     assert len(board.reports) == 3
 
@@ -89,7 +95,7 @@ def test_the_dashboard_on_a_phone(tmp_path: Path) -> None:
     with open_store(place) as store:
         made = keep_nights(store, [*quiet(10), 1.2], recipe="a-name-without-a-space" * 20)
     night = _kept(place, tmp_path, 10, made[-1])
-    index = write_dashboard(board_of(place, _SETTINGS), tmp_path / "pages")
+    index = write_dashboard(load_dashboard(place, _SETTINGS), tmp_path / "pages")
     pages = ((index, "light"), (index.parent / f"night-{night}.html", "dark"))
     with chromium() as browser:
         for file, scheme in pages:

@@ -12,7 +12,7 @@ import yaml
 
 from etdeploy.core.errors import UsageError
 from etdeploy.devices.base import DeviceFacts, DeviceListing
-from etdeploy.farm.scaffold import Here, cron_of, farm_files, groups_of, unit_word, write_new
+from etdeploy.farm.scaffold import FarmSite, cron_of, farm_files, groups_of, unit_word, write_new
 from etdeploy.farm.spec.load import load_farm
 
 
@@ -22,12 +22,12 @@ def listing(name: str, model: str | None = None, status: str = "device") -> Devi
     return DeviceListing(name=name, kind=kind, status=status, facts=facts if model else None)
 
 
-def here(folder: Path, *devices: DeviceListing, **changes: Any) -> Here:
+def here(folder: Path, *devices: DeviceListing, **changes: Any) -> FarmSite:
     values: dict[str, Any] = {
         "folder": folder, "devices": devices, "command": Path("/opt/a b/etdeploy"),
         "repository": folder, "timezone": "Europe/Berlin", "recipe": "xnnpack",
     }  # fmt: skip
-    return Here(**(values | changes))
+    return FarmSite(**(values | changes))
 
 
 PHONES = (listing("host"), listing("android:A1", "Pixel 8"), listing("android:B2", "Pixel 8"))
@@ -123,7 +123,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UsageError, match="Not a directory"):
         write_new(farm_files(here(tmp_path / "file" / "lab")))
 
 

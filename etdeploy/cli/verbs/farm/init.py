@@ -13,7 +13,7 @@ from etdeploy.core import console
 from etdeploy.core.commands import quoted
 
 if TYPE_CHECKING:
-    from etdeploy.farm.scaffold import Here
+    from etdeploy.farm.scaffold import FarmSite
 
 _LOCALTIME = Path("/etc/localtime")
 
@@ -25,27 +25,27 @@ _LOCALTIME = Path("/etc/localtime")
 def command(folder: Path) -> None:
     """Write a farm.yaml for the devices that are plugged in, with a GitHub workflow and a timer.
 
-    FOLDER is the current one by default. The workflow is for a runner of your own, and goes to the
-    top of the git repository; the systemd units say at their top how they are installed. A file
-    that exists already is never written over.
+    FOLDER is the current one by default. The workflow is for a self-hosted runner and goes to the
+    top of the git repository; the systemd units contain the commands that install them. Files that
+    exist already are never overwritten.
     """
     from etdeploy.farm.scaffold import farm_files, write_new
 
-    here = _here(folder.resolve())
-    written = write_new(farm_files(here))
+    site = _site(folder.resolve())
+    written = write_new(farm_files(site))
     for path in written:
         console.result(str(path))
-    plan = f"etdeploy farm plan {quoted(os.path.relpath(here.folder / 'farm.yaml'))}"
-    said = "Everything is there already." if not written else "Look it through, then:"
-    console.message(f"\n{said}  {plan}")
+    plan = f"etdeploy farm plan {quoted(os.path.relpath(site.folder / 'farm.yaml'))}"
+    text = "All files exist already." if not written else "Check the farm.yaml, then run:"
+    console.message(f"\n{text}  {plan}")
 
 
-def _here(folder: Path) -> Here:
+def _site(folder: Path) -> FarmSite:
     from etdeploy.backends.schemes import DEFAULT_RECIPE
     from etdeploy.devices.registry import list_devices
-    from etdeploy.farm.scaffold import Here
+    from etdeploy.farm.scaffold import FarmSite
 
-    return Here(
+    return FarmSite(
         folder=folder,
         devices=list_devices(),
         command=_command(),

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def command(file: Path, as_json: bool) -> None:
     """Explain what a night would do, and what it cannot; change nothing.
 
-    Shows which recipe is measured on which device, what is exported and built once for all of them,
-    how long that takes, and which pairs no device is there for, with the reason. Ends with 2 for a
-    farm.yaml that cannot be used, and with 6 if nothing at all could be measured.
+    Shows which recipe is measured on which device, what is exported and built for all of them, how
+    long the night takes, and which pairs have no device, with the reason. The exit code is 2 for a
+    farm.yaml that cannot be used, and 6 if nothing could be measured.
     """
     from etdeploy.farm.engine.certificates import check_certificate
     from etdeploy.farm.spec.load import load_farm
@@ -69,7 +69,7 @@ def _forecast(loaded: LoadedFarm) -> Forecast:
 
 
 def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
-    """What runs took before; a history that cannot be read makes the times a guess."""
+    """Durations of earlier runs; none if the history cannot be read."""
     from etdeploy.farm.forecast import earlier_seconds, visited_seconds
     from etdeploy.history.location import place_of
     from etdeploy.history.store.store import open_store
@@ -81,8 +81,8 @@ def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
             return {}
         with open_store(place, read_only=True) as store:
             runs = earlier_seconds(store, names, offers)
-            # A night knows better than runs by hand, which tell the time of their passes alone.
+            # Visits of nights are more exact: runs by hand have the time of their passes only.
             return {**runs, **visited_seconds(store, loaded.farm.name)}
     except EtdeployError as error:
-        console.warn(f"times are guessed, for the history cannot be read: {error}")
+        console.warn(f"times are guesses, because the history cannot be read: {error}")
         return {}

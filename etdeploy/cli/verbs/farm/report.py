@@ -39,26 +39,26 @@ def command(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Show what a night gave: verdicts first, then failures, missed visits and devices.
+    """Show a night: verdicts first, then failures, missed visits and devices.
 
     NIGHT is `last`, an id or its end. Without a file, the report is printed. The exit code is 0
-    whatever the night found: `etdeploy farm run` ends with that of the night.
+    also for a bad night: `etdeploy farm run` ends with that of the night.
     """
     from etdeploy.cli.options import named_farm
     from etdeploy.farm.report.end import summarize
     from etdeploy.farm.report.files import RequestedReports, require_free, write
     from etdeploy.farm.report.pages import write_dashboard
-    from etdeploy.farm.report.source import board_of, find_night, judged, seen
+    from etdeploy.farm.report.source import find_night, load_dashboard, load_report, load_snapshot
     from etdeploy.farm.report.words import night_text
 
     wanted = RequestedReports(html, markdown, junit)
     require_free(wanted)
     farm = named_farm(file, store)
     found = find_night(farm.place, night, farm.name)
-    report = judged(farm.place, seen(farm.place, found), farm.settings)
+    report = load_report(farm.place, load_snapshot(farm.place, found), farm.settings)
     paths = write(report, wanted)
     if dashboard:
-        board = board_of(farm.place, farm.settings, farm.name)
+        board = load_dashboard(farm.place, farm.settings, farm.name)
         paths.append(write_dashboard(board, dashboard))
     if as_json:
         console.result_json(summarize(report, paths))

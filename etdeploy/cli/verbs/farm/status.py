@@ -20,24 +20,24 @@ _EVERY_S = 2.0
 
 @click.command("status")
 @farm_option
-@click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes.")
+@click.option("-w", "--watch", is_flag=True, help="Update the table until Ctrl-C.")
 @store_option
 @json_option
 def command(file: Path | None, watch: bool, store: str | None, as_json: bool) -> None:
     """Show the devices of the latest night, what each is doing, and when it will be done."""
     from etdeploy.cli.options import named_farm
-    from etdeploy.farm.report.source import status_now
+    from etdeploy.farm.report.source import load_status
     from etdeploy.farm.report.status import status_text
 
     if watch and as_json:
         raise UsageError("choose one of --watch and --json")
     farm = named_farm(file, store)
     if as_json:
-        console.result_json(status_now(farm.place, farm.name).model_dump(mode="json"))
+        console.result_json(load_status(farm.place, farm.name).model_dump(mode="json"))
         return
 
     def look() -> Status:
-        return status_now(farm.place, farm.name)
+        return load_status(farm.place, farm.name)
 
     def live(status: Status, note: str) -> str:
         return status_text(status, console.width(), console.height(), note)
@@ -49,7 +49,7 @@ def command(file: Path | None, watch: bool, store: str | None, as_json: bool) ->
 
 
 def _patient(look: Callable[[], Status], shown: Callable[[Status, str], str]) -> Callable[[], str]:
-    """The same again, with the reason, while the history is away: but for the first."""
+    """Show the last status, with the reason, while the history cannot be read."""
     last: Status | None = None
 
     def patient() -> str:
@@ -59,7 +59,7 @@ def _patient(look: Callable[[], Status], shown: Callable[[Status, str], str]) ->
         except StoreError as error:
             if last is None:
                 raise
-            return shown(last, f"this is old: {error}")
+            return shown(last, f"not up to date: {error}")
         return shown(last, "")
 
     return patient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.farm.report.model import NightInfo, NightReport, report_of, trends_of
+from etdeploy.farm.report.model import NightInfo, NightReport, assemble_report, load_trends
 from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history.store.store import open_store
 from tests.support.judged_nights import (
@@ -39,8 +39,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> NightReport:
             missed(10, 7, "it was unplugged"),
         ]
         verdicts = judge_night(store, night_id(10), states, farm())
-        return report_of(
-            NIGHT, states, verdicts, {OTHER: "it is hot"}, trends_of(store, verdicts),
+        return assemble_report(
+            NIGHT, states, verdicts, {OTHER: "it is hot"}, load_trends(store, verdicts),
             {PHONE: "Pixel", OTHER: "Old phone"},
         )  # fmt: skip
 
@@ -52,4 +52,6 @@ def evil() -> NightReport:
         failed(10, 1, EVIL, device=EVIL, recipe=EVIL),
         missed(10, 2, EVIL, device=EVIL),
     ]
-    return report_of(NIGHT.model_copy(update={"farm": EVIL}), states, quarantined={EVIL: EVIL})
+    return assemble_report(
+        NIGHT.model_copy(update={"farm": EVIL}), states, quarantined={EVIL: EVIL}
+    )

@@ -19,7 +19,13 @@ from etdeploy.farm.report import source
 from etdeploy.farm.report.end import conclude
 from etdeploy.farm.report.files import MARKDOWN_MARK
 from etdeploy.farm.report.model import NightInfo
-from etdeploy.farm.report.source import Settings, board_of, find_night, nights_of, seen
+from etdeploy.farm.report.source import (
+    Settings,
+    find_night,
+    list_nights,
+    load_dashboard,
+    load_snapshot,
+)
 from etdeploy.farm.spec.model import LoadedFarm, Reports
 from etdeploy.history.entry import Judgement
 from etdeploy.history.location import HistoryLocation
@@ -71,7 +77,7 @@ def _in(night: str, state: VisitState) -> VisitState:
 
 
 def test_nights_are_found_by_name(place: HistoryLocation, tmp_path: Path) -> None:
-    assert nights_of(place) == []
+    assert list_nights(place) == []
     for name in ("last", "shelf-20261101"):
         with pytest.raises(UsageError, match="no night"):
             find_night(place, name)
@@ -133,7 +139,7 @@ def test_a_night_that_was_stopped_is_written_and_its_command_is_not_started(
 
 def test_what_is_under_way_is_seen(place: HistoryLocation, tmp_path: Path) -> None:
     night = kept_night(place, tmp_path, over=False)
-    found = seen(place, find_night(place, night))
+    found = load_snapshot(place, find_night(place, night))
     assert dict(found.running) == {f"{night}-0004": (PHONE, "shelf-1")}
     assert found.labels[PHONE] == "android:S1"
 
@@ -171,18 +177,18 @@ def test_the_commands(
 
 def test_the_dashboard_has_the_latest_nights(place: HistoryLocation, tmp_path: Path) -> None:
     settings = Settings(farm())
-    assert board_of(place, settings).reports == ()
+    assert load_dashboard(place, settings).reports == ()
     first = kept_night(place, tmp_path)
     with Ledger(place, folder=tmp_path, tell=lambda _: None) as ledger:
         second = ledger.open_night("shelf", "d", FIRST + timedelta(days=11)).night
         visit = missed(11, 1).visit.model_copy(update={"id": f"{second}-0001"})
         ledger.plan([visit])
-        board = board_of(place, settings)
+        board = load_dashboard(place, settings)
     assert [report.night.id for report in board.reports] == [second, first]
     assert board.status.visits == 1
-    assert board_of(place, settings, "another farm").reports == ()
+    assert load_dashboard(place, settings, "another farm").reports == ()
     reservations.set_aside(place, Shelved(identity=PHONE, device="android:S1"), "hot", "ann@wolf")
-    devices = board_of(place, settings).reports[1].devices
+    devices = load_dashboard(place, settings).reports[1].devices
     assert {each.identity: each.quarantined for each in devices}[PHONE] == "hot"
 
 
@@ -196,7 +202,7 @@ def test_a_watch_outlives_a_history_that_is_away(
     def watch(text: Callable[[], str], _: float) -> None:
         told.append(text())
         with monkeypatch.context() as patch:
-            patch.setattr(source, "nights_of", _away)
+            patch.setattr(source, "list_nights", _away)
             told.append(text())
         told.append(text())
 
@@ -207,7 +213,7 @@ def test_a_watch_outlives_a_history_that_is_away(
     assert second.startswith(f"{first}\n\n")
     assert second.endswith("the database is down")
     assert third == first
-    monkeypatch.setattr(source, "nights_of", _away)
+    monkeypatch.setattr(source, "list_nights", _away)
     assert run_cli(line) == StoreError.exit_code
     assert "the database is down" in capsys.readouterr().err
 

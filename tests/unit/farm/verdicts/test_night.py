@@ -11,7 +11,7 @@ import pytest
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.core import git
-from etdeploy.farm.report.words import first_number, value_text
+from etdeploy.farm.report.words import headline_finding, value_text
 from etdeploy.farm.spec.model import Baseline
 from etdeploy.farm.verdicts.night import judge_night, save_verdicts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind, group_by_night
@@ -123,7 +123,7 @@ def test_disturbed_and_simulated_nights_are_not_judged(
     verdict = judge_new(store, *(run_of(8, i, 2.0, **changes) for i in (1, 2)))
     assert verdict.kind is VerdictKind.NOT_JUDGED
     assert all(fact in verdict.reason for fact in facts)
-    assert value_text(first_number(verdict)) == shown
+    assert value_text(headline_finding(verdict)) == shown
 
 
 def test_a_disturbed_run_is_left_out_of_the_repeats(store: Store) -> None:
@@ -174,7 +174,7 @@ def test_the_first_number_leads_where_others_regressed_as_well(store: Store) -> 
     assert verdict.since is not None
     assert verdict.since.metric == "latency_ms"
     assert "--metric" not in verdict.remedy
-    assert value_text(first_number(verdict)).startswith("1.3")
+    assert value_text(headline_finding(verdict)).startswith("1.3")
 
 
 def test_a_night_that_nothing_can_be_judged_of_is_blocked_once_there_are_enough_nights(
