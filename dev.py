@@ -5,8 +5,8 @@
     python3 dev.py test [--all | ARGUMENTS OF pytest]
     python3 dev.py docs [build | serve] [ARGUMENTS OF mkdocs]
 
-`test` checks style and types first, and then runs two files of tests at a time where there is room;
-`test --all` includes the tests marked nightly. With other arguments it only runs pytest. As root
+`test` checks style and types first, then runs several files of tests at a time where there is
+room; `test --all` includes the tests marked nightly. With other arguments it only runs pytest. As root
 on Debian or Ubuntu it installs the system packages that tests with real compilers and devices need;
 elsewhere it lists them and skips those tests. `docs` writes the documentation as a site into site/;
 `docs serve` shows it at http://127.0.0.1:8000 and follows changes.
@@ -168,18 +168,20 @@ def build_docs(arguments: list[str]) -> int:
 
 
 def side_by_side() -> list[str]:
-    """Options of pytest for two processes, where this machine has room for both.
+    """Options of pytest for three processes on two cores, as far as this machine has memory.
 
-    Most tests wait for a child with one busy thread. The files keep their order, in which those
-    that take minutes come first, so that both processes end at about the same time.
+    Many tests wait: for a device, a time limit, a child with one busy thread. The files keep their
+    order, in which those that take minutes come first, so that all processes end at about the same
+    time.
     """
     try:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):  # this system does not say
         memory_bytes = 0
-    if (os.cpu_count() or 1) < 2 or memory_bytes < 2 * BYTES_OF_A_PROCESS:
+    processes = min((os.cpu_count() or 1) * 3 // 2, memory_bytes // BYTES_OF_A_PROCESS)
+    if processes < 2:
         return []
-    return ["--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    return ["--numprocesses", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def require_compiler() -> None:

@@ -11,7 +11,7 @@ The cache is a folder of the test run; `ETDEPLOY_TEST_CACHE` names one that is k
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,18 @@ SMALL: dict[str, dict[str, int]] = {
 }
 
 Exporter = Callable[[Mapping[str, Any]], ExportedProgram]
+
+
+def nightly_except(names: Iterable[str], *smoke: str) -> list[Any]:
+    """Parameters of a family-wide test, of which every change runs only some."""
+    return [n if n in smoke else pytest.param(n, marks=pytest.mark.nightly) for n in names]
+
+
+def selected(request: pytest.FixtureRequest, parameter: str) -> set[str]:
+    """The values of a parameter that the module's selected tests have, for its shared fixture."""
+    tests = (item for item in request.session.items if item.parent is request.node)
+    params = (test.callspec.params for test in tests if hasattr(test, "callspec"))
+    return {str(each[parameter]) for each in params if parameter in each}
 
 
 def spec_of(recipe: Mapping[str, Any]) -> ExportSpec:

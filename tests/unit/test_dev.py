@@ -46,19 +46,20 @@ def test_a_folder_that_cannot_be_written_to_is_named(
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory_gib", "together"), [(2, 16, True), (1, 16, False), (8, 8, False)]
+    ("cores", "memory_gib", "processes"),
+    [(2, 24, ["3"]), (2, 16, ["2"]), (1, 16, []), (8, 8, []), (8, 64, ["10"])],
 )
 def test_tests_run_side_by_side_where_there_is_room(
     dev: ModuleType,
     cores: int,
     memory_gib: int,
-    together: bool,
+    processes: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": memory_gib << 18}
     monkeypatch.setattr(os, "sysconf", lambda name: pages[name])
-    assert ("--numprocesses" in dev.side_by_side()) == together
+    assert dev.side_by_side()[1:2] == processes
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 from etdeploy.core.processes import process
 from etdeploy.program.folder import TensorFile, load_provenance
 from etdeploy.program.inspect import inspect_file
-from tests.support.export import SMALL, spec_of
+from tests.support.export import SMALL, nightly_except, selected, spec_of
 
 pytestmark = pytest.mark.integration
 
+EXAMPLES = nightly_except(SMALL, "convnet", "transformer")
 SCHEMES = ("none", "int8_static", "int8_dynamic", "8da4w")
 ROOT = Path(__file__).parents[3]
 
@@ -38,10 +40,10 @@ class Exported:
     distances: dict[str, list[dict[str, Any]]]
 
 
-def _recipes() -> dict[str, dict[str, Any]]:
+def _recipes(examples: Iterable[str]) -> dict[str, dict[str, Any]]:
     recipes = {}
-    for name, arguments in SMALL.items():
-        model = {"example": name, "arguments": arguments}
+    for name in examples:
+        model = {"example": name, "arguments": SMALL[name]}
         recipes[f"{name}-portable"] = {"model": model, "export": {"backend": "portable"}}
         for scheme in SCHEMES:
             recipes[f"{name}-{scheme}"] = {"model": model, "export": {"quantization": scheme}}
@@ -58,10 +60,13 @@ def _recipes() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def all_exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def all_exported(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Exported:
+    examples = sorted(selected(request, "example") | {"convnet", "transformer"})
     root = tmp_path_factory.mktemp("examples")
     jobs, folders = [], {}
-    for name, recipe in _recipes().items():
+    for name, recipe in _recipes(examples).items():
         place = root / f"work-{name}"
         folders[name] = root / name
         place.mkdir()
@@ -87,7 +92,7 @@ def _python(module: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["portable", *SCHEMES])
-@pytest.mark.parametrize("example", SMALL)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_the_runtime_gives_the_expected_outputs(
     all_exported: Exported, example: str, scheme: str
 ) -> None:
@@ -99,7 +104,7 @@ def test_the_runtime_gives_the_expected_outputs(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("example", SMALL)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_xnnpack_takes_what_computes(all_exported: Exported, example: str, scheme: str) -> None:
     details = load_provenance(all_exported.folders[f"{example}-{scheme}"]).details
     operators = details["delegation"]["operators"]
@@ -115,7 +120,7 @@ def test_xnnpack_takes_what_computes(all_exported: Exported, example: str, schem
     assert details["delegation"]["delegated_nodes"] > details["delegation"]["undelegated_nodes"]
 
 
-@pytest.mark.parametrize("example", SMALL)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_the_program_has_the_delegates_that_the_export_counted(
     all_exported: Exported, example: str
 ) -> None:
@@ -125,14 +130,14 @@ def test_the_program_has_the_delegates_that_the_export_counted(
     assert [d.backend_id for d in method.delegates] == ["XnnpackBackend"] * counted
 
 
-@pytest.mark.parametrize("example", SMALL)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_portable_delegates_nothing(all_exported: Exported, example: str) -> None:
     program = inspect_file(all_exported.folders[f"{example}-portable"] / "program.pte")
     assert program.backend_ids == ()
 
 
 @pytest.mark.parametrize("scheme", ["int8_static", "int8_dynamic", "8da4w"])
-@pytest.mark.parametrize("example", SMALL)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_quantisation_shrinks_the_program_and_tells_its_damage(
     all_exported: Exported, example: str, scheme: str
 ) -> None:
@@ -148,7 +153,7 @@ def test_quantisation_shrinks_the_program_and_tells_its_damage(
     assert plain.quantization_loss == ()
 
 
-@pytest.mark.parametrize("example", SMALL)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_the_step_of_quantised_outputs_is_recorded(all_exported: Exported, example: str) -> None:
     import numpy as np
 
@@ -170,7 +175,7 @@ def test_the_step_of_quantised_outputs_is_recorded(all_exported: Exported, examp
 
 @pytest.mark.parametrize("scheme", ["none", "int8_dynamic", "8da4w"])
 def test_other_outputs_have_no_step(all_exported: Exported, scheme: str) -> None:
-    for example in SMALL:
+    for example in ("convnet", "transformer"):
         provenance = load_provenance(all_exported.folders[f"{example}-{scheme}"])
         assert provenance.output_quantization == (None,)
 
@@ -178,7 +183,7 @@ def test_other_outputs_have_no_step(all_exported: Exported, scheme: str) -> None
 def test_outputs_are_of_order_one(all_exported: Exported) -> None:
     import numpy as np
 
-    for example in SMALL:
+    for example in ("convnet", "transformer"):
         folder = all_exported.folders[f"{example}-none"]
         (output,) = load_provenance(folder).expected
         assert isinstance(output, TensorFile)
@@ -188,8 +193,8 @@ def test_outputs_are_of_order_one(all_exported: Exported) -> None:
 
 def test_notes_say_what_a_user_should_know(all_exported: Exported) -> None:
     notes = {name: load_provenance(f).notes for name, f in all_exported.folders.items()}
-    assert notes["mlp-none"] == ()
-    assert notes["mlp-int8_static"] == ("8 random inputs of the example set the ranges.",)
+    assert notes["transformer-none"] == ()
+    assert notes["transformer-int8_static"] == ("8 random inputs of the example set the ranges.",)
     assert notes["convnet-8da4w"] == (
         "8da4w quantised 1 linear layer; 21 convolutions stay in floats.",
     )

@@ -12,7 +12,13 @@ import pytest
 from etdeploy.core.processes import process
 from etdeploy.program.folder import load_provenance
 from tests.support.cli import Cli
-from tests.support.export import Exporter, export_workspace, exported
+from tests.support.export import (
+    Exporter,
+    export_workspace,
+    exported,
+    nightly_except,
+    selected,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -117,6 +123,16 @@ HIDDEN = ("hidden by an input", "hidden by an input, a number")
 STAYING = (
     "hidden twice", "input hidden", "average over the edge", "flip of many", "patches that overlap",
 )  # fmt: skip
+# Cases that single tests are about.
+_OTHER = {"largest", "pad to floats, 8 bits", "pad by nothing, 8 bits"}
+# One of each rewrite; the others are nightly.
+_SMOKE = (
+    "attention", "grouped", "norm", "norm of groups", "RMS norm", "mean", "length", "powers",
+    "average", "adaptive average", "PReLU", "softmax of channels", "patches", "flip",
+    "hidden by a constant", "one part", "upsampling", "depthwise", "split", "roll", "views",
+    "tokens of any number", "mask", "hidden by an input", "input hidden", "dropout",
+    "width of any size", "table", "silu, 8 bits", "attention, 8 bits",
+)  # fmt: skip
 _SHORT = "benchmark: {iterations: 3, warmup: 1, runs: 1}\n"
 LEFT = {
     "width of any size": "its scale depends on a width that is dynamic",
@@ -147,9 +163,10 @@ QUANTIZED = {
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
-    """What came of every case."""
-    arguments = ("-m", "tests.support.rewrites_run")
+def told(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What came of every case that a test of this run is about."""
+    names = sorted(selected(request, "name") | _OTHER)
+    arguments = ("-m", "tests.support.rewrites_run", *names)
     outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
     assert outcome.ok, outcome.stderr[-3000:]
     found: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
@@ -160,7 +177,7 @@ def is_equal(found: dict[str, Any]) -> bool:
     return bool(found["shape"] and found["error"] <= _ROUNDING * max(1.0, found["largest"]))
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", nightly_except(WHOLE, *_SMOKE))
 def test_the_delegate_takes_all_and_outputs_stay(told: dict[str, Any], name: str) -> None:
     found = told[name]["with"]
     assert is_equal(found), found
@@ -168,14 +185,14 @@ def test_the_delegate_takes_all_and_outputs_stay(told: dict[str, Any], name: str
     assert WHOLE[name].items() <= found["applied"].items()
 
 
-@pytest.mark.parametrize(("name", "rewrite"), DYNAMIC.items())
-def test_outputs_stay_at_every_size(told: dict[str, Any], name: str, rewrite: str) -> None:
+@pytest.mark.parametrize("name", nightly_except(DYNAMIC, *_SMOKE))
+def test_outputs_stay_at_every_size(told: dict[str, Any], name: str) -> None:
     found = told[name]["with"]
-    assert found["applied"][rewrite] == 1
+    assert found["applied"][DYNAMIC[name]] == 1
     assert is_equal(found), found
 
 
-@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("name", nightly_except(MASKED, *_SMOKE))
 def test_rows_that_are_masked_wholly_stay_zero(told: dict[str, Any], name: str) -> None:
     found = told[name]["with"]
     assert is_equal(found), found
@@ -183,7 +200,7 @@ def test_rows_that_are_masked_wholly_stay_zero(told: dict[str, Any], name: str) 
     assert not {"aten::where", "aten::eq", "aten::full_like"} & set(found["outside"])
 
 
-@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize("name", nightly_except(HIDDEN, *_SMOKE))
 def test_what_an_input_hides_is_looked_at_in_the_mask(told: dict[str, Any], name: str) -> None:
     found = told[name]["with"]
     assert is_equal(found), found
@@ -191,7 +208,7 @@ def test_what_an_input_hides_is_looked_at_in_the_mask(told: dict[str, Any], name
     assert found["outside"].count("aten::where") <= 1  # of -inf, and as small as the mask
 
 
-@pytest.mark.parametrize("name", STAYING)
+@pytest.mark.parametrize("name", nightly_except(STAYING, *_SMOKE))
 def test_outputs_stay_where_something_is_left(told: dict[str, Any], name: str) -> None:
     assert is_equal(told[name]["with"]), told[name]
 
@@ -202,13 +219,13 @@ def test_a_largest_value_lowers_whatever_its_dimension(told: dict[str, Any]) -> 
     assert (found["applied"]["maxima"], found["outside"]) == (1, ["aten::amax"])
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", nightly_except(LEFT, *_SMOKE))
 def test_what_stays_is_told_with_the_reason(told: dict[str, Any], name: str) -> None:
     found = told[name]["with"]
     assert found["left"] == [LEFT[name]]
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", nightly_except(QUANTIZED, *_SMOKE))
 def test_8_bits_come_no_farther_from_the_floats(told: dict[str, Any], name: str) -> None:
     found, before = told[name]["with"], told[name]["without"]
     assert found["applied"][QUANTIZED[name]] == 1
