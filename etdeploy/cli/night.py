@@ -36,9 +36,9 @@ from etdeploy.farm.model import (
     Standing,
     VisitState,
 )
+from etdeploy.farm.night.dependencies import NightDependencies, Prepare
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.model import Event, EventKind, NightEnd, listed
-from etdeploy.farm.night.parts import NightDependencies, Prepare
 from etdeploy.farm.night.real import (
     StoreShelf,
     SystemClock,

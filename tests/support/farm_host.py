@@ -17,8 +17,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
 from etdeploy.core.processes import process
 from etdeploy.devices.base import DeviceFacts
-from etdeploy.farm.engine.dask.host.link import HostDependencies
-from etdeploy.farm.engine.dask.host.serve import serve_host
+from etdeploy.farm.engine.dask.host import HostDependencies, serve_host
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.spec.model import Tls
 
@@ -51,8 +50,8 @@ def parts(name: str, folder: Path, output: Path) -> HostDependencies:
         finally:
             note(folder, f"end {order.visit} {phone} {name}")
 
-    def recover(offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
-        tell(f"{step} {offer.name}")
+    def recover(offer: Offer, step: str) -> Offer:
+        note(folder, f"{step} {offer.name}")
         return offer.model_copy(update={"problem": "" if step == "reconnect" else "broken"})
 
     return HostDependencies(plugged, attempt, recover)

@@ -6,19 +6,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.model import AttemptFailure, AttemptResult, Offer, Parcel, Visit
+from etdeploy.farm.model import AttemptResult, Offer, Parcel, Visit
+from etdeploy.farm.night.dependencies import Intervals, NightDependencies, Plan
 from etdeploy.farm.night.model import Event, NightEnd
-from etdeploy.farm.night.parts import NightDependencies, Pace, Plan
 from etdeploy.farm.night.planning import AttemptDurations
 from etdeploy.farm.night.run import run_night
+from etdeploy.farm.spec.matrix import NightPlan, Unsatisfied
 from etdeploy.farm.spec.model import DeviceGroup, Farm, LoadedFarm
+from etdeploy.farm.work.prepare import PreparedParcels
 from tests.support.farm_sim_engine import BEGIN, Behaviour, SimClock, SimEngine
 from tests.support.farm_sim_ledger import MemoryLedger, SimShelf
 
@@ -47,15 +48,7 @@ class AtOnce:
         return found
 
 
-@dataclass(frozen=True)
-class SimPrepared:
-    """Parcels of nothing."""
-
-    parcels: Mapping[tuple[str, str], Parcel]
-    failures: Mapping[tuple[str, str], AttemptFailure] = field(default_factory=dict)
-
-
-def prepare(wanted: Mapping[str, Sequence[Offer]]) -> SimPrepared:
+def prepare(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
     """A parcel for each pair; the same of a recipe everywhere."""
     parcels = {
         recipe: Parcel(
@@ -64,25 +57,17 @@ def prepare(wanted: Mapping[str, Sequence[Offer]]) -> SimPrepared:
         )
         for recipe in wanted
     }  # fmt: skip
-    return SimPrepared(
-        {(recipe, o.identity): parcels[recipe] for recipe, offers in wanted.items() for o in offers}
+    return PreparedParcels(
+        {
+            (recipe, o.identity): parcels[recipe]
+            for recipe, offers in wanted.items()
+            for o in offers
+        },
+        {},
     )
 
 
-@dataclass(frozen=True)
-class SimUnsatisfied:
-    recipe: str
-    group: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class SimPlan:
-    visits: tuple[Visit, ...]
-    unsatisfied: tuple[SimUnsatisfied, ...] = ()
-
-
-def plan(farm: Farm, night: str, offers: Sequence[Offer], window_s: float | None) -> SimPlan:
+def plan(farm: Farm, night: str, offers: Sequence[Offer], window_s: float | None) -> NightPlan:
     """Every device is in every group; a group with `take` gets that many visits each repeat."""
     devices = tuple(sorted({offer.identity for offer in offers}))
     visits: list[Visit] = []
@@ -104,7 +89,8 @@ def plan(farm: Farm, night: str, offers: Sequence[Offer], window_s: float | None
                 for i, device in enumerate(each)
             ]
     missing = () if devices else farm.pairs
-    return SimPlan(tuple(visits), tuple(SimUnsatisfied(*p, "no device matches") for p in missing))
+    lacks = [Unsatisfied(recipe=r, group=g, reason="no device matches") for r, g in missing]
+    return NightPlan(visits=tuple(visits), unsatisfied=tuple(lacks))
 
 
 def make_farm(
@@ -138,11 +124,11 @@ class SimNight:
         self.ledger = MemoryLedger()
         self.shelf = SimShelf(self.clock)
         self.until = BEGIN + timedelta(hours=hours) if hours else None
-        self.pace = Pace(wait_s, wait_s)
+        self.intervals = Intervals(wait_s, wait_s)
         self.times = AttemptDurations()
         self.numbers: Callable[[AttemptResult], float | None] = lambda ending: None
         self.plan: Plan = plan
-        self.prepare: Callable[[Mapping[str, Sequence[Offer]]], SimPrepared] = prepare
+        self.prepare: Callable[[Mapping[str, Sequence[Offer]]], PreparedParcels] = prepare
         self.events: list[Event] = []
         self.kills = 0
         self.named: frozenset[tuple[str, str]] = frozenset()
@@ -159,7 +145,7 @@ class SimNight:
             background=AtOnce(),
             opened=BEGIN if self.until else None,
             until=self.until,
-            pace=self.pace,
+            intervals=self.intervals,
             named=self.named,
         )
         return run_night(self.loaded, self.engine, self.ledger, self.clock, self._event, parts)

@@ -1,6 +1,6 @@
 """Devices on hosts in simulated time."""
 
-# ruff: noqa: ARG002, ARG005 - parts that stand for others take what those take
+# ruff: noqa: ARG005 - parts that stand for others take what those take
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class SimEngine:
             _, order, _ = self.under_way[visit]
             self.under_way[visit] = (self.clock.at_s, order, Script(0.0, Fate.LOST))
 
-    def recover(self, offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
+    def recover(self, offer: Offer, step: str) -> Offer:
         self.recovered.append((offer.identity, step))
         is_there = any(each.identity == offer.identity for each in self.plugged)
         return offer.model_copy(update={"problem": "" if is_there else "it is not there"})

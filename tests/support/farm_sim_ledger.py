@@ -12,7 +12,8 @@ from functools import partial
 
 from etdeploy.core.errors import StoreError
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Standing, Visit, VisitState
-from tests.support.farm_sim_engine import SimClock
+from etdeploy.history.nights import Quarantined, Reservation
+from tests.support.farm_sim_engine import BEGIN, SimClock
 
 
 @dataclass
@@ -116,27 +117,14 @@ class MemoryLedger:
         self._of(visit)[visit] = self._state(visit).model_copy(update=changes)
 
 
-@dataclass
-class SimReservation:
-    """A claim on a device."""
-
-    identity: str
-    owner: str
-    until: datetime
-
-    def is_of(self, identity: str, host: str, device: str = "") -> bool:
-        return identity == self.identity
+def reserved(identity: str, owner: str, until: datetime) -> Reservation:
+    """A person's claim on a device."""
+    return Reservation(identity=identity, device="", owner=owner, until=until)
 
 
-@dataclass
-class SimQuarantined:
+def quarantined(identity: str, reason: str) -> Quarantined:
     """A device that was set aside."""
-
-    identity: str
-    reason: str
-
-    def is_of(self, identity: str, host: str, device: str = "") -> bool:
-        return identity == self.identity
+    return Quarantined(identity=identity, device="", reason=reason, since=BEGIN, by="night")
 
 
 @dataclass
@@ -144,17 +132,17 @@ class SimShelf:
     """Reservations and quarantine in memory."""
 
     clock: SimClock
-    claims: list[SimReservation] = field(default_factory=list)
-    aside: list[SimQuarantined] = field(default_factory=list)
+    claims: list[Reservation] = field(default_factory=list)
+    aside: list[Quarantined] = field(default_factory=list)
     down: bool = False
 
-    def reservations(self) -> Sequence[SimReservation]:
+    def reservations(self) -> Sequence[Reservation]:
         if self.down:
             raise StoreError("the database is down")
         return [claim for claim in self.claims if claim.until > self.clock.now()]
 
-    def quarantined(self) -> Sequence[SimQuarantined]:
+    def quarantined(self) -> Sequence[Quarantined]:
         return self.aside
 
     def set_aside(self, offer: Offer, reason: str) -> None:
-        self.aside.append(SimQuarantined(offer.identity, reason))
+        self.aside.append(quarantined(offer.identity, reason))

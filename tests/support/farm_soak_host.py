@@ -12,14 +12,12 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.processes import process
-from etdeploy.farm.engine.dask.host.link import HostDependencies
-from etdeploy.farm.engine.dask.host.local import LocalParts
+from etdeploy.farm.engine.dask.host import HostDependencies, local_dependencies
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work import child
 from tests.support.farm_host import ended, main, offer_of
@@ -60,8 +58,8 @@ def parts(name: str, folder: Path, output: Path) -> HostDependencies:
         do = own if order.offer.identity in real.names else simulated
         return do.attempt(order, parcel, cancelled)
 
-    def recover(offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
-        return (own if offer.name in identities else simulated).recover(offer, step, tell)
+    def recover(offer: Offer, step: str) -> Offer:
+        return (own if offer.name in identities else simulated).recover(offer, step)
 
     return HostDependencies(plugged, attempt, recover)
 
@@ -69,7 +67,7 @@ def parts(name: str, folder: Path, output: Path) -> HostDependencies:
 def _real_parts(name: str, real: RealPhones, output: Path) -> HostDependencies:
     os.environ |= real.environment
     vars(child)["_START"] = _CHILD
-    return LocalParts(Workspace.opened(), output, name, tuple(real.names.values()), ()).parts()
+    return local_dependencies(Workspace.opened(), output, name, tuple(real.names.values()), ())
 
 
 def phones_on(folder: Path, host: str) -> list[str]:
@@ -106,8 +104,7 @@ def simulated_parts(name: str, folder: Path, output: Path) -> HostDependencies:
         record = write_record(output, run_id)
         return ended(order, Fate.DONE, record).model_copy(update={"run_id": run_id})
 
-    def recover(offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
-        tell(f"{step} {offer.name}")
+    def recover(offer: Offer, step: str) -> Offer:
         return offer.model_copy(update={"problem": ""})
 
     return HostDependencies(plugged, attempt, recover)

@@ -22,16 +22,16 @@ from etdeploy.core import cancel
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.dask.cluster import ClusterEngine
 from etdeploy.farm.model import Offer, Parcel, Standing
+from etdeploy.farm.night.dependencies import Intervals, NightDependencies
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.model import Event, NightEnd
-from etdeploy.farm.night.parts import NightDependencies, Pace
 from etdeploy.farm.night.real import StoreShelf, earlier_times, headline_of
 from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.matrix import plan_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, Hosts, LoadedFarm
+from etdeploy.farm.work.prepare import PreparedParcels
 from etdeploy.history.location import required_place
 from tests.support.farm_cluster import parcel
-from tests.support.farm_sim import SimPrepared
 from tests.support.farm_soak_phone import PROGRAM
 
 BEGIN = datetime(2026, 11, 23, 20, 0, tzinfo=timezone.utc)
@@ -110,9 +110,10 @@ def run(folder: Path) -> None:
     place = required_place(settings.store)
     made = {label: _parcel(folder, label) for label in settings.recipes}
 
-    def prepare(wanted: Mapping[str, Sequence[Offer]]) -> SimPrepared:
-        return SimPrepared(
-            {(label, o.identity): made[label] for label, offers in wanted.items() for o in offers}
+    def prepare(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
+        return PreparedParcels(
+            {(label, o.identity): made[label] for label, offers in wanted.items() for o in offers},
+            {},
         )
 
     with (folder / "night.log").open("a", buffering=1) as log:
@@ -145,7 +146,9 @@ def run(folder: Path) -> None:
                 times=earlier_times(ledger, loaded.farm, tell),
                 opened=BEGIN if settings.hours else None,
                 until=BEGIN + timedelta(hours=settings.hours) if settings.hours else None,
-                pace=Pace(1.0, 10.0) if settings.scale == 1 else Pace(0.2, settings.scale),
+                intervals=Intervals(1.0, 10.0)
+                if settings.scale == 1
+                else Intervals(0.2, settings.scale),
             )
             began_s, used_s = time.monotonic(), time.process_time()
             end = run_night(loaded, engine, ledger, clock, heard, parts)

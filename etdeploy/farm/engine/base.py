@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -36,7 +36,7 @@ class Engine(Protocol):
         """Ends an attempt that is under way; it still comes out of `ended`."""
         ...
 
-    def recover(self, offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
+    def recover(self, offer: Offer, step: str) -> Offer:
         """Takes a step of the recovery ladder on the device's host: reconnect, restart, reboot.
 
         Returns:
@@ -92,9 +92,9 @@ class JoinedEngine:
         if visit in self._of:
             self._of[visit].cancel(visit)
 
-    def recover(self, offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
+    def recover(self, offer: Offer, step: str) -> Offer:
         """Takes a step of the recovery ladder on the device's host."""
-        return self._engine(offer).recover(offer, step, tell)
+        return self._engine(offer).recover(offer, step)
 
     def close(self) -> None:
         """Ends what is under way on every host."""

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,10 +99,24 @@ class LocalEngine:
             raise ValueError(f"the visit {order.visit} is under way")
         running = _Running(order, cancel.Flag(self._above))
         running.thread = threading.Thread(
-            target=self._run, args=(running,), name=f"visit {order.visit}", daemon=True
+            target=lambda: self._endings.put(self._measured(running)),
+            name=f"visit {order.visit}",
+            daemon=True,
         )
         self._running[order.visit] = running
         running.thread.start()
+
+    def perform(self, order: Order, flag: cancel.Flag) -> AttemptResult:
+        """Do an attempt in this thread, until the flag is raised."""
+        key = f"{order.visit}#{order.attempt}"
+        self._running[key] = running = _Running(order, flag)
+        try:
+            ending = self._measured(running)
+        finally:
+            del self._running[key]
+        if ending.failure:
+            self._forget(ending.identity)
+        return ending
 
     def ended(self, wait_s: float) -> Sequence[AttemptResult]:
         """Attempts that ended since the last call; waits so long for the first."""
@@ -125,16 +139,14 @@ class LocalEngine:
         if visit in self._running:
             self._running[visit].flag.set()
 
-    def recover(self, offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
+    def recover(self, offer: Offer, step: str) -> Offer:
         """Takes a step to get a device back; the device as it is afterwards.
 
         A device that somebody else uses is left alone, and so is an adb server over which other
         phones are measured.
         """
-        try:
-            self._take(offer, Recovery(step), tell)
-        except DeviceError as error:
-            tell(str(error))
+        with suppress(DeviceError):  # the look afterwards says what is wrong
+            self._take(offer, Recovery(step))
         with self._looking:
             self._shelf.expect(offer.name)
         self._forget(offer.identity)
@@ -152,24 +164,16 @@ class LocalEngine:
                 running.thread.join(max(0.0, deadline - time.monotonic()))
         self._shelf.close()
 
-    def _take(self, offer: Offer, step: Recovery, tell: Callable[[str], None]) -> None:
-        beside = [
-            each.order.offer.name
+    def _take(self, offer: Offer, step: Recovery) -> None:
+        beside = any(
+            each.order.offer.facts.kind == offer.facts.kind
             for each in tuple(self._running.values())
-            if each.order.offer.facts.kind == offer.facts.kind
-        ]
+        )
         if step is Recovery.RESTART and beside:
-            tell(f"{offer.name}: nothing is restarted while others are measured: {beside[0]}")
             return
-        with ExitStack() as stack:
-            lock = self._workspace.lock_path("device", offer.lock)
-            try:
-                stack.enter_context(exclusive(lock, f"device {offer.name}", silent, _LOCK_S))
-            except TimeoutError as error:
-                tell(f"{offer.name} is left alone: {error}")
-                return
-            if not recover_device(offer.name, step, tell):
-                tell(f"{offer.name}: there is nothing to {step}")
+        lock = self._workspace.lock_path("device", offer.lock)
+        with suppress(TimeoutError), exclusive(lock, f"device {offer.name}", silent, _LOCK_S):
+            recover_device(offer.name, step, lambda _: None)
 
     def _busy(self) -> set[str]:
         return {running.order.offer.identity for running in tuple(self._running.values())}
@@ -179,15 +183,15 @@ class LocalEngine:
             self._shelf.forget(identity)
             self._offers = None
 
-    def _run(self, running: _Running) -> None:
-        """The thread of an attempt: it ends in `ended` once, whatever happens."""
+    def _measured(self, running: _Running) -> AttemptResult:
+        """How the attempt ended, whatever happens."""
         order = running.order
         began = time.monotonic()
         try:
-            ending = self._attempted(running)
+            return self._attempted(running)
         except BaseException as error:
             fate = Fate.PUT_OFF if isinstance(error, Interrupted) else Fate.LOST
-            ending = AttemptResult(
+            return AttemptResult(
                 visit=order.visit,
                 attempt=order.attempt,
                 identity=order.offer.identity,
@@ -196,7 +200,6 @@ class LocalEngine:
                 failure=failure_of(error, self._workspace.root),
                 seconds=round(time.monotonic() - began, 3),
             )
-        self._endings.put(ending)
 
     def _attempted(self, running: _Running) -> AttemptResult:
         order = running.order

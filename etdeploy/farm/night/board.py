@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.model import (
     AttemptFailure,
     AttemptResult,
@@ -17,19 +18,20 @@ from etdeploy.farm.model import (
     Visit,
     VisitState,
 )
-from etdeploy.farm.night.background import Background
+from etdeploy.farm.night.dependencies import Background, Headline, Prepare
 from etdeploy.farm.night.dispatch import DispatchState, Round, round_of
 from etdeploy.farm.night.failure_attribution import (
     AttemptTrouble,
     Trouble,
     room_for_trials,
+    spread,
     stop_reason,
     text_of,
     trouble_of,
     uses_up,
+    variance_reason,
 )
 from etdeploy.farm.night.model import Barred, Rules
-from etdeploy.farm.night.parts import Prepare, PreparedLike
 from etdeploy.farm.night.planning import AttemptDurations
 
 _PAUSE_S = 30.0
@@ -285,20 +287,53 @@ def _pause_s(state: VisitState, rules: Rules) -> float:
     return float(_PAUSE_S * 2 ** min(unspent, _DOUBLINGS))
 
 
+class Numbers:
+    """What each device measured of each recipe.
+
+    Args:
+        headline: Reads the number of a record.
+    """
+
+    def __init__(self, headline: Headline) -> None:
+        self._headline = headline
+        self._values: dict[tuple[str, str], list[float]] = {}
+        self._spreads: dict[tuple[str, str], float] = {}
+
+    def add(self, recipe: str, ending: AttemptResult) -> None:
+        """Adds the number of an attempt, if it has one."""
+        value = self._headline(ending)
+        if value is None:
+            return
+        pair = (recipe, ending.identity)
+        values = self._values.setdefault(pair, [])
+        values.append(value)
+        found = spread(values)
+        if found is not None:
+            self._spreads[pair] = found
+
+    def odd(self, recipe: str, identity: str) -> str | None:
+        """Why the device's numbers cannot be trusted, after one of this recipe; None if they can.
+
+        Looked at only where the recipe has enough repeats there.
+        """
+        if (recipe, identity) not in self._spreads:
+            return None
+        own = [each for (_, device), each in self._spreads.items() if device == identity]
+        others = [each for (_, device), each in self._spreads.items() if device != identity]
+        return variance_reason(own, others)
+
+
 Pair = tuple[str, str]
 """Label of a recipe, identity of a device."""
 
 
+@dataclass(frozen=True)
 class Made:
-    """What `prepare` made.
+    """What `prepare` made: a parcel for each pair, or why there is none."""
 
-    Attributes:
-        of: A parcel for each pair.
-        failures: Why there is none.
-    """
-
-    def __init__(self, pairs: Sequence[Pair], prepared: PreparedLike) -> None:
-        self.pairs, self.of, self.failures = pairs, prepared.parcels, prepared.failures
+    pairs: Sequence[Pair]
+    parcels: Mapping[Pair, Parcel]
+    failures: Mapping[Pair, AttemptFailure]
 
 
 class Parcels:
@@ -320,7 +355,8 @@ class Parcels:
         """Makes what is wanted, and waits for it."""
         wanted = self.missing(wanted)
         if wanted:
-            self.take(Made(_pairs(wanted), self._prepare(wanted)))
+            found = self._prepare(wanted)
+            self.take(Made(_pairs(wanted), found.parcels, found.failures))
 
     def begin(self, wanted: Mapping[str, Sequence[Offer]]) -> list[str]:
         """Begins to make what is wanted and missing, if nothing else is being made."""
@@ -342,7 +378,7 @@ class Parcels:
     def take(self, made: Made) -> None:
         """What was begun is made."""
         self.pending.difference_update(made.pairs)
-        self.of.update(made.of)
+        self.of.update(made.parcels)
         self.failures.update(made.failures)
         for pair in made.pairs:
             if not self._is_known(pair):
@@ -364,22 +400,15 @@ class Parcels:
 
 def _made(pairs: Sequence[Pair], prepare: Prepare, wanted: Mapping[str, Sequence[Offer]]) -> Made:
     """What was made in the background; an error there is that of every pair."""
-    from etdeploy.core.errors import EtdeployError
-
     try:
-        return Made(pairs, prepare(wanted))
+        found = prepare(wanted)
+        return Made(pairs, found.parcels, found.failures)
     except EtdeployError as error:
         kind, code, message = error.kind, error.exit_code, error.message
     except Exception as error:
         kind, code, message = "bug", EtdeployError.exit_code, f"{type(error).__name__}: {error}"
     failure = AttemptFailure(kind=kind, exit_code=code, message=message)
-    return Made(pairs, _Failed(dict.fromkeys(pairs, failure)))
-
-
-class _Failed:
-    def __init__(self, failures: Mapping[Pair, AttemptFailure]) -> None:
-        self.parcels: Mapping[Pair, Parcel] = {}
-        self.failures = failures
+    return Made(pairs, {}, dict.fromkeys(pairs, failure))
 
 
 def _pairs(wanted: Mapping[str, Iterable[Offer]]) -> list[Pair]:

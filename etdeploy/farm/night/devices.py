@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Offer
-from etdeploy.farm.night.background import Background
+from etdeploy.farm.night.dependencies import Background, Clock, ShelfLike
 from etdeploy.farm.night.dispatch import Present, barred, present
 from etdeploy.farm.night.dispatch import clock as shown
 from etdeploy.farm.night.failure_attribution import (
@@ -18,21 +19,8 @@ from etdeploy.farm.night.failure_attribution import (
     Trouble,
     set_aside_reason,
 )
-from etdeploy.farm.night.model import BarKind, Barred, Rules, listed
-from etdeploy.farm.night.notes import Telling
-from etdeploy.farm.night.parts import (
-    Clock,
-    QuarantinedLike,
-    ReservationLike,
-    ShelfLike,
-)
-from etdeploy.farm.night.recovery_steps import (
-    RESTART,
-    RecoveryResult,
-    climb,
-    steps_after,
-    steps_for_problem,
-)
+from etdeploy.farm.night.model import BarKind, Barred, EventSink, Rules, listed
+from etdeploy.history.nights import Quarantined, Reservation
 
 _HOST_FAILURES = 2
 _HOST_PAUSE_S = 600.0
@@ -57,18 +45,18 @@ class Devices:
         clock: Clock,
         rules: Rules,
         background: Background,
-        telling: Telling,
+        events: EventSink,
     ) -> None:
         self._engine, self._shelf, self._clock, self._rules = engine, shelf, clock, rules
         self._background = background
-        self._tell, self._trouble = telling.tell, telling.trouble
+        self._tell, self._trouble = events.tell, events.trouble
         self.offers: dict[str, Offer] = {}
         self.seen: dict[str, tuple[Offer, datetime]] = {}
         self.aside: dict[str, str] = {}
         self.recovering: set[str] = set()
         self._unnoted: set[str] = set()
-        self._reservations: Sequence[ReservationLike] = ()
-        self._quarantined: Sequence[QuarantinedLike] = ()
+        self._reservations: Sequence[Reservation] = ()
+        self._quarantined: Sequence[Quarantined] = ()
         self._doubles: dict[str, tuple[str, ...]] = {}
         self._steps: dict[str, Counter[str]] = {}
         self._problem_since: dict[str, float] = {}
@@ -249,3 +237,85 @@ class Devices:
             self._tell(f"{name} can be used again after: {done.steps[-1]}")
         else:
             self._tell(f"{name} still cannot be used after {', '.join(done.steps)}: {done.problem}")
+
+
+RECONNECT, RESTART, REBOOT = STEPS = ("reconnect", "restart", "reboot")
+MOST = {RECONNECT: 4, RESTART: 2, REBOOT: 1}
+"""How often each step is taken on a device in a night."""
+
+
+def steps_after(
+    offer: Offer,
+    failures: int,
+    quarantine_after: int,
+    taken: Mapping[str, int],
+    *,
+    host_is_busy: bool,
+) -> tuple[str, ...]:
+    """The steps to take in turn, until one leaves the device without a problem.
+
+    Where the ladder begins depends on the failures in a row: at reconnect after the first one, at
+    reboot after the last one before the device is set aside. Nothing reboots the coordinator's or
+    a worker's own computer.
+    """
+    if offer.capabilities.is_here or offer.capabilities.shares_cores:
+        return ()
+    chances = quarantine_after - 1
+    if failures > chances:
+        return ()
+    top = len(STEPS) - 1
+    begin = round((failures - 1) * top / (chances - 1)) if chances > 1 else 0
+    return _allowed(STEPS[min(begin, top) :], taken, host_is_busy)
+
+
+def steps_for_problem(taken: Mapping[str, int], *, host_is_busy: bool) -> tuple[str, ...]:
+    """The steps for a device that is there, and cannot be used, before anything failed on it.
+
+    It is not rebooted: nobody knows what it is doing.
+    """
+    return _allowed((RECONNECT, RESTART), taken, host_is_busy)
+
+
+def _allowed(
+    steps: tuple[str, ...], taken: Mapping[str, int], host_is_busy: bool
+) -> tuple[str, ...]:
+    return tuple(
+        step
+        for step in steps
+        if taken.get(step, 0) < MOST[step] and not (step == RESTART and host_is_busy)
+    )
+
+
+@dataclass(frozen=True)
+class RecoveryResult:
+    """What the ladder did.
+
+    Attributes:
+        identity: Of the device.
+        steps: That were taken.
+        offer: The device, without a problem; None if it still has one.
+        problem: What is still wrong.
+    """
+
+    identity: str
+    steps: tuple[str, ...]
+    offer: Offer | None
+    problem: str = ""
+
+
+def climb(engine: Engine, offer: Offer, steps: tuple[str, ...]) -> RecoveryResult:
+    """Takes the steps until one helps."""
+    taken, problem = [], offer.problem
+    for step in steps:
+        taken.append(step)
+        try:
+            after = engine.recover(offer, step)
+        except Interrupted:
+            raise
+        except Exception as error:  # a step that fails is a reason for the next
+            problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+            continue
+        if not after.problem:
+            return RecoveryResult(offer.identity, tuple(taken), after)
+        problem = after.problem
+    return RecoveryResult(offer.identity, tuple(taken), None, problem)

@@ -8,15 +8,15 @@ to the one with the least left to do; those that take longest go first (LPT, Gra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from etdeploy.farm.model import Fate, Offer, Visit, VisitState
 from etdeploy.farm.night.failure_attribution import text_of
 from etdeploy.farm.night.model import BarKind, Barred, listed
-from etdeploy.farm.night.parts import QuarantinedLike, ReservationLike
 from etdeploy.farm.night.planning import AttemptDurations
+from etdeploy.history.nights import Quarantined, Reservation
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def present(offers: Iterable[Offer], holders: Mapping[str, str]) -> Present:
 def barred(
     offers: Mapping[str, Offer],
     seen: Mapping[str, tuple[Offer, datetime]],
-    reservations: Collection[ReservationLike],
-    quarantined: Collection[QuarantinedLike],
+    reservations: Collection[Reservation],
+    quarantined: Collection[Quarantined],
     aside: Mapping[str, str],
 ) -> dict[str, Barred]:
     """Why devices cannot be used, by identity; those that can are not in it."""
@@ -289,3 +289,34 @@ def missed_because(state: VisitState, situation: DispatchState, over: str) -> st
         last = state.attempts[-1]
         text += f"; the attempt before: {text_of(last)}"
     return text
+
+
+_GOES_ON = "Ctrl-C ends it, the same command goes on"
+
+
+def awaited(left: Iterable[VisitState], barred: Mapping[str, Barred]) -> tuple[str, ...]:
+    """The devices that the visits that are left would need, by identity."""
+    found: dict[str, None] = {}
+    for state in left:
+        visit = state.visit
+        devices = visit.among if visit.device is None else (visit.device,)
+        found.update(dict.fromkeys(each for each in devices if each in barred))
+    return tuple(found)
+
+
+def waits_for(
+    devices: Iterable[str],
+    barred: Mapping[str, Barred],
+    name: Callable[[str], str],
+    patience_s: float,
+    until: datetime | None,
+) -> str:
+    """For which devices the night waits, why, and how long, in a line."""
+    same: dict[str, list[str]] = {}
+    for each in devices:
+        same.setdefault(barred[each].text, []).append(name(each))
+    why = [f"{listed(names)} ({text})" for text, names in same.items()]
+    limit = f"up to {patience_s / 60:.0f} min"
+    if until:
+        limit = f"until the window closes at {clock(until)}"
+    return f"waiting {limit} for {listed(why) or 'a device that matches'}; {_GOES_ON}"

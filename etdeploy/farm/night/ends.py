@@ -8,12 +8,11 @@ from collections.abc import Callable
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Fate, Standing, VisitState
-from etdeploy.farm.night.board import Parcels, RunState
+from etdeploy.farm.night.board import Numbers, Parcels, RunState
+from etdeploy.farm.night.dependencies import LedgerLike
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.dispatch import DispatchState, missed_because, waiting
-from etdeploy.farm.night.model import Event, EventKind
-from etdeploy.farm.night.notes import Numbers, Telling
-from etdeploy.farm.night.parts import LedgerLike
+from etdeploy.farm.night.model import Event, EventKind, EventSink
 from etdeploy.farm.spec.model import LoadedFarm
 
 
@@ -28,23 +27,23 @@ class Ends:
         numbers: Numbers,
         parcels: Parcels,
         engine: Engine,
-        telling: Telling,
+        events: EventSink,
         situation: Callable[[], DispatchState],
     ) -> None:
         self.board, self.ledger, self.devices = board, ledger, devices
         self.numbers, self.parcels, self.engine = numbers, parcels, engine
-        self.telling, self.situation = telling, situation
+        self.events, self.situation = events, situation
 
     def take(self, ending: AttemptResult, now_s: float) -> None:
         """Takes an attempt that ended, at this second of the night."""
         state = self.board.states.get(ending.visit)
         if state is None:
-            self.telling.trouble(f"an attempt ended that is none of this night's: {ending.visit}")
+            self.events.trouble(f"an attempt ended that is none of this night's: {ending.visit}")
             return
         is_new = state.result is None
         self.ledger.ended(ending)
         told = self.board.end(ending, now_s)
-        self.telling.event(Event(EventKind.ENDED, ending=ending, state=told.state))
+        self.events.event(Event(EventKind.ENDED, ending=ending, state=told.state))
         if ending.fate is Fate.DONE and is_new:
             self._done(told.state, ending)
         if told.seen:
@@ -61,10 +60,10 @@ class Ends:
         visit = state.visit
         self.devices.succeeded(ending.host)
         if visit.id in self.board.running:  # another attempt, as this one was given up for lost
-            self.telling.forgiving(
+            self.events.report_errors(
                 lambda: self.engine.cancel(visit.id), "an attempt cannot be ended"
             )
-        self.telling.forgiving(
+        self.events.report_errors(
             lambda: self.numbers.add(visit.recipe, ending), "a record cannot be read"
         )
         if reason := self.numbers.odd(visit.recipe, ending.identity):
@@ -73,7 +72,7 @@ class Ends:
     def stop_recipes(self) -> None:
         """Gives up what waits of recipes that fail everywhere."""
         for recipe, reason in self.board.to_stop().items():
-            self.telling.tell(f"{recipe}: {reason}")
+            self.events.tell(f"{recipe}: {reason}")
             for visit in self.board.waiting_of(recipe):
                 self.give_up(visit, Standing.FAILED, reason)
 
@@ -92,7 +91,7 @@ class Ends:
         if state.standing in (Standing.FAILED, Standing.MISSED):
             self.ledger.give_up(state.visit.id, state.standing, state.reason)
         last = state.attempts[-1].identity if state.attempts else state.visit.device
-        self.telling.event(
+        self.events.event(
             Event(EventKind.FINISHED, state=state, offer=self.devices.last_offer(last or ""))
         )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from etdeploy.core.errors import Interrupted
 from etdeploy.core.values import Kind
 from etdeploy.farm.model import AttemptResult, Gates, Offer, Order, VisitState
 from etdeploy.farm.spec.model import Farm
@@ -126,6 +127,39 @@ class NightEnd:
     devices: dict[str, Offer] = field(default_factory=dict)
     set_aside: dict[str, str] = field(default_factory=dict)
     unsatisfied: tuple[str, ...] = ()
+
+
+class EventSink:
+    """Tells whoever watches the night.
+
+    Attributes:
+        event: Tells an event.
+    """
+
+    def __init__(self, on_event: Callable[[Event], None]) -> None:
+        self.event = on_event
+        self._said: set[str] = set()
+
+    def tell(self, text: str) -> None:
+        """Tells what happened."""
+        self.event(Event(EventKind.TOLD, text))
+
+    def trouble(self, text: str) -> None:
+        """Tells what went wrong, each thing once."""
+        if text not in self._said:
+            self._said.add(text)
+            self.event(Event(EventKind.TROUBLE, text))
+
+    def report_errors(self, act: Callable[[], object], otherwise: str) -> bool:
+        """Does what must not end the night if it fails; whether it was done."""
+        try:
+            act()
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.trouble(f"{otherwise}: {error}")
+            return False
+        return True
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

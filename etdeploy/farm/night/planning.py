@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from etdeploy.farm.model import Fate, Offer, Visit, VisitState
-
-if TYPE_CHECKING:
-    from etdeploy.farm.night.parts import UnsatisfiedLike
-
+from etdeploy.farm.spec.matrix import Unsatisfied
 
 Key = tuple[str, str, "str | None", int]
 
@@ -52,7 +48,7 @@ def gained(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) ->
 
 
 def unsatisfied_visits(
-    night: str, known: Iterable[VisitState], unsatisfied: Iterable[UnsatisfiedLike]
+    night: str, known: Iterable[VisitState], unsatisfied: Iterable[Unsatisfied]
 ) -> list[tuple[Visit, str]]:
     """A visit, with the reason why it is missed, for each part of the matrix without a device."""
     have = list(known)

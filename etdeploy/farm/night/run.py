@@ -10,26 +10,26 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Standing, VisitState
-from etdeploy.farm.night.background import BackgroundThreads
-from etdeploy.farm.night.board import Made, Parcels, RunState, standing_of
-from etdeploy.farm.night.devices import Devices
+from etdeploy.farm.night.board import Made, Numbers, Parcels, RunState, standing_of
+from etdeploy.farm.night.dependencies import BackgroundThreads, Clock, LedgerLike, NightDependencies
+from etdeploy.farm.night.devices import Devices, RecoveryResult
 from etdeploy.farm.night.dispatch import (
     DispatchState,
+    awaited,
     dispatch,
     stuck,
     stuck_for_good,
     waiting,
+    waits_for,
 )
 from etdeploy.farm.night.ends import Ends, digest_of
-from etdeploy.farm.night.model import Event, EventKind, NightEnd, Rules, listed
-from etdeploy.farm.night.notes import Numbers, Telling
-from etdeploy.farm.night.parts import Clock, LedgerLike, NightDependencies, PlanLike
+from etdeploy.farm.night.model import Event, EventKind, EventSink, NightEnd, Rules, listed
 from etdeploy.farm.night.planning import (
     gained,
     offers_by_recipe,
     unsatisfied_visits,
 )
-from etdeploy.farm.night.recovery_steps import RecoveryResult, awaited, waits_for
+from etdeploy.farm.spec.matrix import NightPlan
 from etdeploy.farm.spec.model import LoadedFarm
 
 _STOPPING_S = 30.0
@@ -73,14 +73,12 @@ class _Night:
         parts: NightDependencies,
     ) -> None:
         self.farm, self.loaded, self.engine, self.ledger = loaded.farm, loaded, engine, ledger
-        self.clock, self.parts, self.telling = clock, parts, Telling(on_event)
+        self.clock, self.parts, self.events = clock, parts, EventSink(on_event)
         self.rules = Rules.of(self.farm)
         self.background = parts.background or BackgroundThreads()
         self.board = RunState(self.rules, parts.times)
         self.numbers = Numbers(parts.headline)
-        self.devices = Devices(
-            engine, parts.shelf, clock, self.rules, self.background, self.telling
-        )
+        self.devices = Devices(engine, parts.shelf, clock, self.rules, self.background, self.events)
         self.parcels = Parcels(parts.prepare, self.background)
         self.ends = Ends(
             self.board,
@@ -89,7 +87,7 @@ class _Night:
             self.numbers,
             self.parcels,
             engine,
-            self.telling,
+            self.events,
             self._situation,
         )
         self.night = ""
@@ -121,14 +119,14 @@ class _Night:
         opened = self.parts.opened
         self._begun_s -= (now - opened).total_seconds() if opened else _LONG_AGO_S
         self.board.add(states)
-        self.telling.event(Event(EventKind.PLANNED, states=tuple(states)))
+        self.events.event(Event(EventKind.PLANNED, states=tuple(states)))
         for state in states:
             self._remember(state)
             self._settle(state.visit.id)
         # It may have been killed before; nothing of such a recipe begins, so nothing would end.
         self.ends.stop_recipes()
         left = self.board.waiting
-        self.telling.tell(
+        self.events.tell(
             f"resuming night {self.night}: {left} of {count(len(states), 'visit')} left"
         )
 
@@ -143,7 +141,7 @@ class _Night:
     def _remember(self, state: VisitState) -> None:
         if ending := state.result:
             recipe = state.visit.recipe
-            self.telling.forgiving(
+            self.events.report_errors(
                 lambda: self.numbers.add(recipe, ending), "a record cannot be read"
             )
 
@@ -158,7 +156,7 @@ class _Night:
                 self._start_all()
                 if self._is_over():
                     break
-                self._collect(self.parts.pace.wait_s)
+                self._collect(self.parts.intervals.wait_s)
             except Interrupted:
                 return self._stop()
         return self._finish()
@@ -166,7 +164,7 @@ class _Night:
     def _look(self) -> None:
         """Looks which devices are there, and plans visits for new ones."""
         now_s = self.clock.seconds()
-        if now_s - self._looked_s < self.parts.pace.look_s:
+        if now_s - self._looked_s < self.parts.intervals.look_s:
             return
         self._looked_s = now_s
         before = set(self.devices.offers)
@@ -193,21 +191,21 @@ class _Night:
         if new.visits:
             states = tuple(VisitState(visit=visit) for visit in new.visits)
             self.board.add(states)
-            self.telling.event(Event(EventKind.PLANNED, states=states))
+            self.events.event(Event(EventKind.PLANNED, states=states))
             self.ledger.plan(new.visits)
             for visit in new.visits:
                 self.ends.give_up_stopped(visit.id)
             if not is_first:
                 names = sorted({self._name(v.device) for v in new.visits if v.device})
                 more = count(len(new.visits), "more visit")
-                self.telling.tell(f"{more}, for {', '.join(names) or 'new devices'}")
+                self.events.tell(f"{more}, for {', '.join(names) or 'new devices'}")
 
-    def _tell_unsatisfied(self, plan: PlanLike) -> None:
+    def _tell_unsatisfied(self, plan: NightPlan) -> None:
         """Names what no device can measure, each pair once."""
         found = {(each.recipe, each.group) for each in plan.unsatisfied}
         for each in plan.unsatisfied:
             if (each.recipe, each.group) not in self._named:
-                self.telling.trouble(f"{each.recipe} on {each.group}: {each.reason}")
+                self.events.trouble(f"{each.recipe} on {each.group}: {each.reason}")
         self._named |= found
         has = {(visit.recipe, visit.group) for visit in plan.visits}
         self._unsatisfied = tuple(f"{recipe} on {group}" for recipe, group in sorted(found - has))
@@ -233,7 +231,7 @@ class _Night:
             visits = (state.visit for state in waiting(situation))
             names = self.parcels.begin(offers_by_recipe(visits, self._usable))
             if names:
-                self.telling.tell(f"exporting and building for {listed(names)}")
+                self.events.tell(f"exporting and building for {listed(names)}")
 
     def _start(self, visit: str, offer: Offer) -> None:
         state = self.board.states[visit]
@@ -248,13 +246,13 @@ class _Night:
         self.board.begin(order)
         self._changed_s = self.clock.seconds()
         self.ledger.running(visit, order.attempt, offer.identity, offer.host, offer.name)
-        self.telling.event(Event(EventKind.STARTED, order=order, state=self.board.states[visit]))
+        self.events.event(Event(EventKind.STARTED, order=order, state=self.board.states[visit]))
         try:
             self.engine.start(order)
         except Interrupted:
             raise
         except Exception as error:
-            self.telling.trouble(f"{offer.name} on {offer.host} cannot be given work: {error}")
+            self.events.trouble(f"{offer.name} on {offer.host} cannot be given work: {error}")
             lost = AttemptResult(
                 visit=visit,
                 attempt=order.attempt,
@@ -270,7 +268,7 @@ class _Night:
         except Interrupted:
             raise
         except Exception as error:
-            self.telling.trouble(f"how attempts ended is not known now: {error}")
+            self.events.trouble(f"how attempts ended is not known now: {error}")
             self.clock.sleep(wait_s)
             return
         for ending in endings:
@@ -290,7 +288,7 @@ class _Night:
             elif isinstance(found, Interrupted):
                 raise found
             else:
-                self.telling.trouble(f"recovery failed: {found}")
+                self.events.trouble(f"recovery failed: {found}")
             self._changed_s = self.clock.seconds()
 
     def _is_closed(self) -> bool:
@@ -325,11 +323,11 @@ class _Night:
         if devices != self._awaited:
             self._awaited = devices
             patience_s, until = self.rules.patience_s, self.parts.until
-            self.telling.tell(waits_for(devices, situation.barred, self._name, patience_s, until))
+            self.events.tell(waits_for(devices, situation.barred, self._name, patience_s, until))
 
     def _stop(self) -> NightEnd:
         """Ends what is under way; all of it is waited for, as some may just be done."""
-        self.telling.tell("stopping: what is under way is ended")
+        self.events.tell("stopping: what is under way is ended")
         for visit in list(self.board.running):
             self._cancel(visit)
         until_s = self.clock.seconds() + _STOPPING_S
@@ -341,7 +339,7 @@ class _Night:
         return self._end(stopped=True)
 
     def _cancel(self, visit: str) -> None:
-        self.telling.forgiving(lambda: self.engine.cancel(visit), "an attempt cannot be ended")
+        self.events.report_errors(lambda: self.engine.cancel(visit), "an attempt cannot be ended")
 
     def _finish(self) -> NightEnd:
         self._miss_unsatisfied()

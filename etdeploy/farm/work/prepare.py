@@ -39,7 +39,7 @@ Key = tuple[str, str]
 class PreparedParcels:
     """What a night can measure.
 
-    While this exists, nobody removes its parcels from the cache; `release` lets go of them.
+    While this exists, nobody removes its parcels from the cache.
 
     Attributes:
         parcels: By recipe and device.
@@ -49,11 +49,7 @@ class PreparedParcels:
 
     parcels: Mapping[Key, Parcel]
     failures: Mapping[Key, AttemptFailure]
-    workspace: Workspace = field(repr=False)
-
-    def release(self) -> None:
-        """The night has ended: the cache may be tidied."""
-        self.workspace.uses.release()
+    workspace: Workspace | None = field(default=None, repr=False)
 
 
 def classes_of(

@@ -20,7 +20,7 @@ from etdeploy.farm.engine.certificates import make_certificates, revoke_certific
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.cluster import ClusterEngine
 from etdeploy.farm.engine.dask.settings import security_of
-from etdeploy.farm.model import AttemptResult, Fate
+from etdeploy.farm.model import Fate
 from etdeploy.farm.spec.model import Hosts, Tls
 from tests.support.farm_cluster import (
     coordinator,
@@ -120,12 +120,12 @@ def test_an_attempt_that_crashes_fails_and_one_that_is_cancelled_ends(tmp_path: 
 
 
 def test_steps_of_recovery_are_taken_on_the_host(tmp_path: Path) -> None:
-    told: list[str] = []
     with coordinator(tmp_path) as engine, host("a", engine, tmp_path, ["p1"]):
         offer = offered(engine, 1)["p1", "a"]
-        assert engine.recover(offer, "reconnect", told.append).problem == ""
-        assert engine.recover(offer, "reboot", told.append).problem == "broken"
-    assert told == ["reconnect android:p1", "reboot android:p1"]
+        assert engine.recover(offer, "reconnect").problem == ""
+        assert engine.recover(offer, "reboot").problem == "broken"
+    taken = [line for line in log(tmp_path) if line.startswith("re")]
+    assert taken == ["reconnect android:p1", "reboot android:p1"]
 
 
 def test_a_connection_that_is_lost_for_a_moment_does_not_end_an_attempt(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_only_hosts_with_a_certificate_of_the_farm_take_part(tmp_path: Path) -> 
 
 def test_another_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with coordinator(tmp_path) as engine:
-        hello = {"versions": {"etdeploy": "0.0.1", "python": "3.10", "distributed": "1.0"}}
-        answer = asyncio.run(_ask(engine.address, wire.HELLO, hello=json.dumps(hello)))
+        old = json.dumps({"etdeploy": "0.0.1", "python": "3.10", "distributed": "1.0"})
+        answer = asyncio.run(_ask(engine.address, wire.HELLO, host="a", versions=old))
     welcome = wire.Welcome.model_validate_json(answer)
     assert welcome.final
     assert "etdeploy 0.0.1 (here" in welcome.refused
@@ -207,17 +207,29 @@ def test_who_was_not_welcomed_gets_no_files_and_no_worker(tmp_path: Path) -> Non
         offers = offered(engine, 1)
         engine.start(order("n-1", offers["p1", "a"], made))
         endings(engine, 1)
-        session = engine._coordinator._hosts.session("a")
+        [worker] = engine._coordinator._scheduler.workers
         ask = {"digest": digest, "offset": 0}
-        assert "data" in asyncio.run(_ask(engine.address, wire.READ, session=session, **ask))
-        assert "refused" in asyncio.run(_ask(engine.address, wire.READ, session="x", **ask))
+        assert "data" in asyncio.run(_ask(engine.address, wire.READ, worker=worker, **ask))
+        assert "refused" in asyncio.run(_ask(engine.address, wire.READ, worker="x", **ask))
         ask["digest"] = "0" * 64
-        assert "refused" in asyncio.run(_ask(engine.address, wire.READ, session=session, **ask))
-        late = AttemptResult(visit="n-1", attempt=1, identity="p1", host="a", fate=Fate.DONE)
-        ending = late.model_dump_json()
-        told = {"session": session, "ending": ending, "digest": None}
-        assert asyncio.run(_ask(engine.address, wire.ENDED, **told)) is False
+        assert "refused" in asyncio.run(_ask(engine.address, wire.READ, worker=worker, **ask))
+        late = {"worker": worker, "key": ["n-1", 1], "offset": 0, "data": b"x"}
+        assert "refused" in asyncio.run(_ask(engine.address, wire.STORE, **late))
         assert engine.ended(0) == []
+
+
+def test_a_name_belongs_to_one_process_as_long_as_it_is_connected(tmp_path: Path) -> None:
+    with (
+        coordinator(tmp_path) as engine,
+        host("a", engine, tmp_path, ["p1"]),
+    ):
+        offered(engine, 1)
+        versions = wire.own_versions().model_dump_json()
+        ask = {"host": "a", "versions": versions}
+        answer = asyncio.run(_ask(engine.address, wire.HELLO, **ask))
+        welcome = wire.Welcome.model_validate_json(answer)
+        assert "'a'" in welcome.refused
+        assert not welcome.final
 
 
 async def _ask(address: str, op: str, **message: object) -> Any:

@@ -145,7 +145,6 @@ def test_two_recipes_on_two_phones(
         assert ending.health.battery_percent is not None
         assert ending.health.free_bytes is not None
     assert not data_folder.exists(), "the history is the coordinator's"
-    found.release()
 
 
 def test_a_phone_that_goes_away_in_the_middle(
@@ -180,9 +179,7 @@ def test_a_phone_that_goes_away_in_the_middle(
         # It comes back, and a step of the ladder finds it.
         gone.start_adbd()
         [offer] = [o for o in offers if o.name == gone.spec]
-        told: list[str] = []
-        assert engine.recover(offer, "reconnect", told.append).problem == ""
-        assert told == [f"{gone.spec}: adb reconnect"]
+        assert engine.recover(offer, "reconnect").problem == ""
     finally:
         engine.close()
 

@@ -61,8 +61,7 @@ def command(
     _require_distributed()
     from etdeploy.device_pool.reservations import this_host
     from etdeploy.devices.registry import parse_spec
-    from etdeploy.farm.engine.dask.host.local import LocalParts
-    from etdeploy.farm.engine.dask.host.serve import serve_host
+    from etdeploy.farm.engine.dask.host import local_dependencies, serve_host
     from etdeploy.farm.spec.model import Tls
 
     for device in devices:
@@ -78,7 +77,7 @@ def command(
         host,
         scheduler,
         tls,
-        lambda cache, folder: LocalParts(cache, folder, host, devices, pools).parts(),
+        lambda cache, folder: local_dependencies(cache, folder, host, devices, pools),
         console.message,
     )
 

@@ -21,9 +21,8 @@ _ADDRESS = re.compile(r"(tls|tcp)://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
 DEFAULT_PORT = 8786
 
 _SETTINGS: dict[str, Any] = {
-    # An order that takes its Worker along must not visit other phones.
-    "distributed.scheduler.allowed-failures": 0,
-    "distributed.scheduler.no-workers-timeout": "3s",
+    # A host that was lost with an order so often is not given it again.
+    "distributed.scheduler.allowed-failures": 2,
     # A host that loses its power says nothing: after so long without a heartbeat it is gone.
     "distributed.scheduler.worker-ttl": "30s",
     "distributed.comm.timeouts.tcp": "20s",
@@ -47,9 +46,8 @@ _SETTINGS: dict[str, Any] = {
 def apply_settings() -> None:
     """Sets what the farm needs of Dask for this process, and keeps its log to itself.
 
-    Dask logs each lost connection with a traceback; the farm tells the user in a sentence. A phone
-    takes two connections of the coordinator and three files of its host, so the usual limit of 1024
-    is raised as far as this user may.
+    Dask logs each lost connection with a traceback; the farm tells the user in a sentence. An
+    attempt takes files of its host, so the usual limit of 1024 is raised as far as this user may.
     """
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != most:

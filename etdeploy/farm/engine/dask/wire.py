@@ -1,20 +1,21 @@
-"""What the coordinator and its hosts say to each other, as values and by name.
+"""What the coordinator and its hosts say to each other, and the tasks that Dask runs on a host.
 
-A host opens every connection; the coordinator answers, or uses the stream of a host's Worker. So a
-host needs no open port that the coordinator could reach.
+A host opens every connection, so it needs no port that the coordinator could reach. Dask fetches
+results from a port of the worker: here they are events of the worker's own stream instead.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import platform
 import secrets
 import shutil
 import tarfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
 from distributed.security import Security
 from distributed.worker import Worker, get_worker
@@ -27,18 +28,16 @@ from etdeploy.farm.model import AttemptResult, Offer, Order
 
 # Questions of a host, answered by the scheduler.
 HELLO = "farm_hello"
-ANNOUNCE = "farm_announce"
 READ = "farm_read"
 STORE = "farm_store"
-ENDED = "farm_ended"
-TOLD = "farm_told"
-RECOVERED = "farm_recovered"
-# What the coordinator sends over the stream of a host's Worker.
+# Topics of events that a host's worker logs.
+OFFERS = "farm-offers"
+ANSWER = "farm-answer"
+# What the coordinator sends over the stream of a host's worker.
 CANCEL = "farm-cancel"
-RECOVER = "farm-recover"
 
 ABOUT = "farm"
-"""Where the scheduler finds what a Worker says of itself."""
+"""Where the scheduler finds the versions of a worker."""
 
 CHUNK_BYTES = 1 << 20
 """Files and records travel in pieces of this size, so that heartbeats get between them."""
@@ -94,80 +93,25 @@ def mismatch(host: Versions, coordinator: Versions) -> tuple[str, str] | None:
     return f"the host has {told}", "\n".join(steps)
 
 
-class Hello(Value):
-    """What a host says first.
-
-    Attributes:
-        host: Its name.
-        session: Random, and new with each start of its process.
-        versions: As text fields; compared before anything else is read.
-        running: Attempts that its process has not ended or delivered.
-    """
-
-    host: str
-    session: str
-    versions: Versions
-    running: tuple[Key, ...] = ()
-
-
 class Welcome(Value):
-    """The answer to that.
+    """Whether a host may take part.
 
     Attributes:
-        refused: Why the host may not take part; empty where it may.
+        refused: Why it may not; empty where it may.
         remedy: What to do about that.
         final: Whether it makes no sense to ask again.
-        keep_s: How long the coordinator waits for attempts of a host that is gone.
-        wanted: Those of the running attempts that it still waits for.
     """
 
     refused: str = ""
     remedy: str = ""
     final: bool = False
-    keep_s: float = 0.0
-    wanted: tuple[Key, ...] = ()
 
 
-class About(Value):
-    """What a Worker says of itself.
+class DeliveredResult(Value):
+    """How an attempt ended, with the digest of the archive of its records."""
 
-    Attributes:
-        session: Of the host's process, which was welcomed before.
-        host: Its name.
-        identity: Of the device; None for the Worker that stands for the host.
-    """
-
-    session: str
-    host: str
-    identity: str | None = None
-
-
-class Announcement(Value):
-    """All devices that are plugged into a host now."""
-
-    session: str
-    offers: tuple[Offer, ...]
-
-
-class RecoveryStep(Value):
-    """A step of the recovery ladder that a host is asked for.
-
-    Attributes:
-        number: Unique for the coordinator.
-        offer: The device.
-        step: Its name.
-    """
-
-    number: int
-    offer: Offer
-    step: str
-
-
-class RecoveryReply(Value):
-    """How that went: the device as it is afterwards, with `problem` where it did not help."""
-
-    number: int
-    offer: Offer
+    ending: AttemptResult
+    digest: str | None = None
 
 
 LIMIT_BYTES = 4 << 30
@@ -216,77 +160,97 @@ def safe_relative(name: str) -> PurePosixPath:
     return path
 
 
-# How long a Worker may take to register.
-_PATIENCE_S = 20.0
+# How long a worker may take to register.
+_REGISTER_S = 20.0
+# Attempts that a host does at once: as many as it has devices.
+_MOST_AT_ONCE = 1000
+
+
+class HostTasks(Protocol):
+    """What a host does for Dask's tasks."""
+
+    async def perform(self, order: Order) -> DeliveredResult: ...
+
+    def recover(self, offer: Offer, step: str) -> Offer: ...
 
 
 class FarmWorker(Worker):  # type: ignore[misc]
-    """A single-threaded Worker without a nanny, limits, pages or a port, in the host's process.
+    """The worker of a host, without a nanny, limits, pages or a port, in the host's process.
 
-    A Worker runs whatever is sent to its port. The farm sends everything over the connection that
-    the Worker opens to the scheduler, so it has no port.
-
-    Args:
-        scheduler: Its address.
-        security: The certificates.
-        about: Whose it is.
-        folder: Where Dask may keep files.
-        deliver: Does an order, and returns when the coordinator has its ending.
-        heard: What the coordinator may send, by name.
+    Each of its devices is a resource. A worker runs whatever is sent to its port. The farm sends
+    everything over the connection that the worker opens to the scheduler, so it has no port.
     """
 
     def __init__(
         self,
         scheduler: str,
         security: Security,
-        about: About,
+        host: str,
+        devices: Mapping[str, int],
         folder: Path,
-        deliver: Callable[[Order], Awaitable[None]],
-        heard: Mapping[str, Callable[..., Any]],
+        tasks: HostTasks,
+        cancel: Callable[[list[Any]], None],
     ) -> None:
-        identity = about.identity
         super().__init__(
             scheduler,
-            nthreads=1,
-            name=f"{identity}@{about.host}" if identity else f"host@{about.host}",
-            resources={resource(identity): 1} if identity else {},
+            nthreads=_MOST_AT_ONCE,
+            name=host,
+            resources=devices,
             security=security,
             memory_limit=0,
             local_directory=str(folder),
             dashboard=False,
             metrics={},
-            startup_information={ABOUT: lambda _: about.model_dump(mode="json")},
+            startup_information={ABOUT: lambda _: own_versions().model_dump()},
             extensions={},
-            death_timeout=_PATIENCE_S,
+            death_timeout=_REGISTER_S,
             contact_address=_unique_address(),
         )
-        self.stream_handlers.update(heard)
-        self.deliver = deliver
+        self.stream_handlers[CANCEL] = lambda key: cancel(key)
+        self.tasks = tasks
 
     async def listen(self, *_: Any, **__: Any) -> None:
-        """Listens within this process only."""
+        """Listen within this process only."""
         await super().listen("inproc://")
 
     def start_http_server(self, *_: Any, **__: Any) -> None:
-        """Starts none."""
+        """Start none."""
+
+    async def ask(self, op: str, message: dict[str, Any]) -> Any:
+        """The coordinator's answer."""
+        return await getattr(self.scheduler, op)(worker=self.contact_address, **message)
 
 
 def _unique_address() -> str:
-    """By which the scheduler tells Workers apart: in RFC 6666's discard-only block, as a name."""
+    """By which the scheduler tells workers apart: in RFC 6666's discard-only block, as a name."""
     return f"tcp://[{ipaddress.IPv6Address((0x100 << 112) | secrets.randbits(64))}]:1"
 
 
-def resource(identity: str) -> str:
-    """The resource of which the Worker of a phone has one."""
-    return f"device:{identity}"
+def resource(identity: str, host: str) -> str:
+    """The resource that a device of a host is."""
+    return f"device:{identity}@{host}"
 
 
-async def perform(order: str) -> None:
-    """Does an order on the host; what Dask pickles is this function's name and the JSON.
-
-    It is a coroutine: the attempt has a thread and a process of its own, which go on when the
-    connection to the scheduler, and with it this Worker, is lost.
-    """
+def _worker() -> FarmWorker:
     worker = get_worker()
     assert isinstance(worker, FarmWorker)  # noqa: S101 - nobody else is sent here
-    await worker.deliver(Order.model_validate_json(order))
+    return worker
+
+
+async def perform(key: str, order: str) -> None:
+    """Do an order on its host; what Dask pickles is this function's name and the JSON.
+
+    It is a coroutine: the attempt has a thread and a process, which go on when the connection to
+    the scheduler, and with it this worker, is lost. Dask sends the task to the worker that comes
+    next, which finds the attempt.
+    """
+    worker = _worker()
+    done = await worker.tasks.perform(Order.model_validate_json(order))
+    worker.log_event(ANSWER, {"key": key, "answer": done.model_dump_json()})
+
+
+async def take_step(key: str, offer: str, step: str) -> None:
+    """Take a step of recovery on a device's host."""
+    worker = _worker()
+    after = await asyncio.to_thread(worker.tasks.recover, Offer.model_validate_json(offer), step)
+    worker.log_event(ANSWER, {"key": key, "answer": after.model_dump_json()})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,17 +23,16 @@ from etdeploy.farm.model import (
 )
 from etdeploy.farm.night.lease import TakenError
 from etdeploy.farm.night.model import Event, EventKind, NightEnd
+from etdeploy.farm.spec.matrix import NightPlan, Unsatisfied
+from etdeploy.farm.work.prepare import PreparedParcels
 from tests.support.farm_sim import (
     SimNight,
-    SimPlan,
-    SimPrepared,
-    SimUnsatisfied,
     make_farm,
     plan,
     prepare,
 )
 from tests.support.farm_sim_engine import BEGIN, CRASH, OFFLINE, Script, offer_of
-from tests.support.farm_sim_ledger import SimQuarantined, SimReservation
+from tests.support.farm_sim_ledger import quarantined, reserved
 
 PHONES = [offer_of(number, 2) for number in range(4)]
 
@@ -141,8 +139,8 @@ def test_a_full_disk_of_a_host_blames_neither_recipe_nor_phone() -> None:
 def test_reserved_and_absent_devices_are_missed_at_the_end_with_the_reason() -> None:
     night = SimNight(make_farm("a"), PHONES[:3], hours=8.0)
     night.shelf.claims = [
-        SimReservation("phone-000", "anna", BEGIN + timedelta(hours=9)),
-        SimReservation("phone-001", "bert", BEGIN + timedelta(hours=2)),
+        reserved("phone-000", "anna", BEGIN + timedelta(hours=9)),
+        reserved("phone-001", "bert", BEGIN + timedelta(hours=2)),
     ]
     night.clock.at(30.0, lambda: night.engine.unplug("phone-002"))
     end = night.run()
@@ -156,7 +154,7 @@ def test_reserved_and_absent_devices_are_missed_at_the_end_with_the_reason() -> 
 
 def test_it_says_for_which_devices_it_waits_when_nothing_else_is_left() -> None:
     night = SimNight(make_farm("a"), PHONES[:2])
-    night.shelf.claims = [SimReservation("phone-000", "anna", BEGIN + timedelta(hours=9))]
+    night.shelf.claims = [reserved("phone-000", "anna", BEGIN + timedelta(hours=9))]
     end = night.run()
     assert standings(by_device(end, "phone-000")) == {Standing.MISSED: 3}
     [told] = [text for text in night.texts if text.startswith("waiting")]
@@ -199,10 +197,10 @@ def test_in_a_window_the_first_device_may_come_late() -> None:
 
 def test_what_no_device_could_measure_is_a_missed_visit_of_the_night() -> None:
     night = SimNight(make_farm("ab"), PHONES[:1])
-    lacks = SimUnsatisfied("a", "bench", "there is no device android:X")
+    lacks = Unsatisfied(recipe="a", group="bench", reason="there is no device android:X")
 
-    def without_bench(*arguments: Any) -> SimPlan:
-        return replace(plan(*arguments), unsatisfied=(lacks,))
+    def without_bench(*arguments: Any) -> NightPlan:
+        return plan(*arguments).model_copy(update={"unsatisfied": (lacks,)})
 
     night.plan = without_bench
     end = night.run()
@@ -215,7 +213,7 @@ def test_what_no_device_could_measure_is_a_missed_visit_of_the_night() -> None:
 
 def test_a_quarantined_device_does_not_keep_the_night_open() -> None:
     night = SimNight(make_farm("a"), PHONES[:2], hours=8.0)
-    night.shelf.aside = [SimQuarantined("phone-000", "its repeats are 40 % apart")]
+    night.shelf.aside = [quarantined("phone-000", "its repeats are 40 % apart")]
     end = night.run()
     assert night.clock.at_s < 3600
     assert "40 % apart" in by_device(end, "phone-000")[0].reason
@@ -271,11 +269,11 @@ def test_an_attempt_that_was_put_off_too_often_is_missed() -> None:
 def test_what_cannot_be_exported_fails_at_once_and_the_rest_is_measured() -> None:
     failure = AttemptFailure(kind="export", exit_code=3, message="no such model\nlog: x")
 
-    def partly(wanted: Mapping[str, Sequence[Offer]]) -> SimPrepared:
+    def partly(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
         made = prepare(wanted)
         bad = {key: failure for key in made.parcels if key[0] == "b"}
         good = {key: parcel for key, parcel in made.parcels.items() if key[0] != "b"}
-        return SimPrepared(good, bad)
+        return PreparedParcels(good, bad)
 
     night = SimNight(make_farm("ab"), PHONES)
     night.prepare = partly

@@ -15,8 +15,8 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.engine.dask.answers import Records, ServedFiles
-from etdeploy.farm.engine.dask.host.link import obtain_parcel, sweep_parts
+from etdeploy.farm.engine.dask.fetch import obtain_parcel, sweep_parts
+from etdeploy.farm.engine.dask.scheduler import Records, ServedFiles
 from etdeploy.farm.engine.dask.wire import CHUNK_BYTES, pack
 from etdeploy.farm.model import Parcel
 
@@ -149,7 +149,7 @@ def test_records_arrive_in_chunks_and_appear_complete(tmp_path: Path) -> None:
     data, digest = _sent(tmp_path)
     records = Records(tmp_path / "results")
     assert records.store(KEY, 0, data[:10]) == 10
-    # A host that lost the answer asks again, and is told where to go on.
+    # A host that lost the answer asks again, and one that was started anew begins anew.
     assert records.store(KEY, 0, data[:10]) == 10
     assert records.store(KEY, 99, b"x") == 10
     assert records.store(KEY, 10, data[10:]) == len(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import Capabilities
 from etdeploy.farm.model import Offer
-from etdeploy.farm.night.recovery_steps import climb, steps_after, steps_for_problem
+from etdeploy.farm.night.devices import climb, steps_after, steps_for_problem
 from tests.support.farm_sim_engine import SimClock, SimEngine, offer_of
 
 PHONE = offer_of(1)
@@ -42,7 +42,7 @@ def test_a_computer_of_the_farm_is_never_rebooted() -> None:
 class _Stubborn(SimEngine):
     """Its first steps fail."""
 
-    def recover(self, offer: Offer, step: str, tell: object) -> Offer:  # noqa: ARG002
+    def recover(self, offer: Offer, step: str) -> Offer:
         self.recovered.append((offer.identity, step))
         if step == "reconnect":
             raise DeviceError("the host does not answer")

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from etdeploy.farm.night.dispatch import barred, present
 from etdeploy.farm.night.model import BarKind
 from tests.support.farm_sim_engine import offer_of
-from tests.support.farm_sim_ledger import SimQuarantined, SimReservation
+from tests.support.farm_sim_ledger import quarantined, reserved
 
 AT = datetime(2026, 11, 23, 2, 13, tzinfo=timezone.utc)
 PHONE = offer_of(1, host="one")
@@ -32,8 +32,8 @@ def test_why_a_device_cannot_be_used() -> None:
     phones = [offer_of(number) for number in range(5)]
     seen = {offer.identity: (offer, AT) for offer in phones}
     offers = {offer.identity: offer for offer in (phones[0], broken, phones[3], phones[4])}
-    claims = [SimReservation("phone-003", "anna", AT)]
-    aside = [SimQuarantined("phone-004", "too warm")]
+    claims = [reserved("phone-003", "anna", AT)]
+    aside = [quarantined("phone-004", "too warm")]
     found = barred(offers, seen, claims, aside, {"phone-000": "it ran hot"})
     assert {each: why.kind for each, why in found.items()} == {
         "phone-000": BarKind.QUARANTINED,

@@ -1,24 +1,23 @@
-"""What a night needs beside an engine, as Protocols: a test brings parts of its own."""
+"""What a night needs beside an engine; a test brings its own clock, ledger and devices."""
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from etdeploy.farm.model import (
-    AttemptFailure,
-    AttemptResult,
-    Offer,
-    Parcel,
-    Standing,
-    Visit,
-    VisitState,
-)
-from etdeploy.farm.night.background import Background
+from etdeploy.core import cancel
+from etdeploy.farm.model import AttemptResult, Offer, Standing, Visit, VisitState
 from etdeploy.farm.night.planning import AttemptDurations
+from etdeploy.farm.spec.matrix import NightPlan
 from etdeploy.farm.spec.model import Farm
+from etdeploy.history.nights import Quarantined, Reservation
+
+if TYPE_CHECKING:
+    from etdeploy.farm.work.prepare import PreparedParcels
 
 
 class Clock(Protocol):
@@ -73,32 +72,14 @@ class LedgerLike(Protocol):
         ...
 
 
-class ReservationLike(Protocol):
-    """A person's claim on a device."""
-
-    @property
-    def owner(self) -> str: ...
-    @property
-    def until(self) -> datetime: ...
-    def is_of(self, identity: str, host: str, device: str = "") -> bool: ...
-
-
-class QuarantinedLike(Protocol):
-    """A device that was set aside."""
-
-    @property
-    def reason(self) -> str: ...
-    def is_of(self, identity: str, host: str, device: str = "") -> bool: ...
-
-
 class ShelfLike(Protocol):
     """Whose the devices are, and which are set aside; a method may raise EtdeployError."""
 
-    def reservations(self) -> Sequence[ReservationLike]:
+    def reservations(self) -> Sequence[Reservation]:
         """Those that hold now."""
         ...
 
-    def quarantined(self) -> Sequence[QuarantinedLike]:
+    def quarantined(self) -> Sequence[Quarantined]:
         """All that are set aside."""
         ...
 
@@ -107,48 +88,65 @@ class ShelfLike(Protocol):
         ...
 
 
-class PreparedLike(Protocol):
-    """What was exported and built."""
-
-    @property
-    def parcels(self) -> Mapping[tuple[str, str], Parcel]: ...
-    @property
-    def failures(self) -> Mapping[tuple[str, str], AttemptFailure]: ...
-
-
-Prepare = Callable[[Mapping[str, Sequence[Offer]]], PreparedLike]
+Prepare = Callable[[Mapping[str, Sequence[Offer]]], "PreparedParcels"]
 """Exports and builds for the offers of each recipe, by its label."""
 
 
-class UnsatisfiedLike(Protocol):
-    """What no device can measure."""
-
-    @property
-    def recipe(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-
-
-class PlanLike(Protocol):
-    """The visits of a night, and what cannot be one."""
-
-    @property
-    def visits(self) -> Sequence[Visit]: ...
-    @property
-    def unsatisfied(self) -> Sequence[UnsatisfiedLike]: ...
-
-
-Plan = Callable[[Farm, str, Sequence[Offer], "float | None"], PlanLike]
+Plan = Callable[[Farm, str, Sequence[Offer], "float | None"], NightPlan]
 """The visits for devices: `etdeploy.farm.spec.matrix.plan_night`."""
 
 Headline = Callable[[AttemptResult], "float | None"]
 """The number that a record is compared by; None where it has none."""
 
 
+class Background(Protocol):
+    """Runs work beside the night; what it gives is fetched by the night."""
+
+    def start(self, work: Callable[[], Any]) -> None:
+        """Begins; work that raises gives the exception."""
+        ...
+
+    def finished(self) -> list[Any]:
+        """What ended since the last call: results and exceptions."""
+        ...
+
+    @property
+    def active(self) -> int:
+        """How many are under way, or were not fetched."""
+        ...
+
+
+class BackgroundThreads:
+    """Each work in a thread of its own, which belongs to the same run: Ctrl-C stops it too."""
+
+    def __init__(self) -> None:
+        self._flag = cancel.current()
+        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.active = 0
+
+    def start(self, work: Callable[[], Any]) -> None:
+        """Begins a thread."""
+        self.active += 1
+        threading.Thread(target=self._run, args=(work,), daemon=True).start()
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        with cancel.bound(self._flag):
+            try:
+                self._results.put(work())
+            except BaseException as error:
+                self._results.put(error)
+
+    def finished(self) -> list[Any]:
+        """What ended since the last call."""
+        found = []
+        while not self._results.empty():
+            found.append(self._results.get())
+            self.active -= 1
+        return found
+
+
 @dataclass(frozen=True)
-class Pace:
+class Intervals:
     """How often the night looks around, in seconds.
 
     Attributes:
@@ -173,7 +171,7 @@ class NightDependencies:
         background: For what takes minutes; None for threads.
         opened: When the window opened; None without a window.
         until: When nothing may begin any more; None for never.
-        pace: How often the night looks around.
+        intervals: How often the night looks around.
         named: Recipes and groups that no device can measure, as far as that was told before.
     """
 
@@ -185,5 +183,5 @@ class NightDependencies:
     background: Background | None = None
     opened: datetime | None = None
     until: datetime | None = None
-    pace: Pace = Pace()
+    intervals: Intervals = Intervals()
     named: frozenset[tuple[str, str]] = frozenset()
