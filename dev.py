@@ -5,9 +5,9 @@
     python3 dev.py test [--all | ARGUMENTS OF pytest]
     python3 dev.py docs [build | serve] [ARGUMENTS OF mkdocs]
 
-`test` checks style and types first, then runs several files of tests at a time where there is
-room; `test --all` includes the tests marked nightly. With other arguments it only runs pytest. As root
-on Debian or Ubuntu it installs the system packages that tests with real compilers and devices need;
+`test` checks style and types first, then runs several files of tests at a time where there is room;
+`test --all` includes the tests marked nightly. With other arguments it only runs pytest. As root on
+Debian or Ubuntu it installs the system packages that tests with real compilers and devices need;
 elsewhere it lists them and skips those tests. `docs` writes the documentation as a site into site/;
 `docs serve` shows it at http://127.0.0.1:8000 and follows changes.
 """
