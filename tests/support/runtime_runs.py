@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.files.basic import new_folder
+from etdeploy.core.files.locks import exclusive
 from etdeploy.plan.derive import Available, derive_plan
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import TensorFile
@@ -30,12 +33,16 @@ from tests.support.runtime_values import make_recipe
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def export_programs(folder: Path) -> Path:
-    """Exports every program of runtime_export into `folder`, in a process of its own."""
+def _export(module: str, folder: Path) -> None:
+    """Runs a module of tests/support that exports programs, in a process of its own."""
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.support.runtime_export", str(folder)],
+        [sys.executable, "-W", "ignore", "-m", f"tests.support.{module}", str(folder)],
         cwd=_REPOSITORY, check=True, capture_output=True,
     )  # fmt: skip
+
+
+def _export_inferences(folder: Path) -> None:
+    _export("runtime_export", folder)
     for program in folder.iterdir():
         described = json.loads((program / "tensors.json").read_text())
         tensors = [
@@ -43,7 +50,28 @@ def export_programs(folder: Path) -> Path:
             for t in described["inputs"]
         ]
         (program / "inputs.txt").write_text(inputs_list(tensors))
+
+
+def _share(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder, made once in a test run by whichever of its processes comes first."""
+    with exclusive(folder.with_suffix(".lock"), folder.name):
+        if not folder.is_dir():
+            with new_folder(folder) as work:
+                make(work)
     return folder
+
+
+@pytest.fixture(scope="session")
+def programs(shared_folder: Path) -> Path:
+    """The folder with every program of runtime_export.py."""
+    return _share(shared_folder / "runtime-programs", _export_inferences)
+
+
+@pytest.fixture(scope="session")
+def text_programs(shared_folder: Path) -> Path:
+    """The folder with the programs of generation_export.py and the eager model's texts."""
+    folder = shared_folder / "text-programs"
+    return _share(folder, lambda work: _export("generation_export", work / "made")) / "made"
 
 
 def plan_here(program: Program, target: str = "", profile: bool = True) -> RuntimePlan:

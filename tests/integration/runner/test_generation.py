@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +32,6 @@ from tests.support.runtime_values import make_recipe
 
 pytestmark = pytest.mark.integration
 
-_REPOSITORY = Path(__file__).resolve().parents[3]
 _QEMU = shutil.which("qemu-aarch64-static")
 needs_cross = pytest.mark.skipif(
     host_target().name != "linux-x86_64" or not (shutil.which("aarch64-linux-gnu-g++") and _QEMU),
@@ -59,24 +56,14 @@ class Programs:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    folder = tmp_path_factory.mktemp("exported") / "programs"
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.support.generation_export", str(folder)],
-        cwd=_REPOSITORY, check=True, capture_output=True,
-    )  # fmt: skip
-    return Programs(folder)
+def programs(text_programs: Path) -> Programs:
+    return Programs(text_programs)
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return Workspace(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="module")
-def runner(programs: Programs, workspace: Workspace) -> Start:
+def runner(programs: Programs, export_workspace: Workspace) -> Start:
     program = inspect_file(programs.path("dynamic"))
-    built = build(plan_here(program), workspace)
+    built = build(plan_here(program), export_workspace)
     assert check_program(program, built) == ()
     return Start(built)
 
@@ -205,10 +192,10 @@ def test_sampled_text_depends_on_the_seed_alone(
 
 @needs_cross
 def test_an_arm64_runner_generates_the_same(
-    runner: Start, programs: Programs, workspace: Workspace, tmp_path: Path
+    runner: Start, programs: Programs, export_workspace: Workspace, tmp_path: Path
 ) -> None:
     program = inspect_file(programs.path("dynamic"))
-    there = build(plan_here(program, "linux-aarch64"), workspace)
+    there = build(plan_here(program, "linux-aarch64"), export_workspace)
     arm64 = Start(there, prefix=(str(_QEMU), "-L", "/usr/aarch64-linux-gnu"))
     found: dict[str, list[tuple[int, ...]]] = {}
     for name, sampling in {"greedy": Sampling(), "sampled": _WARM}.items():
@@ -305,7 +292,7 @@ def test_logits_that_are_no_numbers_are_told(
     _write(tmp_path, [((1, UNDEFINED), {"new_tokens": 3})])
     run = runner.generate(programs.path("dynamic"), tmp_path)
     assert run.exit_code == 5
-    assert "point p0: after 2 tokens, of 48 logits, 48 are NaN" in run.error
+    assert all(fact in run.error for fact in ("point p0", "after 2 tokens", "48 are NaN"))
 
 
 @pytest.mark.parametrize(
@@ -387,7 +374,7 @@ def test_options_of_the_other_workload_are_refused(
 
 @contextmanager
 def _speaking(
-    runner: Start, programs: Programs, workspace: Workspace, log: Path
+    runner: Start, programs: Programs, export_workspace: Workspace, log: Path
 ) -> Iterator[Speaker]:
     """The dynamic program, pushed to this machine."""
     built = Path(runner.runner.path)
@@ -396,7 +383,7 @@ def _speaking(
     bundle = make_bundle(
         {**files, "program.pte": programs.path("dynamic")}, (executable,), (executable,)
     )
-    device = open_device("host", workspace)
+    device = open_device("host", export_workspace)
     device.push(bundle)
     generation = Generation(
         methods=METHODS["dynamic"], vocabulary=VOCABULARY, context=CAPACITY, model="m",
@@ -407,10 +394,10 @@ def _speaking(
 
 
 def test_a_device_streams_the_eager_models_text(
-    runner: Start, programs: Programs, tmp_path: Path, workspace: Workspace
+    runner: Start, programs: Programs, tmp_path: Path, export_workspace: Workspace
 ) -> None:
     prompt, log = PROMPTS[1], tmp_path / "log.txt"
-    with _speaking(runner, programs, workspace, log) as speaker:
+    with _speaking(runner, programs, export_workspace, log) as speaker:
         for new_tokens in (CAPACITY + 1 - len(prompt), 2):
             heard: list[int] = []
             said = speaker.say(prompt, new_tokens, Sampling(), heard.append)
@@ -422,11 +409,11 @@ def test_a_device_streams_the_eager_models_text(
 
 
 def test_a_dialogue_is_the_eager_models_text(
-    runner: Start, programs: Programs, tmp_path: Path, workspace: Workspace
+    runner: Start, programs: Programs, tmp_path: Path, export_workspace: Workspace
 ) -> None:
     whole, log = programs.texts[1], tmp_path / "log.txt"
     with (
-        _speaking(runner, programs, workspace, log) as speaker,
+        _speaking(runner, programs, export_workspace, log) as speaker,
         Dialogue(speaker, forgotten_s=1) as dialogue,
     ):
 

@@ -29,20 +29,15 @@ _DELEGATED = make_program(make_method(delegates=("XnnpackBackend",)))
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return Workspace(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="module")
-def runner(workspace: Workspace) -> Start:
+def runner(export_workspace: Workspace) -> Start:
     """A runner with kernels, quantized kernels, XNNPACK and ETDump."""
-    return Start(build(plan_here(_EVERYTHING), workspace))
+    return Start(build(plan_here(_EVERYTHING), export_workspace))
 
 
 @pytest.fixture(scope="module")
-def delegated_runner(workspace: Workspace) -> Start:
+def delegated_runner(export_workspace: Workspace) -> Start:
     """A runner with XNNPACK and nothing else."""
-    return Start(build(plan_here(_DELEGATED, profile=False), workspace))
+    return Start(build(plan_here(_DELEGATED, profile=False), export_workspace))
 
 
 @pytest.mark.parametrize(
@@ -290,7 +285,7 @@ def test_missing_kernels_are_found_before_the_run_and_by_the_runner(
     assert "aten::addmm.out" in program.operators
     run = delegated_runner.run(programs / "mlp_portable", tmp_path)
     assert run.exit_code == 3
-    assert "method forward cannot be loaded: Error::OperatorMissing" in run.error
+    assert "Error::OperatorMissing" in run.error
     assert "aten::addmm.out" in run.stderr
 
 
@@ -313,13 +308,11 @@ def test_damaged_programs_are_told(runner: Start, programs: Path, tmp_path: Path
 
 def test_missing_program_and_method_are_told(runner: Start, programs: Path, tmp_path: Path) -> None:
     run = runner.run(tmp_path / "gone.pte", tmp_path)
-    assert (run.exit_code, run.error) == (
-        3,
-        f"etdeploy-runner: error: cannot read the program {tmp_path / 'gone.pte'}",
-    )
+    assert run.exit_code == 3
+    assert str(tmp_path / "gone.pte") in run.error
     run = runner.run(programs / "mlp_portable", tmp_path, "--method", "encode")
     assert run.exit_code == 3
-    assert "the program has no method encode" in run.error
+    assert "no method encode" in run.error
 
 
 @pytest.mark.parametrize(
@@ -408,11 +401,13 @@ def test_no_memory_is_told(runner: Start, programs: Path, tmp_path: Path) -> Non
 
 
 def test_a_backend_that_cannot_be_used_here_is_told(
-    workspace: Workspace, programs: Path, tmp_path: Path
+    export_workspace: Workspace, programs: Path, tmp_path: Path
 ) -> None:
     """OpenVINO, which the wheel has, without the library that it loads when it is asked."""
     runner = Start(
-        build(plan_here(make_program(make_method(delegates=("OpenvinoBackend",)))), workspace),
+        build(
+            plan_here(make_program(make_method(delegates=("OpenvinoBackend",)))), export_workspace
+        ),
         environment={},
     )
     assert "OpenvinoBackend" in runner.runner.backends
@@ -428,8 +423,6 @@ def test_a_backend_that_cannot_be_used_here_is_told(
     program.write_bytes(text.replace(xnnpack, openvino))
     run = runner.run(program, tmp_path, inputs=programs / "mlp_xnnpack" / "inputs.txt")
     assert run.exit_code == 3
-    assert "OpenVINO runtime not found (dlopen failed: libopenvino_c.so" in run.stderr
-    assert run.stderr.splitlines()[-2:] == [
-        "etdeploy-runner: backend OpenvinoBackend is linked, but not available",
-        "etdeploy-runner: error: method forward cannot be loaded: Error::NotFound",
-    ]
+    assert "libopenvino_c.so" in run.stderr
+    assert "OpenvinoBackend is linked" in run.stderr.splitlines()[-2]
+    assert run.stderr.splitlines()[-1].endswith("Error::NotFound")

@@ -128,4 +128,4 @@ def test_a_gradle_that_is_too_old_is_told_before_it_runs(
         assert found == tmp_path / "bin/gradle"
     else:
         assert isinstance(found, Blocker)
-        assert "and the Android plugin needs 9.1 or newer" in found.why
+        assert "9.1 or newer" in found.why

@@ -182,7 +182,7 @@ def test_an_aar_without_headers_is_told(checkout: Checkout, tmp_path: Path) -> N
     aar = tmp_path / "empty.aar"
     with zipfile.ZipFile(aar, "w") as archive:
         archive.writestr("classes.jar", b"")
-    with pytest.raises(BuildError, match="no headers and no libraries for x86_64"):
+    with pytest.raises(BuildError, match="x86_64"):
         build_library(plan(checkout), checkout, aar, Workspace(tmp_path / "c"), tmp_path / "p")
 
 
@@ -221,5 +221,5 @@ def test_the_java_api_of_the_checkout_becomes_a_jar(
 def test_a_checkout_without_the_java_api_is_told(
     checkout: Checkout, tools: Tools, tmp_path: Path
 ) -> None:
-    with pytest.raises(BuildError, match="the checkout has no Java API"):
+    with pytest.raises(BuildError, match="Java API"):
         build_api(checkout, tools, tmp_path, tmp_path / "project")

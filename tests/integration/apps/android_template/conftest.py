@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,10 @@ import pytest
 from etdeploy.core.files.basic import new_folder
 from etdeploy.core.files.locks import exclusive
 from tests.support.android_app import App, Tools, missing_tools, obtain_tools, render
-from tests.support.runtime_runs import export_programs
+from tests.support.export import export_workspace
+from tests.support.runtime_runs import programs, text_programs
 
-_REPOSITORY = Path(__file__).resolve().parents[4]
+__all__ = ["export_workspace", "programs", "text_programs"]
 
 
 @pytest.fixture(scope="session")
@@ -51,28 +50,6 @@ def inference_app(tools: Tools, shared_folder: Path) -> App:
 @pytest.fixture(scope="session")
 def generation_app(tools: Tools, shared_folder: Path) -> App:
     return _compiled(tools, shared_folder, "generation")
-
-
-@pytest.fixture(scope="session")
-def programs(shared_folder: Path) -> Path:
-    """The folder with every program of tests/support/runtime_export.py."""
-    folder = shared_folder / "runtime-programs"
-    with exclusive(folder.with_suffix(".lock"), "the runner's test programs"):
-        if not folder.is_dir():
-            with new_folder(folder) as work:
-                export_programs(work)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def text_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the programs of tests/support/generation_export.py."""
-    folder = tmp_path_factory.mktemp("exported") / "programs"
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.support.generation_export", str(folder)],
-        cwd=_REPOSITORY, check=True, capture_output=True,
-    )  # fmt: skip
-    return folder
 
 
 def with_values(program: Path, payload: Path, name: str, atol: float) -> dict[str, Any]:

@@ -134,10 +134,8 @@ def screens(
 
 
 @pytest.fixture(scope="module")
-def runner(text_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    workspace = Workspace(tmp_path_factory.mktemp("cache"))
-    plan = plan_here(inspect_file(text_programs / "dynamic.pte"), profile=False)
-    return Start(build(plan, workspace))
+def runner(text_programs: Path, export_workspace: Workspace) -> Start:
+    return Start(build(plan_here(inspect_file(text_programs / "dynamic.pte")), export_workspace))
 
 
 @pytest.mark.parametrize("name", ["greedy", "warm"])

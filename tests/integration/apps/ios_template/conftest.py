@@ -8,9 +8,10 @@ import executorch
 import pytest
 
 from tests.support.ios_template import Compiled, compile_program, make_app
+from tests.support.runtime_runs import text_programs
 from tests.support.swift import Swift, swift
 
-__all__ = ["swift"]
+__all__ = ["swift", "text_programs"]
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from tests.support.ios_template import Compiled, write_payload
 
 pytestmark = pytest.mark.integration
 
-_REPOSITORY = Path(__file__).resolve().parents[4]
 _CPP = """
 #include <cstdio>
 #include <cstdlib>
@@ -234,31 +232,21 @@ def test_logits_that_are_no_numbers_are_told(generation: Compiled) -> None:
     assert said == "run the largest logit is -inf\n"
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exported") / "programs"
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.support.generation_export", str(folder)],
-        cwd=_REPOSITORY, check=True, capture_output=True,
-    )  # fmt: skip
-    return folder
-
-
 @pytest.fixture
-def real(generation: Compiled, programs: Path, tmp_path: Path) -> Text:
+def real(generation: Compiled, text_programs: Path, tmp_path: Path) -> Text:
     """The generating code with ExecuTorch's own runtime, on the runner's test programs."""
-    return Text(generation, tmp_path, programs=programs)
+    return Text(generation, tmp_path, programs=text_programs)
 
 
 @pytest.mark.parametrize("name", ["dynamic", "static"])
 def test_methods_share_their_cache_and_greedy_text_is_the_eager_models(
-    real: Text, programs: Path, name: str
+    real: Text, text_programs: Path, name: str
 ) -> None:
     points = [(prompt, {"new_tokens": CAPACITY + 1 - len(prompt)}) for prompt in PROMPTS]
     real.ask(points, name, words=[f"program=/programs/{name}.pte"], manner="real")
     runs = real.results().generation.runs
     texts = [[*prompt, *run.token_ids] for prompt, run in zip(PROMPTS, runs, strict=True)]
-    assert texts == json.loads((programs / "texts.json").read_text())
+    assert texts == json.loads((text_programs / "texts.json").read_text())
     calls = [len(run.prefill_ms) for run in runs]
     assert calls == {"dynamic": [1, 1, 2, 3, 4], "static": [1, 1, 2, 5, 4]}[name]
 
