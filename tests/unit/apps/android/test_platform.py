@@ -1,4 +1,4 @@
-"""What an Android app cannot be handed, and what its archive is asked."""
+"""What an Android app can hold and be handed, what builds it, and what its archive says."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.platform import Android, refuse_stale_library, require_readable
+from etdeploy.apps.android.app import ASSETS, AndroidApp, require_room, require_valid
+from etdeploy.apps.android.platform import (
+    Android,
+    choose_build,
+    folder_variables,
+    needs_files,
+    refuse_stale_library,
+    require_readable,
+    vendor_files,
+)
 from etdeploy.apps.model import MODEL_FILE, AppModel, AppSize, AppValue
+from etdeploy.backends.values import ExtraFile, Extras, Workstation
 from etdeploy.core.errors import BuildError, CheckError, UsageError
 
 
@@ -76,3 +86,89 @@ def test_a_library_of_an_earlier_build_from_source_is_in_the_way(tmp_path: Path)
     with pytest.raises(BuildError, match="source") as error:
         refuse_stale_library(tmp_path)
     assert f"rm {left}" in str(error.value)
+
+
+def test_an_id_that_android_refuses_is_refused() -> None:
+    with pytest.raises(BuildError, match="'2d'") as caught:
+        require_valid(AndroidApp(id="org.2d", name="x"))
+    assert "--set app.id=" in str(caught.value.remedy)
+
+
+def sparse(path: Path, size_bytes: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+
+
+def test_a_model_of_two_gib_is_refused_with_the_way_beside_the_app(tmp_path: Path) -> None:
+    sparse(tmp_path / ASSETS / "model/program.pte", 2**31)
+    with pytest.raises(BuildError, match=r"model/program\.pte: 2\.\d GB") as caught:
+        require_room(tmp_path)
+    assert "--set app.bundled=false" in str(caught.value.remedy)
+    assert caught.value.exit_code == 4
+
+
+def test_files_that_are_too_large_together_are_refused(tmp_path: Path) -> None:
+    for name in ("a.bin", "b.bin"):
+        sparse(tmp_path / ASSETS / name, 2**30)
+    with pytest.raises(BuildError, match="all assets"):
+        require_room(tmp_path)
+
+
+def test_what_fits_passes(tmp_path: Path) -> None:
+    require_room(tmp_path)
+    sparse(tmp_path / ASSETS / "model/program.pte", 2**31 - 1)
+    require_room(tmp_path)
+
+
+NOTHING = Workstation({"PATH": ""}, Path("/nowhere"))
+
+
+@pytest.fixture
+def with_gradle(tmp_path: Path) -> Workstation:
+    (tmp_path / "gradle").touch(0o755)
+    return Workstation({"PATH": str(tmp_path)}, tmp_path)
+
+
+def test_gradle_is_taken_where_it_is_to_be_had(with_gradle: Workstation, tmp_path: Path) -> None:
+    choice, gradle = choose_build("auto", with_gradle, tmp_path)
+    assert choice.value == "gradle"
+    assert gradle == tmp_path / "gradle"
+
+
+def test_otherwise_the_sdks_tools_do_and_the_reason_is_told(tmp_path: Path) -> None:
+    choice, gradle = choose_build("auto", NOTHING, tmp_path)
+    assert (choice.value, gradle) == ("sdk", None)
+    assert "gradlew" in choice.reason
+
+
+def test_the_recipe_can_say_which(with_gradle: Workstation, tmp_path: Path) -> None:
+    assert choose_build("sdk", with_gradle, tmp_path)[1] is None
+    with pytest.raises(BuildError, match="Gradle") as caught:
+        choose_build("gradle", NOTHING, tmp_path)
+    assert "--set app.build=sdk" in str(caught.value.remedy)
+
+
+def test_a_named_library_is_the_sdks_tools_to_take(
+    with_gradle: Workstation, tmp_path: Path
+) -> None:
+    choice, gradle = choose_build("auto", with_gradle, tmp_path, Path("x.aar"))
+    assert (choice.value, gradle) == ("sdk", None)
+    assert "app.aar names x.aar" in choice.reason
+
+
+EXTRAS = Extras(
+    files=(ExtraFile("/sdk/lib/libVendor.so", "libVendor.so"),),
+    folder_variables=("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH"),
+)
+
+
+def test_the_makers_libraries_have_their_places_in_the_project() -> None:
+    place = "app/src/main/jniLibs/arm64-v8a/libVendor.so"
+    assert vendor_files(EXTRAS, "arm64-v8a") == {place: Path("/sdk/lib/libVendor.so")}
+
+
+def test_what_opens_them_by_path_is_told_where_they_are() -> None:
+    assert folder_variables(EXTRAS) == ("ADSP_LIBRARY_PATH",)
+    assert needs_files(EXTRAS)
+    assert not needs_files(Extras())

@@ -1,19 +1,26 @@
-"""iOS as a platform for apps, as far as no Mac is needed."""
+"""iOS as a platform for apps: facts of a project, archives, and what is missing without a Mac."""
 
 from __future__ import annotations
 
+import os
 import plistlib
+import stat
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.ios.platform import Ios
+from etdeploy.apps.ios.platform import Ios, ios_app, project_ids, quoted, target_name, write_ipa
 from etdeploy.apps.model import AppModel
 from etdeploy.apps.registry import platform_for
-from etdeploy.core.errors import BuildError, UsageError
-from tests.support.runtime_values import make_recipe
-from tests.unit.apps.ios.test_products import make_program
+from etdeploy.core.errors import BuildError, CheckError, UsageError
+from etdeploy.program.model import Program
+from tests.support.runtime_values import make_method, make_program, make_recipe
+
+
+def app_program(*, operators: tuple[str, ...] = (), delegates: tuple[str, ...] = ()) -> Program:
+    return make_program(make_method(operators=operators, delegates=delegates))
+
 
 _MODEL = AppModel(
     app_id="org.example.net", name="net", workload="inference", program="program.pte",
@@ -35,7 +42,7 @@ def test_ios_is_one_of_the_platforms() -> None:
 
 
 def test_the_runtime_is_the_swift_package() -> None:
-    program = make_program(operators=("aten::add.out",), delegates=("XnnpackBackend",))
+    program = app_program(operators=("aten::add.out",), delegates=("XnnpackBackend",))
     found = Ios().runtime(make_recipe(), program, "1.5.1", ())
     assert found.name.value == "prebuilt"
     assert [each.name for each in found.packages] == [
@@ -46,13 +53,13 @@ def test_the_runtime_is_the_swift_package() -> None:
 
 def test_what_the_package_lacks_is_refused_and_so_is_a_build_from_source() -> None:
     with pytest.raises(BuildError, match="VulkanBackend"):
-        Ios().runtime(make_recipe(), make_program(delegates=("VulkanBackend",)), "1.5.1", ())
+        Ios().runtime(make_recipe(), app_program(delegates=("VulkanBackend",)), "1.5.1", ())
     recipe = make_recipe()
     recipe = recipe.model_copy(update={"app": recipe.app.model_copy(update={"runtime": "source"})})
     with pytest.raises(BuildError, match=r"app\.runtime"):
-        Ios().runtime(recipe, make_program(), "1.5.1", ())
+        Ios().runtime(recipe, app_program(), "1.5.1", ())
     with pytest.raises(BuildError, match=r"app\.runtime.*VulkanBackend"):
-        Ios().runtime(recipe, make_program(delegates=("VulkanBackend",)), "1.5.1", ())
+        Ios().runtime(recipe, app_program(delegates=("VulkanBackend",)), "1.5.1", ())
 
 
 def test_an_app_that_was_built_on_a_mac_tells_what_it_is(tmp_path: Path) -> None:
@@ -87,3 +94,126 @@ def test_without_xcode_the_way_on_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     (blocker,) = Ios().missing(make_recipe(), None)  # type: ignore[arg-type]
     assert blocker.what == "Xcode"
     assert "--app X.ipa" in blocker.remedy
+
+
+def _ios_app(**changes: object) -> object:
+    facts = {
+        "app_id": "org.example.net",
+        "name": "Net",
+        "model_name": "net",
+        "workload": "inference",
+        "executorch_version": "1.5.1",
+        "etdeploy_version": "0.1",
+    }
+    return ios_app(app_program(delegates=("XnnpackBackend",)), **{**facts, **changes})  # type: ignore[arg-type]
+
+
+def test_the_facts_follow_from_the_program() -> None:
+    app = ios_app(
+        app_program(delegates=("CoreMLBackend",)).model_copy(update={"size_bytes": 2 << 30}),
+        app_id="org.example.net", name="My Net", model_name="my-net", workload="inference",
+        executorch_version="1.5.1", etdeploy_version="0.1", team="ABCDE12345", bundled=False,
+    )  # fmt: skip
+    assert (app.target, app.package_branch) == ("MyNet", "swiftpm-1.5.1")
+    assert (app.threadpool, app.increased_memory) == (False, True)
+    assert app.products == ("backend_coreml", "executorch")
+
+
+def test_a_program_that_the_package_cannot_run_is_refused() -> None:
+    with pytest.raises(CheckError, match="QnnBackend"):
+        ios_app(
+            app_program(delegates=("QnnBackend",)), app_id="a.b", name="x", model_name="x",
+            workload="inference", executorch_version="1.5.1", etdeploy_version="0.1",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("app_id", ["convnet", "org.example.my_net", "org..net", "org.né", ""])
+def test_a_bundle_id_that_apple_does_not_take_is_refused(app_id: str) -> None:
+    with pytest.raises(UsageError, match="bundle id") as caught:
+        _ios_app(app_id=app_id)
+    assert "--set app.id=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("my-model.v2", "MyModelV2"),
+        ("convnet", "Convnet"),
+        ("SmolLM2-135M", "SmolLM2135M"),
+        ("3d", "Model3d"),
+        ("swift", "SwiftApp"),
+        ("execuTorch", "ExecuTorchApp"),
+        ("größe", "GrE"),
+    ],
+)
+def test_the_target_is_a_word_that_swift_and_files_take(name: str, target: str) -> None:
+    assert target_name(name) == target
+
+
+def test_ids_have_24_digits_and_depend_on_the_app_and_the_name_alone() -> None:
+    uuid = project_ids("org.example.net")
+    names = ["target", "project", "App.swift", "build App.swift"]
+    ids = [uuid(name) for name in names]
+    assert len(set(ids)) == 4
+    assert all(len(each) == 24 and set(each) <= set("0123456789ABCDEF") for each in ids)
+    assert ids == [project_ids("org.example.net")(name) for name in names]
+    assert uuid("target") != project_ids("org.example.other")("target")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("Net", "Net"),
+        ("", '""'),
+        ("My net", '"My net"'),
+        ('a "b" \\', '"a \\"b\\" \\\\"'),
+        ("swiftpm-1.5.1", '"swiftpm-1.5.1"'),
+        ("http://x", '"http://x"'),
+    ],
+)
+def test_strings_are_quoted_as_xcode_does(text: str, written: str) -> None:
+    assert quoted(text) == written
+
+
+def _built_app(folder: Path) -> Path:
+    app = folder / "Net.app"
+    (app / "Model").mkdir(parents=True)
+    (app / "Info.plist").write_bytes(b"plist")
+    (app / "Net").write_bytes(b"binary")
+    (app / "Net").chmod(0o755)
+    (app / "Model/program.pte").write_bytes(b"0" * 1000)
+    (app / "link").symlink_to("Model")
+    return app
+
+
+def test_the_app_is_in_payload_with_its_modes(tmp_path: Path) -> None:
+    write_ipa(_built_app(tmp_path), tmp_path / "Net.ipa")
+    with zipfile.ZipFile(tmp_path / "Net.ipa") as archive:
+        found = {info.filename: info for info in archive.infolist()}
+        assert list(found) == [
+            "Payload/Net.app/Info.plist",
+            "Payload/Net.app/Model/program.pte",
+            "Payload/Net.app/Net",
+            "Payload/Net.app/link",
+        ]
+        assert archive.read("Payload/Net.app/Model/program.pte") == b"0" * 1000
+        assert archive.read("Payload/Net.app/link") == b"Model"
+    modes = [info.external_attr >> 16 for info in found.values()]
+    assert [stat.S_IMODE(mode) for mode in modes] == [0o644, 0o644, 0o755, 0o777]
+    assert stat.S_ISLNK(modes[-1])
+
+
+def test_equal_apps_give_equal_archives(tmp_path: Path) -> None:
+    archives = []
+    for i in (1, 2):
+        app = _built_app(tmp_path / str(i))
+        os.utime(app / "Net", (i * 10**9, i * 10**9))
+        write_ipa(app, tmp_path / f"{i}.ipa")
+        archives.append((tmp_path / f"{i}.ipa").read_bytes())
+    assert archives[0] == archives[1]
+
+
+def test_what_is_no_app_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="not a built app"):
+        write_ipa(tmp_path, tmp_path / "x.ipa")
+    assert not (tmp_path / "x.ipa").exists()
