@@ -1,4 +1,4 @@
-"""What is installed on this machine, compared with what runs need."""
+"""Checks of this machine: Python, packages, tools, SDKs and disk space."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _package(name: str, tested: str) -> Finding:
 
 
 def _language_models() -> Finding:
-    """What the extra `llm` installs."""
+    """The packages of the extra `llm`."""
     found: dict[str, str] = {}
     for name in LLM_PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):

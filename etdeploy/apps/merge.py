@@ -1,9 +1,9 @@
-"""Writes a project into a folder of the user, and keeps what the user made of an earlier one.
+"""Writes a project into a folder of the user, and keeps the user's edits of an earlier one.
 
 Three versions of each file decide: as it was generated before, as it is generated now, and as it is
 in the folder. A list in the folder has the digests of what was generated before.
 
-| generated before and now | in the folder | what is done |
+| generated before and now | in the folder | action |
 | --- | --- | --- |
 | any | as it is generated now | nothing |
 | different | as it was generated before | it is written |
@@ -44,7 +44,7 @@ from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.devices.bundles import check_relative
 
 SAVED = "yours"
-"""The folder in the project where files of the user are kept that others replace, at their paths:
+"""The folder in the project that keeps the user's replaced files, at their paths:
 beside them, a build tool would take them for sources."""
 Conflicts = Literal["refuse", "keep", "overwrite"]
 _SHOWN = 8
@@ -52,7 +52,7 @@ _SHOWN = 8
 
 @dataclass
 class Written:
-    """What was done, by paths in the folder.
+    """The changes, by paths in the folder.
 
     `removed` files are not generated any more; `moved` ones follow the project's names; `kept` ones
     were changed by the user, `deleted` ones removed; `saved` ones were replaced and are in `yours`.
@@ -113,7 +113,7 @@ def write_project(
 
 @dataclass
 class _Todo:
-    """What is to be done with each path."""
+    """The action for each path."""
 
     write: list[str] = field(default_factory=list)
     remove: list[str] = field(default_factory=list)
@@ -147,8 +147,8 @@ def _decide(
 
 
 def _apply(folder: Path, content: Content, todo: _Todo, *, overwrite: bool) -> Written:
-    kept = [*todo.keep, *([] if overwrite else todo.clashes)]
-    done = Written(kept=kept, deleted=todo.deleted)
+    keep = [*todo.keep, *([] if overwrite else todo.clashes)]
+    done = Written(kept=keep, deleted=todo.deleted)
     for path in todo.clashes if overwrite else ():
         saved = _free(folder, path)
         saved.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ def _free(folder: Path, path: str) -> Path:
 
 
 def _present(folder: Path, path: str) -> str | None:
-    """The digest of what is there; None for nothing. A link or folder is the user's own."""
+    """The digest of the file there; None for no file. A link or folder is the user's."""
     target = folder / path
     if target.is_symlink() or target.is_dir() or _through_link(folder, target):
         return "something else"
@@ -190,7 +190,7 @@ def _present(folder: Path, path: str) -> str | None:
 
 
 def _through_link(folder: Path, target: Path) -> bool:
-    """Whether a folder on the way is a link: what is written there would be elsewhere."""
+    """Whether a folder on the way is a link, through which a write would leave the project."""
     between = target.relative_to(folder).parents
     return any((folder / each).is_symlink() for each in between if each != Path())
 
@@ -218,15 +218,13 @@ def _generated_before(folder: Path, what: str) -> dict[str, str]:
         kind, files = known["content"], dict(known["files"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(
-            f"the folder is not empty, and holds no {what} that etdeploy wrote; nothing was "
-            "changed",
+            f"the folder is not empty, and does not hold an etdeploy {what}; nothing was changed",
             place=str(folder),
             remedy=_ANOTHER,
         ) from None
     if kind != what:
         raise UsageError(
-            f"the folder holds the {kind} that etdeploy wrote, and this is the {what}; nothing "
-            "was changed",
+            f"the folder holds the {kind} that etdeploy wrote, not the {what}; nothing was changed",
             place=str(folder),
             remedy=_ANOTHER,
         )
@@ -258,9 +256,8 @@ _ANOTHER = "Name a new or empty folder, or that of an earlier project: --output 
 def _conflicting(folder: Path, paths: list[str]) -> UsageError:
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     return UsageError(
-        "you changed files that are generated in another way now, or no longer, and nothing was "
-        "written: "
-        f"{', '.join(paths[:_SHOWN])}{more}",
+        "nothing was written: you changed files that are now generated differently, or not at "
+        f"all: {', '.join(paths[:_SHOWN])}{more}",
         place=str(folder),
         remedy="Keep yours: --conflicts keep\n"
         f"Or take the new ones; yours go to {quoted(folder / SAVED)}: --conflicts overwrite\n"

@@ -23,7 +23,7 @@ def app_id(loaded: LoadedRecipe) -> str:
 
 
 def app_name(loaded: LoadedRecipe) -> str:
-    """What stands below the icon."""
+    """The name below the icon."""
     return loaded.recipe.app.name or loaded.name
 
 
@@ -54,7 +54,7 @@ class AppSize(Value):
 
 
 class AppChat(Value):
-    """What the model's chat template puts around the words of a user."""
+    """The text of the model's chat template before and after the user's words."""
 
     before: str
     after: str

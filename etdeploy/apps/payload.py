@@ -51,7 +51,7 @@ from etdeploy.recipe.model import BenchmarkGeneration, Tolerance
 from etdeploy.runner.generation import Sampling
 
 MOST_BUNDLED_BYTES = 100_000_000
-"""A larger program is no part of the app: each change of the app would send all of it again."""
+"""A larger program is not part of the app: each change of the app would send it again."""
 _UNTIL_STEADY = -1
 _MOST_NEW_TOKENS = 128
 
@@ -151,10 +151,10 @@ def _value(stored: Stored) -> AppValue:
 
 
 def _expected(
-    made: InputSet, index: int, provenance: Provenance, folder: Path, tolerance: Tolerance
+    size: InputSet, index: int, provenance: Provenance, folder: Path, tolerance: Tolerance
 ) -> AppValue:
     """An output with how far it may be off; the run's own comparison judges more closely."""
-    stored = made.expected[index]
+    stored = size.expected[index]
     value = _value(stored)
     if not isinstance(stored, TensorFile):
         return value
@@ -182,18 +182,18 @@ def _value_files(provenance: Provenance, folder: Path) -> dict[str, bytes | Path
 
 
 def _generation(
-    loaded: LoadedRecipe, made: Generation, folder: Path
+    loaded: LoadedRecipe, generation: Generation, folder: Path
 ) -> tuple[AppGeneration, dict[str, bytes | Path], list[str]]:
     grid = loaded.recipe.benchmark.generation or BenchmarkGeneration()
     files: dict[str, bytes | Path] = {}
     notes: list[str] = []
     chat, name = None, None
-    tokenizers = tokenizer_folder(made, folder)
+    tokenizers = tokenizer_folder(generation, folder)
     if tokenizers is None:
         notes.append("The model has no tokenizer: the app takes and shows the ids of tokens.")
     else:
         source = tokenizers / TOKENIZER_FILE
-        if why := app_tokenizer(source, made.bos_id):
+        if why := app_tokenizer(source, generation.bos_id):
             notes.append(
                 f"The app's tokenizer does not know {why}: it takes and shows the ids of tokens."
             )
@@ -201,14 +201,14 @@ def _generation(
             name, chat = TOKENIZER_FILE, _chat(tokenizers)
             files[TOKENIZER_FILE] = source
     value = AppGeneration(
-        methods=made.methods,
-        vocabulary=made.vocabulary,
-        context=made.context,
-        stop_ids=made.stop_ids,
-        bos_id=made.bos_id,
-        rewind=made.rewind,
+        methods=generation.methods,
+        vocabulary=generation.vocabulary,
+        context=generation.context,
+        stop_ids=generation.stop_ids,
+        bos_id=generation.bos_id,
+        rewind=generation.rewind,
         sampling=Sampling.model_validate(grid, from_attributes=True),
-        new_tokens=min(_MOST_NEW_TOKENS, made.context // 2),
+        new_tokens=min(_MOST_NEW_TOKENS, generation.context // 2),
         tokenizer=name,
         chat=chat,
     )
@@ -216,7 +216,7 @@ def _generation(
 
 
 def _chat(tokenizers: Path) -> AppChat | None:
-    """What stands around the words of a user, by the model's own template."""
+    """The text around the user's words, by the model's own template."""
     words = "\ue000"  # for private use: no template knows it
     try:
         template = load_template(tokenizers)
@@ -236,7 +236,7 @@ _AROUND = ("lstrip", "rstrip", "single_word")
 
 
 def app_tokenizer(path: Path, bos_id: int | None = None) -> str | None:
-    """What the app's tokenizer does not know of a `tokenizer.json`, as a clause, or None."""
+    """The part of a `tokenizer.json` that the app's tokenizer lacks, as a clause, or None."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -312,7 +312,7 @@ def _added(tokens: Any, *, normalized: bool) -> Iterator[str]:
 
 
 def _around(steps: list[Mapping[str, Any]], bos_id: int | None) -> Iterator[str]:
-    """What is added to a text, other than the token that the app adds."""
+    """Tokens that are added to a text, other than the one that the app adds."""
     yield from _others("post-processor", steps, _POST_PROCESSORS)
     for step in steps:
         if step.get("type") != "TemplateProcessing":

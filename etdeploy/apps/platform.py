@@ -1,4 +1,4 @@
-"""What a platform for apps has to be able to do; Android and iOS are the two."""
+"""The interface of a platform for apps; Android and iOS implement it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class BuiltApp(Value):
 
 
 class Platform(Protocol):
-    """What etdeploy knows of apps for one system."""
+    """Apps for one system."""
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ class Platform(Protocol):
         ...
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
-        """What the templates are filled with; `app` is among them."""
+        """Return the variables of the templates; `app` is among them."""
         ...
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
@@ -115,7 +115,7 @@ class Platform(Protocol):
         ...
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
-        """What a build of the app needs and this machine does not have."""
+        """Return a blocker for each tool that a build needs and this machine lacks."""
         ...
 
     def fingerprint(self, recipe: Recipe) -> str:

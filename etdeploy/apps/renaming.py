@@ -108,7 +108,7 @@ def follow(
 ) -> dict[str, str]:
     """Digests of what was generated before, as if the names had been those of now.
 
-    Where only names differ, what is generated now stands for what was generated before.
+    A file that differs by names only counts as generated before.
     """
     back, found = renaming.inverse, {}
     for path, digest in before.items():
@@ -156,7 +156,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _text(content: bytes | Path) -> bytes:
-    """What is read of a file; nothing of one that is too large for a text."""
+    """The content of a file; nothing for one that is too large for a text."""
     if isinstance(content, bytes):
         return content
     large = content.stat().st_size > _LARGEST_TEXT_BYTES

@@ -179,9 +179,9 @@ def first_error(lines: Sequence[str]) -> str:
     """The first error that a compiler, a linker or cmake printed; otherwise the last line."""
     # The compiler's error comes before cmake's summary of it, which omits the reason when cmake's
     # own test program does not compile.
-    said = (line.strip() for line in lines if _TOOL_ERROR.search(line))
+    errors = (line.strip() for line in lines if _TOOL_ERROR.search(line))
     last = (line.strip() for line in reversed(lines) if line.strip())
-    return next(said, None) or _cmake_error(lines) or next(last, "no output")
+    return next(errors, None) or _cmake_error(lines) or next(last, "no output")
 
 
 def _cmake_error(lines: Sequence[str]) -> str | None:

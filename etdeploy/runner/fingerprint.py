@@ -1,4 +1,4 @@
-"""What a build finds on this machine: compilers and SDKs, and digests that detect changes."""
+"""Toolchains of this machine, and digests that detect changes of what a build uses."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
 
 
 def _lister(host: Target, target: Target) -> tuple[str, ...] | None:
-    """What starts a runner for another processor, to list its kernels."""
+    """The emulator that starts a runner for another processor, to list its kernels."""
     if target.name == host.name or target.system != "linux":
         return None
     return emulator_identity(target.arch)

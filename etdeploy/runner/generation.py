@@ -232,7 +232,7 @@ def trace_path(etdump: str, method: str) -> str:
 STOP = "stop"
 """The line that ends an answer."""
 READY = "ready"
-"""What the runner says first."""
+"""The runner's first line."""
 
 Ending = Literal["stop_token", "new_tokens", "stop"]
 
@@ -274,7 +274,7 @@ def parse_event(line: str) -> PrefillProgress | Token | End:
         case ["end", ("stop_token" | "new_tokens" | "stop") as reason]:
             return End(reason=reason)
         case _:
-            raise ValueError(f"{line[:80]!r} tells nothing of an answer")
+            raise ValueError(f"{line[:80]!r} is not a line of an answer")
 
 
 def listening_arguments(

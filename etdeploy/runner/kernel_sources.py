@@ -221,18 +221,18 @@ def _unreachable(url: SplitResult) -> str | None:
     if proxy and not urllib.request.proxy_bypass(f"{host}:{port}"):
         through = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         host, port = through.hostname or "", through.port or _PROXY_PORT
-    said: list[str | None] = []
+    answers: list[str | None] = []
 
     def connect() -> None:
         try:
             with socket.create_connection((host, port), timeout=_PROBE_S):
-                said.append(None)
+                answers.append(None)
         except (OSError, UnicodeError) as error:
-            said.append(getattr(error, "strerror", None) or str(error))
+            answers.append(getattr(error, "strerror", None) or str(error))
 
     # A name lookup has no timeout.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(_PROBE_S)
-    reason = said[0] if said else f"no answer within {_PROBE_S:g} s"
+    reason = answers[0] if answers else f"no answer within {_PROBE_S:g} s"
     return f"{host}:{port} cannot be reached: {reason}" if reason else None

@@ -1,4 +1,4 @@
-"""What a plan needs and this machine does not have: tools, sources and SDKs, each with a remedy.
+"""Tools, sources and SDKs that a plan needs and this machine lacks, each with a remedy.
 
 They are not needed for a plan; a run without them is refused before it exports anything.
 """

@@ -56,7 +56,7 @@ def build_apk(
     station: Workstation | None = None,
     log: Path | None = None,
 ) -> BuiltApk:
-    """Builds and signs the APK; what did not change since the last time is not made again."""
+    """Build and sign the APK; unchanged stages are reused."""
     require_valid(app)
     require_room(project)
     with exclusive(work / ".lock", f"the build of {app.id}", progress):
@@ -107,7 +107,7 @@ class _Build:
             text = place.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BuildError(
-                f"this is no project for Android: its manifest cannot be read: {error}",
+                f"this is not an Android project: its manifest cannot be read: {error}",
                 place=str(place),
             ) from error
         manifest = complete_manifest(text, self.app, str(place))
@@ -156,7 +156,7 @@ class _Build:
         return self.stages.obtain("classes", inputs, make)
 
     def dex(self) -> Path:
-        """What the app uses of its code and its libraries, as Android runs it."""
+        """The used code of the app and its libraries, as Android runs it."""
         classes, tools = self.classes(), self.tools
         jars = (*self.jars(), tools.kotlin.stdlib)
         rules = self._rules()
@@ -240,7 +240,7 @@ class _Build:
 
 
 def describe_apk(apk: Path, how: Literal["sdk tools", "gradle"]) -> BuiltApk:
-    """What is known of an APK that was built."""
+    """Return the facts of a built APK."""
     return BuiltApk(
         path=str(apk),
         sha256=sha256_file(apk),
@@ -263,7 +263,7 @@ def complete_manifest(text: str, app: AndroidApp, place: str) -> str:
     API levels and versions are aapt2's to add. Words for tools are left out.
     """
     if _ENTITY.search(text):
-        raise BuildError("a manifest has no document type", place=place)
+        raise BuildError("DOCTYPE is not allowed in a manifest", place=place)
     try:
         root = ElementTree.fromstring(text.replace("${applicationId}", app.id))  # noqa: S314
     except ElementTree.ParseError as error:

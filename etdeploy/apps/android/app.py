@@ -1,4 +1,4 @@
-"""What is known of an app that is built for Android, and of one that was."""
+"""Values: an app to build for Android, and a built APK."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def require_valid(app: AndroidApp) -> None:
     problem = android_id_problem(app.id)
     if problem:
         raise BuildError(
-            f"{app.id!r} is no id of an Android app: {problem}",
+            f"{app.id!r} is not an Android application id: {problem}",
             remedy="Choose another: --set app.id=org.example.model",
         )
 
@@ -86,7 +86,7 @@ def require_room(project: Path) -> None:
 
 
 def too_large(name: str, size_bytes: int) -> Blocker | None:
-    """What keeps a file of that size from being in an APK; None if nothing does."""
+    """Return the blocker if a file of that size does not fit into an APK."""
     if size_bytes <= _MOST_BYTES:
         return None
     return Blocker(

@@ -1,4 +1,4 @@
-"""Writes an APK: a zip archive in which what is mapped into memory begins at a whole page."""
+"""Writes an APK: a zip archive in which memory-mapped files begin at a whole page."""
 
 from __future__ import annotations
 
@@ -173,10 +173,10 @@ def unpack_native_module(aar: Path, abi: str, folder: Path) -> None:
     """Writes an AAR's headers and its libraries for an ABI into a folder; known files stay."""
     try:
         with zipfile.ZipFile(aar) as archive:
-            kept = [n for n in archive.namelist() if _is_in_module(n, abi) and not n.endswith("/")]
-            if not kept:
+            names = [n for n in archive.namelist() if _is_in_module(n, abi) and not n.endswith("/")]
+            if not names:
                 raise ValueError(f"it has no headers and no libraries for {abi}")
-            for name in kept:
+            for name in names:
                 target = inside(folder, name)
                 content = archive.read(name)
                 # An unchanged header keeps its date, so that nothing is compiled again.
@@ -215,13 +215,13 @@ class Placed:
 
 
 def placed_files(apk: Path) -> tuple[Placed, ...]:
-    """Every file of an APK with its place, which only its local header tells."""
+    """Every file of an APK with its place, which only its local header has."""
     with apk.open("rb") as stream, zipfile.ZipFile(stream) as archive:
         return tuple(_placed(stream, info) for info in archive.infolist())
 
 
 def apk_parts(apk: Path) -> ApkParts:
-    """What takes the room of an APK; headers and signatures count as other."""
+    """The sizes of an APK's parts; headers and signatures count as other."""
     files = placed_files(apk)
     model = sum(file.size_bytes for file in files if file.name.startswith(_MODEL))
     native = sum(file.size_bytes for file in files if file.name.startswith(_NATIVE))
@@ -230,7 +230,7 @@ def apk_parts(apk: Path) -> ApkParts:
 
 
 def apk_problems(apk: Path) -> Iterator[str]:
-    """What keeps an APK from being installed, or its files from being mapped, as sentences."""
+    """Problems that prevent installing an APK or mapping its files, as sentences."""
     with zipfile.ZipFile(apk) as archive:
         for file in placed_files(apk):
             yield from _misplacements(file)
@@ -249,19 +249,17 @@ def require_sound(apk: Path) -> None:
     try:
         wrong = [problem for file in placed_files(apk) for problem in _misplacements(file)]
     except (OSError, zipfile.BadZipFile, struct.error) as error:
-        raise BuildError(
-            f"the APK that was built cannot be read: {error}", place=str(apk)
-        ) from error
+        raise BuildError(f"the built APK cannot be read: {error}", place=str(apk)) from error
     if wrong:
         raise BuildError(
-            f"the APK that was built does not do: {'; '.join(wrong)}",
+            f"the built APK is unusable: {'; '.join(wrong)}",
             place=str(apk),
             remedy="Install newer build tools: sdkmanager 'build-tools;36.0.0'",
         )
 
 
 def least_load_alignment(library: IO[bytes]) -> int | None:
-    """The least alignment of what is loaded of an ELF library; None for no ELF of 64 bits.
+    """The least alignment of a library's loaded segments; None unless it is a 64-bit ELF file.
 
     Source: System V ABI, "Object files": the ELF header and the program headers.
     """
@@ -281,12 +279,12 @@ def least_load_alignment(library: IO[bytes]) -> int | None:
 
 def _misplacements(file: Placed) -> Iterator[str]:
     if file.name.startswith(_NATIVE) and file.stored and file.offset % PAGE_BYTES:
-        yield f"{file.name} begins at {file.offset}, which is no multiple of {PAGE_BYTES}"
+        yield f"{file.name} begins at {file.offset}, which is not a multiple of {PAGE_BYTES}"
     if file.name.endswith((".pte", "resources.arsc")):
         if not file.stored:
             yield f"{file.name} is compressed, so it cannot be mapped"
         elif file.offset % WORD_BYTES:
-            yield f"{file.name} begins at {file.offset}, which is no multiple of {WORD_BYTES}"
+            yield f"{file.name} begins at {file.offset}, which is not a multiple of {WORD_BYTES}"
 
 
 def _placed(stream: IO[bytes], info: zipfile.ZipInfo) -> Placed:

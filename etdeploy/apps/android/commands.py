@@ -32,7 +32,7 @@ SDK_TOOL_FAILURES = FailureTable(
         FailurePattern(
             r"password was incorrect|androiddebugkey",
             "{keystore} is not a debug key: it has another password, or a key of another name",
-            "Move it elsewhere, and a new one is made; or export ANDROID_USER_HOME=/a/folder",
+            "Move it away, and etdeploy makes a new one; or export ANDROID_USER_HOME=/a/folder",
         ),
         FailurePattern(
             r"Missing class (?P<name>[\w.$]+)",
@@ -73,7 +73,7 @@ def run_tool(what: str, argv: Sequence[object], log: Path | None, **values: str)
 
 
 def complaints(text: str) -> str:
-    """The first complaints of a tool, each on a line of its own; its last line if none is one."""
+    """The lines with the first errors of a tool; its last line if there are none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     chosen = [line for line in lines if _COMPLAINT.search(line)][:_LINES] or lines[-1:]
     return "".join(f"\n{line}" for line in chosen)
@@ -81,7 +81,7 @@ def complaints(text: str) -> str:
 
 LINKED = "linked.apk"
 CODE_OF_RESOURCES = "java"
-KEEP_RULES = "kept.pro"
+KEEP_RULES = "keep.pro"
 # The bytecode of ExecuTorch's own library.
 _BYTECODE = "11"
 _R8 = "com.android.tools.r8.R8"
@@ -202,18 +202,18 @@ def debug_keystore(station: Workstation) -> Path:
 
 
 def require_keystore(station: Workstation, jdk: Jdk, log: Path | None) -> Path:
-    """The debug keystore, made if there is none; one that is there is never touched."""
+    """Return the debug keystore; make it if there is none, and never change an existing one."""
     keystore = debug_keystore(station)
     if keystore.is_file():
         return keystore
     try:
         keystore.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".key.", dir=keystore.parent) as folder:
-            made = Path(folder) / _KEYSTORE
-            _make_key(jdk, made, log)
+            new = Path(folder) / _KEYSTORE
+            _make_key(jdk, new, log)
             # Fails if another process was faster, whose key is as good.
             if not keystore.is_file():
-                os.link(made, keystore)
+                os.link(new, keystore)
     except FileExistsError:
         pass
     except OSError as error:

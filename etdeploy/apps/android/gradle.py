@@ -210,7 +210,7 @@ def _ignored(
 
 
 def _statements(text: str, suffix: str) -> Iterator[_Statement]:
-    """What is between braces, semicolons and ends of lines, without comments."""
+    """Split a file at braces, semicolons and line ends, without comments."""
     plain = _COMMENT[suffix].sub(lambda found: found[1] or "\n" * found[0].count("\n"), text)
     blocks: list[str] = []
     words, line = "", 1

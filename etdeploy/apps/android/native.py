@@ -117,18 +117,17 @@ def build_api(
     sources = sorted(path for path in root.rglob("*") if path.suffix in (".kt", ".java"))
     if not sources:
         raise BuildError(
-            f"the checkout has no Java API: there is nothing in {root}",
-            remedy="Use a whole checkout: --set runtime.source=/path/to/executorch",
+            f"the checkout has no Java API: {root} is empty or missing",
+            remedy="Use a complete checkout: --set runtime.source=/path/to/executorch",
         )
     jars = [_jar(library.path, library.name, folder) for library in tools.libraries]
     compile_code(
         tools.jdk, tools.kotlin, tools.sdk.android_jar, sources, jars, folder / "classes", log
     )
-    made = folder / API
-    _pack(folder / "classes", made)
-    placed = project / JARS / API
-    write_atomic(placed, made.read_bytes())
-    return placed
+    _pack(folder / "classes", folder / API)
+    jar = project / JARS / API
+    write_atomic(jar, (folder / API).read_bytes())
+    return jar
 
 
 def require_fbjni(tools: Tools) -> Path:

@@ -47,7 +47,7 @@ _NO_APP = "or measure it in a runner, without an app:\netdeploy run --device and
 
 
 class AndroidValues(AndroidApp):
-    """What the templates know of an app; see templates/android.
+    """The variable `app` of the templates in templates/android.
 
     `variables` are the environment variables that hold the folder of the native libraries;
     `system_libraries` are the phone's own that those open.
@@ -159,8 +159,7 @@ def refuse_stale_library(project: Path) -> None:
     left = [path for path in (*found, jar) if path.is_file()]
     if left:
         raise BuildError(
-            "the project has an ExecuTorch that was built from source, and the app is to have the "
-            "release",
+            "the project has an ExecuTorch built from source, and the app needs the release",
             place=str(left[0]),
             remedy="Build it from source again: --set app.runtime=source\n"
             f"or remove it: rm {' '.join(quoted(path) for path in left)}",
@@ -282,8 +281,7 @@ def _model_in(archive: Path) -> AppModel:
             return AppModel.model_validate_json(opened.read(f"assets/model/{MODEL_FILE}"))
     except (OSError, zipfile.BadZipFile, KeyError, ValidationError) as error:
         raise UsageError(
-            "this is no app of a project that etdeploy wrote: it has no model.json that can be "
-            f"read ({error})",
+            f"this is not an app of an etdeploy project: it has no readable model.json ({error})",
             place=str(archive),
             remedy="Build the project that etdeploy app android writes, and name its .apk.",
         ) from error
@@ -318,7 +316,7 @@ BuildChoice = Literal["auto", "gradle", "sdk"]
 def choose_build(
     wish: BuildChoice, station: Workstation, project: Path | None, aar: Path | None = None
 ) -> tuple[Explained, Path | None]:
-    """What builds the app, with the reason; and the Gradle, where it is that."""
+    """Choose what builds the app, with the reason; return Gradle's path where it is Gradle."""
     if wish == "sdk":
         return _chosen("sdk", "app.build is sdk"), None
     found = find_gradle(station, project)
@@ -343,7 +341,7 @@ def build_app(
     aar: Path | None = None,
     log: Path | None = None,
 ) -> BuiltApk:
-    """Builds the APK; what did not change since the last time is not made again."""
+    """Build the APK; unchanged stages are reused."""
     here = station or Workstation.this()
     _, gradle = choose_build(wish, here, project, aar)
     if gradle:

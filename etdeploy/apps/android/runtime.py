@@ -100,7 +100,7 @@ def choose_runtime(
 def prebuilt_blockers(
     recipe: Recipe, program: Program, version: str, abis: Sequence[str]
 ) -> Iterator[Blocker]:
-    """What keeps an app for a program from having the published library."""
+    """Reasons why an app for a program cannot have the published library."""
     yield from _release_blockers(version)
     yield from _key_blockers(recipe)
     yield from _backend_blockers(program, abis)
@@ -124,7 +124,7 @@ def _key_blockers(recipe: Recipe) -> Iterator[Blocker]:
         names = ", ".join(f"runtime.{key}" for key in keys)
         yield Blocker(
             what=names,
-            why=f"it is built already, and {names} changes how ExecuTorch is built",
+            why=f"{names} changes how ExecuTorch is built, which the published library is already",
             remedy=f"{_BUILD_IT}\nor remove {names} from the recipe",
         )
 

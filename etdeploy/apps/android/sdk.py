@@ -44,8 +44,7 @@ class Jdk:
 def find_jdk(station: Workstation) -> Jdk | Blocker:
     """The one that JAVA_HOME names, that of the PATH, or Android Studio's.
 
-    The variable is the user's choice: if what it names does not do, that is reported and no other
-    is used instead.
+    The variable is the user's choice: if it names an unusable JDK, no other is used instead.
     """
     named = station.environ.get(JAVA_HOME)
     if named:
@@ -61,7 +60,7 @@ def find_jdk(station: Workstation) -> Jdk | Blocker:
     if problems:
         return problems[0]
     return _no_jdk(
-        f"no Java development kit was found: {JAVA_HOME} is not set, no javac is on the PATH, and "
+        f"Java development kit not found: {JAVA_HOME} is not set, no javac is on the PATH, and "
         "there is no Android Studio in its usual places"
     )
 
@@ -88,7 +87,7 @@ def _inspect(path: Path, words: str) -> Jdk | Blocker | None:
     absent = [name for name in _PROGRAMS if not (path / "bin" / name).is_file()]
     if release is None and len(absent) == len(_PROGRAMS):
         # A stub that only asks the user to install one, as on macOS.
-        return _no_jdk(f"{words} {path}, which is no JDK") if JAVA_HOME in words else None
+        return _no_jdk(f"{words} {path}, which is not a JDK") if JAVA_HOME in words else None
     if absent:
         why = f"{words} {path}, which has no bin/{absent[0]}: it is only a Java runtime"
         return _no_jdk(why)
@@ -158,8 +157,7 @@ class Sdk:
 def find_sdk_folder(station: Workstation, project: Path | None = None) -> Path | Blocker:
     """The SDK that the project or a variable names, or else that in a usual place.
 
-    What is named is the user's choice: if it is no folder, that is reported and no other is used
-    instead.
+    A named folder is the user's choice: if it does not exist, no other is used instead.
     """
     for words, path in _named(station, project):
         if path.is_dir():
@@ -170,7 +168,7 @@ def find_sdk_folder(station: Workstation, project: Path | None = None) -> Path |
         if path.is_dir():
             return path
     why = (
-        f"no Android SDK was found: {' and '.join(SDK_VARIABLES)} are not set, and there is "
+        f"Android SDK not found: {' and '.join(SDK_VARIABLES)} are not set, and there is "
         f"none in {', '.join(_FOLDERS)}"
     )
     return Blocker(_SDK, why, how_to_get_sdk())
@@ -233,7 +231,7 @@ def _build_tools(folder: Path) -> Path | Blocker:
         why = f"the SDK in {folder} has no build tools"
         if versions:
             absent = next(t for t in _BUILD_TOOLS if not (versions[-1][1] / t).is_file())
-            why = f"{versions[-1][1]} is incomplete: there is no {absent}"
+            why = f"{versions[-1][1]} is incomplete: {absent} is missing"
         return Blocker("Android build tools", why, remedy)
     version, newest = whole[-1]
     if version[0] < _OLDEST_TOOLS:

@@ -97,7 +97,7 @@ class Library:
 def find_libraries(
     station: Workstation, coordinates: Sequence[str], aar: Path | None = None
 ) -> tuple[tuple[Library, ...], tuple[Blocker, ...]]:
-    """The libraries of an app, and what is absent."""
+    """The libraries of an app, and a blocker for each missing one."""
     found: list[Library] = []
     absent: list[Blocker] = []
     poms: list[str] = []
@@ -120,7 +120,7 @@ def find_libraries(
 
 
 def needed_artifacts(poms: Sequence[str]) -> Iterator[Artifact]:
-    """What ExecuTorch's library needs besides Android, in the versions that its poms name."""
+    """The artifacts that ExecuTorch's library needs, in the versions that its poms name."""
     for artifact in _NEEDED:
         entry = rf"<artifactId>\s*{artifact.name}\s*</artifactId>\s*<version>\s*([\w.-]+)\s*<"
         versions = [found[1] for pom in poms if (found := re.search(entry, pom))]
@@ -146,8 +146,8 @@ def _fetched_file(station: Workstation, artifact: Artifact) -> Path | Blocker:
     if path:
         return path
     why = (
-        f"{artifact.coordinates} ({artifact.kind}) is not here: neither Gradle's cache nor "
-        "Maven's folder ~/.m2 has it"
+        f"{artifact.coordinates} ({artifact.kind}) is not on this machine: neither Gradle's cache "
+        "nor Maven's folder ~/.m2 has it"
     )
     remedy = fetch_command(artifact)
     if artifact.group == "org.pytorch":
@@ -187,8 +187,7 @@ class Kotlin:
 def find_kotlin(station: Workstation) -> Kotlin | Blocker:
     """That of KOTLIN_HOME, the PATH, Android Studio, or what Gradle or Maven fetched.
 
-    The variable is the user's choice: if what it names does not do, that is reported and no other
-    is used instead.
+    The variable is the user's choice: if it names an unusable compiler, no other is used instead.
     """
     named = station.environ.get(KOTLIN_HOME)
     if named:
@@ -276,7 +275,7 @@ def _judged(kotlin: Kotlin) -> Kotlin | Blocker:
 
 def _nothing() -> str:
     return (
-        f"no Kotlin compiler was found: {KOTLIN_HOME} is not set, no kotlinc is on the PATH, and "
+        f"Kotlin compiler not found: {KOTLIN_HOME} is not set, no kotlinc is on the PATH, and "
         "neither Android Studio nor the caches of Gradle and Maven have one"
     )
 
@@ -288,7 +287,7 @@ COMPILE_SDK = 36
 
 @dataclass(frozen=True)
 class Tools:
-    """What builds an app without Gradle, and the libraries that it has."""
+    """The tools that build an app without Gradle, and its libraries."""
 
     jdk: Jdk
     sdk: Sdk
@@ -304,7 +303,7 @@ def find_tools(
     project: Path | None = None,
     aar: Path | None = None,
 ) -> Tools | tuple[Blocker, ...]:
-    """Everything, or what is absent."""
+    """All tools, or a blocker for each missing one."""
     jdk = find_jdk(station)
     sdk = find_sdk(station, compile_sdk, project)
     kotlin = find_kotlin(station)
@@ -325,7 +324,7 @@ def require_tools(found: Tools | tuple[Blocker, ...]) -> Tools:
 
 
 def tool_findings(station: Workstation) -> Iterator[Finding]:
-    """What `etdeploy doctor` shows of the tools for apps."""
+    """The lines of `etdeploy doctor` about the tools for apps."""
     jdk, sdk = find_jdk(station), find_sdk(station, COMPILE_SDK)
     kotlin, gradle = find_kotlin(station), find_gradle(station)
     yield _finding("JDK", jdk, f"{jdk.version} in {jdk.path}" if isinstance(jdk, Jdk) else None)
@@ -390,7 +389,7 @@ def find_gradle(station: Workstation, project: Path | None = None) -> Path | Blo
         )
         return Blocker(GRADLE, why, _OTHER_WAYS)
     where = f"the project has no {WRAPPER}, and " if project else ""
-    return Blocker(GRADLE, f"no Gradle was found: {where}none is on the PATH", _OTHER_WAYS)
+    return Blocker(GRADLE, f"Gradle not found: {where}none is on the PATH", _OTHER_WAYS)
 
 
 def _gradle_version(program: Path) -> tuple[int, int] | None:

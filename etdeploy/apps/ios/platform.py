@@ -120,7 +120,7 @@ class Ios:
 
 
 def _blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
-    """What keeps an app with the program from having ExecuTorch's Swift package."""
+    """Reasons why an app with the program cannot have ExecuTorch's Swift package."""
     if recipe.app.runtime == "source":
         yield Blocker(
             what="app.runtime",
@@ -169,8 +169,7 @@ def _contents(archive: Path) -> tuple[AppModel, dict[str, object]]:
         OSError, zipfile.BadZipFile, KeyError, ValidationError, plistlib.InvalidFileException,
     ) as error:  # fmt: skip
         raise UsageError(
-            "this is no app of a project that etdeploy wrote: it has no model.json that can be "
-            f"read ({error})",
+            f"this is not an app of an etdeploy project: it has no readable model.json ({error})",
             place=str(archive),
             remedy="Build the project that etdeploy app ios writes, and name its .ipa.",
         ) from error
@@ -211,7 +210,7 @@ def keychain_teams() -> tuple[str, ...]:
 
 
 def xcode_version() -> str:
-    """What Xcode says of itself; empty where there is none."""
+    """The output of `xcodebuild -version`; empty without Xcode."""
     try:
         return process.run(process.Request(("xcodebuild", "-version"))).stdout.strip()
     except FileNotFoundError:

@@ -47,7 +47,7 @@ class XcodeBuild:
         return (*self._base(), *self._signing(), "build")
 
     def settings(self) -> tuple[str, ...]:
-        """The command that tells where the app will be; see `find_built_app`."""
+        """The command that prints where the app will be; see `find_built_app`."""
         return (*self._base(), *self._signing(), "-showBuildSettings", "-json")
 
     def _base(self) -> tuple[str, ...]:
@@ -79,8 +79,8 @@ def find_built_app(output: str) -> Path:
         if folder and name.endswith(".app"):
             return Path(folder) / name
     raise BuildError(
-        "Xcode does not tell where the app is",
-        remedy="Look at what it says:  xcodebuild -showBuildSettings -json",
+        "Xcode does not print where the app is",
+        remedy="See its output:  xcodebuild -showBuildSettings -json",
     )
 
 
@@ -205,7 +205,7 @@ _NEED_POOL = frozenset({KERNELS_QUANTIZED, KERNELS_LLM})
 def swift_products(program: Program) -> tuple[str, ...]:
     """The package's products that an app with the program links, sorted.
 
-    What the package does not have is `package_blockers`'.
+    `package_blockers` has those that the package lacks.
     """
     found = {RUNTIME_PRODUCT}
     for delegate_id in program.backend_ids:
@@ -229,7 +229,7 @@ def has_thread_pool(products: tuple[str, ...]) -> bool:
 
 
 def package_blockers(program: Program, *, finished: bool = False) -> Iterator[Blocker]:
-    """What of the program cannot run with the package."""
+    """Reasons why the program cannot run with the package."""
     for delegate_id in program.backend_ids:
         backend = backend_of(delegate_id)
         if backend is None or not _has(backend):
@@ -332,7 +332,7 @@ def _several(teams: list[str]) -> Blocker:
 def _none() -> Blocker:
     return Blocker(
         what="developer team",
-        why="nobody is there to sign the app: neither app.team nor "
+        why="no team can sign the app: neither app.team nor "
         f"{' nor '.join(VARIABLES)} names a team, and the keychain has no certificate for "
         "development",
         remedy="Open Xcode, Settings, Accounts, and add your Apple ID (a free one will do); then "

@@ -65,7 +65,7 @@ def test_what_java_home_names_is_judged_and_not_replaced(tmp_path: Path) -> None
     jdk(tmp_path / "android-studio/jbr")
     for path, fact in (
         (Path("/nowhere"), "does not exist"),
-        (tmp_path / "empty", "no JDK"),
+        (tmp_path / "empty", "not a JDK"),
         (runtime, "bin/javac"),
         (old, "11.0.2"),
     ):

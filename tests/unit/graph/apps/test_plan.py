@@ -127,7 +127,7 @@ def test_a_file_that_is_no_app_is_refused_before_anything_is_exported(
 ) -> None:
     archive = tmp_path / name
     archive.write_bytes(b"no archive")
-    with pytest.raises(UsageError, match="no app of a project that etdeploy wrote") as caught:
+    with pytest.raises(UsageError, match=r"model\.json") as caught:
         resolved(out, system, "portable", given=archive)
     assert caught.value.place == str(archive)
 
