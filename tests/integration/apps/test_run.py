@@ -134,6 +134,7 @@ def test_an_app_of_another_program_is_refused(cli: Cli, phone: AppPhone, apk: Pa
     assert not phone.log("am")
 
 
+@pytest.mark.nightly
 def test_an_archive_that_is_no_app_is_refused(cli: Cli, phone: AppPhone, tmp_path: Path) -> None:
     (tmp_path / "mine.apk").write_bytes(b"no archive")
     result = cli(*run(cli, phone, tmp_path / "mine.apk"))
@@ -141,6 +142,7 @@ def test_an_archive_that_is_no_app_is_refused(cli: Cli, phone: AppPhone, tmp_pat
     assert "mine.apk" in result.stderr
 
 
+@pytest.mark.nightly
 def test_a_failed_app_is_told_with_its_own_words(cli: Cli, phone: AppPhone, apk: Path) -> None:
     error = {"kind": "load", "message": "Missing operator: [0] mine::op.out"}
     phone.results(status="failed", error=error, results=None)
@@ -172,6 +174,7 @@ def test_a_crash_of_an_app_is_named(cli: Cli, phone: AppPhone, apk: Path) -> Non
     assert not list(cli.folder.glob("etdeploy-out/**/record.json"))
 
 
+@pytest.mark.nightly
 def test_a_locked_phone_starts_no_app(cli: Cli, phone: AppPhone, apk: Path) -> None:
     trust = phone.path("dumpsys-trust").read_text().replace("deviceLocked=0", "deviceLocked=1")
     phone.put("dumpsys-trust", trust)
@@ -181,6 +184,7 @@ def test_a_locked_phone_starts_no_app(cli: Cli, phone: AppPhone, apk: Path) -> N
     assert not any(line.startswith("start") for line in phone.log("am"))
 
 
+@pytest.mark.nightly
 def test_results_of_another_run_are_none(cli: Cli, phone: AppPhone, apk: Path) -> None:
     phone.plays(f"{WRITE}\nwrite 00of-another $private; sleep 1000")
     result = cli(*run(cli, phone, apk, "--set", "benchmark.timeout_s=3"))

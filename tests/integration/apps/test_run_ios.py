@@ -180,6 +180,7 @@ def test_an_app_gives_the_record_that_a_runner_gives(plugged: Plugged) -> None:
     assert len(plugged.phone.starts) == len(starts)
 
 
+@pytest.mark.nightly
 def test_wrong_outputs_of_an_app_are_wrong(plugged: Plugged) -> None:
     given = plugged.phone.app
 
@@ -253,6 +254,7 @@ def test_a_crash_and_a_lack_of_memory_are_told_from_the_phones_reports(plugged: 
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_an_app_of_another_program_never_reaches_the_phone(plugged: Plugged) -> None:
     result = plugged.run("--set", "export.seed=1")
     assert result.code == 5, result.stderr

@@ -122,7 +122,10 @@ def test_nodes_of_xnnpack_agree_with_flatc(programs: Path, tmp_path: Path) -> No
         assert delegate.nodes == len(nodes) > 0
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "counter" else pytest.param(n, marks=pytest.mark.nightly) for n in _NAMES],
+)
 def test_damaged_programs_give_a_program_or_a_clean_error(
     programs: Path, tmp_path: Path, name: str
 ) -> None:

@@ -81,6 +81,7 @@ def test_libraries_alone_tell_what_the_runner_lists(export_workspace: Workspace)
 
 
 @needs_cross
+@pytest.mark.nightly
 def test_runner_is_listed_from_its_libraries_where_qemu_is_missing(
     export_workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from tests.support.app_picture import PICTURE, draw
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.nightly
 def test_the_picture_is_what_the_app_draws(
     tools: Tools, inference_app: App, tmp_path: Path
 ) -> None:

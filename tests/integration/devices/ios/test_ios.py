@@ -114,6 +114,7 @@ def test_an_app_goes_there_and_gives_results(
     assert list(phone.installed) == [APP]
 
 
+@pytest.mark.nightly
 def test_a_crash_is_named_from_the_phones_report(
     phone: IosPhone, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_crash_is_named_from_the_phones_report(
     assert "executorch::runtime::Method::execute()" in outcome.stderr
 
 
+@pytest.mark.nightly
 def test_a_start_that_takes_too_long_is_ended_on_the_phone(
     phone: IosPhone, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_start_that_takes_too_long_is_ended_on_the_phone(
     assert phone.signals == [(1000, 9)]
 
 
+@pytest.mark.nightly
 def test_a_phone_that_starts_no_apps_says_why(phone: IosPhone, bundle: Bundle) -> None:
     phone.install(Path(bundle.files[0].source))
     device = open_device(f"ios:{UDID}")
@@ -165,6 +168,7 @@ def test_a_phone_that_starts_no_apps_says_why(phone: IosPhone, bundle: Bundle) -
             opened.run([], 60)
 
 
+@pytest.mark.nightly
 def test_a_push_that_the_phone_refuses_says_why(phone: IosPhone, bundle: Bundle) -> None:
     device = open_device("ios")
     phone.install_error = (
