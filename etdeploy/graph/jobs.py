@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
@@ -20,6 +20,9 @@ from etdeploy.graph.on_device import device_lock, prepared, pushed_line
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
+
+if TYPE_CHECKING:
+    from etdeploy.apps.platform import Platform
 
 _MOST_NAMED = 3
 
@@ -297,8 +300,6 @@ def make_job(
         UsageError: ExecuTorch does not support this machine, or the device cannot run the target
             or any runner.
     """
-    from etdeploy.apps.registry import platform_for
-
     host = host_target()
     own = TARGETS[there.facts.target] if there else host
     if there:
@@ -317,8 +318,14 @@ def make_job(
         measure_again,
         app=app,
         wanted=loaded,
-        platform=platform_for((chosen or own).system) if app else None,
+        platform=_app_platform((chosen or own).system) if app else None,
     )
+
+
+def _app_platform(system: str) -> Platform:
+    from etdeploy.apps.registry import platform_for
+
+    return platform_for(system)
 
 
 def loaded_for_app(loaded: LoadedRecipe) -> LoadedRecipe:
