@@ -38,6 +38,54 @@ class WorkloadKind(Kind):
     GENERATION = "generation"
 
 
+class DisturbanceKind(Kind):
+    """What makes a run's times unfit for a comparison."""
+
+    THROTTLED = "throttled"
+    """The device lowered its frequencies because it was hot."""
+    BUSY = "busy"
+    """Other work used the processors."""
+    POWER_SAVING = "power_saving"
+    """A mode that saves power limits the frequencies."""
+    CLOCK = "clock"
+    """The clock jumped."""
+
+
+# A clock that jumps moves dates; the runner's times are from one that cannot.
+SLOWING = (DisturbanceKind.THROTTLED, DisturbanceKind.BUSY, DisturbanceKind.POWER_SAVING)
+"""Kinds that change times."""
+
+
+class Disturbance(Value):
+    """Something that made a run slower, or may have.
+
+    Attributes:
+        kind: What it was.
+        text: A sentence with the figures.
+    """
+
+    kind: DisturbanceKind
+    text: str
+
+
+class CooldownWait(Value):
+    """The wait for a cool device before a start.
+
+    Attributes:
+        sensor: Whose temperature was waited for.
+        from_celsius: Its temperature at first.
+        to_celsius: Its temperature when the wait ended.
+        waited_s: How long it took.
+        reached: Whether the device was cool; false where the time limit ended the wait.
+    """
+
+    sensor: str
+    from_celsius: float
+    to_celsius: float
+    waited_s: float
+    reached: bool
+
+
 class Start(Value):
     """One whole start of the runner in a timing pass: a process of its own, with its own warm-up.
 
@@ -246,54 +294,6 @@ class Memory(Value):
     program_resident_bytes: int | None = None
     weights: WeightsKind | None = None
     points: tuple[MemoryPoint, ...] = ()
-
-
-class DisturbanceKind(Kind):
-    """What makes a run's times unfit for a comparison."""
-
-    THROTTLED = "throttled"
-    """The device lowered its frequencies because it was hot."""
-    BUSY = "busy"
-    """Other work used the processors."""
-    POWER_SAVING = "power_saving"
-    """A mode that saves power limits the frequencies."""
-    CLOCK = "clock"
-    """The clock jumped."""
-
-
-# A clock that jumps moves dates; the runner's times are from one that cannot.
-SLOWING = (DisturbanceKind.THROTTLED, DisturbanceKind.BUSY, DisturbanceKind.POWER_SAVING)
-"""Kinds that change times."""
-
-
-class Disturbance(Value):
-    """Something that made a run slower, or may have.
-
-    Attributes:
-        kind: What it was.
-        text: A sentence with the figures.
-    """
-
-    kind: DisturbanceKind
-    text: str
-
-
-class CooldownWait(Value):
-    """The wait for a cool device before a start.
-
-    Attributes:
-        sensor: Whose temperature was waited for.
-        from_celsius: Its temperature at first.
-        to_celsius: Its temperature when the wait ended.
-        waited_s: How long it took.
-        reached: Whether the device was cool; false where the time limit ended the wait.
-    """
-
-    sensor: str
-    from_celsius: float
-    to_celsius: float
-    waited_s: float
-    reached: bool
 
 
 class DeviceSample(Value):
