@@ -10,8 +10,8 @@ from etdeploy.core.values import Kind
 from etdeploy.report import html, markdown, rows
 from etdeploy.report.comparison import several_page
 from etdeploy.report.document import Page
+from etdeploy.report.page import run_page
 from etdeploy.report.report_data import Report
-from etdeploy.report.run import run_page
 
 _EXAMPLE = "report.html"
 

@@ -23,8 +23,9 @@ from etdeploy.report.document import (
     Text,
     all_blocks,
 )
+from etdeploy.report.page import run_page
 from etdeploy.report.report_data import ReportData
-from etdeploy.report.run import run_page, summary
+from etdeploy.report.run import summary
 from etdeploy.report.terminal import WIDTH, render
 from tests.support.bench_values import (
     FOLDER,
