@@ -115,7 +115,9 @@ def _run(cli: Cli, recipe: Path | str, *arguments: str) -> Any:
     return record
 
 
-@pytest.mark.parametrize("device", ["host", pytest.param("qemu", marks=needs_cross)])
+@pytest.mark.parametrize(
+    "device", ["host", pytest.param("qemu", marks=[needs_cross, pytest.mark.nightly])]
+)
 def test_the_example_gives_the_outputs_of_pytorch(device: str, cli: Cli) -> None:
     record = _run(cli, EXAMPLE / "recipe.yaml", "--device", device)
     assert record["device"]["facts"]["name"] == device
@@ -182,6 +184,7 @@ def test_what_a_folder_registers_is_in_the_runner(
 
 
 @needs_cross
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("folder", "own_target", "target"),
     [

@@ -17,7 +17,11 @@ from etdeploy.program.generation import GenerationMethod
 from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.generation import PromptRun, Sampling, request_lines
 from etdeploy.targets.platforms import host_target
-from tests.support.export import export_workspace  # noqa: F401 - fixture
+from tests.support.export import (  # noqa: F401 - a fixture
+    export_workspace,
+    nightly_except,
+    selected,
+)
 from tests.support.language_families import FAMILIES, NEW, prompt
 from tests.support.runtime_runs import Start, build, plan_here
 
@@ -42,9 +46,7 @@ _DAILY = ("llama3", "mixtral", "mixtral-plain-8da4w")
 
 @pytest.fixture(scope="module")
 def found(folder: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
-    selected = {str(item.callspec.params["name"]) for item in request.session.items
-                if item.path == request.path and hasattr(item, "callspec")}  # fmt: skip
-    names = dict.fromkeys((*_DAILY, *sorted(selected)))
+    names = dict.fromkeys((*_DAILY, *sorted(selected(request, "name"))))
     arguments = ("-m", "tests.support.language_families", str(folder), *names)
     outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
     assert outcome.ok, outcome.stderr[-3000:]
@@ -52,10 +54,7 @@ def found(folder: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, A
     return told
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in _DAILY else pytest.param(n, marks=pytest.mark.nightly) for n in FAMILIES],
-)
+@pytest.mark.parametrize("name", nightly_except(FAMILIES, *_DAILY))
 def test_the_text_is_that_of_the_eager_model(found: dict[str, dict[str, Any]], name: str) -> None:
     told = found[name]
     plain = name in _COMPRESSED or FAMILIES[name].path == "plain"

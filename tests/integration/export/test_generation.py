@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from etdeploy.core.processes import process
+from tests.support.export import nightly_except, selected
 
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
@@ -18,21 +19,25 @@ ROOT = Path(__file__).parents[3]
 _STOCK = ("Llama", "Qwen3", "Gemma3Text")
 _KERNEL = tuple(f"{name}-kernel" for name in _STOCK)
 _MODELS = (*_STOCK, *_KERNEL)
+_SMOKE = ("Llama", "Llama-kernel")
 # What copies a cache, or makes a mask of it outside of a delegate.
 _SLOW = {"aten::copy_", "aten::index_put.out", "aten::where.self_out"}
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    models = sorted(selected(request, "name") | set(_SMOKE))
     folder = str(tmp_path_factory.mktemp("generation"))
-    arguments = ("-m", "tests.support.generation_run", folder, *_MODELS)
+    arguments = ("-m", "tests.support.generation_run", folder, *models)
     outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
     assert outcome.ok, outcome.stderr[-3000:]
     told: dict[str, dict[str, Any]] = json.loads(outcome.stdout.splitlines()[-1])
     return told
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", nightly_except(_MODELS, *_SMOKE))
 def test_every_step_gives_the_logits_of_the_models_own_forward(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
@@ -63,7 +68,7 @@ def test_methods_look_at_a_part_of_a_long_cache(found: dict[str, dict[str, Any]]
     }
 
 
-@pytest.mark.parametrize("name", _KERNEL)
+@pytest.mark.parametrize("name", nightly_except(_KERNEL, *_SMOKE))
 def test_the_kernel_needs_one_method_for_each_role_and_no_mask(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
@@ -77,6 +82,7 @@ def test_the_kernel_needs_one_method_for_each_role_and_no_mask(
     assert found[name]["rewind"] == (41 if windowed else None)
 
 
+@pytest.mark.nightly
 def test_layers_with_a_window_keep_no_more_than_a_ring(found: dict[str, dict[str, Any]]) -> None:
     told = found["Gemma3Text"]
     # 24 positions of the window, 15 more for a part of a prompt, and what fills a block; then the
@@ -89,7 +95,7 @@ def test_layers_with_a_window_keep_no_more_than_a_ring(found: dict[str, dict[str
     assert (found["Llama"]["places"], found["Llama"]["rewind"]) == ([129, 385, 1537], None)
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", nightly_except(_MODELS, *_SMOKE))
 def test_the_memory_of_the_cache_is_planned_once(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
@@ -99,7 +105,7 @@ def test_the_memory_of_the_cache_is_planned_once(
         assert cache <= planned < cache + 100_000 < 2 * cache
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", nightly_except(_MODELS, *_SMOKE))
 def test_the_cache_is_written_in_place_and_never_copied(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
@@ -112,6 +118,6 @@ def test_the_cache_is_written_in_place_and_never_copied(
         assert not any(name in each for each in outside for name in ("expand", "slice", "split"))
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", nightly_except(_MODELS, *_SMOKE))
 def test_norms_part_no_delegate(found: dict[str, dict[str, Any]], name: str) -> None:
     assert not any("aten::mean.out" in each for each in found[name]["operators"].values())

@@ -264,14 +264,16 @@ def test_an_export_tells_what_it_gained(exported: Exporter) -> None:
             "one_that_fails",
             "the first attempt failed: the rewrite norms failed: IndexError: no such dimension",
         ),
-        (
+        pytest.param(
             "one_that_does_not_load",
             "ExecuTorch does not load the first program: invalid argument (error 0x12)",
+            marks=pytest.mark.nightly,
         ),
-        (
+        pytest.param(
             "one_that_does_not_run",
             "the first program fails when it runs with the example inputs: invalid argument "
             "(error 0x12)",
+            marks=pytest.mark.nightly,
         ),
     ],
 )

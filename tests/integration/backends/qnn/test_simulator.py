@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.backends.qnn.kits.package import QNN_VERSION
 from tests.support.cli import Cli
-from tests.support.export import SMALL
+from tests.support.export import SMALL, nightly_except, selected
 from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
 from tests.support.qnn_simulator import NEEDS_SIMULATOR
@@ -19,13 +19,28 @@ pytestmark = [pytest.mark.integration, NEEDS_SIMULATOR]
 
 NUMBER = ".".join(QNN_VERSION.split(".")[:3])
 EXAMPLES = ("mlp", "convnet", "encoder")
-COMPILED = (("SM8650", "none"), ("SM8650", "int8_static"), ("SM8750", "none"))
+COMPILED = [
+    f"{example}-{compiled}"
+    for example in EXAMPLES
+    for compiled in ("SM8650-none", "SM8650-int8_static", "SM8750-none")
+]
 # The mlp with other schemes, and the part of the tolerance (15 % of the largest value) that a right
 # program may use: up to 2.1 % was measured with 8-bit activations, 0.2 % with 16-bit ones,
 # and 3 % with blocks, whose scales the HTP rounds.
 SCHEMES = {"8a4w": 1 / 4, "16a8w": 1 / 30, "16a4w": 1 / 30, "16a4w_block": 1 / 3, "mixed": 1 / 4}
 # Its layers are 0 to 4: the linear ones are 0, 2 and 4. The others are ReLU.
 OVERRIDES = {"4": "16a8w", "0": "8a4w"}
+# What every change runs, and single tests are about.
+_SMOKE = {
+    *("mlp-SM8650-none", "mlp-SM8650-int8_static", "convnet-SM8750-none"),
+    *("mlp-SM8650-16a8w", "mlp-SM8650-mixed"),
+}
+
+
+@pytest.fixture(scope="module")
+def names(request: pytest.FixtureRequest) -> list[str]:
+    """The recipes that tests of this run are about."""
+    return sorted(_SMOKE | selected(request, "name"))
 
 
 @pytest.fixture(scope="module")
@@ -34,38 +49,31 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     return Cli(tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("work"), {})
 
 
-def _named(cli: Cli) -> list[str]:
+def _options(cli: Cli, names: list[str]) -> list[str]:
     """The options that name every recipe."""
     options = []
-    for example in EXAMPLES:
-        for soc, scheme in COMPILED:
-            model = {"example": example, "arguments": SMALL[example]}
-            export = {"backend": "qnn", "soc": soc, "quantization": scheme}
-            # JSON is YAML.
-            text = json.dumps({"model": model, "export": export})
-            options += ["--recipe", cli.recipe(text, f"{example}-{soc}-{scheme}.yaml")]
-    for scheme in SCHEMES:
-        model = {"example": "mlp", "arguments": SMALL["mlp"]}
-        named: dict[str, Any] = {"quantization": "int8_static", "overrides": OVERRIDES}
-        chosen = named if scheme == "mixed" else {"quantization": scheme}
-        text = json.dumps({"model": model, "export": {"backend": "qnn", "soc": "SM8650"} | chosen})
-        options += ["--recipe", cli.recipe(text, f"mlp-SM8650-{scheme}.yaml")]
+    for name in names:
+        example, soc, scheme = name.split("-")
+        model = {"example": example, "arguments": SMALL[example]}
+        mixed: dict[str, Any] = {"quantization": "int8_static", "overrides": OVERRIDES}
+        chosen = mixed if scheme == "mixed" else {"quantization": scheme}
+        # JSON is YAML.
+        text = json.dumps({"model": model, "export": {"backend": "qnn", "soc": soc} | chosen})
+        options += ["--recipe", cli.recipe(text, f"{name}.yaml")]
     return options
 
 
 @pytest.fixture(scope="module")
-def records(cli: Cli) -> dict[str, Any]:
+def records(cli: Cli, names: list[str]) -> dict[str, Any]:
     """One command for all, so that they share what an export imports; by the recipe's name."""
-    found = cli.ok("run", *_named(cli), "--json").json
+    found = cli.ok("run", *_options(cli, names), "--json").json
     return {record["recipe"]["name"]: record for record in found}
 
 
-@pytest.mark.parametrize(("soc", "scheme"), COMPILED)
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_the_outputs_are_the_models(
-    records: dict[str, Any], example: str, soc: str, scheme: str
-) -> None:
-    record = records[f"{example}-{soc}-{scheme}"]
+@pytest.mark.parametrize("name", nightly_except(COMPILED, *_SMOKE))
+def test_the_outputs_are_the_models(records: dict[str, Any], name: str) -> None:
+    _, soc, scheme = name.split("-")
+    record = records[name]
     assert record["simulated"] == {"backend": "qnn", "by": f"QNN {NUMBER}", "soc": soc}
     (output,) = record["workload"]["outputs"]
     assert output["within_tolerance"] is True
@@ -77,14 +85,16 @@ def test_the_outputs_are_the_models(
     assert record["program"]["operator_calls"] == []
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "name", nightly_except([f"mlp-SM8650-{scheme}" for scheme in SCHEMES], *_SMOKE)
+)
 def test_every_scheme_computes_what_the_quantised_model_does(
-    records: dict[str, Any], scheme: str
+    records: dict[str, Any], name: str
 ) -> None:
-    record = records[f"mlp-SM8650-{scheme}"]
+    record = records[name]
     (output,) = record["workload"]["outputs"]
     assert output["within_tolerance"] is True
-    assert output["max_abs_error"] < output["tolerance_max_abs"] * SCHEMES[scheme]
+    assert output["max_abs_error"] < output["tolerance_max_abs"] * SCHEMES[name.split("-")[2]]
     assert output["cosine_similarity"] > 0.999
     assert [d["backend_id"] for d in record["program"]["delegates"]] == ["QnnBackend"]
     assert record["program"]["operator_calls"] == []
@@ -105,8 +115,7 @@ def test_an_override_changes_its_layers_alone(records: dict[str, Any]) -> None:
 
 
 def test_a_float_program_computes_in_16_bits(records: dict[str, Any]) -> None:
-    for example in EXAMPLES:
-        record = records[f"{example}-SM8650-none"]
+    for record in (record for name, record in records.items() if name.endswith("-none")):
         (output,) = record["workload"]["outputs"]
         assert output["max_abs_error"] > 1e-5, "not in 32 bits"
         assert any("computed in 16 bits" in note for note in record["notes"])
@@ -119,9 +128,9 @@ def test_only_the_outputs_were_run_for(records: dict[str, Any]) -> None:
         assert "etdump" not in record["files"]
 
 
-def test_the_table_has_no_times(cli: Cli, records: dict[str, Any]) -> None:
-    lines = cli.ok("run", *_named(cli)).stdout.splitlines()
-    rows = [line.split() for line in lines if line.startswith(EXAMPLES)]
+def test_the_table_has_no_times(cli: Cli, names: list[str], records: dict[str, Any]) -> None:
+    lines = cli.ok("run", *_options(cli, names)).stdout.splitlines()
+    rows = [line.split() for line in lines if line.lstrip().startswith(EXAMPLES)]
     assert len(rows) == len(records)
     for row in rows:
         # The loss of a small random model may follow the verdict: `correct, high ...`.
