@@ -119,7 +119,7 @@ def test_the_summary_names_the_app_and_nothing_is_done_twice(
     cli: Cli, phone: AppPhone, apk: Path
 ) -> None:
     first = cli.ok(*run(cli, phone, apk))
-    assert f"app          app {APP_ID}" in first.stdout
+    assert f" app {APP_ID}" in first.stdout
     assert "correct" in first.stdout
     again = cli.ok(*run(cli, phone, apk))
     assert "Nothing has changed" in again.stderr

@@ -174,7 +174,7 @@ def test_an_app_gives_the_record_that_a_runner_gives(plugged: Plugged) -> None:
 
     again = plugged.run("--runs", "2")
     assert "Nothing has changed" in again.stderr
-    assert f"app          app {APP}" in again.stdout
+    assert f" app {APP}" in again.stdout
     assert "correct" in again.stdout
     assert plugged.phone.installs == 1
     assert len(plugged.phone.starts) == len(starts)
