@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from etdeploy.report.formats import Format, text_of
 from etdeploy.report.html import render
+from etdeploy.report.page import run_page
 from etdeploy.report.report_data import Report, ReportData
-from etdeploy.report.run import run_page
 from tests.support.browser import chromium, opened
 from tests.support.report_values import make_profile, make_report_data
 

@@ -282,6 +282,34 @@ def _modules(name: str) -> Iterator[str]:
             yield module
 
 
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """The names that a module binds, wherever."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def test_benchmarks_import_what_exists() -> None:
+    """Nothing else runs or type-checks them."""
+    missing = []
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            source = node.module if isinstance(node, ast.ImportFrom) else None
+            if not source or source.partition(".")[0] not in ("etdeploy", "tests"):
+                continue
+            folder = ROOT.joinpath(*source.split("."))
+            file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+            known = set(_bound(ast.parse(file.read_text()))) if file.is_file() else set()
+            for name in (alias.name for alias in node.names):
+                if name not in known and not any(folder.glob(f"{name}*")):
+                    missing.append(f"{path.name}: from {source} import {name}")
+    assert missing == []
+
+
 def test_the_name_of_a_class_is_unique() -> None:
     """So that a search for a name finds one thing."""
     owners: dict[str, list[str]] = {}
