@@ -318,14 +318,21 @@ def make_job(
         measure_again,
         app=app,
         wanted=loaded,
-        platform=_app_platform((chosen or own).system) if app else None,
+        platform=platform_for((chosen or own).system) if app else None,
     )
 
 
-def _app_platform(system: str) -> Platform:
-    from etdeploy.apps.registry import platform_for
+def platform_for(system: str) -> Platform:
+    """Return the platform of a target's system; raise UsageError where there are no apps."""
+    if system == "android":
+        from etdeploy.apps.android.platform import Android
 
-    return platform_for(system)
+        return Android()
+    if system == "ios":
+        from etdeploy.apps.ios.platform import Ios
+
+        return Ios()
+    raise UsageError(f"there are no apps for {system}", remedy="Apps are made for android and ios.")
 
 
 def loaded_for_app(loaded: LoadedRecipe) -> LoadedRecipe:
