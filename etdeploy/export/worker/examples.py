@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -45,7 +45,7 @@ def make_example(
     return Example(module, sample(), sample)
 
 
-def check_positive(arguments: Mapping[str, Any]) -> None:
+def check_positive(**arguments: Any) -> None:
     """Raises ValueError unless every argument is a whole number above zero."""
     for name, value in arguments.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -99,14 +99,7 @@ def encoder(
 ) -> Example:
     """`[batch, tokens]` int64 token ids to `[batch, tokens, width]` features."""
     check_positive(
-        {
-            "vocabulary": vocabulary,
-            "width": width,
-            "layers": layers,
-            "heads": heads,
-            "tokens": tokens,
-            "batch": batch,
-        }
+        vocabulary=vocabulary, width=width, layers=layers, heads=heads, tokens=tokens, batch=batch
     )
     check_divides("heads", heads, "width", width)
     module = _Encoder(vocabulary, width, layers, heads, tokens)
@@ -171,7 +164,7 @@ _BLOCKS = ((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2), (16, 1), (16, 1), (3
 
 def convnet(*, width: int = 32, image: int = 128, classes: int = 100, batch: int = 1) -> Example:
     """`[batch, 3, image, image]` floats to `[batch, classes]` scores."""
-    check_positive({"width": width, "image": image, "classes": classes, "batch": batch})
+    check_positive(width=width, image=image, classes=classes, batch=batch)
     layers: list[nn.Module] = [_conv_unit(3, width, kernel=3, stride=2)]
     channels = width
     for factor, stride in _BLOCKS:
@@ -212,15 +205,7 @@ def mlp(
     *, features: int = 256, width: int = 1024, layers: int = 4, classes: int = 10, batch: int = 1
 ) -> Example:
     """Linear layers with ReLU: `[batch, features]` floats to `[batch, classes]` scores."""
-    check_positive(
-        {
-            "features": features,
-            "width": width,
-            "layers": layers,
-            "classes": classes,
-            "batch": batch,
-        }
-    )
+    check_positive(features=features, width=width, layers=layers, classes=classes, batch=batch)
     sizes = [features] + [width] * layers
     stack: list[nn.Module] = []
     for before, after in pairwise(sizes):
@@ -248,14 +233,7 @@ def transformer(
 ) -> Example:
     """`[batch, tokens]` int64 token ids to `[batch, tokens, vocabulary]` logits."""
     check_positive(
-        {
-            "vocabulary": vocabulary,
-            "width": width,
-            "layers": layers,
-            "heads": heads,
-            "tokens": tokens,
-            "batch": batch,
-        }
+        vocabulary=vocabulary, width=width, layers=layers, heads=heads, tokens=tokens, batch=batch
     )
     # Rotary positions turn pairs of elements of each head.
     check_divides("twice the heads", 2 * heads, "width", width)
