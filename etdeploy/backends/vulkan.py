@@ -121,26 +121,26 @@ VULKAN_FAILURES = FailureTable(
     7,
     (
         FailurePattern(
-            rf"{_UNAVAILABLE}: (?P<why>.+)",
-            f"{_NO_DEVICE}: {{why}}",
+            rf"{_UNAVAILABLE}: (?P<reason>.+)",
+            f"{_NO_DEVICE}: {{reason}}",
             *_DRIVER,
-            formats={"why": explained},
+            formats={"reason": explained},
         ),
         FailurePattern(_UNAVAILABLE, _NO_DEVICE, *_DRIVER),
         FailurePattern(
             r"Shader (?P<name>\S+) not compatible with device\. Missing support for extension or "
-            r"physical device feature: (?P<what>.+)",
-            "the GPU or its driver has no {what}, which the shader {name} needs",
+            r"physical device feature: (?P<feature>.+)",
+            "the GPU or its driver lacks {feature}, which the shader {name} needs",
             *_OTHER,
         ),
         FailurePattern(
             r"VulkanBackend.*build_graph\(\).*Missing operator: (?P<name>\S+)",
-            "ExecuTorch's Vulkan backend has no operator {name}, which the program has given to it",
+            "ExecuTorch's Vulkan backend has no operator {name}, which the program delegates to it",
             *_OTHER,
         ),
         FailurePattern(
             r"returned VK_ERROR_OUT_OF_DEVICE_MEMORY",
-            "the GPU has not enough memory for the model",
+            "the GPU does not have enough memory for the model",
             *_SMALLER,
         ),
         FailurePattern(
@@ -149,8 +149,8 @@ VULKAN_FAILURES = FailureTable(
             *_OTHER,
         ),
         FailurePattern(
-            r"Exception raised from \S+ at \S*vulkan\S+:\d+: (?P<what>.+)",
-            "ExecuTorch's Vulkan backend failed: {what}",
+            r"Exception raised from \S+ at \S*vulkan\S+:\d+: (?P<reason>.+)",
+            "ExecuTorch's Vulkan backend failed: {reason}",
             *_OTHER,
         ),
     ),

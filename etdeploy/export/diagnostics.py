@@ -203,8 +203,8 @@ HUB_FAILURES = FailureTable(
             f"Look at {{hub}}/{{model}} in a browser. If it is there, log in: {_LOG_IN}",
         ),
         FailurePattern(
-            r"^\w+ \d+: \s*(?P<why>.*)",
-            "the Hugging Face hub cannot provide {model}: {why}",
+            r"^\w+ \d+: \s*(?P<reason>.*)",
+            "the Hugging Face hub cannot provide {model}: {reason}",
             "Try again later, or name a folder: --model path/to/model",
         ),
         FailurePattern(
@@ -214,7 +214,7 @@ HUB_FAILURES = FailureTable(
         ),
         FailurePattern(
             "",
-            "{model} is not on this machine, and {hub} cannot be reached ({why})",
+            "{model} is not on this machine, and {hub} cannot be reached ({reason})",
             _WITHOUT_HUB,
         ),
     ),

@@ -104,7 +104,7 @@ def _fact(label: str, lines: Iterator[str]) -> Iterator[Fact]:
 
 def _simulated(record: RunRecord) -> Iterator[Fact]:
     by = headline(record).removeprefix(f"{SIMULATED} ")
-    yield Fact("latency", (f"{by}, which has no times of a device",), SIMULATED, QUIET)
+    yield Fact("latency", (f"{by}, which gives no times of a device",), SIMULATED, QUIET)
 
 
 def _times(record: RunRecord) -> Iterator[Fact]:
@@ -227,11 +227,7 @@ def _output_lines(record: RunRecord) -> Iterator[str]:
     right = [check for check in outputs if check.within_tolerance]
     if right and not wrong:
         which = f"{len(right)} of {len(outputs)}" if len(right) < len(outputs) else "all"
-        yield (
-            f"{which} within tolerance of the model's"
-            if len(outputs) > 1
-            else ("within tolerance of the model's")
-        )
+        yield f"{f'{which} ' if len(outputs) > 1 else ''}within tolerance of the model's"
         closest = max(right, key=strain)
         named = f"{closest.name}, which is nearest to its limits: " if len(right) > 1 else ""
         yield named + explain(closest)

@@ -1,4 +1,4 @@
-"""A run as blocks: what ends it in a terminal, and the tables that its page shares."""
+"""A run as blocks: the summary in a terminal, and tables that the page shows too."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DEFINITIONS = {
 
 
 def summary(run: StoredRun) -> Iterator[Block]:
-    """Return what ends a run: figures, tables, facts, notes and files."""
+    """Return the summary that `etdeploy run` prints: tables, facts, notes and files."""
     record = run.record
     yield Text(f"{run_title(record)}: {headline(record)}")
     yield from _tables(record)

@@ -19,8 +19,8 @@ from etdeploy.core.processes import process
 
 _COMPLAINT = re.compile(r"\berror\b|Exception: |^Missing class ", re.IGNORECASE)
 _LINES = 6
-# These tools run for seconds: the best of Java's compilers would take longer than it saves, and a
-# collector with threads of its own compete with theirs.
+# These tools run for seconds: Java's optimising compiler would take longer than it saves, and a
+# parallel garbage collector would compete with their threads.
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 

@@ -61,7 +61,7 @@ def find_jdk(station: Workstation) -> Jdk | Blocker:
         return problems[0]
     return _no_jdk(
         f"Java development kit not found: {JAVA_HOME} is not set, no javac is on the PATH, and "
-        "there is no Android Studio in its usual places"
+        "Android Studio is not in its usual folders"
     )
 
 

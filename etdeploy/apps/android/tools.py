@@ -162,7 +162,7 @@ _EMBEDDABLE = "kotlin-compiler-embeddable"
 # The oldest that was tried; before 2.0, the language has another front end.
 _OLDEST_KOTLIN = (2, 0)
 _RECOMMENDED_KOTLIN = "2.2.21"
-# What the compiler's classes refer to, besides jars of its own version.
+# The jars that the compiler needs: those of its version, and others.
 _SAME_VERSION = ("kotlin-stdlib", "kotlin-script-runtime", "kotlin-daemon-embeddable")
 _OTHERS = (
     (_GROUP, "kotlin-reflect"),

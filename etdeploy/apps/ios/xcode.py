@@ -120,8 +120,8 @@ XCODE_FAILURES = FailureTable(
             "xcodebuild -downloadPlatform iOS",
         ),
         FailurePattern(
-            r"[Cc]ould not resolve package dependencies:?\s*(?P<why>.+)",
-            "Xcode cannot fetch ExecuTorch's Swift package: {why}",
+            r"[Cc]ould not resolve package dependencies:?\s*(?P<reason>.+)",
+            "Xcode cannot fetch ExecuTorch's Swift package: {reason}",
             "Check that github.com and ossci-ios.s3.amazonaws.com can be reached from this Mac, "
             "and that the branch exists:\n"
             "git ls-remote https://github.com/pytorch/executorch 'swiftpm-*'",
@@ -151,7 +151,7 @@ XCODE_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"No profiles for '(?P<id>[^']+)' were found",
-            "there is no provisioning profile for {id}",
+            "no provisioning profile exists for {id}",
             "Open the project in Xcode once: Signing & Capabilities says what is missing.",
         ),
         FailurePattern(
@@ -169,8 +169,8 @@ XCODE_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"(?m)^(?P<place>[^\s:][^:\n]*\.(?:swift|cpp|h|mm?):\d+):\d+: "
-            r"(?:fatal )?error: (?P<why>.+)",
-            "{place}: {why}",
+            r"(?:fatal )?error: (?P<reason>.+)",
+            "{place}: {reason}",
             "Correct that line, or generate the project again.",
         ),
     ),

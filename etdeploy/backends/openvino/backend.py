@@ -238,9 +238,9 @@ OPENVINO_FAILURES = FailureTable(
     7,
     (
         FailurePattern(
-            r"OpenVINO runtime not found \(dlopen failed: (?P<why>[^)]+)\)",
+            r"OpenVINO runtime not found \(dlopen failed: (?P<reason>[^)]+)\)",
             "OpenvinoBackend is in the runner, but not available on this device: "
-            "OpenVINO's library cannot be loaded ({why})",
+            "OpenVINO's library cannot be loaded ({reason})",
             f"Without {VARIABLE}, the runner loads the libraries of the package:\n"
             f'unset {VARIABLE}\npip install "{EXTRA}"',
         ),

@@ -79,13 +79,13 @@ PHONE_FAILURES = FailureTable(
             *_AS_THE_PHONE,
         ),
         FailurePattern(
-            r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)",
-            "Qualcomm's {name} could not be loaded: {why}",
+            r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<reason>.+)",
+            "Qualcomm's {name} could not be loaded: {reason}",
             f"Push it again: etdeploy clean --device {{device}}\n{_OWN_WORDS}",
         ),
         FailurePattern(
-            r"(?P<what>Unknown QNN (?:Binary|Graph)Info version \d+)",
-            "the program was compiled by a newer QNN than the runner was built with ({what})",
+            r"(?P<message>Unknown QNN (?:Binary|Graph)Info version \d+)",
+            "the program was compiled by a newer QNN than the runner was built with ({message})",
             *_ONE_SDK,
         ),
         FailurePattern(
@@ -154,8 +154,8 @@ SIMULATOR_FAILURES = FailureTable(
     (
         SHARED_WEIGHTS,
         FailurePattern(
-            r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)",
-            "Qualcomm's {name}, which simulates the HTP, could not be loaded: {why}",
+            r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<reason>.+)",
+            "Qualcomm's {name}, which simulates the HTP, could not be loaded: {reason}",
             "See what is wrong with it: etdeploy doctor",
         ),
         FailurePattern(
@@ -173,9 +173,9 @@ SIMULATOR_FAILURES = FailureTable(
 )
 _SMALLER = (
     "Make it smaller: 8-bit or 4-bit weights (--set export.quantization=int8_static or 16a4w), a\n"
-    "smaller batch or input, or two models, each a program of its own."
+    "smaller batch or input, or two models in separate programs."
 )
-_OVER_LIMIT = "a part of the model needs {needed} on the HTP, and one context there has "
+_OVER_LIMIT = "a part of the model needs {size} on the HTP, and one context there has "
 _AT_ONCE = (
     "Let the operator see less at a time: a norm or a softmax over fewer elements, a smaller\n"
     "input, fewer channels; or compile for a SoC with more VTCM."
@@ -204,58 +204,58 @@ COMPILER_FAILURES = FailureTable(
     3,
     (
         FailurePattern(
-            r"graph requires estimated allocation of (?P<needed>\d+) KB, limit is (?P<most>\d+) KB",
-            f"{_OVER_LIMIT}at most {{most}}",
+            r"graph requires estimated allocation of (?P<size>\d+) KB, limit is (?P<limit>\d+) KB",
+            f"{_OVER_LIMIT}at most {{limit}}",
             _SMALLER,
-            formats={"needed": _size_of_kb, "most": _size_of_kb},
+            formats={"size": _size_of_kb, "limit": _size_of_kb},
         ),
         FailurePattern(
-            r"Failed to find available PD .*context size estimate (?P<needed>\d+)",
+            r"Failed to find available PD .*context size estimate (?P<size>\d+)",
             f"{_OVER_LIMIT}4 GB of addresses, of which about 3.7 GB are free",
             _SMALLER,
-            formats={"needed": _size},
+            formats={"size": _size},
         ),
         FailurePattern(
-            r'"(?P<name>\S+)" generated: Requires (?P<needed>0x[\da-f]+) bytes of TCM, which is '
-            r"greater than the TCM size of (?P<most>0x[\da-f]+)",
-            "the operator {name} needs {needed} of the HTP's own memory (VTCM) at once, and the "
-            "SoC has {most}",
+            r'"(?P<name>\S+)" generated: Requires (?P<size>0x[\da-f]+) bytes of TCM, which is '
+            r"greater than the TCM size of (?P<limit>0x[\da-f]+)",
+            "the operator {name} needs {size} of the HTP's own memory (VTCM) at once, and the "
+            "SoC has {limit}",
             _AT_ONCE,
-            formats={"needed": _size, "most": _size},
+            formats={"size": _size, "limit": _size},
         ),
         FailurePattern(
-            r"not sufficiently tiled to fit in TCM\. Requires (?P<needed>\d+) bytes",
-            "an operator needs {needed} of the HTP's own memory (VTCM) at once, and Qualcomm's "
+            r"not sufficiently tiled to fit in TCM\. Requires (?P<size>\d+) bytes",
+            "an operator needs {size} of the HTP's own memory (VTCM) at once, and Qualcomm's "
             "compiler cannot split it",
             _AT_ONCE,
-            formats={"needed": _size},
+            formats={"size": _size},
         ),
         FailurePattern(
-            r"ERROR:(?P<why>.*(?:memory usage too large|couldn't insert overall len))",
-            "the compiled part of the model is too large to be written ({why}): a context binary "
-            "has at most 2 GB",
+            r"ERROR:(?P<reason>.*(?:memory usage too large|couldn't insert overall len))",
+            "the compiled part of the model is too large to be written ({reason}): a context "
+            "binary has at most 2 GB",
             _SMALLER,
-            formats={"why": str.strip},
+            formats={"reason": str.strip},
         ),
         FailurePattern(
-            r"ERROR:(?P<why>genNopWithScaleParams.*mismatched scale and bias[^\n]*)",
+            r"ERROR:(?P<reason>genNopWithScaleParams.*mismatched scale and bias[^\n]*)",
             "Qualcomm's compiler fails at a layer of 16-bit floats whose result is split into "
-            "parts, as nn.MultiheadAttention does with a batch of one: {why}",
+            "parts, as nn.MultiheadAttention does with a batch of one: {reason}",
             "Quantise the model (--set export.quantization=int8_static), or give it a batch of two "
             "or more; or\nuse three linear layers for query, key and value in place of one.",
-            formats={"why": str.strip},
+            formats={"reason": str.strip},
         ),
         FailurePattern(
-            _IF_FAILED + r'<E> "(?P<name>\S+)" generated: (?P<why>[^\n]+)',
-            "Qualcomm's compiler fails at the operator {name}: {why}",
+            _IF_FAILED + r'<E> "(?P<name>\S+)" generated: (?P<reason>[^\n]+)',
+            "Qualcomm's compiler fails at the operator {name}: {reason}",
             _OTHER_SHAPE,
-            formats={"why": str.strip},
+            formats={"reason": str.strip},
         ),
         FailurePattern(
-            _IF_FAILED + r"\.cc:\d+::?ERROR:(?P<why>[^\n]+)",
-            "Qualcomm's compiler failed: {why}",
+            _IF_FAILED + r"\.cc:\d+::?ERROR:(?P<reason>[^\n]+)",
+            "Qualcomm's compiler failed: {reason}",
             _OTHER_SHAPE,
-            formats={"why": str.strip},
+            formats={"reason": str.strip},
         ),
     ),
 )

@@ -317,7 +317,7 @@ def explain_app(shell: RemoteShell, said: str, app_id: str = "") -> DeviceError:
     """Return the error for an app that was not measured, by no fault of its own."""
     return APP_FAILURES.error(
         DeviceError, said, shell.name,
-        said=said or "it said nothing",
+        output=said or "no output",
         app=app_id,
         component=main_activity(app_id),
         adb=shell.advice.prefix,

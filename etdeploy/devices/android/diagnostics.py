@@ -145,7 +145,7 @@ def explain(error: AdbError, name: str, activity: str = "connecting") -> DeviceE
 
 _UNINSTALL = "or remove the installed app, and its data with it:\n{adb} uninstall {app}"
 _BROKEN = (
-    "the device cannot read the app's file ({said})",
+    "the device cannot read the app's file ({output})",
     "Build the app again. What is wrong with the file:\n"
     "apksigner verify --verbose {apk}; aapt2 dump badging {apk}",
 )
@@ -157,26 +157,26 @@ INSTALL_FAILURES = FailureTable(
     (
         FailurePattern(
             r"^INSTALL_FAILED_VERSION_DOWNGRADE$",
-            "a newer version of {app} is installed ({said})",
+            "a newer version of {app} is installed ({output})",
             f"Give the app a higher version code in the recipe,\n{_UNINSTALL}",
         ),
         FailurePattern(
             r"^INSTALL_(FAILED_(UPDATE|SHARED_USER)_INCOMPATIBLE"
             r"|PARSE_FAILED_INCONSISTENT_CERTIFICATES)$",
             "{app} is installed there, signed with another key, and Android takes updates only "
-            "from the key that\nthe app was installed with ({said})",
+            "from the key that\nthe app was installed with ({output})",
             "Sign with that key (another computer's debug key is another key), give the app "
             f"another id in the recipe,\n{_UNINSTALL}",
         ),
         FailurePattern(
             r"^INSTALL_FAILED_(INSUFFICIENT_STORAGE|MEDIA_UNAVAILABLE)$",
-            "the device has no room for {app} ({said})",
+            "the device has no room for {app} ({output})",
             "Free some space on it: an app takes about twice the size of its file while it is "
             "installed. etdeploy's own\nfiles go with: etdeploy clean --device {device}",
         ),
         FailurePattern(
             r"^INSTALL_FAILED_USER_RESTRICTED$",
-            "the device's settings do not let adb install {app} ({said})",
+            "the device's settings do not let adb install {app} ({output})",
             "Xiaomi, Redmi, POCO: Settings > Additional settings > Developer options > turn on "
             "`Install via USB`\n(it wants a Mi account and mobile data for that), and confirm the "
             "prompt within ten seconds.\nOppo, realme, vivo: turn off the permission monitoring "
@@ -184,59 +184,59 @@ INSTALL_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"^INSTALL_(FAILED_ABORTED|CANCELED_BY_USER)$",
-            "the installation of {app} was declined or cancelled on the device ({said})",
+            "the installation of {app} was declined or cancelled on the device ({output})",
             "Unlock the phone, run the same command again, and confirm the prompt on its screen "
             "within its time.\nHuawei and Honor: Developer options > turn off "
             "`Monitor ADB installs`.",
         ),
         FailurePattern(
             r"^INSTALL_FAILED_(NO_MATCHING_ABIS|CPU_ABI_INCOMPATIBLE)$",
-            "{app} has native libraries, and none for this device's processor ({said})",
+            "{app} has native libraries, and none for this device's processor ({output})",
             "Build the app for one of its ABIs:\n{adb} shell getprop ro.product.cpu.abilist",
         ),
         FailurePattern(
             r"^INSTALL_FAILED_OLDER_SDK$",
-            "the device's Android is older than the oldest that {app} is built for ({said})",
+            "the device's Android is older than the oldest that {app} is built for ({output})",
             "Use a newer device, or lower the app's minimum in the recipe. The device's API "
             "level:\n{adb} shell getprop ro.build.version.sdk",
         ),
         FailurePattern(
             r"^INSTALL_FAILED_DEPRECATED_SDK_VERSION$",
-            "the Android version that {app} is built for is too old for this device ({said})",
+            "the Android version that {app} is built for is too old for this device ({output})",
             "Raise the app's target version in the recipe.",
         ),
         FailurePattern(
             r"^INSTALL_FAILED_TEST_ONLY$",
             "the device does not take apps that are marked as being for tests only, as {app} is "
-            "({said})",
+            "({output})",
             "Leave android:testOnly out of its manifest, and build it again.",
         ),
         FailurePattern(
             r"^INSTALL_(PARSE_FAILED_NO_CERTIFICATES|FAILED_BAD_SIGNATURE)$",
-            "the app's file is not signed, or its signature is damaged ({said})",
+            "the app's file is not signed, or its signature is damaged ({output})",
             "Build the app again; to look at the signature:\napksigner verify --verbose {apk}",
         ),
         FailurePattern(r"^INSTALL_FAILED_INVALID_APK$|_PARSE_FAILED_", *_BROKEN),
         FailurePattern(
             r"^INSTALL_FAILED_(VERIFICATION_(FAILURE|TIMEOUT)|REJECTED_BY_BUILDTYPE)$",
             "a check of apps on the device, Play Protect or the maker's own, refused {app} "
-            "({said})",
+            "({output})",
             "Look at the phone's screen and choose `Install anyway`; or turn the check off for "
             "adb: Developer\noptions > `Verify apps over USB`.",
         ),
         FailurePattern(
             r"^INSTALL_FAILED_MISSING_SHARED_LIBRARY$",
-            "{app} needs a library of the system that this device does not have ({said})",
+            "{app} needs a library of the system that this device does not have ({output})",
             _NOT_REQUIRED,
         ),
         FailurePattern(
             r"^INSTALL_FAILED_MISSING_FEATURE$",
-            "{app} needs a feature that this device does not have ({said})",
+            "{app} needs a feature that this device does not have ({output})",
             _NOT_REQUIRED,
         ),
         FailurePattern(
             r"",
-            "the device did not install {app} ({said})",
+            "the device did not install {app} ({output})",
             "Look at its screen, and run the same command again; by hand:\n"
             "{adb} install -r -t {apk}",
         ),
@@ -270,7 +270,7 @@ def explain_install(output: str, app_id: str, apk: str, device: str) -> DeviceEr
     said = " ".join((f"{code}: {match['text']}" if match else output).split()).rstrip(": ")
     return INSTALL_FAILURES.error(
         DeviceError, code, device,
-        said=said[:300] or "it said nothing",
+        output=said[:300] or "no output",
         app=app_id,
         adb=f"adb -s {quote(device.partition(':')[2])}",
         apk=quote(apk),
@@ -308,8 +308,8 @@ APP_FAILURES = FailureTable(
             r"^behind$", f"its screen went off, or it was locked, {_BEHIND}", _LEAVE_ALONE
         ),
         FailurePattern(
-            r"^outside: (?P<what>.*)$",
-            "{app} was {what}, while it measured",
+            r"^outside: (?P<state>.*)$",
+            "{app} was {state} while it measured",
             "Leave the app alone until the run ends, then run the same command again.",
         ),
         FailurePattern(
@@ -320,7 +320,7 @@ APP_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"",
-            "the device does not start {app}: {said}",
+            "the device does not start {app}: {output}",
             "Look at its screen, and run the same command again; by hand:\n"
             "{adb} am start -W -n {component}",
         ),

@@ -110,7 +110,7 @@ IMAGE_FAILURES = FailureTable(
         for pattern, cause in {
             r"resolve|Max retries|URLError|query DeveloperDiskImage|SSLError": "this computer "
             "cannot download it",
-            r"": "{said}",
+            r"": "{output}",
         }.items()
     ),
 )
@@ -165,7 +165,7 @@ REQUEST_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"launchapplication",
-            "the phone refuses to start the app: {said}",
+            "the phone refuses to start the app: {output}",
             "Unlock the phone, and open the app by its icon once: iOS says there what it\n"
             "lacks, such as trust in the developer (Settings > General > VPN & Device "
             "Management).",
@@ -200,7 +200,7 @@ IOS_INSTALL_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"DeviceOSVersionTooLow|OSVersion|MinimumOSVersion",
-            "the app needs a newer iOS than the phone has: {said}",
+            "the app needs a newer iOS than the phone has: {output}",
             "Update the phone, or lower IPHONEOS_DEPLOYMENT_TARGET (ExecuTorch needs 17.0).",
         ),
         # Codes of the service that checks signatures (MobileDevice), as Xcode explains them.
@@ -245,17 +245,17 @@ IOS_INSTALL_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"(?P<code>0xe800[0-9a-f]{4})|ApplicationVerificationFailed",
-            "the phone does not accept the app's signature: {said}",
+            "the phone does not accept the app's signature: {output}",
             "Build and sign it again with Xcode, for this phone.",
         ),
         FailurePattern(
             r"not a valid (\.ipa|ZIP)|PackageExtractionFailed|PackageInspectionFailed",
-            "the archive is not an app: {said}",
+            "the archive is not an app: {output}",
             "An .ipa is a ZIP file with the folder Payload and the .app in it; export it again.",
         ),
         FailurePattern(
             r"^\w+: ",
-            "the phone refuses to install the app: {said}",
+            "the phone refuses to install the app: {output}",
             "See what Xcode says when it installs it: Window > Devices and Simulators.",
         ),
     ),
@@ -268,7 +268,7 @@ OTHER_FAILURES = FailureTable(
     (
         FailurePattern(
             r"",
-            f"{PROGRAM} failed while {{activity}}: {{said}}",
+            f"{PROGRAM} failed while {{activity}}: {{output}}",
             f"Unlock the phone, plug it in again, and see what this says:\n{PROGRAM} lockdown info",
         ),
     ),
@@ -308,7 +308,7 @@ def phone_error(
     if activity == INSTALLING:
         tables.append((IOS_INSTALL_FAILURES, DeviceError))
     said = short(failure if said is None else said)
-    values = {"activity": activity, "said": said, "device": name, "program": str(program)}
+    values = {"activity": activity, "output": said, "device": name, "program": str(program)}
     for table, kind in tables:
         if diagnosis := table.diagnose(failure, **values):
             return kind(diagnosis.cause, place=name, remedy=diagnosis.remedy)

@@ -186,7 +186,7 @@ def prepare(command: PhoneCommand) -> None:
     answer = command.ask(["mounter", "auto-mount"], _MOUNT_S)
     if not answer.ok:
         said = short(answer.said) or "no answer"
-        raise IMAGE_FAILURES.error(DeviceError, answer.said, command.name, said=said)
+        raise IMAGE_FAILURES.error(DeviceError, answer.said, command.name, output=said)
 
 
 def _launch(

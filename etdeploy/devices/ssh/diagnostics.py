@@ -39,7 +39,7 @@ SSH_FAILURES = FailureTable(
         ),
         FailurePattern(
             ForeignError,
-            "the board does not run commands for this user, and it says: {said}",
+            "the board does not run commands for this user, and it says: {output}",
             "The user needs an ordinary login shell (not nologin or a restricted one), and a key "
             "without\n`command=` in authorized_keys; sshd_config must not have ForceCommand for "
             "it. This must print 1:\n{log_in} echo 1",
@@ -79,7 +79,7 @@ SSH_FAILURES = FailureTable(
         ),
         FailurePattern(
             r"Could not resolve hostname",
-            "there is no host {host}: this computer cannot find its address",
+            "the host name {host} cannot be resolved",
             "Check the spelling, and that the board is on the network. A name that only ssh knows "
             "belongs\nin ~/.ssh/config, as a Host with a HostName.",
         ),
@@ -92,14 +92,14 @@ SSH_FAILURES = FailureTable(
         FailurePattern(
             r"No route to host|Network is (unreachable|down)|[Tt]imed out during banner|"
             r"connect to .*timed out|Host is down",
-            "{host} does not answer: {said}",
+            "{host} does not answer: {output}",
             "Check that the board is on, and on the same network:  ping {host_quoted}\n"
             "A firewall between it and this computer has to let the port through.",
         ),
         FailurePattern(
             r"Bad owner or permissions|Bad configuration option|terminating, \d+ bad configuration|"
             r"Can't open user config file|: [Bb]ad ",
-            "ssh refuses its own configuration: {said}",
+            "ssh refuses its own configuration: {output}",
             "Correct that file; `man ssh_config` describes it.",
         ),
         FailurePattern(
@@ -115,13 +115,13 @@ SSH_FAILURES = FailureTable(
         ),
         FailurePattern(
             SshLostError,
-            "the board went away while {activity} ({said})",
+            "the board went away while {activity} ({output})",
             "Check its power and the network, and that this works:\n{log_in} true\n"
             "Then run the same command again: what has arrived is kept.",
         ),
         FailurePattern(
             SshError,
-            "ssh cannot connect to the board: {said}",
+            "ssh cannot connect to the board: {output}",
             "See whether this works, and what it says:\n{log_in} true",
         ),
     ),
@@ -141,7 +141,7 @@ def explain(error: Exception, address: Address, activity: str, idle_s: float = 0
         DeviceError, error, address.name,
         activity=activity,
         idle_s=f"{idle_s:g}",
-        said=lines[-1].rstrip(".") if lines else "nothing",
+        output=lines[-1].rstrip(".") if lines else "nothing",
         user=address.user or settings.get("user") or "the user",
         host=host,
         host_quoted=quote(host),

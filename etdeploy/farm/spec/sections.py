@@ -271,7 +271,7 @@ def read_command(words: Sequence[str], findings: Findings) -> tuple[str, ...]:
     if shutil.which(path or program) is None:
         is_line = " " in program
         hint = "the first word is the program" if is_line else "install it, or write its path"
-        findings.add((*_ON_END, 0), f"on_end: there is no program {program!r}", hint)
+        findings.add((*_ON_END, 0), f"on_end: the program {program!r} does not exist", hint)
     return str(path or program), *arguments
 
 

@@ -141,7 +141,7 @@ _LEAST_COMPILER = 13
 def examine_qnn(station: Workstation) -> tuple[Finding, ...]:
     """Examines what the backend qnn needs to compile, to deploy and to build.
 
-    Where there is nothing, only the compiler is told of: it comes first for everybody.
+    If nothing is installed, only the compiler is reported: everybody needs it first.
     """
     kit, phone = find_compile_kit(station), find_deploy_kit(station)
     headers = headers_problem(station) or find_headers(station)

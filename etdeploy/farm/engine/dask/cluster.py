@@ -110,7 +110,7 @@ class ClusterEngine:
         return self._do(self._coordinator.recover(offer, step))
 
     def close(self) -> None:
-        """End what is under way, and the scheduler; `ended` may be asked once more."""
+        """Cancel running attempts and stop the scheduler; `ended` may be called once more."""
         if self._closed:
             return
         self._closed = True
@@ -186,7 +186,7 @@ class Coordinator:
         return address
 
     async def close(self) -> None:
-        """End what is under way, and the connections."""
+        """Cancel running attempts and close the connections."""
         for visit, _ in list(self._underway):
             await self.cancel(visit)
         tasks = [each.task for each in self._underway.values() if each.task]
@@ -218,7 +218,7 @@ class Coordinator:
         underway.task = asyncio.create_task(self._follow(underway, device))
 
     async def cancel(self, visit: str) -> None:
-        """Have the host end what is under way for a visit; it is lost if that does not happen."""
+        """Have the host cancel the attempt of a visit; it is lost if the host does not answer."""
         for (of, _), each in self._underway.items():
             address = self._scheduler.aliases.get(each.order.offer.host)
             if of == visit and address:

@@ -204,7 +204,7 @@ class Link:
 
         Raises:
             DeviceError: It stays away.
-            Interrupted: The attempt is to end, unless its end is told.
+            Interrupted: The attempt was cancelled; not raised with `to_the_end`.
         """
         while not self.is_lost:
             if not to_the_end:
@@ -237,7 +237,7 @@ class HostAttempts:
     async def perform(self, order: Order) -> DeliveredResult:
         """Do an order, or wait for it: Dask sends it again after a lost connection.
 
-        A new order for a device ends what is under way there: the coordinator gave that up.
+        A new order for a device cancels the attempt that runs there: the coordinator gave it up.
         """
         known = self._attempts.get(order.offer.identity)
         if known is None or key_of(known.order) != key_of(order):

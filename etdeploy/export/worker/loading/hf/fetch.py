@@ -189,7 +189,7 @@ def _failure(error: Exception, spec: ExportSpec, model: HfModel, hub: str) -> Wo
         hub=hub,
         name=quoted(name),
         folder=quoted(name.rpartition("/")[2]),
-        why=first_line(cause) or type(cause).__name__,
+        reason=first_line(cause) or type(cause).__name__,
     )
     if found is None:
         raise ValueError(f"no row for {error!r}")

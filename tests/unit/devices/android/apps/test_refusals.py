@@ -100,7 +100,7 @@ _SAID = [
         "(Error: java.lang.SecurityException: no)",
         "by hand",
     ),
-    ("", "it said nothing", "by hand"),
+    ("", "no output", "by hand"),
 ]
 
 
