@@ -298,8 +298,10 @@ def test_benchmarks_import_what_exists() -> None:
     missing = []
     for path in sorted((ROOT / "benchmarks").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            source = node.module if isinstance(node, ast.ImportFrom) else None
-            if not source or source.partition(".")[0] not in ("etdeploy", "tests"):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            source = node.module
+            if source.partition(".")[0] not in ("etdeploy", "tests"):
                 continue
             folder = ROOT.joinpath(*source.split("."))
             file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
