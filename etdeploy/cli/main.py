@@ -17,7 +17,6 @@ from pathlib import Path
 import click
 
 from etdeploy import __version__
-from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted, PluginError, UsageError
 from etdeploy.core.files.basic import full_disk, no_room_in, write_atomic
@@ -218,6 +217,8 @@ def _written(text: str) -> Path | None:
 
     A disk or folder that cannot be written to may be the cause of the bug.
     """
+    from etdeploy.cache.workspace import Workspace
+
     # Of several jobs, two may fail in the same second.
     name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{digest_json(text)[:6]}.log"
     try:
