@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from etdeploy.bench.measure import PreparedMeasurement, measure_in_turns
+from etdeploy.bench.measure import PreparedMeasurement, measure_interleaved
 from etdeploy.compare.model import Comparison, Ratio, Verdict, judge
 from etdeploy.compare.runs import compare_runs
 from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
@@ -241,7 +241,7 @@ def compared(job: Job, share: float, output: Path) -> Comparison:
     assert job.device is not None
     with device_lock(job, lambda *_: None):
         job.device.push(ready.bundle)
-        runs = measure_in_turns(job.device, ready, spinning(ready, share), output)
+        runs = measure_interleaved(job.device, ready, spinning(ready, share), output)
     return compare_runs(*runs)
 
 

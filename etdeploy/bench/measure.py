@@ -397,7 +397,7 @@ def _rest(recipe: Recipe, work: GenerationWorkload, once: Pass) -> Iterator[Pass
         yield replace(once, name=PROFILE, iterations=number, etdump=True, request=PROFILE_REQUEST)
 
 
-def measure_in_turns(
+def measure_interleaved(
     device: Device,
     a: PreparedMeasurement,
     b: PreparedMeasurement,

@@ -1,4 +1,4 @@
-"""A program on a device that is given prompts, and whose tokens are read as they are chosen."""
+"""Generate text with a program on a device, and read each token as soon as it is chosen."""
 
 from __future__ import annotations
 
@@ -40,16 +40,11 @@ _REQUEST, _PROMPT, _RESULTS = "request.txt", "prompt.bin", "results.json"
 
 
 @dataclass(frozen=True)
-class Speaker:
-    """A program that is ready to generate.
+class TextGenerator:
+    """A program that a runner loads for each prompt.
 
-    Attributes:
-        device: It is locked for this run.
-        folder: Of the run on the device.
-        generation: How the program is called.
-        recipe: Gives the time limit and the number of threads.
-        log: Gets what the runner says, for messages.
-        here: A folder on this machine for what goes there and comes back.
+    `folder` is the run's folder on the device, which is locked; `here` is a folder for files that
+    are sent and received. The recipe gives the time limit and the number of threads.
     """
 
     device: Device
@@ -59,28 +54,19 @@ class Speaker:
     log: Path
     here: Path
 
-    def say(
+    def generate(
         self,
         prompt: Sequence[int],
         new_tokens: int,
         sampling: Sampling,
         on_token: Callable[[int], None],
         stop: cancel.Flag | None = None,
-    ) -> Spoken:
-        """Generates once, in a process of its own.
+    ) -> GenerationOutput:
+        """Generates once, in a new process, at most `new_tokens`, which must fit the context.
 
-        Args:
-            prompt: Token ids.
-            new_tokens: The most that are generated; they fit the context.
-            sampling: How tokens are chosen.
-            on_token: Called with each new token as soon as it is chosen, perhaps in another thread;
-                what it raises ends the generation and is raised here.
-            stop: Ends it, and nothing else, when it is raised; one of its own by default.
-
-        Raises:
-            RunError: The runner crashed, refused, took too long or left no usable results.
-            DeviceError: The device went away.
-            Interrupted: It was stopped; the runner on the device has ended.
+        `on_token` may be called in another thread; an exception in it ends the generation and is
+        raised here. `stop` ends only this generation. Raises Interrupted when it was stopped and
+        the runner has ended.
         """
         self._send(prompt, new_tokens, sampling)
         arguments = generation_arguments(
@@ -98,19 +84,21 @@ class Speaker:
             raise
         tokens.raise_failure()
         self.folder.pull(_RESULTS, self.here / _RESULTS)
-        made = load_results_as(GenerationResults, self.here / _RESULTS).generation.runs[0]
-        return Spoken(
-            taken=len(prompt),
-            first_token_ms=made.first_token_ms,
-            token_ms=made.token_ms,
-            token_ids=made.token_ids,
-            stopped=made.stopped,
+        run = load_results_as(GenerationResults, self.here / _RESULTS).generation.runs[0]
+        return GenerationOutput(
+            prefilled=len(prompt),
+            first_token_ms=run.first_token_ms,
+            token_ms=run.token_ms,
+            token_ids=run.token_ids,
+            stopped=run.stopped,
         )
 
     def _send(self, prompt: Sequence[int], new_tokens: int, sampling: Sampling) -> None:
         point = PromptRun(name="prompt", new_tokens=new_tokens, path=_PROMPT)
-        made = self.generation
-        request = request_lines(made.methods, sampling, made.stop_ids, [point], rewind=made.rewind)
+        request = request_lines(
+            self.generation.methods, sampling, self.generation.stop_ids, [point],
+            rewind=self.generation.rewind,
+        )  # fmt: skip
         self.put(_REQUEST, request)
         self.put(_PROMPT, prompt_bytes(prompt))
 
@@ -121,18 +109,17 @@ class Speaker:
 
     @property
     def threads(self) -> int:
-        """How many the recipe wants here; 0 for ExecuTorch's choice."""
-        wanted = self.recipe.runtime.threads
-        if not isinstance(wanted, int | str):
+        """The number of threads that the recipe requests; 0 for ExecuTorch's choice."""
+        requested = self.recipe.runtime.threads
+        if not isinstance(requested, int | str):
             return 0
-        state = self.device.state() if isinstance(wanted, str) else DeviceState()
-        return choose_threads(wanted, state).numbers[0]
+        state = self.device.state() if isinstance(requested, str) else DeviceState()
+        return choose_threads(requested, state).numbers[0]
 
     def is_failure(self, outcome: RunOutcome) -> bool:
-        """Whether the runner failed; what it said goes to the log.
+        """Whether the runner failed; writes its stderr to the log.
 
-        Raises:
-            Interrupted: A stop ended it, which is not its fault.
+        Raises Interrupted when a stop ended it.
         """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self.log, outcome.stderr)
@@ -154,7 +141,7 @@ class Speaker:
 
 
 class _Tokens:
-    """Hands over the tokens in a runner's lines; a failure ends the runner."""
+    """Parses tokens from the runner's lines; a failure ends the runner."""
 
     def __init__(self, on_token: Callable[[int], None], stop: cancel.Flag) -> None:
         self.stop = stop
@@ -162,18 +149,18 @@ class _Tokens:
         self._failure: Exception | None = None
 
     def take(self, line: str) -> None:
-        """The next line."""
+        """Takes the next line."""
         if self._failure is not None:
             return
         try:
             self._on_token(int(line))
         except ValueError:
-            self._fail(RunError(f"the runner printed {line[:80]!r} where a token id belongs"))
-        except Exception as error:  # is raised by the thread that waits
+            self._fail(RunError(f"the runner printed {line[:80]!r} instead of a token ID"))
+        except Exception as error:  # raised again by the waiting thread
             self._fail(error)
 
     def raise_failure(self) -> None:
-        """Raises what went wrong with a token."""
+        """Raises the exception that a token caused."""
         if self._failure is not None:
             raise self._failure
 
@@ -182,67 +169,55 @@ class _Tokens:
         self.stop.set()
 
 
-class Speaks(Protocol):
-    """A program that is ready to generate, in one process or in several."""
+class GenerationProtocol(Protocol):
+    """A program that generates text, in one process or in one for each prompt."""
 
     @property
     def generation(self) -> Generation: ...
 
-    def say(
+    def generate(
         self,
         prompt: Sequence[int],
         new_tokens: int,
         sampling: Sampling,
         on_token: Callable[[int], None],
         stop: cancel.Flag | None = None,
-    ) -> Spoken: ...
+    ) -> GenerationOutput: ...
 
 
 @contextmanager
-def opened_speaker(
+def open_generator(
     device: Device, bundle: Bundle, generation: Generation, recipe: Recipe, log: Path
-) -> Iterator[Speaker]:
-    """A program that was pushed, ready for prompts; its run's folder goes with the block.
+) -> Iterator[TextGenerator]:
+    """Opens a program that was pushed; the run's folder on the device is removed at the end.
 
-    Args:
-        device: Locked for this run.
-        bundle: With the program and its runner.
-        generation: How the program is called.
-        recipe: Of the program.
-        log: Gets what the runner says.
-
-    Raises:
-        UsageError: The device does not hand over output as it comes.
-        DeviceError: The device went away.
+    Raises UsageError if the device cannot stream a program's output. The device must be locked.
     """
     if not device.capabilities.streams:
         raise UsageError(
-            f"{device.name} does not hand over what a program prints while it runs",
-            remedy="Name another device (etdeploy devices), or measure there: etdeploy run",
+            f"{device.name} cannot stream the output of a running program",
+            remedy="Use another device (etdeploy devices), or measure on this one: etdeploy run",
         )
     device.end_leftovers()
     started = datetime.now(timezone.utc)
     run_id = f"{started:%Y%m%d-%H%M%S-%f}-text"
     with TemporaryDirectory(prefix="etdeploy-") as here, device.open_run(bundle, run_id) as folder:
         streaming = cast(StreamingRun, folder)
-        yield Speaker(device, streaming, generation, recipe, log, Path(here))
+        yield TextGenerator(device, streaming, generation, recipe, log, Path(here))
 
 
 Stopped = Literal["stop_token", "max_new_tokens", "context_full"]
 
 
-class Spoken(Value):
-    """What a program generated after a prompt.
+class GenerationOutput(Value):
+    """The tokens after a prompt, with their times.
 
-    Attributes:
-        taken: Tokens of the prompt that were computed; those before them were in the cache.
-        first_token_ms: From the start of the prefill until the first token was chosen.
-        token_ms: Time of each further token.
-        token_ids: All new tokens, with the one that ended the text.
-        stopped: Whether a stop token ended it.
+    `prefilled` counts the tokens of the prompt that were not in the cache and had to be computed;
+    `first_token_ms` is since the prefill began. `stopped` is whether a stop token, the last of
+    `token_ids`, ended the text.
     """
 
-    taken: int
+    prefilled: int
     first_token_ms: float
     token_ms: tuple[float, ...]
     token_ids: tuple[int, ...]
@@ -250,20 +225,7 @@ class Spoken(Value):
 
 
 class Answer(Value):
-    """What `etdeploy generate --json` prints; docs/language-models.md defines the rates.
-
-    Attributes:
-        prompt_tokens: Of the prompt, with those that the tokenizer adds.
-        cached_tokens: Those of them that were in the cache already.
-        token_ids: All new tokens, with the one that ended the text.
-        text: Of them; null for a model without a tokenizer.
-        ttft_ms: From the start of the prefill until the first token was chosen.
-        prefill_tokens_per_s: The prompt's other tokens by that time.
-        decode_tokens_per_s: Those after the first by the time that they took; null for
-            none.
-        stopped: Why it ended: a stop token, as many tokens as were asked for, or a full context.
-        seed: Of the random choice, with which the text comes again; null where nothing is random.
-    """
+    """The output of `etdeploy generate --json`; docs/language-models.md defines its keys."""
 
     prompt_tokens: int
     cached_tokens: int = 0
@@ -276,62 +238,52 @@ class Answer(Value):
     seed: int | None = None
 
 
-def room(generation: Generation, prompt_tokens: int) -> int:
-    """How many new tokens fit after a prompt; the last one is not fed back.
+def remaining_context(generation: Generation, prompt_tokens: int) -> int:
+    """Returns how many new tokens fit after a prompt; the last one is not fed back.
 
-    Raises:
-        UsageError: None does, or the prompt has no token.
+    Raises UsageError if none fits or the prompt is empty.
     """
     if not prompt_tokens:
-        raise UsageError("the prompt has no token", remedy="Give it a text: --prompt 'Once upon'")
+        raise UsageError("the prompt is empty", remedy="Pass a text: --prompt 'Once upon'")
     fitting = generation.context - prompt_tokens + 1
     if fitting > 0:
         return fitting
     raise UsageError(
-        f"{count(prompt_tokens, 'token')} of prompt do not fit the program's context of "
-        f"{generation.context:,}",
-        remedy="Shorten it; or, if the model has so many positions: "
+        f"the prompt has {count(prompt_tokens, 'token')} and does not fit the program's context "
+        f"of {generation.context:,}",
+        remedy="Shorten it; or, if the model supports a longer context: "
         f"{more_context(generation, prompt_tokens)}",
     )
 
 
 def more_context(generation: Generation, prompt_tokens: int = 0) -> str:
-    """The option that exports a program with twice the context, or as often as a prompt needs."""
+    """The option that doubles the context until a prompt fits."""
     context = 2 * generation.context
     while context <= prompt_tokens:
         context *= 2
     return f"--context {context}"
 
 
-def answer_of(
-    spoken: Spoken,
+def make_answer(
+    output: GenerationOutput,
     prompt: Sequence[int],
     text: str | None,
-    fitting: int,
-    wanted: int,
+    remaining: int,
+    requested: int,
     sampling: Sampling | None = None,
 ) -> Answer:
-    """The answer in what was generated.
-
-    Args:
-        spoken: What the program generated.
-        prompt: Its token ids.
-        text: Of the new tokens.
-        fitting: New tokens that the context has room for.
-        wanted: New tokens that were asked for.
-        sampling: How they were chosen.
-    """
-    tokens = len(spoken.token_ms)
-    ended: Stopped = "context_full" if fitting < wanted else "max_new_tokens"
+    """Return the answer; `remaining` new tokens fit the context, and `requested` were requested."""
+    tokens = len(output.token_ms)
+    ended: Stopped = "context_full" if remaining < requested else "max_new_tokens"
     return Answer(
         prompt_tokens=len(prompt),
-        cached_tokens=len(prompt) - spoken.taken,
-        token_ids=spoken.token_ids,
+        cached_tokens=len(prompt) - output.prefilled,
+        token_ids=output.token_ids,
         text=text,
-        ttft_ms=spoken.first_token_ms,
-        prefill_tokens_per_s=tokens_per_s(spoken.taken, spoken.first_token_ms),
-        decode_tokens_per_s=tokens_per_s(tokens, sum(spoken.token_ms)) if tokens else None,
-        stopped="stop_token" if spoken.stopped else ended,
+        ttft_ms=output.first_token_ms,
+        prefill_tokens_per_s=tokens_per_s(output.prefilled, output.first_token_ms),
+        decode_tokens_per_s=tokens_per_s(tokens, sum(output.token_ms)) if tokens else None,
+        stopped="stop_token" if output.stopped else ended,
         seed=sampling.seed if sampling and sampling.temperature else None,
     )
 
@@ -341,20 +293,20 @@ def summary(answer: Answer, generation: Generation) -> str:
     decode = answer.decode_tokens_per_s
     parts = [
         f"first token after {duration(answer.ttft_ms)}",
-        f"prefill {answer.prefill_tokens_per_s:.1f} tokens/s ({_prefilled(answer)})",
+        f"prefill {answer.prefill_tokens_per_s:.1f} tokens/s ({_prompt_tokens(answer)})",
         *([] if decode is None else [f"decode {decode:.1f} tokens/s ({len(answer.token_ids):,})"]),
-        _why(answer, generation),
+        _explain_end(answer, generation),
         *([] if answer.seed is None else [f"--seed {answer.seed}"]),
     ]
     return ", ".join(parts)
 
 
-def _prefilled(answer: Answer) -> str:
+def _prompt_tokens(answer: Answer) -> str:
     computed = f"{answer.prompt_tokens - answer.cached_tokens:,}"
     return f"{computed} of {answer.prompt_tokens:,}" if answer.cached_tokens else computed
 
 
-def _why(answer: Answer, generation: Generation) -> str:
+def _explain_end(answer: Answer, generation: Generation) -> str:
     if answer.stopped == "stop_token":
         return f"ended by the stop token {answer.token_ids[-1]}"
     if answer.stopped == "max_new_tokens":
@@ -370,21 +322,17 @@ _LEAST_REPEATED, _LEAST_PERIODS, _LONGEST_PERIOD = 96, 4, 64
 
 
 class RepetitionError(Interrupted):
-    """An answer was stopped because it only repeated itself.
-
-    Attributes:
-        period: Tokens of the part that was repeated.
-    """
+    """An answer was stopped because it only repeated the same `period` tokens."""
 
     def __init__(self, period: int) -> None:
         super().__init__(f"the answer repeated the same {count(period, 'token')}")
         self.period = period
 
 
-def repeated_tokens(tokens: Sequence[int]) -> int:
-    """The number of tokens that a text repeats at its end, again and again; 0 if it does not.
+def find_repetition(tokens: Sequence[int]) -> int:
+    """Return how many tokens the end of a text repeats; 0 if it does not repeat.
 
-    A part counts from four repetitions on that have 96 tokens or more together.
+    At least four repetitions, and together at least 96 tokens, count as such.
     """
     for period in range(1, _LONGEST_PERIOD + 1):
         length = max(_LEAST_REPEATED, _LEAST_PERIODS * period)
@@ -394,17 +342,10 @@ def repeated_tokens(tokens: Sequence[int]) -> int:
     return 0
 
 
-class Reply:
-    """Takes new tokens, and shows their text; their ids where the model has no tokenizer.
+class StreamedText:
+    """Decodes tokens one by one and passes each piece of text, but no stop token, to `show`.
 
-    Args:
-        tokenizer: The model's own.
-        prompt: The ids before the first.
-        stop_ids: Tokens that end a text; they are not shown.
-        show: Called with each piece.
-
-    Attributes:
-        tokens: All ids so far.
+    Without a tokenizer, it shows the ids. `tokens` are all ids so far.
     """
 
     def __init__(
@@ -422,23 +363,23 @@ class Reply:
 
     @property
     def text(self) -> str | None:
-        """What was shown; None without a tokenizer."""
+        """The text so far; None without a tokenizer."""
         return "".join(self._pieces) if self._stream else None
 
     def take(self, token: int) -> None:
-        """The next token."""
+        """Takes the next token."""
         self.tokens.append(token)
         if self._stream is None:
             self._show(f"{token} ")
         elif token not in self._stop_ids:
-            self._tell(self._stream.add(token))
+            self._show_text(self._stream.add(token))
 
     def end(self) -> None:
-        """Shows what is left: no token follows."""
+        """Shows the rest when no token follows."""
         if self._stream:
-            self._tell(self._stream.end())
+            self._show_text(self._stream.end())
 
-    def _tell(self, text: str) -> None:
+    def _show_text(self, text: str) -> None:
         if text:
             self._pieces.append(text)
             self._show(text)

@@ -26,7 +26,7 @@ from etdeploy.graph.jobs import (
     Members,
     open_members,
     open_two,
-    run_in_turns,
+    run_interleaved,
     without_repetitions,
 )
 from etdeploy.graph.run import JobEnd, look_up, refused_of, run_jobs
@@ -262,8 +262,8 @@ def _error(end: JobEnd) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Turns:
-    """Two recipes that are measured in turns on one device."""
+class RecipePair:
+    """Two recipes whose starts are interleaved on one device."""
 
     a: LoadedRecipe
     b: LoadedRecipe
@@ -274,13 +274,13 @@ class Turns:
     in_history: bool = True
 
 
-def measure_turns(turns: Turns) -> tuple[StoredRun, StoredRun]:
+def measure_pair(pair: RecipePair) -> tuple[StoredRun, StoredRun]:
     """Export and build both as one graph, then measure them start by start."""
-    with open_two(turns.a, turns.b, turns.device, turns.output, turns.target) as members:
+    with open_two(pair.a, pair.b, pair.device, pair.output, pair.target) as members:
         for job in members.jobs:
             members.workspace.sweep(job.state)
         with (
-            console.TaskDisplay(quiet=turns.quiet) as display,
+            console.TaskDisplay(quiet=pair.quiet) as display,
             after_others(members.jobs, display),
         ):
             ready, failed = look_up(members.all)
@@ -292,8 +292,8 @@ def measure_turns(turns: Turns) -> tuple[StoredRun, StoredRun]:
                 )
                 failed = [end for end in ends if end.error and not end.stopped]
             raise_failures(failed, len(members.all))
-            runs = _measure(members, display, turns.in_history)
-        keep_small(members.workspace, turns.quiet)
+            runs = _measure(members, display, pair.in_history)
+        keep_small(members.workspace, pair.quiet)
     return runs
 
 
@@ -308,7 +308,7 @@ def _measure(
         display.advance(_COMPARE, text, fraction)
 
     try:
-        runs = run_in_turns(a, b, advance, in_history=in_history)
+        runs = run_interleaved(a, b, advance, in_history=in_history)
     except BaseException as error:
         display.end(_COMPARE, "stopped" if isinstance(error, Interrupted) else "failed")
         raise

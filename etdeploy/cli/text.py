@@ -23,7 +23,7 @@ from etdeploy.core.values import Progress
 from etdeploy.graph.job import StepName
 
 if TYPE_CHECKING:
-    from etdeploy.bench.text_generator import Answer, Speaker, Speaks
+    from etdeploy.bench.text_generator import Answer, GenerationProtocol, TextGenerator
     from etdeploy.program.tokenizer import Speech, Tokenizer
     from etdeploy.recipe.model import Recipe
     from etdeploy.runner.generation import Sampling
@@ -75,26 +75,23 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class Voice:
-    """A program on a device, with what is needed to talk with it.
+class GenerationSession:
+    """A program on a device, with its tokenizer and the options of the command line.
 
     Attributes:
-        speaker: The program, started for each prompt.
-        tokenizer: The model's own; None for a model that has none.
-        sampling: How tokens are chosen.
-        max_new_tokens: The most that are generated at once.
-        seeded: Whether each text has the seed of `sampling`, and not another one.
-        ends_repetition: Whether a text ends where it only repeats itself.
-        lasting: The program that stays loaded; None where that is not so.
+        tokenizer: None for a model that has none.
+        seeded: Whether every text uses the seed of `sampling`; otherwise each has a new one.
+        ends_repetition: Whether a text ends when it only repeats itself.
+        persistent: The program that stays loaded; None to load it for each prompt.
     """
 
-    speaker: Speaker
+    generator: TextGenerator
     tokenizer: Tokenizer | None
     sampling: Sampling
     max_new_tokens: int
     seeded: bool = True
     ends_repetition: bool = False
-    lasting: Speaks | None = None
+    persistent: GenerationProtocol | None = None
 
     def answer(
         self, prompt: Sequence[int], show: Callable[[str], None], stop: Flag | None = None
@@ -102,44 +99,44 @@ class Voice:
         """Generates once, and shows the text as it comes."""
         from etdeploy.bench.text_generator import (
             RepetitionError,
-            Reply,
-            answer_of,
-            repeated_tokens,
-            room,
+            StreamedText,
+            find_repetition,
+            make_answer,
+            remaining_context,
         )
 
-        generation = self.speaker.generation
-        fitting = room(generation, len(prompt))
-        reply = Reply(self.tokenizer, prompt, generation.stop_ids, show)
-        most = min(fitting, self.max_new_tokens)
-        speaks = self.lasting or self.speaker
+        generation = self.generator.generation
+        remaining = remaining_context(generation, len(prompt))
+        streamed = StreamedText(self.tokenizer, prompt, generation.stop_ids, show)
+        most = min(remaining, self.max_new_tokens)
+        program = self.persistent or self.generator
         stop = stop or Flag(current())
         sampling = self.sampling if self.seeded else _with_another_seed(self.sampling)
 
         def take(token: int) -> None:
-            reply.take(token)
-            if self.ends_repetition and repeated_tokens(reply.tokens):
+            streamed.take(token)
+            if self.ends_repetition and find_repetition(streamed.tokens):
                 stop.set()
 
         try:
-            spoken = speaks.say(prompt, most, sampling, take, stop)
+            output = program.generate(prompt, most, sampling, take, stop)
         except Interrupted:
             checkpoint()
-            if self.ends_repetition and (repeated := repeated_tokens(reply.tokens)):
+            if self.ends_repetition and (repeated := find_repetition(streamed.tokens)):
                 raise RepetitionError(repeated) from None
             raise
-        reply.end()
-        return answer_of(spoken, prompt, reply.text, fitting, self.max_new_tokens, sampling)
+        streamed.end()
+        return make_answer(output, prompt, streamed.text, remaining, self.max_new_tokens, sampling)
 
     def summary(self, answer: Answer) -> str:
         """One line about an answer."""
         from etdeploy.bench.text_generator import summary
 
-        return summary(answer, self.speaker.generation)
+        return summary(answer, self.generator.generation)
 
 
 @contextmanager
-def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
+def open_session(wanted: TextOptions) -> Iterator[GenerationSession]:
     """Exports, builds and pushes as far as is needed, and opens the program on the device."""
     from etdeploy.cli.invocation import run_recipe
     from etdeploy.core.cached import occasional_task
@@ -156,7 +153,7 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
     )  # fmt: skip
     with run_recipe(named, StepName.PUSH) as job:
         from etdeploy.bench.series import emulated_defaults
-        from etdeploy.bench.text_generator import opened_speaker
+        from etdeploy.bench.text_generator import open_generator
         from etdeploy.graph.job import load_bundle, load_program
         from etdeploy.graph.on_device import device_lock
         from etdeploy.program.folder import load_provenance
@@ -177,33 +174,33 @@ def opened_voice(wanted: TextOptions) -> Iterator[Voice]:
                 occasional_task(display, "wait", "the device is free") as tell,
             ):
                 stack.enter_context(device_lock(job, tell))
-            speaker = stack.enter_context(
-                opened_speaker(job.device, bundle, generation, recipe, log)
+            generator = stack.enter_context(
+                open_generator(job.device, bundle, generation, recipe, log)
             )
-            yield Voice(speaker, tokenizer, sampling, wanted.max_new_tokens, seeded)
+            yield GenerationSession(generator, tokenizer, sampling, wanted.max_new_tokens, seeded)
 
 
 @contextmanager
-def lasting(voice: Voice, *, quiet: bool) -> Iterator[Voice]:
-    """The same program, loaded once for all prompts; as it was where its device cannot do that."""
-    from etdeploy.bench.chat_process import Dialogue
+def keep_loaded(session: GenerationSession, *, quiet: bool) -> Iterator[GenerationSession]:
+    """Loads the program once for all prompts, if the device supports that."""
+    from etdeploy.bench.chat_process import ChatProcess
 
-    device = voice.speaker.device
+    device = session.generator.device
     if not device.capabilities.converses:
         if not quiet:
             console.message(
-                f"{device.name} hands over no input to a running program: it is loaded for each "
-                "answer."
+                f"{device.name} cannot stream stdin to a running process: the model is reloaded "
+                "for each answer."
             )
-        yield replace(voice, ends_repetition=True)
+        yield replace(session, ends_repetition=True)
         return
     with ExitStack() as stack:
         with console.TaskDisplay(quiet=quiet) as display:
             display.start("load")
             began = time.monotonic()
-            dialogue = stack.enter_context(Dialogue(voice.speaker))
+            chat = stack.enter_context(ChatProcess(session.generator))
             display.end("load", "ready", time.monotonic() - began)
-        yield replace(voice, lasting=dialogue, ends_repetition=True)
+        yield replace(session, persistent=chat, ends_repetition=True)
 
 
 def _require_language_model(recipe: Recipe, name: str) -> None:

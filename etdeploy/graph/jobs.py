@@ -406,32 +406,25 @@ def _require_runnable(chosen: Target, own: Target, device: str) -> None:
         )
 
 
-def run_in_turns(
+def run_interleaved(
     a: Job, b: Job, progress: Progress, *, in_history: bool = True
 ) -> tuple[StoredRun, StoredRun]:
-    """Pushes both bundles and measures both, start by start, with the device locked all through.
+    """Pushes both bundles and interleaves their starts, with the device locked all through.
 
-    Args:
-        a: Its bundle was made.
-        b: The same; on the same device.
-        progress: Called while it waits, pushes and measures.
-        in_history: Whether the history keeps both. What was made of old commits today would look
-            there like a change.
-
-    Raises:
-        EtdeployError: As `measure_in_turns`, and as the device's `push`.
+    The bundles must exist. `in_history` is false for old commits: measured today, they would look
+    like a change there.
     """
-    from etdeploy.bench.measure import measure_in_turns
+    from etdeploy.bench.measure import measure_interleaved
     from etdeploy.history.record_sink import keep
 
     device = a.device
     if device is None:
-        raise RuntimeError("two recipes can only take turns on a device")
+        raise RuntimeError("two recipes can only be interleaved on a device")
     with device_lock(a, progress):
         ready = prepared(a), prepared(b)
         for each in ready:
             progress(pushed_line(device.push(each.bundle, progress)))
-        runs = measure_in_turns(device, *ready, a.output, progress)
+        runs = measure_interleaved(device, *ready, a.output, progress)
     for run in runs if in_history else ():
         keep(run)
     return runs

@@ -278,11 +278,11 @@ def parse_event(line: str) -> PrefillProgress | Token | End:
 
 
 def listening_arguments(
-    program: str, request: str, *, forgotten_s: int, threads: int = 0
+    program: str, request: str, *, idle_timeout_s: int, threads: int = 0
 ) -> tuple[str, ...]:
-    """The command line of a runner that listens, which ends after `forgotten_s` without a line.
+    """The command line of a runner that listens; it exits after `idle_timeout_s` without a line.
 
     `request` has no points, and its sampling does not count.
     """
     usual = generation_arguments(program, request, "results.json", threads=threads)
-    return (*usual, "--listen", str(forgotten_s))
+    return (*usual, "--listen", str(idle_timeout_s))

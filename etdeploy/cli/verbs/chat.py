@@ -16,7 +16,13 @@ from etdeploy.cli.options import (
     recipe_options,
     target_option,
 )
-from etdeploy.cli.text import TextOptions, Voice, lasting, opened_voice, text_options
+from etdeploy.cli.text import (
+    GenerationSession,
+    TextOptions,
+    keep_loaded,
+    open_session,
+    text_options,
+)
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted, UsageError
 
@@ -66,25 +72,25 @@ def command(
     model's own chat template. Without a terminal, lines are read to the end of standard input.
     """
     wanted = TextOptions(recipe, overrides, device, target, quiet, max_new_tokens, sampling, "chat")
-    with opened_voice(wanted) as opened:
+    with open_session(wanted) as opened:
         conversation = conversation_with(opened, system)
-        with lasting(opened, quiet=quiet) as voice:
-            chat = Chat(voice, conversation, quiet, as_json)
+        with keep_loaded(opened, quiet=quiet) as session:
+            chat = Chat(session, conversation, quiet, as_json)
             if console.is_typed() and not quiet:
                 console.message(f"\n{_HOW}")
             while (line := _next_line()) is not None and line != _EXIT:
                 chat.hear(line)
 
 
-def conversation_with(voice: Voice, system: str | None = None) -> Conversation:
+def conversation_with(session: GenerationSession, system: str | None = None) -> Conversation:
     """A conversation that has not begun."""
     from etdeploy.bench.chat_process import Conversation
     from etdeploy.program.tokenizer import no_tokenizer, required_template
 
-    if voice.tokenizer is None:
+    if session.tokenizer is None:
         raise no_tokenizer("chat")
-    template = required_template(voice.tokenizer.folder)
-    return Conversation(voice.tokenizer, template, voice.speaker.generation, system)
+    template = required_template(session.tokenizer.folder)
+    return Conversation(session.tokenizer, template, session.generator.generation, system)
 
 
 @dataclass(frozen=True)
@@ -92,13 +98,13 @@ class Chat:
     """A conversation that is shown.
 
     Attributes:
-        voice: What answers.
+        session: Gives the answers.
         conversation: What was said.
         quiet: Whether only answers are shown.
         as_json: Whether each is a line of JSON.
     """
 
-    voice: Voice
+    session: GenerationSession
     conversation: Conversation
     quiet: bool
     as_json: bool = False
@@ -130,7 +136,7 @@ class Chat:
                 prompt = self._asked(line)
                 if prompt is None:
                     return
-                answer = self.voice.answer(prompt, show, stop)
+                answer = self.session.answer(prompt, show, stop)
         except RepetitionError as error:
             self._end(f"stopped: {error}; --repetition-penalty 1.1 makes that less probable", True)
             self._tell_json(line, text="".join(said), stopped="repetition")
@@ -140,14 +146,14 @@ class Chat:
             self._tell_json(line, text="".join(said), stopped="interrupt")
         else:
             worth = not self.quiet or answer.stopped == "context_full"
-            self._end(self.voice.summary(answer), worth and not self.as_json)
+            self._end(self.session.summary(answer), worth and not self.as_json)
             self._tell_json(line, **answer.model_dump(mode="json"))
         self.conversation.answer("".join(said))
 
     def _asked(self, line: str) -> tuple[int, ...] | None:
         """The conversation with the line as a prompt; None, which is told, if it cannot be one."""
         try:
-            prompt, forgotten = self.conversation.ask(line, self.voice.max_new_tokens)
+            prompt, forgotten = self.conversation.ask(line, self.session.max_new_tokens)
         except UsageError as error:  # the line is too long, or not for this model
             console.message(f"{error}\nYour line was not answered. {_RESET} begins anew.")
             self._tell_json(line, error=str(error))

@@ -203,7 +203,7 @@ def _require_no(options: Sequence[str]) -> None:
 
 
 def _measured(a: str, b: str | None, options: CompareOptions) -> tuple[StoredRun, StoredRun]:
-    from etdeploy.cli.invocation import Turns, measure_turns
+    from etdeploy.cli.invocation import RecipePair, measure_pair
 
     first = (f"benchmark.runs={RUNS}", *options.overrides)
     last = () if options.runs is None else (f"benchmark.runs={options.runs}",)
@@ -211,8 +211,8 @@ def _measured(a: str, b: str | None, options: CompareOptions) -> tuple[StoredRun
     of_b = [Override(text, "--set-b") for text in options.overrides_b]
     recipes = _loaded((a, (*first, *of_a, *last)), (b or a, (*first, *of_b, *last)))
     device = options.device or _DEVICE
-    turns = Turns(*recipes, device, options.output, options.target, options.quiet)
-    return measure_turns(turns)
+    pair = RecipePair(*recipes, device, options.output, options.target, options.quiet)
+    return measure_pair(pair)
 
 
 def _loaded(*named: tuple[str, Overrides]) -> tuple[LoadedRecipe, LoadedRecipe]:

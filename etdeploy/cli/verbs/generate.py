@@ -14,7 +14,7 @@ from etdeploy.cli.options import (
     recipe_options,
     target_option,
 )
-from etdeploy.cli.text import TextOptions, opened_voice, text_options
+from etdeploy.cli.text import TextOptions, open_session, text_options
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import UsageError
 
@@ -67,18 +67,18 @@ def command(
     text = _read() if prompt == _STDIN else prompt
     speech: Speech | None = "text" if given_ids(text) is None else None
     wanted = TextOptions(recipe, overrides, device, target, quiet, max_new_tokens, sampling, speech)
-    with opened_voice(wanted) as voice:
-        ids = prompt_ids(voice.tokenizer, text)
-        if voice.tokenizer is None and not quiet:
+    with open_session(wanted) as session:
+        ids = prompt_ids(session.tokenizer, text)
+        if session.tokenizer is None and not quiet:
             console.message("The model has no tokenizer: the text is the ids of its tokens.")
         if as_json:
-            answer = voice.answer(ids, show=lambda _: None)
+            answer = session.answer(ids, show=lambda _: None)
             console.result_json(answer.model_dump(mode="json"))
             return
-        answer = voice.answer(ids, show=console.part)
+        answer = session.answer(ids, show=console.part)
         console.part("\n")
         if not quiet:
-            console.message(f"\n{voice.summary(answer)}")
+            console.message(f"\n{session.summary(answer)}")
 
 
 def prompt_ids(tokenizer: Tokenizer | None, text: str) -> tuple[int, ...]:

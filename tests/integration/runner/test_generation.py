@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etdeploy.bench.chat_process import Dialogue
-from etdeploy.bench.text_generator import Speaker, Spoken, opened_speaker
+from etdeploy.bench.chat_process import ChatProcess
+from etdeploy.bench.text_generator import GenerationOutput, TextGenerator, open_generator
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RunError
 from etdeploy.devices.registry import open_device
@@ -373,9 +373,9 @@ def test_options_of_the_other_workload_are_refused(
 
 
 @contextmanager
-def _speaking(
+def _opened(
     runner: Start, programs: Programs, export_workspace: Workspace, log: Path
-) -> Iterator[Speaker]:
+) -> Iterator[TextGenerator]:
     """The dynamic program, pushed to this machine."""
     built = Path(runner.runner.path)
     files = {p.relative_to(built).as_posix(): p for p in built.rglob("*") if p.is_file()}
@@ -389,22 +389,22 @@ def _speaking(
         methods=METHODS["dynamic"], vocabulary=VOCABULARY, context=CAPACITY, model="m",
         path="plain", path_reason="a test",
     )  # fmt: skip
-    with opened_speaker(device, bundle, generation, make_recipe(), log) as speaker:
-        yield speaker
+    with open_generator(device, bundle, generation, make_recipe(), log) as generator:
+        yield generator
 
 
 def test_a_device_streams_the_eager_models_text(
     runner: Start, programs: Programs, tmp_path: Path, export_workspace: Workspace
 ) -> None:
     prompt, log = PROMPTS[1], tmp_path / "log.txt"
-    with _speaking(runner, programs, export_workspace, log) as speaker:
+    with _opened(runner, programs, export_workspace, log) as generator:
         for new_tokens in (CAPACITY + 1 - len(prompt), 2):
             heard: list[int] = []
-            said = speaker.say(prompt, new_tokens, Sampling(), heard.append)
+            said = generator.generate(prompt, new_tokens, Sampling(), heard.append)
             assert [*prompt, *heard] == programs.texts[1][: len(prompt) + new_tokens]
             assert said.token_ids == tuple(heard)
         with pytest.raises(RunError, match="the prompt has the id 48, the vocabulary 48 tokens"):
-            speaker.say((VOCABULARY,), 1, Sampling(), heard.append)
+            generator.generate((VOCABULARY,), 1, Sampling(), heard.append)
         assert "etdeploy-runner: error" in log.read_text()
 
 
@@ -413,21 +413,21 @@ def test_a_dialogue_is_the_eager_models_text(
 ) -> None:
     whole, log = programs.texts[1], tmp_path / "log.txt"
     with (
-        _speaking(runner, programs, export_workspace, log) as speaker,
-        Dialogue(speaker, forgotten_s=1) as dialogue,
+        _opened(runner, programs, export_workspace, log) as generator,
+        ChatProcess(generator, idle_timeout_s=1) as chat,
     ):
 
-        def asked(tokens: int, new_tokens: int) -> Spoken:
-            return dialogue.say(whole[:tokens], new_tokens, Sampling(), lambda _: None)
+        def asked(tokens: int, new_tokens: int) -> GenerationOutput:
+            return chat.generate(whole[:tokens], new_tokens, Sampling(), lambda _: None)
 
         # A prompt, more of the text than what was said, and less of it.
         for tokens, new_tokens, taken in ((8, 5, 8), (14, 6, 2), (10, 9, 1)):
             said = asked(tokens, new_tokens)
             assert list(said.token_ids) == whole[tokens : tokens + new_tokens]
-            assert (said.taken, said.stopped) == (taken, False)
+            assert (said.prefilled, said.stopped) == (taken, False)
         assert list(asked(20, 13).token_ids) == whole[20:33]
         time.sleep(1.5)  # by now it has ended itself
-        assert asked(20, 13).taken == 20
+        assert asked(20, 13).prefilled == 20
         with pytest.raises(RunError, match="19 tokens in the cache, a prompt of 1 and 14 new"):
             asked(20, 14)
 
@@ -446,7 +446,7 @@ def test_a_line_that_cannot_be_answered_is_told(
 ) -> None:
     (tmp_path / "request.txt").write_text(request_lines(METHODS["dynamic"], Sampling(), (), ()))
     arguments = listening_arguments(
-        str(programs.path("dynamic")), str(tmp_path / "request.txt"), forgotten_s=60
+        str(programs.path("dynamic")), str(tmp_path / "request.txt"), idle_timeout_s=60
     )
     run = runner.start(tmp_path, *arguments, said=f"stop\n{line}\n")
     assert (run.exit_code, message in run.error) == (4, True), run.error
@@ -458,7 +458,7 @@ def test_an_answer_ends_with_a_word_and_a_runner_with_its_input(
 ) -> None:
     (tmp_path / "request.txt").write_text(request_lines(METHODS["dynamic"], Sampling(), (), ()))
     arguments = listening_arguments(
-        str(programs.path("dynamic")), str(tmp_path / "request.txt"), forgotten_s=60
+        str(programs.path("dynamic")), str(tmp_path / "request.txt"), idle_timeout_s=60
     )
     said = "answer 0 30 0 0 1 0 0 1 3\nstop\nanswer 1 30 0 0 1 0 0 1 4 5\nno end of line"
     run = runner.start(tmp_path, *arguments, said=said)

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from etdeploy.bench.chat_process import Dialogue, kept
-from etdeploy.bench.text_generator import opened_speaker
+from etdeploy.bench.chat_process import ChatProcess, cached_prefix
+from etdeploy.bench.text_generator import open_generator
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted, OutputError, RunError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
@@ -27,14 +27,14 @@ Lines = list[str | Callable[[], None]]
 @contextmanager
 def _opened(
     tmp_path: Path, *talks: ListeningTalk, generation: Generation = GENERATION
-) -> Iterator[Dialogue]:
+) -> Iterator[ChatProcess]:
     device = cast(Device, TalkingDevice(talks=talks))
     recipe = make_recipe(runtime={"threads": 3}, benchmark={"timeout_s": 9})
     with (
-        opened_speaker(device, _BUNDLE, generation, recipe, tmp_path / "log") as speaker,
-        Dialogue(speaker, forgotten_s=7) as dialogue,
+        open_generator(device, _BUNDLE, generation, recipe, tmp_path / "log") as generator,
+        ChatProcess(generator, idle_timeout_s=7) as chat,
     ):
-        yield dialogue
+        yield chat
 
 
 def _asked(line: str) -> tuple[int, int, float, list[int]]:
@@ -53,17 +53,17 @@ def test_only_what_is_new_is_computed(tmp_path: Path) -> None:
         [told([5, 6, STOP], [3]), told([8], [2]), told([9], [1], "new_tokens")], _WELL
     )
     heard: list[int] = []
-    with _opened(tmp_path, talk) as dialogue:
-        first = dialogue.say((1, 2, 3), 9, Sampling(), heard.append)
-        second = dialogue.say((1, 2, 3, 5, 6, 7, 4), 9, Sampling(temperature=0.5), heard.append)
-        third = dialogue.say((1, 2, 3), 1, Sampling(), heard.append)
+    with _opened(tmp_path, talk) as chat:
+        first = chat.generate((1, 2, 3), 9, Sampling(), heard.append)
+        second = chat.generate((1, 2, 3, 5, 6, 7, 4), 9, Sampling(temperature=0.5), heard.append)
+        third = chat.generate((1, 2, 3), 1, Sampling(), heard.append)
     # The stop token was never fed back, and a prompt's last token gives the logits.
     assert [_asked(line) for line in talk.said] == [
         (0, 9, 0.0, [1, 2, 3]), (5, 9, 0.5, [7, 4]), (2, 1, 0.0, [3]),
     ]  # fmt: skip
     assert heard == [5, 6, STOP, 8, 9]
     assert (first.token_ids, first.first_token_ms, first.token_ms) == ((5, 6, STOP), 10, (2, 2))
-    assert [said.taken for said in (first, second, third)] == [3, 2, 1]
+    assert [said.prefilled for said in (first, second, third)] == [3, 2, 1]
     assert [said.stopped for said in (first, second, third)] == [True, True, False]
     assert talk.closed
 
@@ -71,10 +71,10 @@ def test_only_what_is_new_is_computed(tmp_path: Path) -> None:
 def test_a_cache_that_forgets_is_filled_anew_where_it_cannot_go_back(tmp_path: Path) -> None:
     talk = ListeningTalk([told([5, 6, STOP], [3]), told([8], [1]), told([9], [3])], _WELL)
     ring = GENERATION.model_copy(update={"rewind": 2})
-    with _opened(tmp_path, talk, generation=ring) as dialogue:
-        dialogue.say((1, 2, 3), 9, Sampling(), _nothing)
-        dialogue.say((1, 2, 3, 5, 7), 1, Sampling(), _nothing)
-        dialogue.say((1, 2, 4), 1, Sampling(), _nothing)
+    with _opened(tmp_path, talk, generation=ring) as chat:
+        chat.generate((1, 2, 3), 9, Sampling(), _nothing)
+        chat.generate((1, 2, 3, 5, 7), 1, Sampling(), _nothing)
+        chat.generate((1, 2, 4), 1, Sampling(), _nothing)
     # Position 4 is one before the fifth; position 2 is three before it, though the cache held four
     # tokens and one more meanwhile.
     assert [line.split()[1] for line in talk.said] == ["0", "4", "0"]
@@ -84,11 +84,11 @@ def test_a_cache_that_forgets_is_filled_anew_where_it_cannot_go_back(tmp_path: P
 def test_the_runner_is_told_how_it_is_to_listen(tmp_path: Path) -> None:
     device = TalkingDevice(talks=[ListeningTalk([], _WELL)])
     with (
-        opened_speaker(
+        open_generator(
             cast(Device, device), _BUNDLE, GENERATION, make_recipe(runtime={"threads": 3}),
             tmp_path / "log",
-        ) as speaker,
-        Dialogue(speaker),
+        ) as generator,
+        ChatProcess(generator),
     ):  # fmt: skip
         pass
     words = dict(zip(device.arguments[0][::2], device.arguments[0][1::2], strict=True))
@@ -108,10 +108,10 @@ def test_a_stop_ends_the_answer_and_keeps_what_came_of_it(tmp_path: Path) -> Non
         "token 8 1",
     ]
     talk = ListeningTalk([answer, told([9], [1])], _WELL)
-    with _opened(tmp_path, talk) as dialogue:
+    with _opened(tmp_path, talk) as chat:
         with pytest.raises(Interrupted):
-            dialogue.say((1, 2), 9, Sampling(), _nothing, stop)
-        assert dialogue.say((1, 2, 5, 6, 7), 9, Sampling(), _nothing).token_ids == (9,)
+            chat.generate((1, 2), 9, Sampling(), _nothing, stop)
+        assert chat.generate((1, 2, 5, 6, 7), 9, Sampling(), _nothing).token_ids == (9,)
     assert talk.said[1] == "stop"
     assert _asked(talk.said[2]) == (4, 9, 0.0, [7])
 
@@ -119,25 +119,25 @@ def test_a_stop_ends_the_answer_and_keeps_what_came_of_it(tmp_path: Path) -> Non
 def test_a_stop_in_the_prefill_keeps_what_was_computed(tmp_path: Path) -> None:
     stop = cancel.Flag(cancel.current())
     talk = ListeningTalk([[stop.set, "taken 2", "taken 3"], told([9], [2])], _WELL)
-    with _opened(tmp_path, talk) as dialogue:
+    with _opened(tmp_path, talk) as chat:
         with pytest.raises(Interrupted):
-            dialogue.say((1, 2, 3, 4), 9, Sampling(), _nothing, stop)
-        assert dialogue.say((1, 2, 3, 4), 9, Sampling(), _nothing).taken == 2
+            chat.generate((1, 2, 3, 4), 9, Sampling(), _nothing, stop)
+        assert chat.generate((1, 2, 3, 4), 9, Sampling(), _nothing).prefilled == 2
 
 
 def test_a_runner_that_was_forgotten_is_started_again(tmp_path: Path) -> None:
     gone = ListeningTalk([told([5], [3])], _WELL)
     again = ListeningTalk([told([6], [4])], _WELL)
-    with _opened(tmp_path, gone, again) as dialogue:
-        dialogue.say((1, 2, 3), 9, Sampling(), _nothing)
-        assert dialogue.say((1, 2, 3, 4), 9, Sampling(), _nothing).taken == 4
+    with _opened(tmp_path, gone, again) as chat:
+        chat.generate((1, 2, 3), 9, Sampling(), _nothing)
+        assert chat.generate((1, 2, 3, 4), 9, Sampling(), _nothing).prefilled == 4
     assert [_asked(line) for line in again.said] == [(0, 9, 0.0, [1, 2, 3, 4])]
 
 
 def test_a_crash_is_told(tmp_path: Path) -> None:
     talk = ListeningTalk([["taken 1"]], RunOutcome(139, "SIGSEGV", "", "boom", 1.0))
-    with _opened(tmp_path, talk) as dialogue, pytest.raises(RunError, match="SIGSEGV"):
-        dialogue.say((1,), 9, Sampling(), _nothing)
+    with _opened(tmp_path, talk) as chat, pytest.raises(RunError, match="SIGSEGV"):
+        chat.generate((1,), 9, Sampling(), _nothing)
     assert (tmp_path / "log").read_text() == "boom"
     assert talk.closed
 
@@ -148,8 +148,8 @@ def test_an_answer_that_takes_too_long_is_told(tmp_path: Path) -> None:
 
     slow = RunOutcome(None, None, "", "", 9.0, timed_out=True)
     talk = ListeningTalk([["taken 1", hang]], slow)
-    with _opened(tmp_path, talk) as dialogue, pytest.raises(RunError, match="longer than 9 s"):
-        dialogue.say((1,), 9, Sampling(), _nothing)
+    with _opened(tmp_path, talk) as chat, pytest.raises(RunError, match="longer than 9 s"):
+        chat.generate((1,), 9, Sampling(), _nothing)
 
 
 def test_a_program_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_a_device_that_goes_away_is_told_and_the_next_line_starts_anew(tmp_path:
         raise DeviceError("it left")
 
     again = ListeningTalk([told([6], [2])], _WELL)
-    with _opened(tmp_path, ListeningTalk([["taken 1", leave]], _WELL), again) as dialogue:
+    with _opened(tmp_path, ListeningTalk([["taken 1", leave]], _WELL), again) as chat:
         with pytest.raises(DeviceError, match="it left"):
-            dialogue.say((1, 2), 9, Sampling(), _nothing)
-        assert dialogue.say((1, 2), 9, Sampling(), _nothing).taken == 2
+            chat.generate((1, 2), 9, Sampling(), _nothing)
+        assert chat.generate((1, 2), 9, Sampling(), _nothing).prefilled == 2
 
 
 def test_what_showing_a_token_raises_ends_the_runner(tmp_path: Path) -> None:
@@ -177,16 +177,16 @@ def test_what_showing_a_token_raises_ends_the_runner(tmp_path: Path) -> None:
         raise OutputError(f"no reader of {token}")
 
     talk = ListeningTalk([told([5, 6])], _WELL)
-    with _opened(tmp_path, talk) as dialogue, pytest.raises(OutputError, match="no reader of 5"):
-        dialogue.say((1,), 9, Sampling(), show)
+    with _opened(tmp_path, talk) as chat, pytest.raises(OutputError, match="no reader of 5"):
+        chat.generate((1,), 9, Sampling(), show)
     assert talk.closed
 
 
 @pytest.mark.parametrize("line", ["hello", "token 1", "end soon", "taken x"])
 def test_what_tells_nothing_of_an_answer_is_told(tmp_path: Path, line: str) -> None:
     talk = ListeningTalk([[line]], _WELL)
-    with _opened(tmp_path, talk) as dialogue, pytest.raises(RunError, match=f"printed {line!r}"):
-        dialogue.say((1,), 9, Sampling(), _nothing)
+    with _opened(tmp_path, talk) as chat, pytest.raises(RunError, match=f"printed {line!r}"):
+        chat.generate((1,), 9, Sampling(), _nothing)
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_what_tells_nothing_of_an_answer_is_told(tmp_path: Path, line: str) -> N
 def test_the_longest_common_beginning_is_kept(
     cache: tuple[int, ...], prompt: tuple[int, ...], expected: int
 ) -> None:
-    assert kept(cache, prompt) == expected
+    assert cached_prefix(cache, prompt) == expected

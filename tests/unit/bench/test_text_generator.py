@@ -10,12 +10,12 @@ import pytest
 
 from etdeploy.bench.text_generator import (
     Answer,
-    Reply,
-    Spoken,
-    answer_of,
-    opened_speaker,
-    repeated_tokens,
-    room,
+    GenerationOutput,
+    StreamedText,
+    find_repetition,
+    make_answer,
+    open_generator,
+    remaining_context,
     summary,
 )
 from etdeploy.core import cancel
@@ -32,11 +32,11 @@ _BUNDLE = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
 
 def _say(
     device: TalkingDevice, tmp_path: Path, on_token: Callable[[int], None], **given: Any
-) -> Spoken:
+) -> GenerationOutput:
     recipe = make_recipe(**given)
     log = tmp_path / "log" / "text.txt"
-    with opened_speaker(cast(Device, device), _BUNDLE, GENERATION, recipe, log) as speaker:
-        return speaker.say((5, 6), 3, Sampling(top_k=4, seed=7), on_token)
+    with open_generator(cast(Device, device), _BUNDLE, GENERATION, recipe, log) as generator:
+        return generator.generate((5, 6), 3, Sampling(top_k=4, seed=7), on_token)
 
 
 def test_tokens_come_one_by_one_and_results_at_the_end(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_a_stop_of_one_generation_leaves_the_run_going(tmp_path: Path) -> None:
         raise AssertionError
 
     device, stop = TalkingDevice(end, printing([4])), cancel.Flag(cancel.current())
-    with opened_speaker(
+    with open_generator(
         cast(Device, device), _BUNDLE, GENERATION, make_recipe(), tmp_path / "log"
-    ) as speaker:
+    ) as generator:
         with pytest.raises(Interrupted):
-            speaker.say((5,), 3, Sampling(), lambda _: None, stop)
+            generator.generate((5,), 3, Sampling(), lambda _: None, stop)
         assert not cancel.requested()
-        assert speaker.say((5,), 3, Sampling(), lambda _: None).token_ids == (4,)
+        assert generator.generate((5,), 3, Sampling(), lambda _: None).token_ids == (4,)
 
 
 def test_a_device_that_does_not_stream_is_refused(tmp_path: Path) -> None:
@@ -124,17 +124,17 @@ def test_a_device_that_does_not_stream_is_refused(tmp_path: Path) -> None:
 def _answer(
     new: int = 5,
     *,
-    fitting: int = 61,
-    wanted: int = 5,
+    remaining: int = 61,
+    requested: int = 5,
     stopped: bool = False,
     first_ms: float = 20,
-    taken: int = 4,
+    prefilled: int = 4,
 ) -> Answer:
-    spoken = Spoken(
-        taken=taken, first_token_ms=first_ms, token_ms=(4.0,) * (new - 1),
+    output = GenerationOutput(
+        prefilled=prefilled, first_token_ms=first_ms, token_ms=(4.0,) * (new - 1),
         token_ids=tuple(range(new)), stopped=stopped,
     )  # fmt: skip
-    return answer_of(spoken, (1, 2, 3, 4), "text", fitting, wanted)
+    return make_answer(output, (1, 2, 3, 4), "text", remaining, requested)
 
 
 def test_rates_are_of_the_prompt_and_of_the_tokens_after_the_first() -> None:
@@ -152,11 +152,11 @@ def test_rates_are_of_the_prompt_and_of_the_tokens_after_the_first() -> None:
         ({}, "max_new_tokens", "ended by --max-new-tokens 5"),
         ({"stopped": True}, "stop_token", "ended by the stop token 4"),
         (
-            {"fitting": 5, "wanted": 9},
+            {"remaining": 5, "requested": 9},
             "context_full",
             "ended because the context of 64 tokens is full (--context 128)",
         ),
-        ({"fitting": 5, "wanted": 9, "stopped": True}, "stop_token", "stop token"),
+        ({"remaining": 5, "requested": 9, "stopped": True}, "stop_token", "stop token"),
     ],
 )
 def test_the_end_has_a_reason(asked: dict[str, int], stopped: str, words: str) -> None:
@@ -173,28 +173,27 @@ def test_a_line_for_people() -> None:
 
 
 def test_what_was_in_the_cache_is_not_counted_as_prefilled() -> None:
-    answer = _answer(taken=1)
+    answer = _answer(prefilled=1)
     assert (answer.prompt_tokens, answer.cached_tokens) == (4, 3)
     assert answer.prefill_tokens_per_s == pytest.approx(50)
     assert "50.0 tokens/s (1 of 4)" in summary(answer, GENERATION)
 
 
 def test_the_last_token_needs_no_room() -> None:
-    assert room(GENERATION, 64) == 1
-    assert room(GENERATION, 1) == 64
+    assert remaining_context(GENERATION, 64) == 1
+    assert remaining_context(GENERATION, 1) == 64
 
 
-@pytest.mark.parametrize(
-    ("tokens", "words"), [(65, "65 tokens of prompt do not fit"), (0, "no token")]
-)
+@pytest.mark.parametrize(("tokens", "words"), [(65, "--context 128"), (0, "--prompt")])
 def test_a_prompt_that_cannot_be_answered(tokens: int, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        room(GENERATION, tokens)
+    with pytest.raises(UsageError) as caught:
+        remaining_context(GENERATION, tokens)
+    assert words in str(caught.value.remedy)
 
 
 def test_a_remedy_has_room_for_the_prompt() -> None:
     with pytest.raises(UsageError) as caught:
-        room(GENERATION, 700)
+        remaining_context(GENERATION, 700)
     assert str(caught.value.remedy).endswith("--context 1024")
 
 
@@ -204,30 +203,30 @@ _TOKENIZER = Tokenizer(Path("tokenizer"), byte_level())
 def test_text_comes_in_pieces_and_without_its_stop_token() -> None:
     shown: list[str] = []
     stop = _TOKENIZER.encode("!")[0]
-    reply = Reply(_TOKENIZER, _TOKENIZER.encode("a"), (stop,), shown.append)
+    streamed = StreamedText(_TOKENIZER, _TOKENIZER.encode("a"), (stop,), shown.append)
     for token in (*_TOKENIZER.encode("b\u00e9"), stop):
-        reply.take(token)
-    reply.end()
-    assert (shown, reply.text) == (["b", "\u00e9"], "b\u00e9")
-    assert reply.tokens[-1] == stop
+        streamed.take(token)
+    streamed.end()
+    assert (shown, streamed.text) == (["b", "\u00e9"], "b\u00e9")
+    assert streamed.tokens[-1] == stop
 
 
 def test_half_a_character_at_the_end_is_shown() -> None:
     shown: list[str] = []
-    reply = Reply(_TOKENIZER, (), (), shown.append)
-    reply.take(_TOKENIZER.encode("\u00e9")[0])
+    streamed = StreamedText(_TOKENIZER, (), (), shown.append)
+    streamed.take(_TOKENIZER.encode("\u00e9")[0])
     assert shown == []
-    reply.end()
-    assert (shown, reply.text) == (["\ufffd"], "\ufffd")
+    streamed.end()
+    assert (shown, streamed.text) == (["\ufffd"], "\ufffd")
 
 
 def test_without_a_tokenizer_ids_are_shown() -> None:
     shown: list[str] = []
-    reply = Reply(None, (1,), (9,), shown.append)
+    streamed = StreamedText(None, (1,), (9,), shown.append)
     for token in (3, 9):
-        reply.take(token)
-    reply.end()
-    assert ("".join(shown), reply.text) == ("3 9 ", None)
+        streamed.take(token)
+    streamed.end()
+    assert ("".join(shown), streamed.text) == ("3 9 ", None)
 
 
 @pytest.mark.parametrize(
@@ -243,4 +242,4 @@ def test_without_a_tokenizer_ids_are_shown() -> None:
     ],
 )
 def test_a_text_that_repeats_itself(tokens: list[int], period: int) -> None:
-    assert repeated_tokens(tokens) == period
+    assert find_repetition(tokens) == period

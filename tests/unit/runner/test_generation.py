@@ -169,7 +169,7 @@ def test_another_line_is_none_of_an_answer(line: str) -> None:
 
 
 def test_the_command_line_says_how_long_it_listens() -> None:
-    words = listening_arguments("p.pte", "r.txt", forgotten_s=60, threads=2)
+    words = listening_arguments("p.pte", "r.txt", idle_timeout_s=60, threads=2)
     options = dict(zip(words[::2], words[1::2], strict=True))
     assert (options["--generation"], options["--listen"]) == ("r.txt", "60")
     assert options["--threads"] == "2"

@@ -211,7 +211,7 @@ def _request(options: _Options) -> tuple[BisectRequest, OpenCandidate]:
 
 
 def _measure(a: LoadedRecipe, b: LoadedRecipe, options: _Options) -> tuple[StoredRun, StoredRun]:
-    from etdeploy.cli.invocation import Turns, measure_turns
+    from etdeploy.cli.invocation import RecipePair, measure_pair
 
-    turns = Turns(a, b, options.device, options.output, quiet=options.quiet, in_history=False)
-    return measure_turns(turns)
+    pair = RecipePair(a, b, options.device, options.output, quiet=options.quiet, in_history=False)
+    return measure_pair(pair)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
-from etdeploy.cli import invocation as in_turns
+from etdeploy.cli import invocation
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.invocation import Turns
+from etdeploy.cli.invocation import RecipePair
 from etdeploy.core.errors import ExportError
 from etdeploy.history.record_sink import keep
 from etdeploy.profile import profiled
@@ -40,15 +40,15 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[Turns]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[RecipePair]:
     """What would have been measured."""
-    asked: list[Turns] = []
+    asked: list[RecipePair] = []
 
-    def measure(turns: Turns) -> tuple[StoredRun, StoredRun]:
-        asked.append(turns)
+    def measure(pair: RecipePair) -> tuple[StoredRun, StoredRun]:
+        asked.append(pair)
         return paired_runs(slower_by(1.05))
 
-    monkeypatch.setattr(in_turns, "measure_turns", measure)
+    monkeypatch.setattr(invocation, "measure_pair", measure)
     return asked
 
 
@@ -102,7 +102,7 @@ def test_the_least_difference_is_an_option(output: Path, capsys: Capture) -> Non
     ],
 )
 def test_what_does_not_go_together_is_refused(
-    output: Path, measured: list[Turns], capsys: Capture, arguments: list[str], message: str
+    output: Path, measured: list[RecipePair], capsys: Capture, arguments: list[str], message: str
 ) -> None:
     _save(output, *separate_runs(slower_by(1.3)))
     assert _compare(*arguments) == 2
@@ -110,7 +110,7 @@ def test_what_does_not_go_together_is_refused(
     assert measured == []
 
 
-def test_the_problems_of_both_are_told(measured: list[Turns], capsys: Capture) -> None:
+def test_the_problems_of_both_are_told(measured: list[RecipePair], capsys: Capture) -> None:
     wrong = ["--set-a", "runtime.thread=1", "--set-b", "benchmark.runs=none"]
     assert _compare("xnnpack", "xnnpack", *wrong) == 2
     said = capsys.readouterr().err
@@ -151,25 +151,25 @@ def test_a_run_whose_folder_is_gone_comes_from_the_history(
 
 
 def test_two_recipes_get_the_same_number_of_starts(
-    measured: list[Turns], tmp_path: Path, capsys: Capture
+    measured: list[RecipePair], tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "b.yaml").write_text("model: {example: mlp}\nbenchmark: {runs: 99}\n")
     assert _compare("xnnpack", "b.yaml", "--device", "qemu", "--no-operators") == 0
     assert "slower" in capsys.readouterr().out
-    [turns] = measured
-    assert (turns.a.name, turns.b.name, turns.device) == ("xnnpack", "b", "qemu")
-    assert turns.a.recipe.benchmark.runs == turns.b.recipe.benchmark.runs == 10
+    [pair] = measured
+    assert (pair.a.name, pair.b.name, pair.device) == ("xnnpack", "b", "qemu")
+    assert pair.a.recipe.benchmark.runs == pair.b.recipe.benchmark.runs == 10
 
 
-def test_one_recipe_with_a_change_is_enough(measured: list[Turns], capsys: Capture) -> None:
+def test_one_recipe_with_a_change_is_enough(measured: list[RecipePair], capsys: Capture) -> None:
     change = ["--set-b", "runtime.threads=1", "--set", "benchmark.iterations=7"]
     assert _compare("xnnpack", *change, "--set-a", "runtime.threads=2", "--runs", "4") == 0
     assert "slower" in capsys.readouterr().out
-    [turns] = measured
-    assert [r.recipe.runtime.threads for r in (turns.a, turns.b)] == [2, 1]
-    assert [r.recipe.benchmark.iterations for r in (turns.a, turns.b)] == [7, 7]
-    assert turns.a.recipe.benchmark.runs == 4
-    assert turns.device == "host"
+    [pair] = measured
+    assert [r.recipe.runtime.threads for r in (pair.a, pair.b)] == [2, 1]
+    assert [r.recipe.benchmark.iterations for r in (pair.a, pair.b)] == [7, 7]
+    assert pair.a.recipe.benchmark.runs == 4
+    assert pair.device == "host"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_one_recipe_with_a_change_is_enough(measured: list[Turns], capsys: Captu
     ],
 )
 def test_the_number_of_starts_can_be_set(
-    measured: list[Turns], options: list[str], runs: int, capsys: Capture
+    measured: list[RecipePair], options: list[str], runs: int, capsys: Capture
 ) -> None:
     assert _compare("xnnpack", "xnnpack", *options) == 0
     assert measured[0].a.recipe.benchmark.runs == runs

@@ -48,7 +48,7 @@ def _measure(starts_a: int, starts_b: int, **more: Any) -> Any:
     device: Any = None
     a: Any = SimpleNamespace(name="a", starts=starts_a)
     b: Any = SimpleNamespace(name="b", starts=starts_b)
-    return measure.measure_in_turns(device, a, b, Path("out"), **more)
+    return measure.measure_interleaved(device, a, b, Path("out"), **more)
 
 
 def test_neither_is_always_first(log: list[str]) -> None:

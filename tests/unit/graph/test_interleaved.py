@@ -1,4 +1,4 @@
-"""Two jobs that will take turns on one device."""
+"""Two jobs that are interleaved on one device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import etdeploy.bench.measure
 import etdeploy.history.record_sink
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import PushReport
-from etdeploy.graph import jobs as turns
+from etdeploy.graph import jobs as graph_jobs
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from tests.unit.graph.test_jobs import FakeDevice, log
 
@@ -35,7 +35,7 @@ def test_one_recipe_with_two_values_is_two_jobs_with_states_of_their_own(
     recipe: Any, log: list[str], tmp_path: Path
 ) -> None:
     a, b = recipe("mlp"), recipe("mlp", "runtime.threads=1")
-    with turns.open_two(a, b, "host", tmp_path / "out") as members:
+    with graph_jobs.open_two(a, b, "host", tmp_path / "out") as members:
         jobs = [member.job for member in members.all if member.job]
         assert [str(m.pair) for m in members.all] == ["mlp (A) on host", "mlp (B) on host"]
         assert jobs[0].state != jobs[1].state
@@ -46,14 +46,14 @@ def test_one_recipe_with_two_values_is_two_jobs_with_states_of_their_own(
 def test_two_recipes_have_the_states_of_any_other_run(
     recipe: Any, log: list[str], tmp_path: Path
 ) -> None:
-    with turns.open_two(recipe("a"), recipe("b"), "host", tmp_path / "out") as members:
+    with graph_jobs.open_two(recipe("a"), recipe("b"), "host", tmp_path / "out") as members:
         assert [member.job.variant for member in members.all if member.job] == ["", ""]
 
 
 def test_a_device_that_is_gone_ends_it(recipe: Any, log: list[str], tmp_path: Path) -> None:
     with (
         pytest.raises(DeviceError, match="not connected"),
-        turns.open_two(recipe("a"), recipe("b"), "android:gone", tmp_path / "out"),
+        graph_jobs.open_two(recipe("a"), recipe("b"), "android:gone", tmp_path / "out"),
     ):
         pass
 
@@ -79,14 +79,14 @@ def test_both_are_pushed_and_measured_under_one_lock(monkeypatch: pytest.MonkeyP
         calls.append(f"measure {a.bundle} {b.bundle}")
         return ("run a", "run b")
 
-    monkeypatch.setattr(turns, "device_lock", lock)
-    monkeypatch.setattr(turns, "prepared", lambda job: SimpleNamespace(bundle=job.name))
-    monkeypatch.setattr(etdeploy.bench.measure, "measure_in_turns", measure)
+    monkeypatch.setattr(graph_jobs, "device_lock", lock)
+    monkeypatch.setattr(graph_jobs, "prepared", lambda job: SimpleNamespace(bundle=job.name))
+    monkeypatch.setattr(etdeploy.bench.measure, "measure_interleaved", measure)
     monkeypatch.setattr(
         etdeploy.history.record_sink, "keep", lambda run: calls.append(f"keep {run}")
     )
     told: list[str] = []
-    turns.run_in_turns(job("a"), job("b"), lambda text, _=None: told.append(text))
+    graph_jobs.run_interleaved(job("a"), job("b"), lambda text, _=None: told.append(text))
     assert calls == [
         "lock for a", "push a", "push b", "measure a b", "keep run a", "keep run b",
     ]  # fmt: skip
