@@ -25,8 +25,8 @@ from etdeploy.core.errors import (
     StoreError,
 )
 from etdeploy.core.layout import fit
+from etdeploy.farm.certificates import check_certificate
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.model import (
     STOPPED,
     AttemptFailure,
@@ -36,17 +36,18 @@ from etdeploy.farm.model import (
     Standing,
     VisitState,
 )
-from etdeploy.farm.night.dependencies import NightDependencies, Prepare
-from etdeploy.farm.night.ledger import Ledger
-from etdeploy.farm.night.model import Event, EventKind, NightEnd, listed
-from etdeploy.farm.night.real import (
+from etdeploy.farm.night.dependencies import (
+    NightDependencies,
+    Prepare,
     StoreShelf,
     SystemClock,
     earlier_times,
     headline_of,
     open_engine,
 )
-from etdeploy.farm.night.run import run_night
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.loop import run_night
+from etdeploy.farm.night.model import Event, EventKind, NightEnd, listed
 from etdeploy.farm.spec.conditions import find_opening
 from etdeploy.farm.spec.load import load_farm
 from etdeploy.farm.spec.matrix import NightPlan, plan_night
@@ -130,7 +131,7 @@ def run_whole(wish: RunOptions) -> None:
         }  # fmt: skip
         console.result(json.dumps({**totals, "totals": totals_of(end, verdicts)}))
     elif report:
-        from etdeploy.farm.report.words import night_text
+        from etdeploy.farm.report.forms import night_text
 
         width = console.width()
         console.result("\n" + fit(night_text(report, width), width))

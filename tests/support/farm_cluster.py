@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.engine.dask.cluster import ClusterEngine
+from etdeploy.farm.engine.cluster import ClusterEngine
 from etdeploy.farm.model import AttemptResult, Offer, Order, Parcel
 from etdeploy.farm.spec.model import Hosts, Tls
 

@@ -17,7 +17,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
 from etdeploy.core.processes import process
 from etdeploy.devices.base import DeviceFacts
-from etdeploy.farm.engine.dask.host import HostDependencies, serve_host
+from etdeploy.farm.engine.host import HostDependencies, serve_host
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.spec.model import Tls
 

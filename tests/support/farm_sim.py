@@ -13,10 +13,10 @@ from typing import Any
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.model import AttemptResult, Offer, Parcel, Visit
-from etdeploy.farm.night.dependencies import Intervals, NightDependencies, Plan
+from etdeploy.farm.night.dependencies import NightDependencies, Plan
+from etdeploy.farm.night.loop import run_night
 from etdeploy.farm.night.model import Event, NightEnd
-from etdeploy.farm.night.planning import AttemptDurations
-from etdeploy.farm.night.run import run_night
+from etdeploy.farm.night.scheduler import AttemptDurations
 from etdeploy.farm.spec.matrix import NightPlan, Unsatisfied
 from etdeploy.farm.spec.model import DeviceGroup, Farm, LoadedFarm
 from etdeploy.farm.work.prepare import PreparedParcels
@@ -124,7 +124,7 @@ class SimNight:
         self.ledger = MemoryLedger()
         self.shelf = SimShelf(self.clock)
         self.until = BEGIN + timedelta(hours=hours) if hours else None
-        self.intervals = Intervals(wait_s, wait_s)
+        self.wait_s = wait_s
         self.times = AttemptDurations()
         self.numbers: Callable[[AttemptResult], float | None] = lambda ending: None
         self.plan: Plan = plan
@@ -145,7 +145,8 @@ class SimNight:
             background=AtOnce(),
             opened=BEGIN if self.until else None,
             until=self.until,
-            intervals=self.intervals,
+            wait_s=self.wait_s,
+            look_s=self.wait_s,
             named=self.named,
         )
         return run_night(self.loaded, self.engine, self.ledger, self.clock, self._event, parts)

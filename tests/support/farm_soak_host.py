@@ -17,7 +17,7 @@ from pathlib import Path
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.processes import process
-from etdeploy.farm.engine.dask.host import HostDependencies, local_dependencies
+from etdeploy.farm.engine.host import HostDependencies, local_dependencies
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.work import child
 from tests.support.farm_host import ended, main, offer_of

@@ -20,13 +20,17 @@ from pathlib import Path
 
 from etdeploy.core import cancel
 from etdeploy.core.hashing import sha256_file
-from etdeploy.farm.engine.dask.cluster import ClusterEngine
+from etdeploy.farm.engine.cluster import ClusterEngine
 from etdeploy.farm.model import Offer, Parcel, Standing
-from etdeploy.farm.night.dependencies import Intervals, NightDependencies
+from etdeploy.farm.night.dependencies import (
+    NightDependencies,
+    StoreShelf,
+    earlier_times,
+    headline_of,
+)
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.loop import run_night
 from etdeploy.farm.night.model import Event, NightEnd
-from etdeploy.farm.night.real import StoreShelf, earlier_times, headline_of
-from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.matrix import plan_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, Hosts, LoadedFarm
 from etdeploy.farm.work.prepare import PreparedParcels
@@ -146,9 +150,8 @@ def run(folder: Path) -> None:
                 times=earlier_times(ledger, loaded.farm, tell),
                 opened=BEGIN if settings.hours else None,
                 until=BEGIN + timedelta(hours=settings.hours) if settings.hours else None,
-                intervals=Intervals(1.0, 10.0)
-                if settings.scale == 1
-                else Intervals(0.2, settings.scale),
+                wait_s=1.0 if settings.scale == 1 else 0.2,
+                look_s=10.0 if settings.scale == 1 else settings.scale,
             )
             began_s, used_s = time.monotonic(), time.process_time()
             end = run_night(loaded, engine, ledger, clock, heard, parts)

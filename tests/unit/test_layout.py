@@ -44,6 +44,8 @@ ROOMS = {
     "bench": (("",), ("records",)),
 }
 
+# The farm's modules for several hosts.
+DASK = tuple(f"farm/engine/{name}.py" for name in ("cluster", "host", "settings", "wire"))
 # Who alone may import what.
 OWNERS = {
     "doit": ("graph/tasks/engine.py",),
@@ -61,8 +63,8 @@ OWNERS = {
     "adb_shell": ("devices/adb/*", "devices/android/*"),
     "adbutils": ("devices/adb/*", "devices/android/*"),
     "pymobiledevice3": (),
-    "distributed": ("farm/engine/dask/*",),
-    "dask": ("farm/engine/dask/*",),
+    "distributed": DASK,
+    "dask": DASK,
 }
 # What the same values make the same on every machine, and what it must not ask therefore.
 PURE = ("plan",)
@@ -96,7 +98,7 @@ OF_ACTIONS = {
 }  # fmt: skip
 # Where a heavy import at the top costs nobody else: these modules are imported when needed.
 HEAVY_OWNERS = (
-    "export/worker/*", "farm/engine/dask/*", "history/store/*", "profile/worker/*",
+    "export/worker/*", *DASK, "history/store/*", "profile/worker/*",
 )  # fmt: skip
 PRINTS = {"print", "sys.stdout", "sys.__stdout__"}
 STARTS = re.compile(r"os\.(system|popen|fork|forkpty|exec[lv]p?e?|spawn\w+|posix_spawnp?)")

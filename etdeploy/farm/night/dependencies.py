@@ -1,20 +1,29 @@
-"""What a night needs beside an engine; a test brings its own clock, ledger and devices."""
+"""What a night needs: a clock, a ledger, the device pool, an engine. Tests bring their own."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etdeploy.core import cancel
+from etdeploy.core.errors import EtdeployError
+from etdeploy.device_pool.reservations import active, quarantined_devices, set_aside
+from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Offer, Standing, Visit, VisitState
-from etdeploy.farm.night.planning import AttemptDurations
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.scheduler import AttemptDurations
 from etdeploy.farm.spec.matrix import NightPlan
 from etdeploy.farm.spec.model import Farm
-from etdeploy.history.nights import Quarantined, Reservation
+from etdeploy.graph.tasks.steps import Slots
+from etdeploy.history.location import HistoryLocation
+from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
 
 if TYPE_CHECKING:
     from etdeploy.farm.work.prepare import PreparedParcels
@@ -31,61 +40,40 @@ class Clock(Protocol):
         """Seconds since some moment, which nobody sets."""
         ...
 
-    def sleep(self, seconds: float) -> None:
-        """Waits."""
-        ...
+    def sleep(self, seconds: float) -> None: ...
 
 
 class LedgerLike(Protocol):
-    """Where the visits of a night are kept, so that it can be resumed after a crash.
+    """Where a night's visits are stored, so that it can be resumed after a crash: `Ledger`.
 
     Every method may be called again with the same values, and changes nothing then.
     """
 
     def open_night(
         self, farm_name: str, digest: str, now: datetime
-    ) -> tuple[str, Sequence[VisitState]]:
-        """The night that is not finished, with its visits; else a new one without any.
+    ) -> tuple[str, Sequence[VisitState]]: ...
 
-        No visit is running: attempts that were under way are lost ones.
-        """
-        ...
+    def plan(self, visits: Sequence[Visit]) -> None: ...
 
-    def plan(self, visits: Sequence[Visit]) -> None:
-        """Adds visits."""
-        ...
+    def running(
+        self, visit: str, attempt: int, identity: str, host: str, device: str = ""
+    ) -> None: ...
 
-    def running(self, visit: str, attempt: int, identity: str, host: str, device: str = "") -> None:
-        """An attempt begins."""
-        ...
+    def ended(self, ending: AttemptResult) -> None: ...
 
-    def ended(self, ending: AttemptResult) -> None:
-        """An attempt ended; the record of one that counts goes to the history too."""
-        ...
+    def give_up(self, visit: str, standing: Standing, reason: str) -> None: ...
 
-    def give_up(self, visit: str, standing: Standing, reason: str) -> None:
-        """A visit failed or was missed."""
-        ...
-
-    def finish(self, night: str) -> None:
-        """The night is over."""
-        ...
+    def finish(self, night: str) -> None: ...
 
 
 class ShelfLike(Protocol):
-    """Whose the devices are, and which are set aside; a method may raise EtdeployError."""
+    """Reservations and quarantine; a method may raise EtdeployError."""
 
-    def reservations(self) -> Sequence[Reservation]:
-        """Those that hold now."""
-        ...
+    def reservations(self) -> Sequence[Reservation]: ...
 
-    def quarantined(self) -> Sequence[Quarantined]:
-        """All that are set aside."""
-        ...
+    def quarantined(self) -> Sequence[Quarantined]: ...
 
-    def set_aside(self, offer: Offer, reason: str) -> None:
-        """Sets a device aside until a person releases it."""
-        ...
+    def set_aside(self, offer: Offer, reason: str) -> None: ...
 
 
 Prepare = Callable[[Mapping[str, Sequence[Offer]]], "PreparedParcels"]
@@ -146,19 +134,6 @@ class BackgroundThreads:
 
 
 @dataclass(frozen=True)
-class Intervals:
-    """How often the night looks around, in seconds.
-
-    Attributes:
-        wait_s: At most so long it waits for an attempt to end.
-        look_s: After so long it asks again which devices are there.
-    """
-
-    wait_s: float = 1.0
-    look_s: float = 10.0
-
-
-@dataclass(frozen=True)
 class NightDependencies:
     """What a night is done with beside its engine and ledger.
 
@@ -171,7 +146,8 @@ class NightDependencies:
         background: For what takes minutes; None for threads.
         opened: When the window opened; None without a window.
         until: When nothing may begin any more; None for never.
-        intervals: How often the night looks around.
+        wait_s: How long the night waits for an attempt to end before it looks around.
+        look_s: How often it asks which devices are there.
         named: Recipes and groups that no device can measure, as far as that was told before.
     """
 
@@ -183,5 +159,128 @@ class NightDependencies:
     background: Background | None = None
     opened: datetime | None = None
     until: datetime | None = None
-    intervals: Intervals = Intervals()
+    wait_s: float = 1.0
+    look_s: float = 10.0
     named: frozenset[tuple[str, str]] = frozenset()
+
+
+_EARLIER_NIGHTS = 5
+
+Progress = Callable[[str, str, "float | None"], None]
+"""Called with a visit, what is done for it now, and how far that is."""
+
+
+class StoreShelf:
+    """Reservations and quarantine in the history.
+
+    Args:
+        place: The history.
+        by: Who sets devices aside.
+    """
+
+    def __init__(self, place: HistoryLocation, by: str) -> None:
+        self._place, self._by = place, by
+
+    def reservations(self) -> Sequence[Reservation]:
+        """Those that hold now."""
+        return active(self._place)
+
+    def quarantined(self) -> Sequence[Quarantined]:
+        """All that are set aside."""
+        return quarantined_devices(self._place)
+
+    def set_aside(self, offer: Offer, reason: str) -> None:
+        """Sets a device aside until a person releases it."""
+        host = host_of(offer.lock, offer.host)
+        device = Shelved(identity=offer.lock, device=offer.name, host=host)
+        set_aside(self._place, device, reason, self._by)
+
+
+def headline_of(ending: AttemptResult) -> float | None:
+    """The number that a record is compared by; None where it has none.
+
+    Raises:
+        UsageError: The record cannot be read.
+    """
+    from etdeploy.bench.records.stored import load_run
+    from etdeploy.history.series import HEADLINES, metrics_of
+
+    if ending.record is None:
+        return None
+    metrics = metrics_of(load_run(Path(ending.record)).record)
+    return next((metrics[name] for name in HEADLINES if name in metrics), None)
+
+
+def earlier_times(ledger: Ledger, farm: Farm, tell: Callable[[str], None]) -> AttemptDurations:
+    """How long attempts took in earlier nights; a history that cannot be read makes all alike.
+
+    One that is down is not told of: the night that opens next does that.
+    """
+    from etdeploy.history.store.errors import UnreachableError
+
+    times = AttemptDurations()
+    try:
+        for night in ledger.nights(farm.name, _EARLIER_NIGHTS):
+            times.learn(ledger.states(night.id))
+    except (UnreachableError, TimeoutError):
+        return times
+    except EtdeployError as error:
+        tell(f"how long attempts took before is not known: {error}")
+    return times
+
+
+@contextmanager
+def open_engine(farm: Farm, output: Path, slots: Slots, told: Progress) -> Iterator[Engine]:
+    """The engine of a farm: of this host, of others, or of both.
+
+    Args:
+        farm: Says which hosts.
+        output: The folder for records.
+        slots: What exports and measurements of this host share.
+        told: Progress of attempts on this host.
+
+    Raises:
+        UsageError: Nothing can listen where farm.yaml says.
+        BuildError: What several hosts need is not installed.
+    """
+    engine = _engine(farm, output, slots, told)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _engine(farm: Farm, output: Path, slots: Slots, told: Progress) -> Engine:
+    from etdeploy.farm.engine.local import LocalEngine
+
+    if farm.hosts is None:
+        return LocalEngine(output, pools=farm.pools, slots=slots, told=told)
+    from etdeploy.farm.engine.base import JoinedEngine
+    from etdeploy.farm.engine.cluster import ClusterEngine
+
+    others = ClusterEngine(farm.hosts, output)
+    if not farm.hosts.here:
+        return others
+    here = LocalEngine(output, pools=farm.pools, slots=slots, told=told)
+    return JoinedEngine(here, here.host, others)
+
+
+_SLICE_S = 0.2
+
+
+class SystemClock:
+    """This machine's clock."""
+
+    def now(self) -> datetime:
+        """Date and time, in UTC."""
+        return datetime.now(timezone.utc)
+
+    def seconds(self) -> float:
+        """Seconds that pass evenly, whoever sets the date."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Waits; not once the run is asked to stop."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not cancel.requested():
+            time.sleep(min(left, _SLICE_S))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from etdeploy.core.errors import Interrupted
+from etdeploy.device_pool.reservations import local
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Offer
 from etdeploy.farm.night.dependencies import Background, Clock, ShelfLike
-from etdeploy.farm.night.dispatch import Present, barred, present
-from etdeploy.farm.night.dispatch import clock as shown
 from etdeploy.farm.night.failure_attribution import (
     OF_DEVICE,
     AttemptTrouble,
@@ -20,6 +19,8 @@ from etdeploy.farm.night.failure_attribution import (
     set_aside_reason,
 )
 from etdeploy.farm.night.model import BarKind, Barred, EventSink, Rules, listed
+from etdeploy.farm.night.scheduler import Present, barred, present
+from etdeploy.farm.night.state import RunState
 from etdeploy.history.nights import Quarantined, Reservation
 
 _HOST_FAILURES = 2
@@ -138,7 +139,7 @@ class Devices:
                 found.setdefault(identity, Barred(BarKind.HOST, f"adb restarts on {offer.host}"))
             until, why = self._host_until.get(offer.host, (now, ""))
             if until > now:
-                text = f"its host {offer.host} is left alone until {shown(until)}: {why}"
+                text = f"its host {offer.host} is left alone until {local(until)}: {why}"
                 found.setdefault(identity, Barred(BarKind.HOST, text, until))
         return found
 
@@ -150,15 +151,14 @@ class Devices:
         self,
         seen: AttemptTrouble,
         row: Sequence[AttemptTrouble],
-        succeeds_elsewhere: Callable[[str, str], bool],
-        loses_others: Callable[[str, str], bool],
+        state: RunState,
         busy_hosts: Collection[str],
     ) -> None:
         """An attempt failed: recovers the device, or sets it or its host aside."""
         if seen.trouble is Trouble.HOST:
             self._host_failed(seen)
             return
-        reason = set_aside_reason(row, succeeds_elsewhere, loses_others, self._rules)
+        reason = set_aside_reason(row, state.succeeds_elsewhere, state.loses_others, self._rules)
         if reason:
             self.set_aside(seen.identity, reason)
         elif seen.trouble is Trouble.DEVICE:
@@ -174,7 +174,7 @@ class Devices:
             self._host_until[seen.host] = (until, seen.text)
             if before <= now:  # others that were under way there fail, too
                 todo = f" ({seen.remedy})" if seen.remedy else ""
-                self._tell(f"{seen.host} is left alone until {shown(until)}: {seen.text}{todo}")
+                self._tell(f"{seen.host} is left alone until {local(until)}: {seen.text}{todo}")
 
     def set_aside(self, identity: str, reason: str) -> None:
         """Quarantines a device; a shelf that cannot be written is asked again later."""

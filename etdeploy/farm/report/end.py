@@ -11,7 +11,7 @@ from typing import Any
 
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
-from etdeploy.farm.report.files import RequestedReports, write
+from etdeploy.farm.report.forms import RequestedReports, write
 from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, load_dashboard, load_report, load_snapshot

@@ -12,11 +12,21 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
-from etdeploy.farm.report import words
-from etdeploy.farm.report.files import PAGE_FILE
+from etdeploy.farm.report.forms import (
+    PAGE_FILE,
+    TONES,
+    cause_places,
+    change_text,
+    device_table,
+    measured,
+    since_text,
+    spread_text,
+    value_text,
+    verdict_table,
+    when,
+)
 from etdeploy.farm.report.model import FailureGroup, NightReport
 from etdeploy.farm.report.status import Activity, DeviceStatus, Status
-from etdeploy.farm.report.words import when
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.model import Trend
 from etdeploy.history.nights import storable
@@ -223,13 +233,6 @@ def _make(folder: Path) -> None:
         ) from error
 
 
-TONES = {
-    VerdictKind.REGRESSED: BAD,
-    VerdictKind.SUSPECTED: WARN,
-    VerdictKind.IMPROVED: GOOD,
-    VerdictKind.NO_DIFFERENCE: QUIET,
-    VerdictKind.NOT_JUDGED: QUIET,
-}
 # More plots make a page that nobody scrolls through; the worst come first.
 _MOST_PLOTS = 24
 
@@ -245,7 +248,7 @@ def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Pa
     )
     return Page(
         title=f"{report.night.farm}: night {report.night.id}",
-        subtitle=f"{words.when(report)}; {words.measured(report)}",
+        subtitle=f"{when(report)}; {measured(report)}",
         badges=(Cell(report.headline, BAD if report.exit_code else GOOD),),
         cards=cards(report),
         notices=(),
@@ -283,31 +286,16 @@ def _verdicts(report: NightReport) -> Iterator[Block]:
             )
 
 
-def verdict_table(verdicts: Sequence[PairVerdict]) -> Table:
-    """A row for each recipe on each device."""
-    rows = []
-    for verdict in verdicts:
-        number = words.headline_finding(verdict)
-        rows.append([
-            verdict.recipe, verdict.device, Cell(str(verdict.kind), TONES[verdict.kind]),
-            words.value_text(number), words.change_text(number), words.spread_text(number),
-            len(verdict.run_ids), verdict.reason,
-        ])  # fmt: skip
-    # On a phone, only the first columns are seen at once.
-    columns = ("recipe", "device", "verdict", "value", "change", "between runs", "runs", "why")
-    return table("Verdicts, the worst first", columns, rows, right=columns[3:7])
-
-
 def _why(verdict: PairVerdict) -> Text:
-    sentences = [verdict.reason, words.since_text(verdict.since), verdict.remedy]
+    sentences = [verdict.reason, since_text(verdict.since), verdict.remedy]
     text = ". ".join(sentence for sentence in sentences if sentence)
     return Text(text, TONES[verdict.kind], f"{verdict.recipe} on {verdict.device}.")
 
 
 def _every(verdict: PairVerdict) -> Table:
     rows = [
-        [title(each.metric), words.value_text(each), words.change_text(each),
-         words.spread_text(each), str(each.nights), Cell(str(each.kind), TONES[each.kind]),
+        [title(each.metric), value_text(each), change_text(each),
+         spread_text(each), str(each.nights), Cell(str(each.kind), TONES[each.kind]),
          each.reason]
         for each in verdict.findings
     ]  # fmt: skip
@@ -325,21 +313,9 @@ def _cause(cause: FailureGroup) -> Block:
     blocks += [Text(cause.remedy, "", "What to do.")] if cause.remedy else []
     blocks.append(table("Visits", columns, rows, right=columns[2:4]))
     return Folded(
-        f"{count(len(cause.places), 'visit')}: {cause.message[:160]} ({words.cause_places(cause)})",
+        f"{count(len(cause.places), 'visit')}: {cause.message[:160]} ({cause_places(cause)})",
         tuple(blocks),
     )
-
-
-def device_table(report: NightReport) -> Table:
-    """A row for each device of the night."""
-    rows = [
-        [each.label, each.host, each.done, each.failed, each.missed, each.lost, each.put_off,
-         words.health_text(each),
-         Cell(f"quarantined: {each.quarantined}", BAD) if each.quarantined else ""]
-        for each in report.devices
-    ]  # fmt: skip
-    columns = ("device", "host", "done", "failed", "missed", "lost", "put off", "health", "remark")
-    return table("Devices", columns, rows, right=columns[2:7])
 
 
 def _trends(report: NightReport) -> Iterator[Block]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Kind, Value
 from etdeploy.farm.model import Gates
 from etdeploy.recipe.load import LoadedRecipe
@@ -117,6 +119,21 @@ class LoadedFarm:
         self, path: Path, farm: Farm, recipes: dict[str, LoadedRecipe], places: dict[Any, Any]
     ) -> None:
         self.path, self.farm, self.recipes, self.places = path, farm, recipes, places
+
+    def digest(self) -> str:
+        """SHA-256 of the farm's values and of every file of its recipes and their apps.
+
+        A night is only resumed while both are the same: else two of its repeats would measure
+        different things. A comment in farm.yaml changes nothing.
+        """
+        found = hashlib.sha256(self.farm.model_dump_json().encode())
+        for label, recipe in sorted(self.recipes.items()):
+            found.update(f"\n{label}\n{recipe.recipe.model_dump_json()}".encode())
+            for _, sha256 in recipe.files:
+                found.update(f"\n{sha256}".encode())
+            if label in self.farm.apps:
+                found.update(f"\n{sha256_file(self.farm.apps[label])}".encode())
+        return found.hexdigest()
 
 
 def is_loopback(address: str) -> bool:

@@ -16,10 +16,10 @@ pytest.importorskip("distributed", reason="Dask distributed is not installed (th
 from distributed.core import rpc
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.engine.certificates import make_certificates, revoke_certificates
-from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.cluster import ClusterEngine
-from etdeploy.farm.engine.dask.settings import security_of
+from etdeploy.farm.certificates import make_certificates, revoke_certificates
+from etdeploy.farm.engine import wire
+from etdeploy.farm.engine.cluster import ClusterEngine
+from etdeploy.farm.engine.settings import security_of
 from etdeploy.farm.model import Fate
 from etdeploy.farm.spec.model import Hosts, Tls
 from tests.support.farm_cluster import (
@@ -48,8 +48,8 @@ def test_forty_phones_on_two_hosts_each_measure_and_fetch_a_file_once(tmp_path: 
     ):
         offers = offered(engine, 40)
         reads = []
-        read = engine._coordinator._parcels.read
-        engine._coordinator._parcels.read = lambda *what: reads.append(what) or read(*what)  # type: ignore[method-assign,func-returns-value]
+        read = engine._parcels.read
+        engine._parcels.read = lambda *what: reads.append(what) or read(*what)  # type: ignore[method-assign,func-returns-value]
         for repeat in (1, 2):
             for (identity, _), offer in offers.items():
                 engine.start(order(f"n-{repeat}-{identity}", offer, made))
@@ -146,7 +146,7 @@ def test_a_connection_that_is_lost_for_a_moment_does_not_end_an_attempt(tmp_path
 
 async def _cut(engine: ClusterEngine) -> None:
     """Breaks all connections of hosts, as a network does."""
-    scheduler = engine._coordinator._scheduler
+    scheduler = engine._scheduler
     for address in list(scheduler.workers):
         scheduler.stream_comms[address].abort()
 
@@ -207,7 +207,7 @@ def test_who_was_not_welcomed_gets_no_files_and_no_worker(tmp_path: Path) -> Non
         offers = offered(engine, 1)
         engine.start(order("n-1", offers["p1", "a"], made))
         endings(engine, 1)
-        [worker] = engine._coordinator._scheduler.workers
+        [worker] = engine._scheduler.workers
         ask = {"digest": digest, "offset": 0}
         assert "data" in asyncio.run(_ask(engine.address, wire.READ, worker=worker, **ask))
         assert "refused" in asyncio.run(_ask(engine.address, wire.READ, worker="x", **ask))

@@ -26,7 +26,7 @@ def command(folder: Path, hosts: tuple[str, ...], renew: bool, revoke: bool) -> 
     Each host needs ca.pem, crl.pem and its own two files. Whoever has such a pair may run code on
     every host; keep ca-key.pem on one machine.
     """
-    from etdeploy.farm.engine.certificates import make_certificates, revoke_certificates
+    from etdeploy.farm.certificates import make_certificates, revoke_certificates
 
     if renew and revoke:
         raise UsageError(

@@ -29,7 +29,7 @@ def command(file: Path, as_json: bool) -> None:
     long the night takes, and which pairs have no device, with the reason. The exit code is 2 for a
     farm.yaml that cannot be used, and 6 if nothing could be measured.
     """
-    from etdeploy.farm.engine.certificates import check_certificate
+    from etdeploy.farm.certificates import check_certificate
     from etdeploy.farm.spec.load import load_farm
 
     loaded = load_farm(file)

@@ -46,10 +46,9 @@ def command(
     """
     from etdeploy.cli.options import named_farm
     from etdeploy.farm.report.end import summarize
-    from etdeploy.farm.report.files import RequestedReports, require_free, write
+    from etdeploy.farm.report.forms import RequestedReports, night_text, require_free, write
     from etdeploy.farm.report.pages import write_dashboard
     from etdeploy.farm.report.source import find_night, load_dashboard, load_report, load_snapshot
-    from etdeploy.farm.report.words import night_text
 
     wanted = RequestedReports(html, markdown, junit)
     require_free(wanted)

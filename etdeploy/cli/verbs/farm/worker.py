@@ -61,7 +61,7 @@ def command(
     _require_distributed()
     from etdeploy.device_pool.reservations import this_host
     from etdeploy.devices.registry import parse_spec
-    from etdeploy.farm.engine.dask.host import local_dependencies, serve_host
+    from etdeploy.farm.engine.host import local_dependencies, serve_host
     from etdeploy.farm.spec.model import Tls
 
     for device in devices:

@@ -15,11 +15,11 @@ import pytest
 from etdeploy.farm.model import AttemptFailure, Fate, Standing
 from etdeploy.farm.night import ledger as module
 from etdeploy.farm.night import outbox
+from etdeploy.farm.night.dependencies import earlier_times
 from etdeploy.farm.night.lease import Lease, TakenError
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.outbox import Outbox
-from etdeploy.farm.night.planning import UNKNOWN_S
-from etdeploy.farm.night.real import earlier_times
+from etdeploy.farm.night.scheduler import UNKNOWN_S
 from etdeploy.history.location import HistoryLocation, required_place
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.judged_nights import farm

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from etdeploy.farm.model import Fate, Order, Standing
-from etdeploy.farm.night.dispatch import round_of
 from etdeploy.farm.night.failure_attribution import uses_up
 from etdeploy.farm.night.model import Event, EventKind, NightEnd
+from etdeploy.farm.night.scheduler import round_of
 from tests.support.farm_sim import SimNight, chaos, make_farm
 from tests.support.farm_sim_engine import CRASH, OFFLINE, Behaviour, Script, offer_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from etdeploy.farm.report.forms import night_text
 from etdeploy.farm.report.model import NightReport
-from etdeploy.farm.report.words import night_text
 from etdeploy.farm.verdicts.pair import VerdictKind
 from tests.support.judged_nights import OTHER, PHONE
 

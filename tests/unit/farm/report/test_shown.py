@@ -9,17 +9,18 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.report.files import (
+from etdeploy.farm.report.forms import (
     JUNIT_MARK,
     MOST_CHARACTERS,
     RequestedReports,
     junit,
     markdown,
     require_free,
+    verdict_table,
     write,
 )
 from etdeploy.farm.report.model import NightReport
-from etdeploy.farm.report.pages import night_page, verdict_table
+from etdeploy.farm.report.pages import night_page
 from etdeploy.report.html import render
 
 PHONE_LABEL = "android:S1 (Test CPU)"
@@ -87,9 +88,8 @@ def test_junit_keeps_names_as_text(evil: NightReport) -> None:
 
 def test_markdown_is_short_and_the_worst_comes_first(report: NightReport) -> None:
     text = markdown(report)
-    assert text.index("🔴 **regressed**") < text.index("❌ **2 visits failed**")
-    assert text.index("❌") < text.index("⏭️")
-    assert "etdeploy farm bisect" in text
+    assert "🔴 regressed" in text
+    assert text.index("etdeploy farm bisect") < text.index("crashed at") < text.index("<details>")
 
 
 def test_markdown_keeps_names_as_text(evil: NightReport) -> None:
@@ -111,8 +111,8 @@ def test_markdown_of_thousands_has_a_bound(report: NightReport) -> None:
         }
     )
     text = markdown(many)
-    assert len(text) < MOST_CHARACTERS + 200
-    assert "2,970 more worse pairs" in text
+    assert len(text) <= MOST_CHARACTERS
+    assert "more worse pairs" in text
 
 
 def test_the_page_marks_this_night_in_the_trend(report: NightReport) -> None:
@@ -134,7 +134,7 @@ def test_a_name_stays_in_its_cell(report: NightReport, odd: str) -> None:
     verdict = report.verdicts[-1].model_copy(update={"recipe": odd, "kind": "improved"})
     text = markdown(report.model_copy(update={"verdicts": (verdict,)}))
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in rows} == {7}
+    assert {line.count("|") for line in rows} == {6, 9, 10}  # causes, verdicts, devices
     assert text.count("</details>") == 2
     assert len(text) < 10_000
 

@@ -17,7 +17,6 @@ from etdeploy.farm.model import Standing, VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
 from etdeploy.farm.report.end import conclude
-from etdeploy.farm.report.files import MARKDOWN_MARK
 from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.report.source import (
     Settings,
@@ -31,6 +30,7 @@ from etdeploy.history.entry import Judgement
 from etdeploy.history.location import HistoryLocation
 from etdeploy.history.nights import Shelved
 from etdeploy.history.store.store import open_store
+from etdeploy.report.markdown import MARK
 from tests.support.judged_nights import (
     FIRST,
     PHONE,
@@ -124,7 +124,7 @@ def test_a_night_that_was_stopped_is_written_and_its_command_is_not_started(
 ) -> None:
     night = find_night(place, kept_night(place, tmp_path))
     markdown = tmp_path / "night.md"
-    markdown.write_text(f"{MARKDOWN_MARK}\nyesterday's\n")
+    markdown.write_text(f"{MARK}\nyesterday's\n")
     chosen = farm(reports=Reports(markdown=markdown), on_end=(str(tmp_path / "none"),))
     loaded = LoadedFarm(tmp_path / "farm.yaml", chosen, {}, {})
     told: list[str] = []

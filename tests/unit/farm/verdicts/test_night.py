@@ -11,7 +11,7 @@ import pytest
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.core import git
-from etdeploy.farm.report.words import headline_finding, value_text
+from etdeploy.farm.report.forms import headline_finding, value_text
 from etdeploy.farm.spec.model import Baseline
 from etdeploy.farm.verdicts.night import judge_night, save_verdicts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind, group_by_night

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from etdeploy.farm.night.dispatch import barred, present
 from etdeploy.farm.night.model import BarKind
+from etdeploy.farm.night.scheduler import barred, present
 from tests.support.farm_sim_engine import offer_of
 from tests.support.farm_sim_ledger import quarantined, reserved
 

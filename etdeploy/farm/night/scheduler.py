@@ -1,4 +1,4 @@
-"""Which visits begin now, and which can no longer. Pure: no clock, no device, no store.
+"""Decides what a night does next. Pure: no clock, no device, no store.
 
 A device measures one visit at a time. Its own visits come first, repeat by repeat, so that the
 repeats of a recipe lie apart and the recipes take turns. Visits that may go to several devices go
@@ -8,15 +8,121 @@ to the one with the least left to do; those that take longest go first (LPT, Gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from etdeploy.device_pool.reservations import local
 from etdeploy.farm.model import Fate, Offer, Visit, VisitState
 from etdeploy.farm.night.failure_attribution import text_of
 from etdeploy.farm.night.model import BarKind, Barred, listed
-from etdeploy.farm.night.planning import AttemptDurations
+from etdeploy.farm.spec.matrix import Unsatisfied
 from etdeploy.history.nights import Quarantined, Reservation
+
+Key = tuple[str, str, "str | None", int]
+
+
+@dataclass(frozen=True)
+class Gained:
+    """What a new plan has that the night has not.
+
+    Attributes:
+        visits: With ids of their own.
+        among: Devices that visits of the night may go to now, by their ids.
+    """
+
+    visits: tuple[Visit, ...] = ()
+    among: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def gained(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) -> Gained:
+    """Compares a new plan with what the night has."""
+    have = list(known)
+    missing = Counter(_key(visit) for visit in planned)
+    missing.subtract(Counter(_key(state.visit) for state in have))
+    number = max((_number(state.visit.id) for state in have), default=0)
+    new, devices = [], {}
+    for visit in planned:
+        devices[_key(visit)] = visit.among
+        if missing[_key(visit)] > 0:
+            missing[_key(visit)] -= 1
+            number += 1
+            new.append(visit.model_copy(update={"id": f"{night}-{number}"}))
+    wider = tuple(
+        (state.visit.id, devices[_key(state.visit)])
+        for state in have
+        if state.visit.device is None
+        and set(devices.get(_key(state.visit), ())) - set(state.visit.among)
+    )
+    return Gained(tuple(new), wider)
+
+
+def unsatisfied_visits(
+    night: str, known: Iterable[VisitState], unsatisfied: Iterable[Unsatisfied]
+) -> list[tuple[Visit, str]]:
+    """A visit, with the reason why it is missed, for each part of the matrix without a device."""
+    have = list(known)
+    reasons = {(state.visit.recipe, state.visit.group, state.reason) for state in have}
+    number = max((_number(state.visit.id) for state in have), default=0)
+    missing = [e for e in unsatisfied if (e.recipe, e.group, e.reason) not in reasons]
+    return [
+        (
+            Visit(id=f"{night}-{i}", recipe=e.recipe, group=e.group, device=None, among=()),
+            e.reason,
+        )
+        for i, e in enumerate(missing, number + 1)
+    ]
+
+
+def _key(visit: Visit) -> Key:
+    return (visit.recipe, visit.group, visit.device, visit.repeat)
+
+
+def _number(visit: str) -> int:
+    tail = visit.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+def offers_by_recipe(
+    visits: Iterable[Visit], offers: Mapping[str, Offer]
+) -> dict[str, Sequence[Offer]]:
+    """The devices that each recipe has to be made for, by its label."""
+    found: dict[str, dict[str, Offer]] = {}
+    for visit in visits:
+        devices = visit.among if visit.device is None else (visit.device,)
+        known = {each: offers[each] for each in devices if each in offers}
+        found.setdefault(visit.recipe, {}).update(known)
+    return {recipe: tuple(each.values()) for recipe, each in found.items() if each}
+
+
+UNKNOWN_S = 300.0
+"""Taken for an attempt of a recipe that was never measured: all are alike then, and any will do."""
+
+
+class AttemptDurations:
+    """Mean seconds of attempts that were measured, by recipe and device."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def add(self, recipe: str, identity: str, seconds: float) -> None:
+        """Counts an attempt; also for the recipe on devices that never had it."""
+        for key in ((recipe, identity), (recipe, "")):
+            total, count = self._sums.get(key, (0.0, 0))
+            self._sums[key] = (total + seconds, count + 1)
+
+    def learn(self, states: Iterable[VisitState]) -> None:
+        """Counts those of a night."""
+        for state in states:
+            for ending in state.attempts:
+                if ending.fate is Fate.DONE:
+                    self.add(state.visit.recipe, ending.identity, ending.seconds)
+
+    def expected_s(self, recipe: str, identity: str = "") -> float:
+        """What an attempt will take: as on that device before, else as on the others."""
+        total, count = self._sums.get((recipe, identity)) or self._sums.get((recipe, ""), (0.0, 0))
+        return total / count if count else UNKNOWN_S
 
 
 @dataclass(frozen=True)
@@ -63,13 +169,13 @@ def barred(
     for identity, (last, at) in seen.items():
         offer = offers.get(identity)
         if offer is None:
-            found[identity] = Barred(BarKind.AWAY, f"unplugged since {clock(at)}")
+            found[identity] = Barred(BarKind.AWAY, f"unplugged since {local(at)}")
         elif offer.problem:
             todo = f" ({' '.join(offer.remedy.split())})" if offer.remedy else ""
             found[identity] = Barred(BarKind.PROBLEM, f"not usable: {offer.problem}{todo}")
         for claim in reservations:
             if claim.is_of(last.lock, last.host, last.name):
-                text = f"reserved by {claim.owner} until {clock(claim.until)}"
+                text = f"reserved by {claim.owner} until {local(claim.until)}"
                 found[identity] = Barred(BarKind.RESERVED, text, claim.until)
         reasons = [q.reason for q in quarantined if q.is_of(last.lock, last.host, last.name)]
         if identity in aside:
@@ -77,11 +183,6 @@ def barred(
         if reasons:
             found[identity] = Barred(BarKind.QUARANTINED, f"quarantined because {reasons[-1]}")
     return found
-
-
-def clock(at: datetime) -> str:
-    """A date and time as they are here."""
-    return f"{at.astimezone():%Y-%m-%d %H:%M %Z}"
 
 
 Round = tuple[str, str, int]
@@ -318,5 +419,5 @@ def waits_for(
     why = [f"{listed(names)} ({text})" for text, names in same.items()]
     limit = f"up to {patience_s / 60:.0f} min"
     if until:
-        limit = f"until the window closes at {clock(until)}"
+        limit = f"until the window closes at {local(until)}"
     return f"waiting {limit} for {listed(why) or 'a device that matches'}; {_GOES_ON}"

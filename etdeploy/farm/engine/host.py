@@ -24,12 +24,12 @@ from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted, UsageE
 from etdeploy.core.files.basic import remove_tree, sweep, working_folder
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.plugins import attributed
-from etdeploy.farm.engine.certificates import check_certificate
-from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.fetch import obtain_parcel, sweep_parts
-from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
-from etdeploy.farm.engine.dask.wire import DeliveredResult, FarmWorker, key_of, pack, resource
+from etdeploy.farm.certificates import check_certificate
+from etdeploy.farm.engine import wire
 from etdeploy.farm.engine.local import LocalEngine
+from etdeploy.farm.engine.settings import apply_settings, require_safe, security_of
+from etdeploy.farm.engine.transfer import CHUNK_BYTES, key_of, obtain_parcel, pack, sweep_parts
+from etdeploy.farm.engine.wire import DeliveredResult, FarmWorker, resource
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
 from etdeploy.farm.spec.model import Tls
 from etdeploy.farm.work.parcel import failure_of
@@ -131,33 +131,14 @@ def serve_host(
     sweep_parts(workspace)
     # A name that a later start knows to sweep, if this one is killed.
     with working_folder(fetched, ".staging-") as folder:
-        site = Site(name, scheduler, security, folder, tell, list_every_s)
-        asyncio.run(Agent(site, parts(workspace, folder)).run())
+        agent = Agent(
+            name, scheduler, security, folder, tell, list_every_s, parts(workspace, folder)
+        )
+        asyncio.run(agent.run())
 
 
 class HostRejectedError(DeviceError):
     """The coordinator does not take this host now."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """A host of the farm.
-
-    Attributes:
-        name: Of the host.
-        scheduler: Address of the coordinator.
-        security: The certificates.
-        folder: For what Dask and attempts write; it is removed by whoever made it.
-        tell: Shows the user a line.
-        list_every_s: How often to look for devices.
-    """
-
-    name: str
-    scheduler: str
-    security: Security
-    folder: Path
-    tell: Callable[[str], None]
-    list_every_s: float
 
 
 @dataclass(eq=False)
@@ -332,7 +313,7 @@ class HostAttempts:
         """Send an archive in chunks, from where the coordinator has it."""
         offset = 0
         with archive.open("rb") as stream:
-            while data := stream.read(wire.CHUNK_BYTES):
+            while data := stream.read(CHUNK_BYTES):
                 answer = self._link.ask(
                     wire.STORE, to_the_end=True, key=key, offset=offset, data=data
                 )
@@ -344,21 +325,31 @@ class HostAttempts:
 
 @dataclass
 class Agent:
-    """Connects to the coordinator of each night, and stays while there is none.
+    """Connects to the coordinator of each night, and waits while there is none.
 
     Attributes:
-        site: The host.
-        parts: What it does there.
+        name: Of the host in the farm.
+        scheduler: Address of the coordinator.
+        security: The certificates.
+        folder: For what Dask and attempts write; `serve_host` removes it.
+        tell: Shows the user a line.
+        list_every_s: How often to look for devices.
+        parts: What the host does.
     """
 
-    site: Site
+    name: str
+    scheduler: str
+    security: Security
+    folder: Path
+    tell: Callable[[str], None]
+    list_every_s: float
     parts: HostDependencies
     _link: Link = field(default_factory=Link)
     _offered: tuple[Offer, ...] = ()
     _told: str = ""
 
     def __post_init__(self) -> None:
-        self._attempts = HostAttempts(self.site.folder, self.parts, self._link)
+        self._attempts = HostAttempts(self.folder, self.parts, self._link)
 
     async def run(self) -> None:
         """Returns when the process is asked to stop."""
@@ -371,28 +362,28 @@ class Agent:
             except FatalCommClosedError as error:
                 raise UsageError(
                     f"the certificates do not fit: {_short(error)}",
-                    place=self.site.scheduler,
+                    place=self.scheduler,
                     remedy="All hosts need certificates of one certificate authority.",
                 ) from error
             except (OSError, asyncio.TimeoutError, ValueError, HostRejectedError) as error:
-                self._say(f"waiting for the coordinator at {self.site.scheduler}: {_short(error)}")
+                self._say(f"waiting for the coordinator at {self.scheduler}: {_short(error)}")
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _connection(self) -> None:
         """Serves one coordinator until it is gone or this process is stopped."""
-        arguments = self.site.security.get_connection_args("worker")
-        async with rpc(self.site.scheduler, connection_args=arguments) as coordinator:
+        arguments = self.security.get_connection_args("worker")
+        async with rpc(self.scheduler, connection_args=arguments) as coordinator:
             await self._hello(coordinator)
         worker = FarmWorker(
-            self.site.scheduler, self.site.security, self.site.name, self._devices(),
-            self.site.folder, self._attempts, self._attempts.end,
+            self.scheduler, self.security, self.name, self._devices(),
+            self.folder, self._attempts, self._attempts.end,
         )  # fmt: skip
         try:
             await worker
             self._link.connect(worker)
             self._told = ""
-            self._say(f"connected to {self.site.scheduler} as {self.site.name}")
+            self._say(f"connected to {self.scheduler} as {self.name}")
             await self._serve(worker)
             until_s = time.monotonic() + _STOPPING_S
             while cancel.requested() and self._attempts.busy() and time.monotonic() < until_s:
@@ -405,7 +396,7 @@ class Agent:
 
     async def _hello(self, coordinator: rpc) -> None:
         versions = wire.own_versions().model_dump_json()
-        hello = coordinator.farm_hello(host=self.site.name, versions=versions)
+        hello = coordinator.farm_hello(host=self.name, versions=versions)
         answer = await asyncio.wait_for(hello, _ANSWER_S)
         if not isinstance(answer, str):
             raise HostRejectedError("what listens there is not a coordinator of etdeploy")
@@ -413,7 +404,7 @@ class Agent:
         if welcome.refused and welcome.final:
             raise UsageError(
                 f"the coordinator refused this host: {welcome.refused}",
-                place=self.site.scheduler,
+                place=self.scheduler,
                 remedy=welcome.remedy,
             )
         if welcome.refused:
@@ -422,7 +413,7 @@ class Agent:
     def _devices(self) -> dict[str, int]:
         """What Dask may give orders to; a device that is unplugged stays until its attempt ends."""
         usable = [offer for offer in self._offered if not offer.problem]
-        return {resource(o.identity, self.site.name): 1 for o in (*usable, *self._attempts.busy())}
+        return {resource(o.identity, self.name): 1 for o in (*usable, *self._attempts.busy())}
 
     async def _serve(self, worker: FarmWorker) -> None:
         """Keeps resources and offers in step with what is plugged in."""
@@ -436,7 +427,7 @@ class Agent:
             if self._offered != offered:
                 worker.log_event(wire.OFFERS, [each.model_dump_json() for each in self._offered])
                 offered = self._offered
-            await self._pause(self.site.list_every_s, worker)
+            await self._pause(self.list_every_s, worker)
 
     def _offers(self) -> tuple[Offer, ...]:
         """What is plugged in now."""
@@ -458,7 +449,7 @@ class Agent:
     def _say(self, text: str) -> None:
         """Tells something once, and not with every attempt to connect."""
         if text != self._told:
-            self.site.tell(text)
+            self.tell(text)
             self._told = text
 
 

@@ -14,7 +14,7 @@ import dask
 from distributed.security import Security
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.engine.certificates import check_certificate
+from etdeploy.farm.certificates import check_certificate
 from etdeploy.farm.spec.model import Tls, is_loopback
 
 _ADDRESS = re.compile(r"(tls|tcp)://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")

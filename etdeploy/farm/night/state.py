@@ -19,7 +19,6 @@ from etdeploy.farm.model import (
     VisitState,
 )
 from etdeploy.farm.night.dependencies import Background, Headline, Prepare
-from etdeploy.farm.night.dispatch import DispatchState, Round, round_of
 from etdeploy.farm.night.failure_attribution import (
     AttemptTrouble,
     Trouble,
@@ -32,7 +31,7 @@ from etdeploy.farm.night.failure_attribution import (
     variance_reason,
 )
 from etdeploy.farm.night.model import Barred, Rules
-from etdeploy.farm.night.planning import AttemptDurations
+from etdeploy.farm.night.scheduler import AttemptDurations, DispatchState, Round, round_of
 
 _PAUSE_S = 30.0
 # 30 s, 1 min, ... and at most half an hour.

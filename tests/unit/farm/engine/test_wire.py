@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("distributed", reason="Dask distributed is not installed (the extra farm)")
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.engine.dask.settings import parse_address, require_safe, security_of
-from etdeploy.farm.engine.dask.wire import Versions, mismatch, own_versions
+from etdeploy.farm.engine.settings import parse_address, require_safe, security_of
+from etdeploy.farm.engine.wire import Versions, mismatch, own_versions
 from etdeploy.farm.spec.model import Tls
 
 HERE = Versions(etdeploy="0.5.0", python="3.11", distributed="2026.8.0")

@@ -9,8 +9,8 @@ import pytest
 from cryptography import x509
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.engine import certificates
-from etdeploy.farm.engine.certificates import (
+from etdeploy.farm import certificates
+from etdeploy.farm.certificates import (
     check_certificate,
     make_certificates,
     revoke_certificates,

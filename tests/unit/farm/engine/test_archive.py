@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import folder_files
-from etdeploy.farm.engine.dask.wire import pack, safe_relative, unpack
+from etdeploy.farm.engine.transfer import pack, safe_relative, unpack
 
 
 def test_what_was_packed_is_unpacked(tmp_path: Path) -> None:

@@ -10,20 +10,25 @@ import asyncio
 import ipaddress
 import platform
 import secrets
-import shutil
-import tarfile
+import ssl
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Protocol
 
+from distributed.scheduler import Scheduler
 from distributed.security import Security
 from distributed.worker import Worker, get_worker
+from tornado.ioloop import PeriodicCallback
 
 from etdeploy import __version__
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import folder_files, new_folder
+from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Value
+from etdeploy.farm.certificates import revoked_serials
+from etdeploy.farm.engine.settings import FarmSecurity
 from etdeploy.farm.model import AttemptResult, Offer, Order
 
 # Questions of a host, answered by the scheduler.
@@ -38,17 +43,6 @@ CANCEL = "farm-cancel"
 
 ABOUT = "farm"
 """Where the scheduler finds the versions of a worker."""
-
-CHUNK_BYTES = 1 << 20
-"""Files and records travel in pieces of this size, so that heartbeats get between them."""
-
-Key = tuple[str, int]
-"""An attempt: its visit, and its number."""
-
-
-def key_of(attempt: Order | AttemptResult) -> Key:
-    """The attempt that an order begins or an ending ends."""
-    return (attempt.visit, attempt.attempt)
 
 
 class Versions(Value):
@@ -114,56 +108,83 @@ class DeliveredResult(Value):
     digest: str | None = None
 
 
-LIMIT_BYTES = 4 << 30
-"""What the records of one attempt may take on the coordinator's disk."""
-
-
-def pack(folder: Path, archive: Path) -> None:
-    """Writes the regular files of a folder to an archive."""
-    with tarfile.open(archive, "w:gz", compresslevel=3) as tar:
-        for name in folder_files(folder):
-            path = folder / name
-            if not path.is_symlink():
-                tar.add(path, name, recursive=False)
-
-
-def unpack(archive: Path, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-    """Fills a new folder from an archive of another host; it appears complete or not at all."""
-    try:
-        with new_folder(folder) as work, tarfile.open(archive, "r:gz") as tar:
-            left_bytes = limit_bytes
-            for member in tar:
-                left_bytes -= member.size
-                if left_bytes < 0:
-                    raise UsageError(f"the records take more than {limit_bytes} bytes")
-                _extract(tar, member, work)
-    except (tarfile.TarError, EOFError) as error:
-        raise UsageError(f"the records arrived damaged: {error}") from error
-
-
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    name = safe_relative(member.name)
-    source = tar.extractfile(member) if member.isreg() else None
-    if source is None:
-        raise UsageError(f"{member.name!r} in the records is no file")
-    target = folder / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with source, target.open("xb") as stream:
-        shutil.copyfileobj(source, stream)
-
-
-def safe_relative(name: str) -> PurePosixPath:
-    """A path of another host that stays below the folder that it is joined to."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
-        raise UsageError(f"the path {name!r} leads out of its folder")
-    return path
-
-
 # How long a worker may take to register.
 _REGISTER_S = 20.0
+# How often to look for a new list of revoked certificates.
+_REVOKED_MS = 2000
 # Attempts that a host does at once: as many as it has devices.
 _MOST_AT_ONCE = 1000
+
+
+class FarmScheduler(Scheduler):  # type: ignore[misc]
+    """A scheduler that answers hosts, and takes workers of `etdeploy farm worker` only.
+
+    Args:
+        address: Protocol, host and port to listen on; port 0 for any that is free.
+        security: The certificates.
+        answers: What hosts may ask, by name.
+        heard: Gets the events of workers: address, topic, message.
+        grace_s: How long a task waits for a worker with its device.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, str, int],
+        security: FarmSecurity,
+        answers: Mapping[str, Callable[..., Any]],
+        heard: Callable[[str, str, Any], None],
+        grace_s: float,
+    ) -> None:
+        protocol, host, port = address
+        super().__init__(
+            protocol=protocol, host=host, port=port, security=security, dashboard=False
+        )
+        self.handlers.update(answers)
+        self.no_workers_timeout = grace_s
+        self._heard = heard
+        self._context: ssl.SSLContext | None = None
+        self._read_list = ""
+        if security.crl:
+            check = PeriodicCallback(partial(self._drop_revoked, security.crl), _REVOKED_MS)
+            self.periodic_callbacks["farm-revoked"] = check
+
+    async def listen(self, *args: Any, **kwargs: Any) -> None:
+        """Listen, and keep what decides on new connections."""
+        self._context = kwargs.get("ssl_context")
+        await super().listen(*args, **kwargs)
+
+    def _drop_revoked(self, crl: Path) -> None:
+        """Use a list that was replaced while the night runs; end connections that it names."""
+        try:
+            digest = sha256_file(crl)
+            if self._context is None or digest == self._read_list:
+                return
+            serials = revoked_serials(crl)
+            self._context.load_verify_locations(crl)
+        except (OSError, UsageError):
+            return  # it is being copied
+        self._read_list = digest
+        for comm in list(self._comms):
+            certificate = comm.extra_info.get("peercert") or {}
+            if int(certificate.get("serialNumber", "0"), 16) in serials:
+                comm.abort()
+
+    def start_http_server(self, *_: Any, **__: Any) -> None:
+        """Start none: it would show the farm to the network without a certificate."""
+
+    async def add_worker(self, comm: Any, *, extra: dict[str, Any], **rest: Any) -> None:
+        if extra.get(ABOUT) == own_versions().model_dump():
+            await super().add_worker(comm, extra=extra, **rest)
+            return
+        message = "this scheduler takes workers of `etdeploy farm worker` only"
+        await comm.write({"status": "error", "message": message, "time": time.time()})
+
+    def log_worker_event(self, worker: str, topic: Any, msg: Any) -> None:
+        """Take an event of a worker; those of the farm are not stored."""
+        if topic in (OFFERS, ANSWER):
+            self._heard(worker, topic, msg)
+        else:
+            super().log_worker_event(worker, topic, msg)
 
 
 class HostTasks(Protocol):

@@ -15,9 +15,14 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.engine.dask.fetch import obtain_parcel, sweep_parts
-from etdeploy.farm.engine.dask.scheduler import Records, ServedFiles
-from etdeploy.farm.engine.dask.wire import CHUNK_BYTES, pack
+from etdeploy.farm.engine.transfer import (
+    CHUNK_BYTES,
+    Records,
+    ServedFiles,
+    obtain_parcel,
+    pack,
+    sweep_parts,
+)
 from etdeploy.farm.model import Parcel
 
 CONTENT = os.urandom(CHUNK_BYTES + 1000)

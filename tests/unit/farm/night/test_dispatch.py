@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etdeploy.farm.model import AttemptResult, Fate, Visit, VisitState
-from etdeploy.farm.night.dispatch import (
+from etdeploy.farm.night.model import BarKind, Barred
+from etdeploy.farm.night.scheduler import (
+    AttemptDurations,
     DispatchState,
     VisitStart,
     candidates,
@@ -19,8 +21,6 @@ from etdeploy.farm.night.dispatch import (
     stuck,
     stuck_for_good,
 )
-from etdeploy.farm.night.model import BarKind, Barred
-from etdeploy.farm.night.planning import AttemptDurations
 from tests.support.farm_sim_engine import CRASH, offer_of
 
 DEVICES = [f"phone-{number:03d}" for number in range(4)]

@@ -17,15 +17,14 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from distributed import Client, wait
 from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
 
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
-from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.scheduler import FarmScheduler, Records, ServedFiles
-from etdeploy.farm.engine.dask.settings import (
+from etdeploy.farm.engine import wire
+from etdeploy.farm.engine.settings import (
     FarmSecurity,
     apply_settings,
     own_address,
@@ -33,7 +32,8 @@ from etdeploy.farm.engine.dask.settings import (
     require_safe,
     security_of,
 )
-from etdeploy.farm.engine.dask.wire import DeliveredResult, Key, key_of, resource, safe_relative
+from etdeploy.farm.engine.transfer import Key, Records, ServedFiles, key_of, safe_relative
+from etdeploy.farm.engine.wire import DeliveredResult, FarmScheduler, resource
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
 from etdeploy.farm.spec.model import Hosts
 from etdeploy.farm.work.parcel import BUG, host_failure
@@ -48,7 +48,29 @@ _CLOSING_S = 15.0
 _RECOVERY_S = 300.0
 _GONE = "the host, or the process of etdeploy on it, is gone"
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Underway:
+    """An order that has not ended."""
+
+    order: Order
+    task: asyncio.Task[None] | None = None
+    reason: str = _GONE
+
+
+def _in_loop(
+    method: Callable[Concatenate[ClusterEngine, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[ClusterEngine, P], T]:
+    """Let other threads call a coroutine of the engine, and wait for it."""
+
+    def run(self: ClusterEngine, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work = method(self, *args, **kwargs)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    return run
 
 
 class ClusterEngine:
@@ -71,25 +93,25 @@ class ClusterEngine:
         require_safe(hosts.listen, hosts.tls)
         security = security_of(hosts.tls)
         apply_settings()
+        self._grace_s = grace_s
         self._ended: queue.SimpleQueue[AttemptResult] = queue.SimpleQueue()
+        self._parcels = ServedFiles()
+        self._records = Records(results)
+        self._underway: dict[Key, Underway] = {}
+        self._offers: dict[str, tuple[Offer, ...]] = {}
+        self._answers: dict[str, str] = {}
+        self._numbers = itertools.count()
+        self._scheduler: FarmScheduler
+        self._client: Client
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="farm", daemon=True)
         self._thread.start()
-        self._closed = False
-        self._coordinator = Coordinator(results, grace_s, self._ended.put)
         try:
-            self.address = self._do(self._coordinator.open(hosts.listen, security))
+            self.address = self._open(hosts.listen, security)
         except BaseException:
             self._end_loop()
             raise
-
-    def offers(self) -> Sequence[Offer]:
-        """All devices of all hosts; one that two hosts have is twice, the night decides."""
-        return self._do(self._coordinator.offers())
-
-    def start(self, order: Order) -> None:
-        """Begin an attempt on the device's host."""
-        self._do(self._coordinator.start(order))
 
     def ended(self, wait_s: float) -> Sequence[AttemptResult]:
         """Attempts that ended since the last call; waits so long for the first."""
@@ -101,75 +123,26 @@ class ClusterEngine:
         except queue.Empty:
             return found
 
-    def cancel(self, visit: str) -> None:
-        """End an attempt that is under way; it still comes out of `ended`."""
-        self._do(self._coordinator.cancel(visit))
-
-    def recover(self, offer: Offer, step: str) -> Offer:
-        """Take a step of recovery on the device's host."""
-        return self._do(self._coordinator.recover(offer, step))
-
     def close(self) -> None:
         """Cancel running attempts and stop the scheduler; `ended` may be called once more."""
         if self._closed:
             return
         self._closed = True
         try:
-            self._do(self._coordinator.close())
+            self._close()
         finally:
             self._end_loop()
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
     def _end_loop(self) -> None:
-        self._do(_cancel_others())
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
+    # What follows runs in the loop, with Dask's scheduler and client.
 
-async def _cancel_others() -> None:
-    """End what Dask left in the loop, so that nothing is destroyed while it waits."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_default_executor()
-
-
-@dataclass(eq=False)
-class Underway:
-    """An order that has not ended."""
-
-    order: Order
-    task: asyncio.Task[None] | None = None
-    reason: str = _GONE
-
-
-class Coordinator:
-    """Runs in one event loop, with Dask's scheduler and client.
-
-    Args:
-        results: The folder for records of hosts.
-        grace_s: How long a host may be gone before its attempts are lost.
-        ended: Called once for each order.
-    """
-
-    def __init__(
-        self, results: Path, grace_s: float, ended: Callable[[AttemptResult], None]
-    ) -> None:
-        self._grace_s, self._ended = grace_s, ended
-        self._parcels = ServedFiles()
-        self._records = Records(results)
-        self._underway: dict[Key, Underway] = {}
-        self._offers: dict[str, tuple[Offer, ...]] = {}
-        self._answers: dict[str, str] = {}
-        self._numbers = itertools.count()
-        self._scheduler: FarmScheduler
-        self._client: Client
-
-    async def open(self, listen: str, security: FarmSecurity) -> str:
+    @_in_loop
+    async def _open(self, listen: str, security: FarmSecurity) -> str:
         """Start to listen, and return the address."""
         protocol, host, port = parse_address(listen)
         _require_free(listen, host, port)
@@ -185,10 +158,10 @@ class Coordinator:
         )
         return address
 
-    async def close(self) -> None:
-        """Cancel running attempts and close the connections."""
+    @_in_loop
+    async def _close(self) -> None:
         for visit, _ in list(self._underway):
-            await self.cancel(visit)
+            self._cancel(visit)
         tasks = [each.task for each in self._underway.values() if each.task]
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSING_S)
@@ -199,26 +172,31 @@ class Coordinator:
         await self._scheduler.close()
         self._records.clear()
 
+    @_in_loop
     async def offers(self) -> list[Offer]:
-        """What the connected hosts offer now."""
+        """All devices of all connected hosts; one that two hosts have is in the list twice."""
         workers = self._scheduler.workers
         return [o for address, found in self._offers.items() if address in workers for o in found]
 
+    @_in_loop
     async def start(self, order: Order) -> None:
-        """Begin an attempt."""
+        """Begin an attempt on the device's host."""
         device = resource(order.offer.identity, order.offer.host)
         for each in self._underway.values():
             offer = each.order.offer
-            if device == resource(offer.identity, offer.host) or key_of(each.order) == key_of(
-                order
-            ):
+            is_same = key_of(each.order) == key_of(order)
+            if is_same or device == resource(offer.identity, offer.host):
                 raise ValueError(f"{order.offer.name} on {order.offer.host} has an order already")
         self._parcels.add(order.parcel)
         underway = self._underway[key_of(order)] = Underway(order)
         underway.task = asyncio.create_task(self._follow(underway, device))
 
+    @_in_loop
     async def cancel(self, visit: str) -> None:
-        """Have the host cancel the attempt of a visit; it is lost if the host does not answer."""
+        """Have the host cancel an attempt; it is lost if the host does not answer."""
+        self._cancel(visit)
+
+    def _cancel(self, visit: str) -> None:
         for (of, _), each in self._underway.items():
             address = self._scheduler.aliases.get(each.order.offer.host)
             if of == visit and address:
@@ -228,6 +206,7 @@ class Coordinator:
                 reason = "the host did not end the attempt"
                 asyncio.get_running_loop().call_later(_CANCEL_S, _give_up, each, reason)
 
+    @_in_loop
     async def recover(self, offer: Offer, step: str) -> Offer:
         """Have the host take a step of recovery."""
         address = self._scheduler.aliases.get(offer.host)
@@ -264,7 +243,7 @@ class Coordinator:
                 host=order.offer.host, fate=fate, failure=failure,
                 seconds=time.monotonic() - begun_s,
             )  # fmt: skip
-        self._ended(ending)
+        self._ended.put(ending)
 
     async def _run(self, function: Callable[..., Any], key: str, *said: str, **where: Any) -> str:
         """Run a task, and return what it answered: the answer comes before the task's end."""
@@ -335,6 +314,15 @@ class Coordinator:
             return {"have": self._records.store(attempt, offset, data)}
         except (EtdeployError, OSError) as error:
             return {"refused": str(error)}
+
+
+async def _cancel_others() -> None:
+    """End what Dask left in the loop, so that nothing is destroyed while it waits."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 def _give_up(underway: Underway, reason: str) -> None:

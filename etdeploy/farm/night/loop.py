@@ -1,4 +1,4 @@
-"""Runs a night: asks what to do next, does it, writes down how it ended, until nothing is left."""
+"""Runs a night: asks the scheduler what to do next, does it, and records how it ended."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Standing, VisitState
-from etdeploy.farm.night.board import Made, Numbers, Parcels, RunState, standing_of
 from etdeploy.farm.night.dependencies import BackgroundThreads, Clock, LedgerLike, NightDependencies
 from etdeploy.farm.night.devices import Devices, RecoveryResult
-from etdeploy.farm.night.dispatch import (
+from etdeploy.farm.night.model import Event, EventKind, EventSink, NightEnd, Rules, listed
+from etdeploy.farm.night.scheduler import (
     DispatchState,
     awaited,
     dispatch,
+    gained,
+    missed_because,
+    offers_by_recipe,
     stuck,
     stuck_for_good,
+    unsatisfied_visits,
     waiting,
     waits_for,
 )
-from etdeploy.farm.night.ends import Ends, digest_of
-from etdeploy.farm.night.model import Event, EventKind, EventSink, NightEnd, Rules, listed
-from etdeploy.farm.night.planning import (
-    gained,
-    offers_by_recipe,
-    unsatisfied_visits,
-)
+from etdeploy.farm.night.state import Made, Numbers, Parcels, RunState, standing_of
 from etdeploy.farm.spec.matrix import NightPlan
 from etdeploy.farm.spec.model import LoadedFarm
 
@@ -44,10 +42,10 @@ def run_night(
     on_event: Callable[[Event], None],
     parts: NightDependencies,
 ) -> NightEnd:
-    """Runs a night to its end, or goes on with one that was stopped.
+    """Runs a night to its end, or resumes one that was stopped.
 
-    Trouble with the engine or the ledger is told, and ends nothing. A request to stop (Ctrl-C,
-    SIGTERM) ends what is under way; the same call goes on with the night then.
+    A failure of the engine or the ledger is reported, and the night continues. A request to stop
+    (Ctrl-C, SIGTERM) cancels running attempts; the same call resumes the night later.
 
     Raises:
         StoreError: The ledger cannot be opened at all; nothing was begun.
@@ -76,20 +74,10 @@ class _Night:
         self.clock, self.parts, self.events = clock, parts, EventSink(on_event)
         self.rules = Rules.of(self.farm)
         self.background = parts.background or BackgroundThreads()
-        self.board = RunState(self.rules, parts.times)
+        self.state = RunState(self.rules, parts.times)
         self.numbers = Numbers(parts.headline)
         self.devices = Devices(engine, parts.shelf, clock, self.rules, self.background, self.events)
         self.parcels = Parcels(parts.prepare, self.background)
-        self.ends = Ends(
-            self.board,
-            ledger,
-            self.devices,
-            self.numbers,
-            self.parcels,
-            engine,
-            self.events,
-            self._situation,
-        )
         self.night = ""
         self._is_planned = self._are_all_made = False
         self._usable: dict[str, Offer] = {}
@@ -103,7 +91,7 @@ class _Night:
     def open(self) -> None:
         """Opens or goes on with the night, and makes what is measured."""
         now = self.clock.now()
-        self.night, states = self.ledger.open_night(self.farm.name, digest_of(self.loaded), now)
+        self.night, states = self.ledger.open_night(self.farm.name, self.loaded.digest(), now)
         if self.parts.until:
             self._window_s = max(0.0, (self.parts.until - now).total_seconds())
         if states:
@@ -111,39 +99,33 @@ class _Night:
         self._look()
         visits = [state.visit for state in waiting(self._situation())]
         self.parcels.make_now(offers_by_recipe(visits, self._usable))
-        self.ends.give_up_unmade()
+        self._give_up_unmade()
         self._changed_s = self.clock.seconds()
 
     def _resume(self, states: Sequence[VisitState], now: datetime) -> None:
         """Goes on with visits of before; what ran then is lost."""
         opened = self.parts.opened
         self._begun_s -= (now - opened).total_seconds() if opened else _LONG_AGO_S
-        self.board.add(states)
+        self.state.add(states)
         self.events.event(Event(EventKind.PLANNED, states=tuple(states)))
         for state in states:
-            self._remember(state)
+            if state.result:
+                self._add_number(state.visit.recipe, state.result)
             self._settle(state.visit.id)
         # It may have been killed before; nothing of such a recipe begins, so nothing would end.
-        self.ends.stop_recipes()
-        left = self.board.waiting
+        self._stop_recipes()
+        left = self.state.waiting
         self.events.tell(
             f"resuming night {self.night}: {left} of {count(len(states), 'visit')} left"
         )
 
     def _settle(self, visit: str) -> None:
         """Ends a visit whose last attempt was written down, and not what followed from it."""
-        state = self.board.states[visit]
+        state = self.state.states[visit]
         if state.standing is Standing.WAITING and state.attempts:
             standing, reason = standing_of(state, self.rules)
             if standing is not Standing.WAITING:
-                self.ends.give_up(visit, standing, reason)
-
-    def _remember(self, state: VisitState) -> None:
-        if ending := state.result:
-            recipe = state.visit.recipe
-            self.events.report_errors(
-                lambda: self.numbers.add(recipe, ending), "a record cannot be read"
-            )
+                self._give_up(visit, standing, reason)
 
     def run(self) -> NightEnd:
         """Measures until nothing is left, the window closed, or a stop is asked for."""
@@ -156,7 +138,7 @@ class _Night:
                 self._start_all()
                 if self._is_over():
                     break
-                self._collect(self.parts.intervals.wait_s)
+                self._collect(self.parts.wait_s)
             except Interrupted:
                 return self._stop()
         return self._finish()
@@ -164,15 +146,15 @@ class _Night:
     def _look(self) -> None:
         """Looks which devices are there, and plans visits for new ones."""
         now_s = self.clock.seconds()
-        if now_s - self._looked_s < self.parts.intervals.look_s:
+        if now_s - self._looked_s < self.parts.look_s:
             return
         self._looked_s = now_s
         before = set(self.devices.offers)
         self.devices.look()
         if set(self.devices.offers) != before:
             self._changed_s = now_s
-        hosts = {order.offer.host for order in self.board.running.values()}
-        self.devices.care(self.board.needed, self.board.busy, hosts)
+        hosts = {order.offer.host for order in self.state.running.values()}
+        self.devices.care(self.state.needed, self.state.busy, hosts)
         found = {each: o for each, o in self.devices.offers.items() if not o.problem}
         is_new = bool(found.keys() - self._usable.keys())
         self._usable.update(found)
@@ -184,17 +166,17 @@ class _Night:
         """Plans visits for devices that are new."""
         plan = self.parts.plan(self.farm, self.night, tuple(self._usable.values()), self._window_s)
         self._tell_unsatisfied(plan)
-        new = gained(self.night, self.board.states.values(), plan.visits)
-        is_first = not self.board.states
+        new = gained(self.night, self.state.states.values(), plan.visits)
+        is_first = not self.state.states
         for known, among in new.among:
-            self.board.widen(known, among)
+            self.state.widen(known, among)
         if new.visits:
             states = tuple(VisitState(visit=visit) for visit in new.visits)
-            self.board.add(states)
+            self.state.add(states)
             self.events.event(Event(EventKind.PLANNED, states=states))
             self.ledger.plan(new.visits)
             for visit in new.visits:
-                self.ends.give_up_stopped(visit.id)
+                self._give_up_stopped(visit.id)
             if not is_first:
                 names = sorted({self._name(v.device) for v in new.visits if v.device})
                 more = count(len(new.visits), "more visit")
@@ -211,14 +193,14 @@ class _Night:
         self._unsatisfied = tuple(f"{recipe} on {group}" for recipe, group in sorted(found - has))
 
     def _situation(self) -> DispatchState:
-        barred = self.devices.barred(self.board.devices)
-        busy = self.board.busy
+        barred = self.devices.barred(self.state.devices)
+        busy = self.state.busy
         free = {
             each: offer
             for each, offer in self.devices.offers.items()
             if each not in busy and each not in barred
         }
-        return self.board.situation(self._now_s(), free, barred, self.parcels.of.keys())
+        return self.state.situation(self._now_s(), free, barred, self.parcels.of.keys())
 
     def _start_all(self) -> None:
         if self._is_closed():
@@ -234,7 +216,7 @@ class _Night:
                 self.events.tell(f"exporting and building for {listed(names)}")
 
     def _start(self, visit: str, offer: Offer) -> None:
-        state = self.board.states[visit]
+        state = self.state.states[visit]
         order = Order(
             visit=visit,
             attempt=len(state.attempts) + 1,
@@ -243,10 +225,10 @@ class _Night:
             gates=self.rules.gates,
             limit_s=self.rules.limit_s,
         )
-        self.board.begin(order)
+        self.state.begin(order)
         self._changed_s = self.clock.seconds()
         self.ledger.running(visit, order.attempt, offer.identity, offer.host, offer.name)
-        self.events.event(Event(EventKind.STARTED, order=order, state=self.board.states[visit]))
+        self.events.event(Event(EventKind.STARTED, order=order, state=self.state.states[visit]))
         try:
             self.engine.start(order)
         except Interrupted:
@@ -260,7 +242,7 @@ class _Night:
                 host=offer.host,
                 fate=Fate.LOST,
             )
-            self.ends.take(lost, self._now_s())
+            self._take(lost)
 
     def _collect(self, wait_s: float) -> None:
         try:
@@ -275,7 +257,95 @@ class _Night:
             self._changed_s = self.clock.seconds()
             if ending.fate is not Fate.DONE:  # is its device still there?
                 self._looked_s = -_LONG_AGO_S
-            self.ends.take(ending, self._now_s())
+            self._take(ending)
+
+    def _take(self, ending: AttemptResult) -> None:
+        """Records an attempt that ended, and what follows for its visit, recipe and device."""
+        state = self.state.states.get(ending.visit)
+        if state is None:
+            self.events.trouble(f"an attempt ended that is none of this night's: {ending.visit}")
+            return
+        is_new = state.result is None
+        self.ledger.ended(ending)
+        told = self.state.end(ending, self._now_s())
+        self.events.event(Event(EventKind.ENDED, ending=ending, state=told.state))
+        if ending.fate is Fate.DONE and is_new:
+            self._done(told.state, ending)
+        if told.seen:
+            row = self.state.rows.get(ending.identity, ())
+            hosts = {order.offer.host for order in self.state.running.values()}
+            self.devices.failed(told.seen, row, self.state, hosts)
+        if told.finished:
+            self._finished(told.state)
+        self._stop_recipes()
+        self._give_up_stopped(ending.visit)
+
+    def _done(self, state: VisitState, ending: AttemptResult) -> None:
+        visit = state.visit
+        self.devices.succeeded(ending.host)
+        if visit.id in self.state.running:  # another attempt, as this one was given up for lost
+            self._cancel(visit.id)
+        self._add_number(visit.recipe, ending)
+        if reason := self.numbers.odd(visit.recipe, ending.identity):
+            self.devices.set_aside(ending.identity, reason)
+
+    def _stop_recipes(self) -> None:
+        """Gives up what waits of recipes that fail everywhere."""
+        for recipe, reason in self.state.to_stop().items():
+            self.events.tell(f"{recipe}: {reason}")
+            for visit in self.state.waiting_of(recipe):
+                self._give_up(visit, Standing.FAILED, reason)
+
+    def _give_up_stopped(self, visit: str) -> None:
+        """Gives a visit up if it waits and its recipe is stopped."""
+        state = self.state.states[visit]
+        reason = self.state.stopped.get(state.visit.recipe)
+        if reason and state.standing is Standing.WAITING:
+            self._give_up(visit, Standing.FAILED, reason)
+
+    def _give_up(self, visit: str, standing: Standing, reason: str) -> None:
+        """A waiting visit will not be measured."""
+        self._finished(self.state.give_up(visit, standing, reason))
+
+    def _finished(self, state: VisitState) -> None:
+        if state.standing in (Standing.FAILED, Standing.MISSED):
+            self.ledger.give_up(state.visit.id, state.standing, state.reason)
+        last = state.attempts[-1].identity if state.attempts else state.visit.device
+        self.events.event(
+            Event(EventKind.FINISHED, state=state, offer=self.devices.last_offer(last or ""))
+        )
+
+    def _give_up_unmade(self) -> None:
+        """Fails visits for which nothing can be exported or built."""
+        for state in list(waiting(self._situation())):
+            why = self.parcels.why_not(state)
+            if why is None:
+                continue
+            ending = AttemptResult(
+                visit=state.visit.id,
+                attempt=len(state.attempts) + 1,
+                identity=why[0],
+                host="",
+                fate=Fate.FAILED,
+                failure=why[1],
+            )
+            self.ledger.ended(ending)
+            self.state.add_attempt(ending)
+            first = why[1].message.partition("\n")[0]
+            self._give_up(state.visit.id, Standing.FAILED, f"{why[1].kind}: {first}")
+
+    def _miss_all(self, over: str) -> None:
+        """Gives up every visit that waits; `over` says why nothing else begins."""
+        if self.state.waiting:
+            situation = self._situation()
+            for state in list(waiting(situation)):
+                reason = missed_because(state, situation, over)
+                self._give_up(state.visit.id, Standing.MISSED, reason)
+
+    def _add_number(self, recipe: str, ending: AttemptResult) -> None:
+        self.events.report_errors(
+            lambda: self.numbers.add(recipe, ending), "a record cannot be read"
+        )
 
     def _take_background(self) -> None:
         for found in self.background.finished():
@@ -284,7 +354,7 @@ class _Night:
             elif isinstance(found, Made):
                 self.parcels.take(found)
                 self._are_all_made = False  # other devices may have come meanwhile
-                self.ends.give_up_unmade()
+                self._give_up_unmade()
             elif isinstance(found, Interrupted):
                 raise found
             else:
@@ -297,15 +367,15 @@ class _Night:
     def _is_over(self) -> bool:
         """Whether nothing is left to do; gives up what cannot be done any more."""
         if self._is_closed():
-            self.ends.miss_all("the window closed")
-            return not self.board.running and not self.devices.recovering
-        if self.board.running or self.background.active or self.parcels.pending:
+            self._miss_all("the window closed")
+            return not self.state.running and not self.devices.recovering
+        if self.state.running or self.background.active or self.parcels.pending:
             return False
         quiet = self.clock.seconds() - self._changed_s >= self.rules.patience_s
         situation = self._situation()
         left = list(waiting(situation))
         if not left:
-            if self.board.states or (quiet and self.parts.until is None):
+            if self.state.states or (quiet and self.parts.until is None):
                 return True
             self._tell_awaited((), situation)  # not one device was there yet
             return False
@@ -313,10 +383,10 @@ class _Night:
             until = self.parts.until
             for_good = all(stuck_for_good(state, situation, until) for state in left)
             if for_good or (quiet and until is None):
-                self.ends.miss_all("the night was over")
+                self._miss_all("the night was over")
             else:
                 self._tell_awaited(awaited(left, situation.barred), situation)
-        return not self.board.waiting
+        return not self.state.waiting
 
     def _tell_awaited(self, devices: tuple[str, ...], situation: DispatchState) -> None:
         """Says for which devices the night waits, once for the same ones."""
@@ -328,10 +398,10 @@ class _Night:
     def _stop(self) -> NightEnd:
         """Ends what is under way; all of it is waited for, as some may just be done."""
         self.events.tell("stopping: what is under way is ended")
-        for visit in list(self.board.running):
+        for visit in list(self.state.running):
             self._cancel(visit)
         until_s = self.clock.seconds() + _STOPPING_S
-        while self.board.running and self.clock.seconds() < until_s:
+        while self.state.running and self.clock.seconds() < until_s:
             try:
                 self._collect(1.0)
             except Interrupted:
@@ -350,17 +420,17 @@ class _Night:
         """Adds a missed visit for what no device could measure, so that every report names it."""
         seen = {each: offer for each, (offer, _) in self.devices.seen.items()} | self._usable
         plan = self.parts.plan(self.farm, self.night, tuple(seen.values()), self._window_s)
-        missing = unsatisfied_visits(self.night, self.board.states.values(), plan.unsatisfied)
+        missing = unsatisfied_visits(self.night, self.state.states.values(), plan.unsatisfied)
         if missing:
-            self.board.add([VisitState(visit=visit) for visit, _ in missing])
+            self.state.add([VisitState(visit=visit) for visit, _ in missing])
             self.ledger.plan([visit for visit, _ in missing])
         for visit, reason in missing:
-            self.ends.give_up(visit.id, Standing.MISSED, reason)
+            self._give_up(visit.id, Standing.MISSED, reason)
 
     def _end(self, *, stopped: bool) -> NightEnd:
         return NightEnd(
             night=self.night,
-            states=tuple(self.board.states.values()),
+            states=tuple(self.state.states.values()),
             stopped=stopped,
             devices={each: offer for each, (offer, _) in self.devices.seen.items()},
             set_aside=dict(self.devices.aside),

@@ -1,1 +1,0 @@
-"""The engine over several hosts: Dask's scheduler here, one Worker for each phone there."""

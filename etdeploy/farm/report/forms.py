@@ -1,0 +1,476 @@
+"""A night as text, Markdown and JUnit XML, and the files of its reports.
+
+JUnit XML has no standard. The attributes and elements here are those that the schema of Jenkins'
+xUnit plug-in and the usual readers know: a suite for each device, a case for each recipe on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+from etdeploy.core.console import count, size
+from etdeploy.core.files.delivery import ResultFile, begins_with
+from etdeploy.core.layout import cut
+from etdeploy.core.layout import table as text_table
+from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport, VisitReference
+from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, Since, VerdictKind
+from etdeploy.history.check import OUTPUTS
+from etdeploy.history.nights import storable
+from etdeploy.history.series import HEADLINES, LATENCY, metric_text, title
+from etdeploy.report import html as page
+from etdeploy.report import markdown as comment
+from etdeploy.report.document import (
+    BAD,
+    GOOD,
+    NOTHING,
+    QUIET,
+    WARN,
+    Cell,
+    Page,
+    PageSection,
+    Table,
+    Text,
+    code,
+    table,
+)
+from etdeploy.report.formatting import moment, percent
+
+TONES = {
+    VerdictKind.REGRESSED: BAD,
+    VerdictKind.SUSPECTED: WARN,
+    VerdictKind.IMPROVED: GOOD,
+    VerdictKind.NO_DIFFERENCE: QUIET,
+    VerdictKind.NOT_JUDGED: QUIET,
+}
+_BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
+_MOST_NAMES = 4
+
+
+def headline_finding(verdict: PairVerdict) -> NightFinding | None:
+    """The finding that a verdict is about: the worst one, else that of the headline metric."""
+    same = [each for each in verdict.findings if each.kind is verdict.kind]
+    heads = [each for each in verdict.findings if each.metric in HEADLINES]
+    bad = verdict.kind not in (VerdictKind.NO_DIFFERENCE, VerdictKind.NOT_JUDGED)
+    return next(iter((same if bad else []) + heads + same), None)
+
+
+def value_text(finding: NightFinding | None) -> str:
+    """The night's value with its unit, and its metric if that is not the latency."""
+    if finding is None or finding.metric == OUTPUTS or finding.value is None:
+        return NOTHING
+    what = "" if finding.metric == LATENCY else f" {title(finding.metric)}"
+    disturbed = " (disturbed)" if finding.disturbed else ""
+    return f"{metric_text(finding.metric, finding.value)}{what}{disturbed}"
+
+
+def change_text(finding: NightFinding | None) -> str:
+    """The change from the level before, in percent."""
+    if finding is None or finding.ratio is None:
+        return NOTHING
+    return f"{100 * (finding.ratio.median - 1):+.1f} %"
+
+
+def since_text(since: Since | None) -> str:
+    """When a number became worse, with the commits; empty without a change."""
+    if since is None:
+        return ""
+    when = f"since {moment(since.started_at)}" if since.dated else "since the last night"
+    commits = f", commits {since.commits}" if since.commits else ""
+    others = [text for text in since.differs if not text.startswith("recipe ")]
+    return f"{when}{commits}" + (f" ({'; '.join(others)})" if others else "")
+
+
+def spread_text(finding: NightFinding | None) -> str:
+    """The spread between repeats of one night."""
+    if finding is None or finding.within_percent is None:
+        return NOTHING
+    return percent(finding.within_percent)
+
+
+def cause_places(cause: FailureGroup) -> str:
+    """Which recipes on which devices, in a few words."""
+    recipes = list(dict.fromkeys(place.recipe for place in cause.places))
+    devices = list(dict.fromkeys(place.device for place in cause.places))
+    return f"{_some(recipes)} on {_some(devices)}"
+
+
+def health_text(device: DeviceNight) -> str:
+    """Battery, temperature and room at the end of its last attempt."""
+    return ", ".join(_health(device)) or NOTHING
+
+
+def _health(device: DeviceNight) -> Iterator[str]:
+    health = device.health
+    if health is None:
+        return
+    if health.battery_percent is not None:
+        yield f"battery {health.battery_percent} %"
+    if device.warmest_celsius is not None:
+        yield f"at most {device.warmest_celsius:.0f} °C"
+    if health.free_bytes is not None:
+        yield f"{size(health.free_bytes)} free"
+    if health.thermal_status:
+        yield f"thermal status {health.thermal_status}"
+
+
+def when(report: NightReport) -> str:
+    night = report.night
+    end = f" to {moment(night.finished_at)}" if night.finished_at else ", not finished"
+    return f"{moment(night.started_at)}{end}"
+
+
+def measured(report: NightReport) -> str:
+    totals = report.totals
+    return f"{totals.done:,} of {count(totals.visits, 'visit')} measured"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def night_text(report: NightReport, width: int | None = None) -> str:
+    """The whole report as text, verdicts first, with tables of at most `width` characters."""
+    return "\n\n".join(part for part in _parts(report, width) if part)
+
+
+def _parts(report: NightReport, width: int | None) -> Iterator[str]:
+    night = report.night
+    yield (f"{night.farm}, night {night.id}: {report.headline}\n{when(report)}; {measured(report)}")
+    if report.verdicts:
+        yield _verdict_lines(report, width)
+    yield "\n".join(line for each in report.verdicts for line in _why(each))
+    yield _cause_lines("failed", report.failures)
+    yield _cause_lines("missed", report.missed)
+    yield _device_lines(report, width)
+
+
+def _verdict_lines(report: NightReport, width: int | None) -> str:
+    rows = []
+    for verdict in report.verdicts:
+        number = headline_finding(verdict)
+        kind = str(verdict.kind)
+        rows.append([
+            verdict.recipe, verdict.device, str(len(verdict.run_ids)), value_text(number),
+            change_text(number), spread_text(number),
+            kind.upper() if verdict.kind is VerdictKind.REGRESSED else kind,
+        ])  # fmt: skip
+    columns = ("recipe", "device", "runs", "value", "change", "between runs", "verdict")
+    return text_table(columns, rows, right=columns[2:6], width=width)
+
+
+def _why(verdict: PairVerdict) -> Iterator[str]:
+    if verdict.kind not in _BAD and verdict.kind is not VerdictKind.NOT_JUDGED:
+        return
+    yield f"{verdict.recipe} on {verdict.device}: {verdict.kind}: {verdict.reason}"
+    if verdict.since:
+        yield f"  {since_text(verdict.since)}"
+    if verdict.remedy:
+        yield f"  what to do: {verdict.remedy}"
+
+
+def _cause_lines(what: str, causes: tuple[FailureGroup, ...]) -> str:
+    lines = []
+    for cause in causes:
+        lines.append(f"{count(len(cause.places), 'visit')} {what}: {cause_places(cause)}")
+        lines.append(
+            f"  {cause.kind}: {cause.message}" if what == "failed" else f"  {cause.message}"
+        )
+        lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
+    return "\n".join(lines)
+
+
+def _device_lines(report: NightReport, width: int | None) -> str:
+    rows = [
+        [each.label, each.host or None, str(each.done), str(each.failed), str(each.missed),
+         f"QUARANTINED: {each.quarantined}" if each.quarantined else health_text(each)]
+        for each in report.devices
+    ]  # fmt: skip
+    columns = ("device", "host", "done", "failed", "missed", "health")
+    return text_table(columns, rows, right=columns[2:5], width=width) if rows else ""
+
+
+# GitHub refuses a comment of 65,536 characters; a bot adds a line or two of its own.
+MOST_CHARACTERS = 60_000
+_MOST_WORSE = 30
+_LONGEST = 600
+
+
+def markdown(report: NightReport) -> str:
+    """The report in fewer than 65,536 characters; the worst comes first."""
+    most = _MOST_WORSE
+    while len(text := comment.render(_comment(report, most))) > MOST_CHARACTERS and most:
+        most //= 2
+    return text
+
+
+def _comment(report: NightReport, most: int) -> Page:
+    """The page for a pull request, with at most so many worse pairs, and causes of failures."""
+    worse = [each for each in report.verdicts if each.kind in _BAD]
+    others = [each for each in report.verdicts if each.kind not in _BAD]
+    named = (
+        ("worse", "Worse", (_worse_table(worse, most),)),
+        ("failures", "Failed", (_cause_table(report.failures, most),)),
+        ("missed", "Missed", (_cause_table(report.missed, most),)),
+    )
+    opened = tuple(
+        PageSection(key, label, (Text("", title=f"{label}."), *tables), is_open=True)
+        for key, label, tables in named
+        if tables[0].rows
+    )
+    verdicts = PageSection("verdicts", f"Other verdicts ({len(others)})", (verdict_table(others),))
+    devices = PageSection("devices", f"Devices ({len(report.devices)})", (device_table(report),))
+    return Page(
+        title=f"{_short(report.night.farm)}: {report.headline}",
+        subtitle=f"Night {report.night.id}, {when(report)}; {measured(report)}.",
+        badges=(),
+        cards=(),
+        notices=(),
+        sections=(*opened, verdicts, devices),
+    )
+
+
+def _worse_table(verdicts: Sequence[PairVerdict], most: int) -> Table:
+    rows = [
+        [code(_short(each.recipe)), code(_short(each.device)),
+         Cell(str(each.kind), TONES[each.kind]), cut(each.reason, _LONGEST),
+         cut(since_text(each.since), _LONGEST), code(cut(each.remedy, _LONGEST))]
+        for each in verdicts[:most]
+    ]  # fmt: skip
+    columns = ("recipe", "device", "verdict", "why", "since", "what to do")
+    return table("Worse", columns, rows, more=_more(len(verdicts) - most, "worse pair"))
+
+
+def _cause_table(causes: Sequence[FailureGroup], most: int) -> Table:
+    rows = [
+        [len(each.places), cut(cause_places(each), _LONGEST), each.kind,
+         cut(each.message, _LONGEST), code(cut(each.remedy, _LONGEST))]
+        for each in causes[:most]
+    ]  # fmt: skip
+    columns = ("visits", "recipes and devices", "kind", "reason", "what to do")
+    more = _more(len(causes) - most, "cause")
+    return table("Causes", columns, rows, right=("visits",), more=more)
+
+
+def verdict_table(verdicts: Sequence[PairVerdict]) -> Table:
+    """A row for each recipe on each device."""
+    rows = []
+    for verdict in verdicts:
+        number = headline_finding(verdict)
+        rows.append([
+            _short(verdict.recipe), _short(verdict.device),
+            Cell(str(verdict.kind), TONES[verdict.kind]), value_text(number), change_text(number),
+            spread_text(number), len(verdict.run_ids), verdict.reason,
+        ])  # fmt: skip
+    # On a phone, only the first columns are seen at once.
+    columns = ("recipe", "device", "verdict", "value", "change", "between runs", "runs", "why")
+    return table("Verdicts, the worst first", columns, rows, right=columns[3:7])
+
+
+def device_table(report: NightReport) -> Table:
+    """A row for each device of the night."""
+    rows = [
+        [_short(each.label), each.host, each.done, each.failed, each.missed, each.lost,
+         each.put_off, health_text(each),
+         Cell(f"quarantined: {each.quarantined}", BAD) if each.quarantined else ""]
+        for each in report.devices
+    ]  # fmt: skip
+    columns = ("device", "host", "done", "failed", "missed", "lost", "put off", "health", "remark")
+    return table("Devices", columns, rows, right=columns[2:7])
+
+
+def _more(number: int, noun: str) -> str:
+    return f"And {count(number, f'more {noun}')}." if number > 0 else ""
+
+
+def _short(text: str) -> str:
+    return cut(text, 80)
+
+
+# Tells a later report of the same file from another tool's.
+JUNIT_MARK = "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"etdeploy farm "
+_NO_DEVICE = "no device"
+
+
+def junit(report: NightReport) -> str:
+    """The report as XML, with a line break at its end."""
+    suites = _suites(report)
+    root = Xml.Element("testsuites", name=_text(f"etdeploy farm {report.night.farm}"))
+    for device, cases in suites.items():
+        root.append(_suite(report, device, cases))
+    # The schema has no sum of those that were skipped.
+    for key in ("tests", "failures", "errors"):
+        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
+    root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
+    Xml.indent(root)
+    body = Xml.tostring(root, encoding="unicode")
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{body}\n"
+
+
+def _suites(report: NightReport) -> dict[str, dict[str, list[Xml.Element]]]:
+    """What each case has to say, by device and recipe."""
+    found: dict[str, dict[str, list[Xml.Element]]] = {}
+
+    def case(device: str, recipe: str) -> list[Xml.Element]:
+        return found.setdefault(device or _NO_DEVICE, {}).setdefault(recipe, [])
+
+    for verdict in report.verdicts:
+        case(verdict.device, verdict.recipe).extend(_of_verdict(verdict))
+    for place in report.done:
+        case(place.device, place.recipe)
+    for cause in report.failures:
+        for place in cause.places:
+            case(place.device, place.recipe).append(_failure(cause, place))
+    for cause in report.missed:
+        for place in cause.places:
+            case(place.device, place.recipe).append(_skipped(cause))
+    return found
+
+
+def _suite(report: NightReport, device: str, cases: dict[str, list[Xml.Element]]) -> Xml.Element:
+    suite = Xml.Element("testsuite", name=_text(device))
+    seconds = _seconds(report)
+    for recipe, elements in sorted(cases.items()):
+        took = seconds.get((device, recipe), 0.0)
+        element = Xml.SubElement(
+            suite, "testcase", classname=_text(device), name=_text(recipe), time=f"{took:.3f}"
+        )
+        element.extend(_worst(elements))
+    suite.set("tests", str(len(cases)))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    suite.set("errors", "0")
+    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
+    suite.set("time", f"{sum(seconds.get((device, recipe), 0.0) for recipe in cases):.3f}")
+    suite.set("timestamp", _text(report.night.started_at[:19]))
+    return suite
+
+
+def _worst(elements: Sequence[Xml.Element]) -> Iterator[Xml.Element]:
+    """A case has one result: its first failure with the texts of all, else that it was skipped."""
+    failures = [each for each in elements if each.tag == "failure"]
+    skips = [each for each in elements if each.tag == "skipped"]
+    output = [each for each in elements if each.tag == "system-out"]
+    if failures:
+        first = failures[0]
+        first.text = "\n\n".join(dict.fromkeys(each.text or "" for each in failures))
+        yield first
+    elif skips:
+        yield skips[0]
+    if output:
+        yield output[0]
+
+
+def _of_verdict(verdict: PairVerdict) -> Iterator[Xml.Element]:
+    lines = [verdict.reason, since_text(verdict.since)]
+    lines += [f"what to do: {verdict.remedy}"] if verdict.remedy else []
+    lines += [f"{each.metric}: {each.kind}: {each.reason}" for each in verdict.findings]
+    lines += [f"run {run_id}" for run_id in verdict.run_ids]
+    text = _text("\n".join(line for line in lines if line))
+    if verdict.kind is VerdictKind.REGRESSED:
+        failure = Xml.Element("failure", type="regression", message=_text(verdict.reason))
+        failure.text = text
+        yield failure
+        return
+    elements = Xml.Element("system-out")
+    elements.text = _text(f"{verdict.kind}\n") + text
+    yield elements
+
+
+def _failure(cause: FailureGroup, place: VisitReference) -> Xml.Element:
+    failure = Xml.Element("failure", type=_text(cause.kind), message=_text(cause.message))
+    remedy = f"\nwhat to do: {cause.remedy}" if cause.remedy else ""
+    failure.text = _text(f"{cause.message}{remedy}\nvisit {place.visit}")
+    return failure
+
+
+def _skipped(cause: FailureGroup) -> Xml.Element:
+    return Xml.Element("skipped", message=_text(cause.message))
+
+
+def _seconds(report: NightReport) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    causes = (*report.failures, *report.missed)
+    for place in (*report.done, *(place for cause in causes for place in cause.places)):
+        key = (place.device or _NO_DEVICE, place.recipe)
+        found[key] = found.get(key, 0.0) + place.seconds
+    return found
+
+
+def _text(text: str) -> str:
+    """Without the characters that XML 1.0 does not have, even escaped."""
+    return "".join(c if _is_xml(ord(c)) else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _is_xml(code: int) -> bool:
+    return (
+        code in (0x9, 0xA, 0xD)
+        or 0x20 <= code <= 0xD7FF
+        or 0xE000 <= code <= 0xFFFD
+        or 0x10000 <= code <= 0x10FFFF
+    )
+
+
+_COMMAND = "etdeploy farm report"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of the report: its file, and what writes its text."""
+
+    file: ResultFile
+    text: Callable[[NightReport], str]
+
+
+def _html(report: NightReport) -> str:
+    from etdeploy.farm.report.pages import night_page
+
+    return page.render(night_page(report))
+
+
+PAGE_FILE = ResultFile(
+    "report", "a report in html", begins_with(page.MARK), "night.html", f"{_COMMAND} --html"
+)
+HTML = Form(PAGE_FILE, _html)
+MARKDOWN = Form(
+    ResultFile(
+        "report", "a farm's report in Markdown", begins_with(comment.MARK), "night.md",
+        f"{_COMMAND} --markdown",
+    ),
+    markdown,
+)  # fmt: skip
+JUNIT = Form(
+    ResultFile(
+        "report", "a farm's report in JUnit XML", begins_with(JUNIT_MARK), "junit.xml",
+        f"{_COMMAND} --junit",
+    ),
+    junit,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RequestedReports:
+    """Paths of the reports to write; None for the others."""
+
+    html: Path | None = None
+    markdown: Path | None = None
+    junit: Path | None = None
+
+    def forms(self) -> list[tuple[Form, Path]]:
+        named = ((HTML, self.html), (MARKDOWN, self.markdown), (JUNIT, self.junit))
+        return [(form, path) for form, path in named if path is not None]
+
+
+def require_free(wanted: RequestedReports) -> None:
+    """Raise a UsageError if a file is not one of etdeploy's reports, or cannot be written."""
+    for form, path in wanted.forms():
+        form.file.require_free(path)
+
+
+def write(report: NightReport, wanted: RequestedReports) -> list[Path]:
+    """Write the reports atomically and return their paths; nothing if one cannot be written."""
+    require_free(wanted)
+    # A device's output may have characters that cannot be encoded.
+    return [form.file.write(storable(form.text(report)), path) for form, path in wanted.forms()]
