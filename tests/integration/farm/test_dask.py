@@ -136,7 +136,7 @@ def test_a_connection_that_is_lost_for_a_moment_does_not_end_an_attempt(tmp_path
         offers = offered(engine, 1)
         engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 3")))
         until(lambda: any(line.startswith("begin") for line in log(tmp_path)), "attempt")
-        engine._do(_cut(engine))
+        asyncio.run_coroutine_threadsafe(_cut(engine), engine._loop).result()
         offered(engine, 0)
         ending = endings(engine, 1)["n-1"]
         assert ending.fate is Fate.DONE
