@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.apps.android.tools import tool_findings
-from etdeploy.backends.registry import BUILT_IN, plugged_findings
+from etdeploy.backends.registry import built_in_backends, plugged_findings
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import prepare_cache
 from etdeploy.cache.workspace import Workspace
@@ -52,7 +52,7 @@ def examine() -> tuple[Finding, ...]:
         _sources(),
         _ndk(),
         _zig(),
-        *(finding for b in BUILT_IN.values() for finding in b.findings(Workstation.this())),
+        *(finding for b in built_in_backends() for finding in b.findings(Workstation.this())),
         *plugged_findings(Workstation.this()),
         *tool_findings(Workstation.this()),
         *_xcode(),

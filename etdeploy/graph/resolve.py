@@ -21,7 +21,6 @@ from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
 from etdeploy.graph.job import AppMaker, Job
 from etdeploy.plan.cmake_options import OptionTable
-from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, REWRITES, load_provenance
@@ -346,9 +345,8 @@ def _available(job: Job, sources: BuildCheckout | None, wheel_version: str) -> A
     checkout = sources.checkout if sources else None
     return Available(
         checkout.version if checkout else wheel_version,
-        shipped_components(job.target.portable or job.target.name),
-        sources.options if sources else None,
-        wheel_version,
+        options=sources.options if sources else None,
+        wheel_version=wheel_version,
     )
 
 

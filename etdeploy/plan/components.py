@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.registry import backend_of, runtime_backends
+from etdeploy.backends.registry import backend_of, backends_built_with, backends_with, known_entries
 from etdeploy.plan.model import RuntimePlan
 
 RUNTIME = "runtime"
@@ -103,8 +103,8 @@ def provided(names: Iterable[str]) -> frozenset[str]:
 
 def switches() -> dict[str, str]:
     """The cmake option that builds each component that is linked only if a program needs it."""
-    backends = {b.component: b.switch for b in runtime_backends() if b.component and b.switch}
-    return SWITCHES | backends
+    entries = known_entries().values()
+    return SWITCHES | {e.component: e.switch for e in entries if e.component and e.switch}
 
 
 def built_by(component: str) -> tuple[str, ...]:
@@ -113,15 +113,21 @@ def built_by(component: str) -> tuple[str, ...]:
     return (switch,) if switch else _BUILT_BY.get(component, ())
 
 
-def threaded() -> frozenset[str]:
-    """The components that run on ExecuTorch's thread pool."""
-    return _THREADED | {b.component for b in runtime_backends() if b.component and b.threaded}
+def threaded(components: Iterable[str]) -> list[str]:
+    """Those of the components that run on ExecuTorch's thread pool."""
+    names = set(components)
+    backends = {backend.component for backend in backends_with(names) if backend.threaded}
+    return sorted(names & (_THREADED | backends))
 
 
-def shipped_components(build_target: str) -> frozenset[str]:
-    """The components of the wheel for a target; empty when there is no wheel for it."""
-    backends = {b.component for b in runtime_backends() if b.component and build_target in b.wheels}
-    return _SHIPPED.get(build_target, frozenset()) | backends
+def shipped_components(build_target: str, delegate_ids: Iterable[str]) -> frozenset[str]:
+    """The components of the wheel for a target, of backends those of these delegates.
+
+    Empty when there is no wheel for the target.
+    """
+    backends = filter(None, map(backend_of, delegate_ids))
+    carried = {b.component for b in backends if b.component and build_target in b.wheels}
+    return _SHIPPED.get(build_target, frozenset()) | carried
 
 
 def backend_component(delegate_id: str) -> str | None:
@@ -139,9 +145,9 @@ def operator_component(name: str) -> str | None:
 
 def linked_backends(plan: RuntimePlan) -> tuple[Backend, ...]:
     """The backends that a plan links, from a wheel or built from source."""
-    return tuple(b for b in runtime_backends() if b.component in plan.component_names)
+    return backends_with(plan.component_names)
 
 
 def built_backends(plan: RuntimePlan) -> tuple[Backend, ...]:
     """The backends that a plan builds from source."""
-    return tuple(b for b in runtime_backends() if b.switch and plan.option(b.switch) == "ON")
+    return backends_built_with({option.name: option.value for option in plan.options})

@@ -36,6 +36,7 @@ from etdeploy.plan.components import (
     THREADPOOL,
     built_by,
     provided,
+    shipped_components,
     switches,
     threaded,
 )
@@ -70,13 +71,14 @@ class Available:
 
     Attributes:
         version: Of the ExecuTorch libraries that are linked.
-        wheel_version: Of the wheel, where it differs, as with a checkout.
-        wheel_components: What the wheel for the build target carries.
+        wheel_components: What the wheel for the build target carries; as ExecuTorch publishes it
+            when None.
         options: Of the checkout; those of `version` when None.
+        wheel_version: Of the wheel, where it differs, as with a checkout.
     """
 
     version: str
-    wheel_components: frozenset[str]
+    wheel_components: frozenset[str] | None = None
     options: OptionTable | None = None
     wheel_version: str | None = None
 
@@ -122,10 +124,13 @@ def derive_plan(
     wheel_target = find_target(target.portable) if target.portable else target
     release = available.wheel_version or available.version
     wheel = f"the ExecuTorch {release} wheel for {wheel_target.name}"
-    wheel_blocked = tuple(wheel_blockers(requirements, target, wheel, available.wheel_components))
+    shipped = available.wheel_components
+    if shipped is None:
+        shipped = shipped_components(wheel_target.name, requirements.delegate_ids)
+    wheel_blocked = tuple(wheel_blockers(requirements, target, wheel, shipped))
     provider = _provider(recipe, target, wheel_target, wheel, blocked=wheel_blocked)
     parts = (
-        _wheel_plan(requirements, wheel_target, host, available)
+        _wheel_plan(requirements, wheel_target, host, shipped)
         if provider.value == Provider.WHEEL
         else _source_plan(
             recipe,
@@ -202,10 +207,10 @@ class _Parts:
 
 
 def _wheel_plan(
-    requirements: Requirements, target: Target, host: Target, available: Available
+    requirements: Requirements, target: Target, host: Target, shipped: frozenset[str]
 ) -> _Parts:
     reasons = dict(requirements.reasons)
-    if THREADPOOL in available.wheel_components:
+    if THREADPOOL in shipped:
         reasons[THREADPOOL] = _threadpool_reason(reasons)
     components = tuple(
         Explained(
@@ -314,7 +319,7 @@ def _without(requirements: Requirements, custom: CustomKernels) -> Requirements:
 
 
 def _threadpool_reason(names: Iterable[str]) -> str:
-    users = sorted(threaded().intersection(names))
+    users = threaded(names)
     if users:
         verb = "runs" if len(users) == 1 else "run"
         return f"{', '.join(users)} {verb} on its threads"

@@ -70,7 +70,7 @@ class SourceBuild:
         aten = reasons.pop(KERNELS_OPTIMIZED, None)
         if aten and self.kernels:
             reasons[self.kernels.name] = aten
-        users = sorted(threaded().intersection(self.requirements.reasons))
+        users = threaded(self.requirements.reasons)
         if self.kernels and self.kernels.value == "portable" and KERNELS_OPTIMIZED in users:
             users.remove(KERNELS_OPTIMIZED)
         if users:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from etdeploy.backends.registry import runtime_backends
+from etdeploy.backends.registry import backends_built_with
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import git
@@ -339,15 +339,13 @@ def needed_submodules(options: Mapping[str, str | None], *, apple: bool = False)
     """The submodules that a build with these options compiles, in a fixed order."""
     names = [
         name
-        for option, submodules in (*_SUBMODULES, *_of_backends())
+        for option, submodules in _SUBMODULES
         if option is None or options.get(option) == "ON"
         for name in submodules
     ]
+    for backend in backends_built_with(options):
+        names += backend.submodules
     return tuple(dict.fromkeys([*names, *([_APPLE_SUBMODULE] if apple else [])]))
-
-
-def _of_backends() -> Iterator[tuple[str | None, tuple[str, ...]]]:
-    yield from ((b.switch, b.submodules) for b in runtime_backends() if b.switch)
 
 
 def missing_submodules(folder: Path, needed: Iterable[str]) -> tuple[str, ...]:

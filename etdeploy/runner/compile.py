@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from etdeploy.backends.registry import known_backends, runtime_backends
+from etdeploy.backends.registry import known_entries
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import full_disk, no_room_told
@@ -265,7 +265,7 @@ def read_libraries(libraries: list[Path]) -> Kernels:
     """
     operators: set[str] = set()
     backends: set[str] = set()
-    by_component = {b.component: b.delegate_id for b in runtime_backends() if b.delegate_id}
+    by_component = {e.component: e.delegate_id for e in known_entries().values() if e.delegate_id}
     for path in libraries:
         component = path.stem.removeprefix("libexecutorch_")
         if component in by_component:
@@ -284,7 +284,7 @@ def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
     """
     data = [_read_only_data(path) for path in (executable, *libraries)]
     operators = {name.decode() for part in data for name in _OPERATOR.findall(part)}
-    ids = [b.delegate_id for b in known_backends() if b.delegate_id]
+    ids = [entry.delegate_id for entry in known_entries().values() if entry.delegate_id]
     backends = {n for n in ids if any(n.encode() + b"\0" in part for part in data)}
     return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
 

@@ -6,11 +6,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from etdeploy.backends.registry import runtime_backends
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.resources import code_digest, resource_folder
+from etdeploy.plan.components import linked_backends
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.requirements import MUSL
 from etdeploy.provider.checkout import Checkout
@@ -65,12 +65,9 @@ def toolchain_for(
 
 def _without_ndk(plan: RuntimePlan, target: Target) -> str:
     """The way around the NDK; a static runner cannot load the libraries of a device's maker."""
-    loading = {backend.component for backend in runtime_backends() if backend.loads}
-    if (
-        target.system != "android"
-        or target.arch != "aarch64"
-        or loading & set(plan.component_names)
-    ):
+    if target.system != "android" or target.arch != "aarch64":
+        return ""
+    if any(backend.loads for backend in linked_backends(plan)):
         return ""
     return f"\nor use the static runner, which needs no NDK: --target {MUSL}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Delegate, Method, Operator, Program
@@ -50,8 +49,6 @@ def make_plan(
 ) -> RuntimePlan:
     """A plan from names; by default the wheel carries what it is known to carry."""
     chosen = find_target(target)
-    if shipped is None:
-        shipped = shipped_components(chosen.portable or chosen.name)
     return derive_plan(
         recipe, program, chosen, find_target(host), Available("1.5.1", shipped), custom
     )

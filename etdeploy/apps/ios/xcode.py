@@ -225,7 +225,7 @@ def _has(backend: Backend) -> bool:
 
 def has_thread_pool(products: tuple[str, ...]) -> bool:
     """Whether any of the products brings ExecuTorch's thread pool along."""
-    return not threaded().isdisjoint(products)
+    return bool(threaded(products))
 
 
 def package_blockers(program: Program, *, finished: bool = False) -> Iterator[Blocker]:

@@ -14,6 +14,7 @@ from etdeploy.backends.registry import (
     GROUP,
     backend_named,
     backend_of,
+    built_in,
     code_of,
     exporting_backends,
     exporting_names,
@@ -25,6 +26,7 @@ from etdeploy.backends.registry import (
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RecipeError, UsageError
+from etdeploy.core.processes import process
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.reference import schema
@@ -71,6 +73,32 @@ def test_names_ids_and_components_belong_to_one_backend_each() -> None:
         assert len(values) == len(set(values))
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_entry_states_what_its_backend_states(name: str) -> None:
+    backend, entry = built_in(name), BUILT_IN[name]
+    assert backend.name == name
+    assert (backend.delegate_id, backend.component, backend.switch) == (
+        entry.delegate_id, entry.component, entry.switch,
+    )  # fmt: skip
+    assert (find_backend(name) is backend) == bool(backend.lowering)
+
+
+@pytest.mark.usefixtures("real_processes")
+def test_a_plan_imports_the_backend_of_its_recipe_alone() -> None:
+    code = (
+        "import sys\n"
+        "from etdeploy.plan.derive import Available, derive_plan\n"
+        "from etdeploy.recipe.load import load_recipe\n"
+        "from etdeploy.targets.platforms import find_target\n"
+        "target = find_target('linux-x86_64')\n"
+        "recipe = load_recipe('xnnpack').recipe\n"
+        "derive_plan(recipe, None, target, target, Available('1.5.1'))\n"
+        "print(*(name for name in ('xnnpack', 'vulkan', 'qnn.backend', 'openvino.backend')\n"
+        "        if f'etdeploy.backends.{name}' in sys.modules))\n"
+    )
+    assert process.run(process.Request((sys.executable, "-c", code))).stdout.split() == ["xnnpack"]
+
+
 def test_the_guide_lists_those_that_a_recipe_can_name() -> None:
     guide = (ROOT / "docs" / "backends.md").read_text()
     table = guide.partition("| --- |")[2].partition("\n\n")[0]
@@ -89,7 +117,7 @@ def test_a_known_name_looks_for_no_plugin(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_backend_that_is_only_run_is_not_exported_for() -> None:
     assert find_backend("vgf") is None
-    assert backend_of("VgfBackend") is BUILT_IN["vgf"]
+    assert backend_of("VgfBackend") is built_in("vgf")
 
 
 def test_a_backend_that_is_only_run_can_get_its_lowering_from_a_package(
@@ -160,7 +188,7 @@ def test_a_change_of_the_package_makes_another_program(package: Path, tmp_path: 
     assert before == program_key(spec, Workspace(tmp_path / "cache"))
     (package / "etdeploy_gemm" / "lowering.py").write_text("LOWERING = None\n")
     assert before != program_key(spec, Workspace(tmp_path / "cache"))
-    assert code_of(BUILT_IN["xnnpack"]) is None
+    assert code_of(built_in("xnnpack")) is None
 
 
 def test_the_plan_of_a_plugins_delegate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +230,7 @@ def test_a_plugin_replaces_no_builtin_backend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _lab(tmp_path, monkeypatch, "name='xnnpack', lowering='lab_b'", entry="xnnpack")
-    assert find_backend("xnnpack") is BUILT_IN["xnnpack"]
+    assert find_backend("xnnpack") is built_in("xnnpack")
     assert exporting_names() == tuple(exporting_backends())
     [finding] = plugged_findings(_station(tmp_path))
     assert not lacks(finding.remedy, "etdeploy-lab 1.2", "backend 'xnnpack'")

@@ -15,7 +15,8 @@ import pytest
 from etdeploy.backends.qnn import precision as export
 from etdeploy.backends.qnn.kits.package import get_package
 from etdeploy.backends.qnn.kits.sdk import how_to_get
-from etdeploy.backends.registry import BUILT_IN, backend_named
+from etdeploy.backends import registry
+from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import Package
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import Blocker, ExportError, UsageError
@@ -104,7 +105,7 @@ def test_core_ml_needs_coremltools(packages: dict[str, str]) -> None:
 @pytest.mark.usefixtures("packages")
 def test_a_lowering_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = replace(backend_named("portable"), lowering="no_such_package.lowering")
-    monkeypatch.setitem(BUILT_IN, "portable", broken)
+    monkeypatch.setitem(registry._loaded, "portable", broken)
     error = refusal(spec_of(backend="portable"))
     assert not lacks(error, "backend portable", "no_such_package.lowering", sys.executable)
 
@@ -118,7 +119,7 @@ def test_a_package_of_the_wrong_release_is_refused(
 ) -> None:
     package = Package("coremltools", "lowering to it", "etdeploy[it]", ">=2025.1,<2026")
     picky = replace(backend_named("coreml"), packages=(package,))
-    monkeypatch.setitem(BUILT_IN, "coreml", picky)
+    monkeypatch.setitem(registry._loaded, "coreml", picky)
     packages["coremltools"] = installed
     if fits:
         check_needs(spec_of(backend="coreml"), {})

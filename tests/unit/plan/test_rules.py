@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etdeploy.backends.registry import backend_of, exporting_backends, runtime_backends
+from etdeploy.backends.registry import backend_of, exporting_backends, known_backends, known_entries
 from etdeploy.plan.cmake_options import OptionTable, is_on, known_options
 from etdeploy.plan.components import NAMESPACES, OPTIMIZED_OPERATORS
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
@@ -20,7 +20,7 @@ from tests.support.facts import lacks
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _HOST = find_target("linux-x86_64")
-_DELEGATE_IDS = [str(backend.delegate_id) for backend in runtime_backends()]
+_DELEGATE_IDS = [str(entry.delegate_id) for entry in known_entries().values() if entry.component]
 _ADD = ("aten::add.out",)
 _RELU = ("aten::relu.out",)
 _QUANTIZE = ("quantized_decomposed::quantize_per_tensor.out",)
@@ -291,7 +291,7 @@ def test_a_delegate_brings_its_backend(delegate_id: str) -> None:
     reason = _reason(plan, backend.switch)
     assert not lacks(reason, "forward", "1 partition", delegate_id)
     assert backend.component in plan.component_names
-    for other in runtime_backends():
+    for other in known_backends():
         assert (plan.option(str(other.switch)) == "ON") == (other is backend)
 
 
