@@ -8,6 +8,10 @@ them, and a later run compares that record with the files as they are now.
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.metadata
+import platform
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +20,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from etdeploy.backends.registry import backend_named, code_of
+from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import FileDigests, Workspace
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.resources import code_digest
 from etdeploy.core.values import Value
 from etdeploy.export.hf.files import cached_commit, loaded_files
-from etdeploy.export.needs import installed_version, module_file, tool_versions
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import CodeReference, ExportSpec
 
@@ -39,6 +43,22 @@ _NOT_IN_KEY: dict[str, Any] = {
 }  # fmt: skip
 # The parts of etdeploy that make a program folder.
 _MAKING = ("backends", "export", "program")
+
+
+class ExportedProgram(Value):
+    """A program folder in the cache.
+
+    Attributes:
+        folder: Its path.
+        key: Its key in the cache.
+        cached: Whether it was there before.
+        sha256: Of the `.pte`.
+    """
+
+    folder: str
+    key: str
+    cached: bool
+    sha256: str
 
 
 class Remembered(Value):
@@ -205,3 +225,53 @@ def _strings(place: str, value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _strings(f"{place}[{index}]", item)
+
+
+_TOOLS = ("torch", "torchao", "executorch")
+_OF_LANGUAGE_MODELS = ("transformers",)
+
+
+def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
+    """Versions of the exporting tools; None for one that is not installed. Nothing is imported."""
+    versions: dict[str, str | None] = {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "machine": platform.machine(),
+    }
+    if spec.program:
+        return versions
+    wanted = (*_TOOLS, *(_OF_LANGUAGE_MODELS if spec.hf else ()))
+    versions |= {name: installed_version(name) for name in wanted}
+    return versions | backend_versions(spec)
+
+
+def backend_versions(spec: ExportSpec) -> dict[str, str | None]:
+    """Versions of what the spec's backend compiles with; None for what is not installed."""
+    backend = backend_named(str(spec.backend))
+    wanted = [package.name for package in backend.packages_for(spec.quantization)]
+    packages = {name: installed_version(name) for name in wanted}
+    return {**packages, **backend.versions(spec.request, Workstation.this())}
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def module_file(name: str) -> Path | None:
+    """The source file of a module, found as an import would, but without running any code.
+
+    Namespace packages and modules that an import hook provides are not found.
+    """
+    search: list[str] | None = None
+    full = ""
+    spec: importlib.machinery.ModuleSpec | None = None
+    for part in name.split("."):
+        full = f"{full}.{part}" if full else part
+        spec = importlib.machinery.PathFinder.find_spec(full, search)
+        if spec is None:
+            return None
+        search = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None

@@ -20,8 +20,8 @@ from etdeploy.core.files.basic import folder_files, no_room_told, working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
-from etdeploy.core.values import Progress, Value
-from etdeploy.export.cache import ExportContext
+from etdeploy.core.values import Progress
+from etdeploy.export.cache import ExportContext, ExportedProgram
 from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.needs import check_needs
 from etdeploy.export.preload import OWN_PROCESSES, WORKER, Exporter, worker_environment
@@ -52,22 +52,6 @@ if TYPE_CHECKING:
 
 
 KIND = CacheKind.PROGRAMS
-
-
-class ExportedProgram(Value):
-    """A program folder in the cache.
-
-    Attributes:
-        folder: Its path.
-        key: Its key in the cache.
-        cached: Whether it was there before.
-        sha256: Of the `.pte`.
-    """
-
-    folder: str
-    key: str
-    cached: bool
-    sha256: str
 
 
 def export_program(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from etdeploy.apps.platform import AppRuntime
+from etdeploy.apps.platform import AppRuntime, Platform
 from etdeploy.apps.project import code_and_templates_digest
 from etdeploy.backends.registry import backend_named
-from etdeploy.core.errors import Blocker, BuildError
+from etdeploy.core.errors import Blocker, BuildError, UsageError
 from etdeploy.core.values import Explained
 from etdeploy.graph.job import AppMaker, Job
 from etdeploy.plan.components import RUNTIME, THREADPOOL
@@ -43,35 +44,67 @@ _FOR_APPS = (
 )
 
 
-def app_plan(job: Job, program: Program | None, version: str) -> RuntimePlan:
-    """What the app's ExecuTorch is; what keeps the app from having it is among the blockers."""
-    platform, recipe = job.app_platform, job.loaded.recipe
-    blockers: tuple[Blocker, ...] = ()
-    try:
-        runtime = platform.runtime(recipe, program or _least(recipe), version, abis_of(job))
-    except BuildError as error:
-        runtime = AppRuntime(_refused(recipe))
-        remedy = with_settings(error.remedy or "", recipe)
-        blockers = (Blocker("ExecuTorch for the app", error.message, remedy),)
-    return RuntimePlan(
-        target=job.target.name,
-        build_target=job.target.name,
-        portable_runner=False,
-        provider=Explained(
-            name="provider",
-            value=Provider(str(runtime.name.value)),
-            reason=runtime.name.reason,
-            by_hand=recipe.app.runtime != "auto",
-        ),
-        executorch_version=version,
-        toolchain=None,
-        components=(*runtime.packages, *_parts()),
-        options=(),
-        program_sha256=program.sha256 if program else None,
-        provisional=program is None,
-        blockers=blockers,
-        notes=tuple(_notes(job)),
-    )
+@dataclass(frozen=True)
+class PlatformPlanner:
+    """Plans the apps of a platform."""
+
+    platform: Platform
+
+    def app_plan(self, job: Job, program: Program | None, version: str) -> RuntimePlan:
+        """Return the plan of a release, or say why only a build has what the app needs."""
+        platform, recipe = self.platform, job.loaded.recipe
+        blockers: tuple[Blocker, ...] = ()
+        try:
+            runtime = platform.runtime(recipe, program or _least(recipe), version, abis_of(job))
+        except BuildError as error:
+            runtime = AppRuntime(_refused(recipe))
+            remedy = with_settings(error.remedy or "", recipe)
+            blockers = (Blocker("ExecuTorch for the app", error.message, remedy),)
+        return RuntimePlan(
+            target=job.target.name,
+            build_target=job.target.name,
+            portable_runner=False,
+            provider=Explained(
+                name="provider",
+                value=Provider(str(runtime.name.value)),
+                reason=runtime.name.reason,
+                by_hand=recipe.app.runtime != "auto",
+            ),
+            executorch_version=version,
+            toolchain=None,
+            components=(*runtime.packages, *_parts()),
+            options=(),
+            program_sha256=program.sha256 if program else None,
+            provisional=program is None,
+            blockers=blockers,
+            notes=tuple(_notes(job)),
+        )
+
+    def built_plan(
+        self,
+        job: Job,
+        program: Program | None,
+        plan: RuntimePlan,
+        available: Available,
+        custom: CustomKernels | None,
+    ) -> RuntimePlan:
+        """The plan of an app's ExecuTorch that is built from a checkout."""
+        recipe, abi = job.loaded.recipe, abis_of(job)[0]
+        made = library_plan(recipe, program or EMPTY_PROGRAM, abi, available, custom, job.host)
+        return made.model_copy(
+            update={"provider": plan.provider, "provisional": plan.provisional,
+                    "notes": (*made.notes, *plan.notes)}
+        )  # fmt: skip
+
+    def inputs(self, job: Job) -> AppMaker:
+        """Looks up what on this machine decides how the app is made."""
+        platform = self.platform
+        given = job.app.given if job.app else None
+        return AppMaker(
+            project=code_and_templates_digest(platform),
+            tools="" if given else platform.fingerprint(job.loaded.recipe),
+            given=platform.read_archive(given)[0].sha256 if given else None,
+        )
 
 
 def _refused(recipe: Recipe) -> Explained:
@@ -79,22 +112,6 @@ def _refused(recipe: Recipe) -> Explained:
     named = recipe.app.runtime == "prebuilt"
     reason = "app.runtime is prebuilt" if named else "no other can have what the program needs"
     return Explained(name="app.runtime", value="prebuilt", reason=reason)
-
-
-def built_plan(
-    job: Job,
-    program: Program | None,
-    plan: RuntimePlan,
-    available: Available,
-    custom: CustomKernels | None,
-) -> RuntimePlan:
-    """The plan of an app's ExecuTorch that is built from a checkout."""
-    recipe, abi = job.loaded.recipe, abis_of(job)[0]
-    made = library_plan(recipe, program or EMPTY_PROGRAM, abi, available, custom, job.host)
-    return made.model_copy(
-        update={"provider": plan.provider, "provisional": plan.provisional,
-                "notes": (*made.notes, *plan.notes)}
-    )  # fmt: skip
 
 
 def library_plan(
@@ -152,15 +169,24 @@ def _least(recipe: Recipe) -> Program:
     return EMPTY_PROGRAM.model_copy(update={"methods": (method,)})
 
 
-def app_maker(job: Job) -> AppMaker:
-    """Looks up what on this machine decides how the app is made."""
-    platform = job.app_platform
-    given = job.app.given if job.app else None
-    return AppMaker(
-        project=code_and_templates_digest(platform),
-        tools="" if given else platform.fingerprint(job.loaded.recipe),
-        given=platform.read_archive(given)[0].sha256 if given else None,
-    )
+def platform_for(system: str) -> Platform:
+    """Return the platform of a target's system; raise UsageError where there are no apps."""
+    if system == "android":
+        from etdeploy.apps.android.platform import Android
+
+        return Android()
+    if system == "ios":
+        from etdeploy.apps.ios.platform import Ios
+
+        return Ios()
+    raise UsageError(f"there are no apps for {system}", remedy="Apps are made for android and ios.")
+
+
+def platform_of(job: Job) -> Platform:
+    """The platform of a job with an app."""
+    if not isinstance(job.app_planner, PlatformPlanner):
+        raise RuntimeError(f"{job.loaded.name} has no app")
+    return job.app_planner.platform
 
 
 def abis_of(job: Job) -> tuple[str, ...]:

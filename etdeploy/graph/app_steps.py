@@ -22,7 +22,7 @@ from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file
 from etdeploy.core.values import Progress
 from etdeploy.deploy.bundle import bundle_file
 from etdeploy.devices.base import AppLaunch, Bundle
-from etdeploy.graph.app_plan import abis_of
+from etdeploy.graph.app_plan import abis_of, platform_of
 from etdeploy.graph.backends import extras_for
 from etdeploy.graph.job import CODE, Job, StepName, flat, load_program, stage_path
 from etdeploy.graph.on_device import generation_inputs, request_files
@@ -48,7 +48,7 @@ def _project(resolved: Resolved) -> Step:
     job = resolved.job
     recipe = job.loaded.recipe
     output = stage_path(job, StepName.PROJECT)
-    platform = job.app_platform
+    platform = platform_of(job)
 
     def act(log: StepLog) -> str:
         from etdeploy.apps.merge import digest_content, write_project
@@ -150,13 +150,13 @@ def sourced(resolved: Resolved, subject: AppSubject, log: StepLog) -> AppSubject
 def written_model(job: Job) -> AppModel:
     """`model.json` of the project that the project step wrote."""
     folder = Path(Project.load(stage_path(job, StepName.PROJECT)).folder)
-    return AppModel.load(folder / job.app_platform.payload / MODEL_FILE)
+    return AppModel.load(folder / platform_of(job).payload / MODEL_FILE)
 
 
 def _app(resolved: Resolved) -> Step:
     job = resolved.job
     output = stage_path(job, StepName.RUNNER)
-    platform = job.app_platform
+    platform = platform_of(job)
 
     def act(log: StepLog) -> str:
         subject = subject_of(job, written_model(job))
@@ -198,7 +198,7 @@ def _given(resolved: Resolved) -> Step:
         if archive is None:
             raise RuntimeError("no app is given")
         _, program = load_program(job)
-        built, model = job.app_platform.read_archive(archive)
+        built, model = platform_of(job).read_archive(archive)
         if model.program_sha256 != program.sha256:
             raise CheckError(
                 "the app was made for another program than the recipe's",
@@ -267,7 +267,7 @@ def _bundle(resolved: Resolved) -> Step:
         exported, _ = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
-        built, model = job.app_platform.read_archive(_archive(runner))
+        built, model = platform_of(job).read_archive(_archive(runner))
         name = ARCHIVE[job.target.system]
         files = {name: _archive(runner)}
         if not model.bundled:
@@ -312,7 +312,7 @@ def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project,
     project = load_project(job)
     made = Path(project.folder)
     content = {name: made / name for name in folder_files(made) if name != LIST_FILE}
-    anchor = job.app_platform.anchor
+    anchor = platform_of(job).anchor
     what = f"{project.platform} app"
     return project, write_project(folder, content, what, conflicts, anchor)
 
@@ -329,7 +329,7 @@ def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
         subject = sourced(resolve(job), subject, StepLog(progress, log))
     where = sha256_bytes(str(folder.resolve()).encode())[:16]
     work = job.workspace.folder(CacheKind.BUILDS) / f"app-{where}"
-    platform = job.app_platform
+    platform = platform_of(job)
     built = platform.build(subject, folder, work, progress, log)
     return built.model_copy(update={"archive": str(_beside(built, folder / platform.output))})
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
@@ -15,16 +15,15 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.core.values import Kind, Progress, Value, silent
 from etdeploy.devices.base import Bundle, Device, DeviceFacts
-from etdeploy.export.run import ExportedProgram
+from etdeploy.export.cache import ExportedProgram
+from etdeploy.plan.derive import Available, CustomKernels
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import Target
-
-if TYPE_CHECKING:
-    from etdeploy.apps.platform import Platform
 
 _APP = "#app"
 
@@ -57,6 +56,32 @@ class AppMaker:
     given: str | None
 
 
+class AppPlanner(Protocol):
+    """Plans apps for one system; `graph/app_plan.py` implements it.
+
+    A run without an app imports no module of apps.
+    """
+
+    def app_plan(self, job: Job, program: Program | None, version: str) -> RuntimePlan:
+        """What the app's ExecuTorch is; what keeps the app from having it is among the blockers."""
+        ...
+
+    def built_plan(
+        self,
+        job: Job,
+        program: Program | None,
+        plan: RuntimePlan,
+        available: Available,
+        custom: CustomKernels | None,
+    ) -> RuntimePlan:
+        """The plan of an app's ExecuTorch that is built from a checkout."""
+        ...
+
+    def inputs(self, job: Job) -> AppMaker:
+        """Look up what on this machine decides how the app is made."""
+        ...
+
+
 @dataclass(frozen=True)
 class Job:
     """What a run works on.
@@ -74,9 +99,9 @@ class Job:
         variant: Tells two jobs of one run apart that have the same recipe and device.
         speech: What the recipe's language model is to understand; None where nothing is said to it.
         measures: Whether the program may be measured, whose traces need an ETRecord.
-        app: That an app runs the program; None for a runner.
-        wanted: The recipe as its author wrote it, where an app needs another export.
-        platform: Of the app.
+        app: Set if an app runs the program; None for a runner.
+        original_recipe: The recipe as its author wrote it, where an app needs another export.
+        app_planner: Plans the app's ExecuTorch.
     """
 
     loaded: LoadedRecipe
@@ -92,20 +117,13 @@ class Job:
     speech: Speech | None = None
     measures: bool = True
     app: AppWish | None = None
-    wanted: LoadedRecipe | None = None
-    platform: Platform | None = None
+    original_recipe: LoadedRecipe | None = None
+    app_planner: AppPlanner | None = None
 
     @property
     def asked(self) -> LoadedRecipe:
         """The recipe as its author wrote it."""
-        return self.wanted or self.loaded
-
-    @property
-    def app_platform(self) -> Platform:
-        """The platform of a job with an app."""
-        if self.platform is None:
-            raise RuntimeError(f"{self.loaded.name} has no app")
-        return self.platform
+        return self.original_recipe or self.loaded
 
     @property
     def runs_it(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
@@ -15,14 +15,11 @@ from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.plugins import attributed, call_hook
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import Device, DeviceFacts, lock_name
-from etdeploy.graph.job import AppWish, Job
+from etdeploy.graph.job import AppPlanner, AppWish, Job
 from etdeploy.graph.on_device import device_lock, prepared, pushed_line
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
-
-if TYPE_CHECKING:
-    from etdeploy.apps.platform import Platform
 
 _MOST_NAMED = 3
 
@@ -317,22 +314,15 @@ def make_job(
         there.identity if there else None,
         measure_again,
         app=app,
-        wanted=loaded,
-        platform=platform_for((chosen or own).system) if app else None,
+        original_recipe=loaded,
+        app_planner=_app_planner(chosen or own) if app else None,
     )
 
 
-def platform_for(system: str) -> Platform:
-    """Return the platform of a target's system; raise UsageError where there are no apps."""
-    if system == "android":
-        from etdeploy.apps.android.platform import Android
+def _app_planner(target: Target) -> AppPlanner:
+    from etdeploy.graph.app_plan import PlatformPlanner, platform_for
 
-        return Android()
-    if system == "ios":
-        from etdeploy.apps.ios.platform import Ios
-
-        return Ios()
-    raise UsageError(f"there are no apps for {system}", remedy="Apps are made for android and ios.")
+    return PlatformPlanner(platform_for(target.system))
 
 
 def loaded_for_app(loaded: LoadedRecipe) -> LoadedRecipe:

@@ -17,8 +17,9 @@ from etdeploy.core import console
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Progress
+from etdeploy.export.cache import ExportedProgram
 from etdeploy.export.preload import OWN_PROCESSES, Exporter
-from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.backends import missing_for_bundle
 from etdeploy.graph.job import (
@@ -388,7 +389,9 @@ def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
 def _missing_for_app(job: Job, plan: RuntimePlan) -> tuple[Blocker, ...]:
     if not _builds_app(job):
         return ()
-    return job.app_platform.missing(job.loaded.recipe, plan)
+    from etdeploy.graph.app_plan import platform_of
+
+    return platform_of(job).missing(job.loaded.recipe, plan)
 
 
 def _builds_app(job: Job) -> bool:

@@ -19,7 +19,7 @@ from etdeploy.export.cache import ExportContext
 from etdeploy.export.hf.check import fit_context
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
-from etdeploy.graph.job import AppMaker, Job
+from etdeploy.graph.job import AppMaker, AppPlanner, Job
 from etdeploy.plan.cmake_options import OptionTable
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import Provider, RuntimePlan
@@ -197,17 +197,9 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
         rules=_rules(job, program, lookups),
         bundle_inputs=bundle_inputs(job, program),
         wheel_version=version,
-        app=_app_maker(job),
+        app=job.app_planner.inputs(job) if job.app_planner else None,
         lookups=lookups,
     )
-
-
-def _app_maker(job: Job) -> AppMaker | None:
-    if job.app is None:
-        return None
-    from etdeploy.graph.app_plan import app_maker
-
-    return app_maker(job)
 
 
 def export_spec_of(job: Job) -> ExportSpec:
@@ -301,8 +293,8 @@ def _plan(
     lookups: Lookups,
 ) -> tuple[RuntimePlan, BuildCheckout | None]:
     """The plan, and the sources, which are looked up if it needs them and they are not known."""
-    if job.app:
-        return _app_plan(job, program, own, sources, wheel_version, lookups)
+    if job.app_planner:
+        return _app_plan(job, job.app_planner, program, own, sources, wheel_version, lookups)
     plan = _derive(job, program, own, sources, wheel_version)
     if sources or plan.provider.value != Provider.SOURCE:
         return plan, sources
@@ -312,6 +304,7 @@ def _plan(
 
 def _app_plan(
     job: Job,
+    planner: AppPlanner,
     program: Program | None,
     own: CustomOps | None,
     sources: BuildCheckout | None,
@@ -319,14 +312,12 @@ def _app_plan(
     lookups: Lookups,
 ) -> tuple[RuntimePlan, BuildCheckout | None]:
     """The same for an app, whose ExecuTorch is a release unless that lacks something."""
-    from etdeploy.graph.app_plan import app_plan, built_plan
-
-    plan = app_plan(job, program, wheel_version)
+    plan = planner.app_plan(job, program, wheel_version)
     if plan.provider.value != Provider.SOURCE or job.target.system != "android":
         return plan, sources
     found = sources or _find_sources(job, wheel_version, lookups)
-    available, custom = _available(job, found, wheel_version), _custom(own)
-    return built_plan(job, program, plan, available, custom), found
+    available, custom = _available(found, wheel_version), _custom(own)
+    return planner.built_plan(job, program, plan, available, custom), found
 
 
 def _derive(
@@ -336,12 +327,12 @@ def _derive(
     sources: BuildCheckout | None,
     wheel_version: str,
 ) -> RuntimePlan:
-    available = _available(job, sources, wheel_version)
+    available = _available(sources, wheel_version)
     recipe = job.loaded.recipe
     return derive_plan(recipe, program, job.target, job.host, available, _custom(own))
 
 
-def _available(job: Job, sources: BuildCheckout | None, wheel_version: str) -> Available:
+def _available(sources: BuildCheckout | None, wheel_version: str) -> Available:
     checkout = sources.checkout if sources else None
     return Available(
         checkout.version if checkout else wheel_version,

@@ -19,7 +19,7 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, silent
-from etdeploy.export.needs import installed_version
+from etdeploy.export.cache import installed_version
 from etdeploy.profile.protocol import (
     FAILURE_FILE,
     REQUEST_FILE,

@@ -19,8 +19,8 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.values import silent
-from etdeploy.export.cache import ExportContext
-from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.cache import ExportContext, ExportedProgram
+from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 

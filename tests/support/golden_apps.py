@@ -23,7 +23,7 @@ from etdeploy.apps.platform import AppSubject, Platform
 from etdeploy.apps.project import project_files, template_paths
 from etdeploy.backends.values import ExtraFile, Extras
 from etdeploy.core.values import Explained
-from etdeploy.graph.jobs import platform_for
+from etdeploy.graph.app_plan import platform_for
 from etdeploy.plan.components import RUNTIME, THREADPOOL
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program

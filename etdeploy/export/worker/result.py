@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etdeploy.export.needs import backend_versions, installed_version
+from etdeploy.export.cache import backend_versions, installed_version
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.delegation import delegation_notes

@@ -11,7 +11,8 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.values import silent
-from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.cache import ExportedProgram
+from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import load_provenance
 from tests.support.export import program_key, spec_of

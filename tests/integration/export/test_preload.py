@@ -14,8 +14,9 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import ExportError, Interrupted
 from etdeploy.core.values import silent
+from etdeploy.export.cache import ExportedProgram
 from etdeploy.export.preload import Exporter, preloaded_exports
-from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import load_provenance
 from tests.support.export import SMALL, spec_of

@@ -11,7 +11,7 @@ import pytest
 
 from etdeploy.cache.workspace import FileDigests, Workspace
 from etdeploy.core.hashing import sha256_file
-from etdeploy.export import cache, needs
+from etdeploy.export import cache
 from etdeploy.export.cache import ExportContext
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, export_spec
@@ -108,7 +108,7 @@ def test_a_tools_version_changes_the_key(
 ) -> None:
     spec = spec_of({"example": "mlp"})
     before = program_key(spec, workspace)
-    versions = {**needs.tool_versions(spec), "executorch": "9.9"}
+    versions = {**cache.tool_versions(spec), "executorch": "9.9"}
     monkeypatch.setattr(cache, "tool_versions", lambda _: versions)
     assert program_key(spec, workspace) != before
 
@@ -220,7 +220,7 @@ def test_a_file_that_an_argument_names_is_part_of_the_key(
 
 
 def test_another_version_of_an_imported_package_has_no_known_key(user: User) -> None:
-    version = needs.installed_version("pydantic")
+    version = cache.installed_version("pydantic")
     situation = ExportContext.now(user.spec, user.workspace)
     now, before = (
         ModelSources(distributions={"pydantic": v})
@@ -258,10 +258,10 @@ def test_module_files_are_found_without_running_them(
     (package / "__init__.py").write_text("raise SystemExit('imported')")
     (package / "module.py").write_text("raise SystemExit('imported')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert needs.module_file("package.module") == package / "module.py"
-    assert needs.module_file("package") == package / "__init__.py"
-    assert needs.module_file("package.absent") is None
-    assert needs.module_file("absent.module") is None
+    assert cache.module_file("package.module") == package / "module.py"
+    assert cache.module_file("package") == package / "__init__.py"
+    assert cache.module_file("package.absent") is None
+    assert cache.module_file("absent.module") is None
 
 
 def test_digests_are_remembered_while_a_file_stays_untouched(tmp_path: Path) -> None:

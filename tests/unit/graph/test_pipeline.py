@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.devices.base import PushReport
-from etdeploy.export.run import ExportedProgram
+from etdeploy.export.cache import ExportedProgram
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.on_device import pushed_line
 from etdeploy.graph.pipeline import origin

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from etdeploy.export.cache import module_file
 from etdeploy.export.failure import missing_function
-from etdeploy.export.needs import module_file
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.export.worker.failures import describe, describe_errors, fail

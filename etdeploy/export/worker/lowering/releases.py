@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from etdeploy.export.needs import installed_version
+from etdeploy.export.cache import installed_version
 from etdeploy.export.spec import ExportSpec
 
 # ExecuTorch 1.5.1 takes every 0.18.

@@ -13,7 +13,7 @@ import pytest
 from etdeploy.apps.ios.platform import Ios, ios_app, project_ids, quoted, target_name, write_ipa
 from etdeploy.apps.model import AppModel
 from etdeploy.core.errors import BuildError, CheckError, UsageError
-from etdeploy.graph.jobs import platform_for
+from etdeploy.graph.app_plan import platform_for
 from etdeploy.program.model import Program
 from tests.support.runtime_values import make_method, make_program, make_recipe
 

@@ -14,7 +14,7 @@ from etdeploy.backends.qnn.kits.loading import (
     loading_problem,
 )
 from etdeploy.backends.values import Workstation
-from etdeploy.export.needs import tool_versions
+from etdeploy.export.cache import tool_versions
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.model import Recipe
 from tests.support.facts import lacks
