@@ -32,7 +32,7 @@ from etdeploy.compare.model import Comparison, Ratio, Verdict, judge
 from etdeploy.compare.runs import compare_runs
 from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
 from etdeploy.core.console import TaskDisplay
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.files.basic import resource_folder
 from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.jobs import open_two
 from etdeploy.graph.on_device import device_lock, prepared

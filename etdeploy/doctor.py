@@ -21,7 +21,7 @@ from etdeploy.core import console
 from etdeploy.core.commands import pip_command, system_command
 from etdeploy.core.errors import Blocker, BuildError, EtdeployError
 from etdeploy.core.processes import process
-from etdeploy.core.values import Finding
+from etdeploy.core.values import DoctorCheck
 from etdeploy.devices.ios import command
 from etdeploy.export.needs import LLM_PACKAGES
 from etdeploy.export.spec import TESTED_VERSIONS
@@ -34,7 +34,7 @@ from etdeploy.targets.platforms import Target, find_emulator, find_target, host_
 _NEEDED_FREE_BYTES = 2_000_000_000
 
 
-def examine() -> tuple[Finding, ...]:
+def examine() -> tuple[DoctorCheck, ...]:
     """Checks Python, packages, tools, SDKs and disk space."""
     host = host_target()
     return (
@@ -60,10 +60,10 @@ def examine() -> tuple[Finding, ...]:
     )
 
 
-def _python() -> Finding:
+def _python() -> DoctorCheck:
     version = platform.python_version()
     fits = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    return Finding(
+    return DoctorCheck(
         name="Python",
         state="ok" if fits else "missing",
         found=version,
@@ -72,11 +72,11 @@ def _python() -> Finding:
     )
 
 
-def _package(name: str, tested: str) -> Finding:
+def _package(name: str, tested: str) -> DoctorCheck:
     try:
         found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(
+        return DoctorCheck(
             name=name,
             state="missing",
             found=None,
@@ -84,8 +84,8 @@ def _package(name: str, tested: str) -> Finding:
             remedy=pip_command("etdeploy[export]"),
         )
     if found.split("+")[0] == tested:
-        return Finding(name=name, state="ok", found=found, needed_for="exporting models")
-    return Finding(
+        return DoctorCheck(name=name, state="ok", found=found, needed_for="exporting models")
+    return DoctorCheck(
         name=name,
         state="optional",
         found=f"{found} (tested: {tested})",
@@ -94,14 +94,14 @@ def _package(name: str, tested: str) -> Finding:
     )
 
 
-def _language_models() -> Finding:
+def _language_models() -> DoctorCheck:
     """The packages of the extra `llm`."""
     found: dict[str, str] = {}
     for name in LLM_PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     complete = len(found) == len(LLM_PACKAGES)
-    return Finding(
+    return DoctorCheck(
         name="language models",
         state="ok" if complete else "optional",
         found=", ".join(f"{name} {version}" for name, version in found.items()) or None,
@@ -110,7 +110,7 @@ def _language_models() -> Finding:
     )
 
 
-def _tools(host: Target) -> Iterator[Finding]:
+def _tools(host: Target) -> Iterator[DoctorCheck]:
     cross = find_target("linux-aarch64")
     seen: set[str] = set()
     for target, required in ((host, True), (cross, False)):
@@ -121,7 +121,7 @@ def _tools(host: Target) -> Iterator[Finding]:
             missing: Literal["missing", "optional"] = (
                 "missing" if required and tool.required else "optional"
             )
-            yield Finding(
+            yield DoctorCheck(
                 name=tool.name,
                 state="ok" if tool.path else missing,
                 found=tool.version or (str(tool.path) if tool.path else None),
@@ -130,9 +130,9 @@ def _tools(host: Target) -> Iterator[Finding]:
             )
 
 
-def _program(name: str, needed_for: str, remedy: str) -> Finding:
+def _program(name: str, needed_for: str, remedy: str) -> DoctorCheck:
     path = process.which(name)
-    return Finding(
+    return DoctorCheck(
         name=name,
         state="ok" if path else "optional",
         found=str(path) if path else None,
@@ -141,9 +141,9 @@ def _program(name: str, needed_for: str, remedy: str) -> Finding:
     )
 
 
-def _iphones() -> Finding:
+def _iphones() -> DoctorCheck:
     path = command.find_program()
-    return Finding(
+    return DoctorCheck(
         name=command.PROGRAM,
         state="ok" if path else "optional",
         found=str(path) if path else None,
@@ -152,18 +152,18 @@ def _iphones() -> Finding:
     )
 
 
-def _qemu(host: Target) -> Finding:
+def _qemu(host: Target) -> DoctorCheck:
     needed = "device qemu: arm64 runners on this machine"
     path = find_emulator("aarch64")
     if host.system != "linux":
-        return Finding(
+        return DoctorCheck(
             name="qemu-user",
             state="optional",
             found=None,
             needed_for=needed,
             remedy="qemu's user mode runs on Linux only.",
         )
-    return Finding(
+    return DoctorCheck(
         name="qemu-user",
         state="ok" if path else "optional",
         found=str(path) if path else None,
@@ -172,10 +172,10 @@ def _qemu(host: Target) -> Finding:
     )
 
 
-def _ndk() -> Finding:
+def _ndk() -> DoctorCheck:
     found = find_ndk(os.environ, Path.home())
     usable = isinstance(found, Ndk)
-    return Finding(
+    return DoctorCheck(
         name="Android NDK",
         state="ok" if usable else "optional",
         found=f"{found.release} in {found.path}" if isinstance(found, Ndk) else None,
@@ -184,18 +184,18 @@ def _ndk() -> Finding:
     )
 
 
-def _sources() -> Finding:
+def _sources() -> DoctorCheck:
     try:
         found = find_checkout(None, os.environ, Workspace.default(), executorch_version())
     except BuildError as error:
-        return Finding(
+        return DoctorCheck(
             name="ExecuTorch sources",
             state="optional",
             found=None,
             needed_for="the provider source",
             remedy=f"{error.message}\n{error.remedy}",
         )
-    return Finding(
+    return DoctorCheck(
         name="ExecuTorch sources",
         state="ok" if found else "optional",
         found=f"{found.version} in {found.path}" if found else None,
@@ -206,10 +206,10 @@ def _sources() -> Finding:
     )
 
 
-def _zig() -> Finding:
+def _zig() -> DoctorCheck:
     found = find_zig()
     lacks = isinstance(found, Blocker)
-    return Finding(
+    return DoctorCheck(
         name="zig",
         state="optional" if lacks else "ok",
         found=None if isinstance(found, Blocker) else found.version,
@@ -218,7 +218,7 @@ def _zig() -> Finding:
     )
 
 
-def _xcode() -> tuple[Finding, ...]:
+def _xcode() -> tuple[DoctorCheck, ...]:
     if platform.system() != "Darwin":
         return ()
     return (
@@ -228,12 +228,12 @@ def _xcode() -> tuple[Finding, ...]:
     )
 
 
-def _disk() -> Finding:
+def _disk() -> DoctorCheck:
     folder = Workspace.default().root
     try:
         prepare_cache(folder)
     except EtdeployError as error:
-        return Finding(
+        return DoctorCheck(
             name="cache",
             state="missing",
             found=None,
@@ -243,7 +243,7 @@ def _disk() -> Finding:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free_bytes = shutil.disk_usage(existing).free
     enough = free_bytes >= _NEEDED_FREE_BYTES
-    return Finding(
+    return DoctorCheck(
         name="disk space",
         state="ok" if enough else "missing",
         found=f"{console.size(free_bytes)} free",

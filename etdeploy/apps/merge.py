@@ -38,7 +38,7 @@ from etdeploy.apps.renaming import (
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import copy_file, no_room_in, write_atomic
+from etdeploy.core.files.basic import copy_file, find_disk_full, write_atomic
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.devices.bundles import check_relative
@@ -277,7 +277,7 @@ def _errors(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if no_room_in(error):
+        if find_disk_full(error):
             raise
         raise UsageError(
             f"the {what} cannot be written there: {error.strerror or error}",

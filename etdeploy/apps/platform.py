@@ -11,7 +11,7 @@ from etdeploy.apps.model import AppModel
 from etdeploy.backends.values import Extras
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import Blocker
-from etdeploy.core.values import Explained, Progress, Value
+from etdeploy.core.values import Progress, ReasonedChoice, Value
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
@@ -25,8 +25,8 @@ from etdeploy.targets.platforms import Target
 class AppRuntime:
     """The ExecuTorch of an app, and the packages of its release: none for `source`."""
 
-    name: Explained
-    packages: tuple[Explained, ...] = ()
+    name: ReasonedChoice
+    packages: tuple[ReasonedChoice, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from typing import Any
 from etdeploy.apps.model import Payload
 from etdeploy.apps.platform import AppSubject, Platform
 from etdeploy.core.files.basic import folder_files
-from etdeploy.core.hashing import digest_json, sha256_file
-from etdeploy.core.resources import code_digest
+from etdeploy.core.hashing import code_digest, digest_json, sha256_file
 from etdeploy.core.values import Value
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from etdeploy.core.diagnostics import Diagnosis, FailureTable
     from etdeploy.core.errors import Blocker
     from etdeploy.core.flatbuffer import FlatbufferTable
-    from etdeploy.core.values import Explained, Finding
+    from etdeploy.core.values import DoctorCheck, ReasonedChoice
     from etdeploy.targets.platforms import Target
 
 
@@ -138,7 +138,7 @@ class Backend:
         """What to know about a run with this backend, as sentences."""
         yield from ()
 
-    def cmake_options(self, build: Build) -> Iterator[Explained]:
+    def cmake_options(self, build: Build) -> Iterator[ReasonedChoice]:
         """Options of a build besides `switch`, with their reasons.
 
         The value `$NAME` stands for what `definitions` finds on the machine that builds.
@@ -335,6 +335,6 @@ class Backend:
 
     # --- this machine
 
-    def findings(self, station: Workstation) -> Iterator[Finding]:
+    def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
         """What `etdeploy doctor` shows."""
         yield from ()

@@ -25,7 +25,7 @@ from etdeploy.core.plugins import (
     plugin_names,
     plugin_owner,
 )
-from etdeploy.core.values import Finding
+from etdeploy.core.values import DoctorCheck
 
 OTHERS: tuple[Backend, ...] = (
     Backend(
@@ -270,7 +270,7 @@ def plugged_backend(name: str) -> Backend | None:
     return _plugged[name]
 
 
-def plugged_findings(station: Workstation) -> Iterator[Finding]:
+def plugged_findings(station: Workstation) -> Iterator[DoctorCheck]:
     """Each plug-in with what it looks for itself, or why it cannot be used."""
     for name in plugin_names(GROUP):
         owner = plugin_owner(GROUP, name)
@@ -291,8 +291,8 @@ def plugged_findings(station: Workstation) -> Iterator[Finding]:
             yield _finding(f"{name}: its findings", None, str(error))
 
 
-def _finding(name: str, found: str | None, remedy: str | None) -> Finding:
-    return Finding(
+def _finding(name: str, found: str | None, remedy: str | None) -> DoctorCheck:
+    return DoctorCheck(
         name=f"backend {name}",
         state="ok" if found else "optional",
         found=found,

@@ -23,7 +23,7 @@ from etdeploy.core.processes import process
 
 if TYPE_CHECKING:
     from etdeploy.backends.values import Destination, Partitions, Workstation
-    from etdeploy.core.values import Finding
+    from etdeploy.core.values import DoctorCheck
 
 
 class Vulkan(Backend):
@@ -57,12 +57,12 @@ class Vulkan(Backend):
         """What the runner and ExecuTorch's backend say of Vulkan on the device."""
         return VULKAN_FAILURES.diagnose(text, driver=driver_remedy(device.partition(":")[0]))
 
-    def findings(self, station: Workstation) -> Iterator[Finding]:
+    def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
         """The shader compiler."""
-        from etdeploy.core.values import Finding
+        from etdeploy.core.values import DoctorCheck
 
         found = find_glslc(station.environ)
-        yield Finding(
+        yield DoctorCheck(
             name="glslc",
             state="optional" if isinstance(found, Blocker) else "ok",
             found=None if isinstance(found, Blocker) else found.version or str(found.path),

@@ -12,7 +12,7 @@ from etdeploy.backends.rewrites import REWRITES
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES, LINEAR_SCHEMES
 from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 
 if TYPE_CHECKING:
     from etdeploy.backends.values import Build, Payload
@@ -76,16 +76,16 @@ def _kleidiai(build: Build) -> tuple[bool, str]:
 class Xnnpack(Backend):
     """XNNPACK, whose payload says how many nodes it has."""
 
-    def cmake_options(self, build: Build) -> Iterator[Explained]:
+    def cmake_options(self, build: Build) -> Iterator[ReasonedChoice]:
         """KleidiAI on 64-bit Arm, and the cache of packed weights."""
         if build.target.arch == "aarch64":
             on, reason = _kleidiai(build)
             value = "ON" if on else "OFF"
             # The second is XNNPACK's own: without it, XNNPACK fetches and compiles KleidiAI anyway.
             for name in ("EXECUTORCH_XNNPACK_ENABLE_KLEIDI", "XNNPACK_ENABLE_KLEIDIAI"):
-                yield Explained(name=name, value=value, reason=reason)
+                yield ReasonedChoice(name=name, value=value, reason=reason)
         if build.runtime.weight_cache:
-            yield Explained(
+            yield ReasonedChoice(
                 name="EXECUTORCH_XNNPACK_ENABLE_WEIGHT_CACHE",
                 value="ON",
                 reason="runtime.weight_cache is true",

@@ -12,8 +12,8 @@ from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.series import StartSeries
 from etdeploy.bench.units import long_time
 from etdeploy.bench.watch import Observed
-from etdeploy.core import git
 from etdeploy.core.console import count
+from etdeploy.core.processes.process import run_git
 from etdeploy.devices.base import DeviceState
 from etdeploy.recipe.model import Cooldown
 from etdeploy.runner.protocol import Processors, RunnerResults
@@ -224,9 +224,9 @@ def revision_of(path: Path) -> Revision:
     folder = path.parent
     if not folder.is_dir():
         return _NONE
-    head = git.ask(folder, "rev-parse", "--verify", "HEAD")
-    ignored = git.ask(folder, "check-ignore", "--quiet", path.name) is not None
+    head = run_git(folder, "rev-parse", "--verify", "HEAD")
+    ignored = run_git(folder, "check-ignore", "--quiet", path.name) is not None
     if head is None or ignored:
         return _NONE
-    changes = git.ask(folder, "status", "--porcelain", "--", ".")
+    changes = run_git(folder, "status", "--porcelain", "--", ".")
     return Revision(head.strip(), None if changes is None else bool(changes.strip()))

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.results_folder import DESCRIPTIONS
-from etdeploy.core.values import Kind
+from etdeploy.core.values import StrEnum
 from etdeploy.recipe.reference import KIND_NAMES
 
 _INTRODUCTION = """# Run records
@@ -117,7 +117,7 @@ def _kind(annotation: Any) -> str:
         return " or ".join([*kinds, *(["null"] if type(None) in arguments else [])])
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
-    if isinstance(annotation, type) and issubclass(annotation, Kind):
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return ", ".join(f"`{value}`" for value in annotation)
     if origin is tuple:
         return f"list of {_kind(arguments[0])}"

@@ -17,7 +17,13 @@ from etdeploy.bench.records.record import TRACE, trace_role
 from etdeploy.bench.records.stored import RECORD_FILE
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core.errors import Interrupted, UsageError
-from etdeploy.core.files.basic import claimed, naming, no_room_in, sweep_empty, write_atomic
+from etdeploy.core.files.basic import (
+    annotate_oserror,
+    claimed,
+    find_disk_full,
+    sweep_empty,
+    write_atomic,
+)
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import ETRECORD_FILE, EXPORT_INFO, PROGRAM_INFO
@@ -39,11 +45,11 @@ def results_folder(output: Path, started: datetime, recipe: str, device: str) ->
     sweep_empty(output, RUN_ID)
     folder = _new_folder(output, started, recipe, device)
     try:
-        with claimed(folder), naming(folder):
+        with claimed(folder), annotate_oserror(folder):
             yield folder
     except OSError as error:
         _keep_log(folder, error)
-        if not no_room_in(error) and _is_about(error, folder):
+        if not find_disk_full(error) and _is_about(error, folder):
             raise _unwritable(error, folder) from error
         raise
     except BaseException as error:
@@ -72,7 +78,7 @@ def require_output(output: Path, cache: Path) -> None:
     try:
         require_writable(output)
     except OSError as error:
-        if no_room_in(error):
+        if find_disk_full(error):
             raise
         raise _unwritable(error, output) from error
 
@@ -92,7 +98,7 @@ def _new_folder(output: Path, started: datetime, recipe: str, device: str) -> Pa
                 continue
             return folder
     except OSError as error:
-        if no_room_in(error):
+        if find_disk_full(error):
             raise
         raise _unwritable(error, output) from error
     raise RuntimeError(f"{_ATTEMPTS} ids of runs in {output} were all taken")

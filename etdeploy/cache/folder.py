@@ -9,13 +9,13 @@ from pathlib import Path
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.files.basic import (
     CACHE_VARIABLE,
-    full_disk,
-    no_room_in,
+    disk_full_error,
+    find_disk_full,
     require_room,
     write_atomic,
 )
 from etdeploy.core.layout import size_limit
-from etdeploy.core.values import Kind
+from etdeploy.core.values import StrEnum
 
 # Makes backup tools skip the folder (bford.info/cachedir); it also marks the folder as ours.
 TAG = "CACHEDIR.TAG"
@@ -112,8 +112,8 @@ def _require_adoptable(root: Path) -> None:
 
 
 def _unusable(root: Path, error: OSError) -> EtdeployError:
-    if no_room_in(error):
-        return full_disk(error, root)
+    if find_disk_full(error):
+        return disk_full_error(error, root)
     chosen = os.environ.get(CACHE_VARIABLE)
     origin = CACHE_VARIABLE if chosen else "the default"
     where = f" ({error.filename})" if error.filename not in (None, str(root)) else ""
@@ -124,7 +124,7 @@ def _unusable(root: Path, error: OSError) -> EtdeployError:
     )
 
 
-class CacheKind(Kind):
+class CacheKind(StrEnum):
     """The folders of the cache."""
 
     PROGRAMS = "programs"

@@ -23,8 +23,8 @@ from typing import Any
 
 from etdeploy.cache.folder import CacheKind, require_ours
 from etdeploy.cache.workspace import Workspace, use_lock
-from etdeploy.core.files.basic import no_room_in, remove_tree, tree_size, write_atomic
-from etdeploy.core.files.locks import if_free
+from etdeploy.core.files.basic import find_disk_full, remove_tree, tree_size, write_atomic
+from etdeploy.core.files.locks import try_lock
 
 ENTRIES = (CacheKind.PROGRAMS, CacheKind.RUNNERS, CacheKind.WHEELS, CacheKind.PARCELS,
            CacheKind.FETCHED)  # fmt: skip
@@ -328,13 +328,13 @@ def _unused(workspace: Workspace, unit: Unit) -> Iterator[bool]:
         return
     with ExitStack() as locks:
         if unit.is_entry:
-            free = locks.enter_context(if_free(use))
+            free = locks.enter_context(try_lock(use))
         else:
             free = locks.enter_context(alone(workspace))
         if unit.is_entry or unit.kind == CacheKind.BUILDS:
             # Held by a run that is making the part.
             made = workspace.lock_path(unit.kind, unit.name)
-            free = free and locks.enter_context(if_free(made))
+            free = free and locks.enter_context(try_lock(made))
         yield free
 
 
@@ -347,7 +347,7 @@ def _take_away(root: Path, path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        if no_room_in(error) is None:
+        if find_disk_full(error) is None:
             raise
         remove_tree(path)  # A full disk may have no room for a new name.
     return True

@@ -33,8 +33,8 @@ from etdeploy.core.files.basic import (
     tree_size,
     write_atomic,
 )
-from etdeploy.core.files.locks import exclusive, make_shared, make_sole, open_shared
-from etdeploy.core.hashing import sha256_file, stamp
+from etdeploy.core.files.locks import downgrade_lock, exclusive, open_shared, try_upgrade_lock
+from etdeploy.core.hashing import sha256_file, stat_signature
 from etdeploy.core.values import Progress, silent
 
 _LIVE = "live.lock"
@@ -87,11 +87,11 @@ class UseMarks:
     def is_alone(self) -> bool:
         """Whether no other run is active; if so, none can start until `share` or `release_live`."""
         self.mark_live()
-        return make_sole(self._handles[self._locks / _LIVE])
+        return try_upgrade_lock(self._handles[self._locks / _LIVE])
 
     def share(self) -> None:
         """Lets other runs start."""
-        make_shared(self._handles[self._locks / _LIVE])
+        downgrade_lock(self._handles[self._locks / _LIVE])
 
     def release_live(self) -> None:
         """Removes the mark of this run; others may start."""
@@ -138,7 +138,9 @@ def is_intact(folder: Path, key: str = "") -> bool:
     manifest = _read_json(folder / _MANIFEST)
     if not isinstance(manifest, dict) or (key and _read_json(folder / _KEY) != key):
         return False
-    stamps = {name: list(stamp(folder / name)) for name in manifest if (folder / name).is_file()}
+    stamps = {
+        name: list(stat_signature(folder / name)) for name in manifest if (folder / name).is_file()
+    }
     if stamps.keys() != manifest.keys():
         return False
     known = _read_json(folder / _STAMPS)
@@ -182,7 +184,7 @@ class FileDigests:
         """The file's digest; None when it cannot be read."""
         name = str(path)
         try:
-            now = list(stamp(Path(name)))
+            now = list(stat_signature(Path(name)))
             known = self._known.get(name)
             if known and known[0] == now:
                 return str(known[1])

@@ -16,7 +16,7 @@ from etdeploy.cache.workspace import NOTES, Workspace
 from etdeploy.cli.main import keep_traceback
 from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
-from etdeploy.core.cached import occasional_task
+from etdeploy.core.console import lazy_task
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError, UsageError
 from etdeploy.core.files.delivery import Delivery
 from etdeploy.graph.job import Job, StepName
@@ -140,7 +140,7 @@ def after_others(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[
     Every run takes the locks in the same order, so that two never wait for each other.
     """
     with ExitStack() as stack:
-        with occasional_task(display, _WAIT, "the other run has ended") as tell:
+        with lazy_task(display, _WAIT, "the other run has ended") as tell:
             for job in sorted(jobs, key=lambda job: job.state):
                 stack.enter_context(job.state_lock(tell))
         yield

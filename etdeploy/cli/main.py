@@ -19,7 +19,7 @@ import click
 from etdeploy import __version__
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted, PluginError, UsageError
-from etdeploy.core.files.basic import full_disk, no_room_in, write_atomic
+from etdeploy.core.files.basic import disk_full_error, find_disk_full, write_atomic
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.plugins import plugin_error
 
@@ -139,7 +139,7 @@ def run_cli(arguments: list[str]) -> int:
     except Exception as error:
         if surroundings := surroundings_error(error):
             return _report(surroundings)
-        if full := no_room_in(error):
+        if full := find_disk_full(error):
             return _report_no_room(full)
         if blamed := plugin_error(error):
             return _report(blamed)
@@ -166,7 +166,7 @@ def _report(error: EtdeployError) -> int:
 def _report_no_room(error: OSError) -> int:
     from etdeploy.cache.workspace import Workspace
 
-    return _report(full_disk(error, Workspace.default().root))
+    return _report(disk_full_error(error, Workspace.default().root))
 
 
 def surroundings_error(error: Exception) -> EtdeployError | None:

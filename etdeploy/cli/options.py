@@ -15,7 +15,7 @@ from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
     from etdeploy.farm.report.source import Settings
-    from etdeploy.graph.job import AppWish
+    from etdeploy.graph.job import AppOptions
     from etdeploy.history.location import HistoryLocation
     from etdeploy.program.tokenizer import Speech
 
@@ -206,7 +206,7 @@ def as_option(function: F) -> F:
     )
     @functools.wraps(function)
     def with_app(*args: Any, launched: str | None, archive: Path | None, **options: Any) -> Any:
-        from etdeploy.graph.job import AppWish
+        from etdeploy.graph.job import AppOptions
 
         if archive and launched == "runner":
             raise UsageError(
@@ -215,7 +215,7 @@ def as_option(function: F) -> F:
             )
         app = launched == "app" or archive is not None
         given = archive.resolve() if archive else None
-        return function(*args, app=AppWish(given) if app else None, **options)
+        return function(*args, app=AppOptions(given) if app else None, **options)
 
     return cast(F, with_app)
 
@@ -331,7 +331,7 @@ class JobOptions:
     quiet: bool = False
     fail_fast: bool = False
     heavy: int | None = None
-    app: AppWish | None = None
+    app: AppOptions | None = None
     speech: Speech | None = None
     measures: bool = True
 

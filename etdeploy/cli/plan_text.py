@@ -9,13 +9,13 @@ from etdeploy.core import console
 from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
-    from etdeploy.core.values import Explained
+    from etdeploy.core.values import ReasonedChoice
     from etdeploy.graph.explain import Explanation
 
 _WIDE = 52
 
 
-def explained(plan: Explanation, name: str) -> Explained:
+def explained(plan: Explanation, name: str) -> ReasonedChoice:
     """The choice with that name."""
     from difflib import get_close_matches
 
@@ -99,7 +99,7 @@ def _or_none(value: str | None) -> str:
     return "not set" if value is None else value
 
 
-def _section(title: str, items: Sequence[Explained]) -> str:
+def _section(title: str, items: Sequence[ReasonedChoice]) -> str:
     if not items:
         return f"{title}\n  none"
     rows = [(f"{i.name}={i.value}" if i.value is not None else i.name, i.reason) for i in items]

@@ -16,8 +16,8 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
-from etdeploy.core.cached import occasional_task
 from etdeploy.core.cancel import Flag, checkpoint, current
+from etdeploy.core.console import lazy_task
 from etdeploy.core.errors import Interrupted, UsageError
 from etdeploy.core.values import Progress
 from etdeploy.graph.job import StepName
@@ -139,7 +139,7 @@ class GenerationSession:
 def open_session(wanted: TextOptions) -> Iterator[GenerationSession]:
     """Exports, builds and pushes as far as is needed, and opens the program on the device."""
     from etdeploy.cli.invocation import run_recipe
-    from etdeploy.core.cached import occasional_task
+    from etdeploy.core.console import lazy_task
     from etdeploy.program.tokenizer import load_tokenizer
     from etdeploy.recipe.load import load_recipe
 
@@ -171,7 +171,7 @@ def open_session(wanted: TextOptions) -> Iterator[GenerationSession]:
         with ExitStack() as stack:
             with (
                 console.TaskDisplay(quiet=wanted.quiet) as display,
-                occasional_task(display, "wait", "the device is free") as tell,
+                lazy_task(display, "wait", "the device is free") as tell,
             ):
                 stack.enter_context(device_lock(job, tell))
             generator = stack.enter_context(
@@ -257,7 +257,7 @@ def reading_traces(quiet: bool) -> Iterator[tuple[Workspace, Progress]]:
     with (
         workspace.in_use(),
         console.TaskDisplay(quiet=quiet) as display,
-        occasional_task(display, "profile", "read and kept") as tell,
+        lazy_task(display, "profile", "read and kept") as tell,
     ):
         yield workspace, tell
     keep_small(workspace, quiet)

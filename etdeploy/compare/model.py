@@ -11,12 +11,12 @@ from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.verdict import wrong_outputs
-from etdeploy.core.values import Kind, Value
+from etdeploy.core.values import StrEnum, Value
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.program.folder import Provenance, Stored, TensorFile
 
 
-class Verdict(Kind):
+class Verdict(StrEnum):
     """What a comparison found about B, measured against A."""
 
     FASTER = "faster"
@@ -25,7 +25,7 @@ class Verdict(Kind):
     NOT_COMPARABLE = "not comparable"
 
 
-class Statistic(Kind):
+class Statistic(StrEnum):
     """What stands for a start."""
 
     MEDIAN = "median"

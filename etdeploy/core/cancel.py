@@ -24,19 +24,19 @@ from etdeploy.core.errors import Interrupted
 
 
 class Flag:
-    """A request to stop; a flag is also up while the flag above it is up.
+    """A request to stop; a flag is also up while its parent is up.
 
     A plain value, not a threading.Event: a signal handler may interrupt the thread that holds the
     event's lock.
     """
 
-    def __init__(self, above: Flag | None = None) -> None:
+    def __init__(self, parent: Flag | None = None) -> None:
         self._is_up = False
-        self._above = above
+        self._parent = parent
 
     def is_set(self) -> bool:
         """Whether it is up."""
-        return self._is_up or (self._above is not None and self._above.is_set())
+        return self._is_up or (self._parent is not None and self._parent.is_set())
 
     def set(self) -> None:
         """Raises it."""
@@ -64,7 +64,7 @@ _on_request: list[Callable[[], None]] = []
 
 
 def current() -> Flag:
-    """The flag of this thread's run; outside of a run, the flag above all runs."""
+    """The flag of this thread's run; outside of a run, the parent of all."""
     mine = _current.get()
     if mine is not None:
         return mine

@@ -30,6 +30,8 @@ from etdeploy.core.layout import table as table
 if TYPE_CHECKING:
     from rich.live import Live
 
+    from etdeploy.core.values import Progress
+
 # Without a progress bar: how often a long task reports its progress, in seconds.
 _EVERY_S = 15.0
 # How often a wait looks whether the run was asked to stop.
@@ -110,7 +112,7 @@ def _escaped(json_text: str, encoding: str) -> str:
     return json_text
 
 
-def part(text: str) -> None:
+def write_chunk(text: str) -> None:
     """Writes a part of a result to stdout at once.
 
     A terminal gets no control characters of it, since it is not from here: they could change what
@@ -136,9 +138,9 @@ def ask(prompt: str) -> str | None:
     if sys.stdin is None:
         return None
     with _text_only():
-        if is_typed() and is_terminal():
+        if stdin_isatty() and is_terminal():
             return _edited(prompt)
-        if is_typed():
+        if stdin_isatty():
             _to_stderr(prompt)
         line = sys.stdin.readline()
     return line.rstrip("\r\n") if line else None
@@ -220,7 +222,7 @@ def watch(text: Callable[[], str], every_s: float) -> None:
         if now != before:
             result(now if before is None else f"\n{now}")
         before = now
-        stopped = until_stopped(every_s)
+        stopped = wait_or_cancelled(every_s)
 
 
 def _watch_live(text: Callable[[], str], every_s: float) -> None:
@@ -229,11 +231,11 @@ def _watch_live(text: Callable[[], str], every_s: float) -> None:
     from rich.text import Text
 
     with Live(Text(text()), console=Console(), auto_refresh=False) as live:
-        while not until_stopped(every_s):
+        while not wait_or_cancelled(every_s):
             live.update(Text(text()), refresh=True)
 
 
-def until_stopped(at_most_s: float | None = None) -> bool:
+def wait_or_cancelled(at_most_s: float | None = None) -> bool:
     """Waits so many seconds, or for ever; returns at once, and True, if asked to stop."""
     until = None if at_most_s is None else time.monotonic() + at_most_s
     while until is None or time.monotonic() < until:
@@ -266,7 +268,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def is_typed() -> bool:
+def stdin_isatty() -> bool:
     """Whether a person writes standard input."""
     return sys.stdin is not None and sys.stdin.isatty()
 
@@ -407,6 +409,29 @@ class TaskDisplay:
             took = f"{time.monotonic() - started:.0f} s"
             grid.add_row(Text(cut(name, name_width)), done, Text(cut(text, text_width)), took)
         return grid
+
+
+@contextlib.contextmanager
+def lazy_task(display: TaskDisplay, name: str, done: str) -> Iterator[Progress]:
+    """Gives the progress of work that may have nothing to do.
+
+    Args:
+        display: Shows the task from its first progress on.
+        name: Of the task.
+        done: What is shown when the block ends well.
+    """
+    started = False
+
+    def tell(text: str, fraction: float | None = None) -> None:
+        nonlocal started
+        if not started:
+            display.start(name)
+        started = True
+        display.advance(name, text, fraction)
+
+    yield tell
+    if started:
+        display.end(name, done)
 
 
 def size(size_bytes: int) -> str:

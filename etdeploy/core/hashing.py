@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.cancel import checkpoint
-from etdeploy.core.files.basic import open_regular
+from etdeploy.core.files.basic import PACKAGE, open_regular
 
 _CHUNK = 1 << 20
 
@@ -80,7 +81,21 @@ def digest_json(value: Any) -> str:
     return sha256_bytes(text.encode())
 
 
-def stamp(path: Path) -> tuple[int, int, int, int]:
+def stat_signature(path: Path) -> tuple[int, int, int, int]:
     """Size, mtime, ctime (ns) and inode: equal stamps mean an untouched file."""
     info = path.stat()
     return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
+
+
+@functools.cache
+def code_digest(*parts: str, package: Path = PACKAGE) -> str:
+    """A digest of the Python files of parts of etdeploy, read once per process.
+
+    It is part of the key of what these parts make: a release with other rules makes it again.
+
+    Args:
+        parts: Names of packages, such as `runtime`.
+        package: The folder that contains them.
+    """
+    files = sorted(path for part in parts for path in (package / part).rglob("*.py"))
+    return digest_json({p.relative_to(package).as_posix(): sha256_file(p) for p in files})

@@ -5,8 +5,8 @@ A package names them in its pyproject.toml, and they are found once it is instal
     [project.entry-points."etdeploy.devices"]
     lab = "etdeploy_lab.device:KIND"
 
-https://packaging.python.org/en/latest/specifications/entry-points. Finding them reads the metadata
-of every installed package, so built-in things are looked for first. Only what is asked for by its
+https://packaging.python.org/en/latest/specifications/entry-points. A search reads the metadata of
+every installed package, so built-in things are looked for first. Only what is asked for by its
 name is imported.
 """
 
@@ -24,7 +24,7 @@ from types import FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etdeploy.core.errors import EtdeployError, PluginError, UsageError
-from etdeploy.core.files.basic import no_room_in
+from etdeploy.core.files.basic import find_disk_full
 from etdeploy.core.hashing import digest_json, sha256_file
 
 if TYPE_CHECKING:
@@ -229,7 +229,11 @@ def plugin_error(error: BaseException) -> PluginError | None:
     arguments that fit. An error for the user is as the plug-in means it, and a full disk is
     nobody's mistake.
     """
-    if not isinstance(error, Exception) or isinstance(error, EtdeployError) or no_room_in(error):
+    if (
+        not isinstance(error, Exception)
+        or isinstance(error, EtdeployError)
+        or find_disk_full(error)
+    ):
         return None
     calls = [(frame.f_code, line) for frame, line in _calls(error)]
     points = _points_by_file({code.co_filename for code, _ in calls})

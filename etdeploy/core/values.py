@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from etdeploy.core.files.basic import write_atomic
 
+T = TypeVar("T")
 V = TypeVar("V", bound="Value")
 
 
@@ -45,7 +47,7 @@ class Value(BaseModel):
             return None
 
 
-class Explained(Value):
+class ReasonedChoice(Value):
     """A choice with its reason: a component, a cmake option, a task.
 
     `by_hand` distinguishes a choice of the recipe's author from that of a rule.
@@ -57,7 +59,7 @@ class Explained(Value):
     by_hand: bool = False
 
 
-class Kind(str, Enum):
+class StrEnum(str, Enum):
     """A name from a closed set, written and compared as plain text.
 
     Python has StrEnum for this since 3.11.
@@ -80,7 +82,7 @@ def silent(text: str, fraction: float | None = None) -> None:
     """A Progress that shows nothing."""
 
 
-class Finding(Value):
+class DoctorCheck(Value):
     """One thing that was looked for.
 
     `state` is ok, missing (a run on this machine needs it) or optional (only something else does).
@@ -91,3 +93,33 @@ class Finding(Value):
     found: str | None
     needed_for: str
     remedy: str | None = None
+
+
+class cached_property(Generic[T]):  # noqa: N801 - as functools calls it
+    """A property that is computed once for each object; in several threads, maybe by each.
+
+    That of functools has one lock for all objects of a class up to Python 3.11: while one device
+    was asked, all others waited.
+
+    Args:
+        compute: Gives the value of an object.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> cached_property[T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type) -> cached_property[T] | T:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value

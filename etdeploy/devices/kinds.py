@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from etdeploy.core.errors import DeviceError, EtdeployError
-from etdeploy.core.values import Kind
+from etdeploy.core.values import StrEnum
 from etdeploy.devices.base import Device, DeviceListing
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def split_spec(text: str) -> DeviceSpec:
 Listing = Callable[["Workspace"], list[DeviceListing]]
 
 
-class Recovery(Kind):
+class Recovery(StrEnum):
     """Steps to get back a device that does not work, the mildest first."""
 
     RECONNECT = "reconnect"

@@ -22,8 +22,7 @@ from pydantic import ValidationError
 from etdeploy.backends.registry import backend_named, code_of
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import FileDigests, Workspace
-from etdeploy.core.hashing import digest_json
-from etdeploy.core.resources import code_digest
+from etdeploy.core.hashing import code_digest, digest_json
 from etdeploy.core.values import Value
 from etdeploy.export.hf.files import cached_commit, loaded_files
 from etdeploy.export.protocol import ModelSources

@@ -16,7 +16,7 @@ from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import CacheEntry, Workspace
 from etdeploy.core.errors import ExportError
-from etdeploy.core.files.basic import folder_files, no_room_told, working_folder
+from etdeploy.core.files.basic import find_disk_full_in_output, folder_files, working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
@@ -170,7 +170,7 @@ def _run_worker(
     if outcome.ok:
         return
     # A full disk keeps the worker from describing its failure.
-    if full := no_room_told(outcome.stdout, staging, Path(tempfile.gettempdir())):
+    if full := find_disk_full_in_output(outcome.stdout, staging, Path(tempfile.gettempdir())):
         raise full
     failure_path = staging / FAILURE_FILE
     failure = ExportFailure.load(failure_path) if failure_path.is_file() else None

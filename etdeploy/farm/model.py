@@ -6,7 +6,7 @@ A visit may take several *attempts*; at most one of them counts.
 
 from __future__ import annotations
 
-from etdeploy.core.values import Kind, Value
+from etdeploy.core.values import StrEnum, Value
 from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts
 
 
@@ -154,7 +154,7 @@ class Health(Value):
     thermal_status: str | None = None
 
 
-class Fate(Kind):
+class Fate(StrEnum):
     """How an attempt ended."""
 
     DONE = "done"
@@ -195,7 +195,7 @@ class AttemptResult(Value):
     seconds: float = 0.0
 
 
-class Standing(Kind):
+class Standing(StrEnum):
     """Where a visit stands."""
 
     WAITING = "waiting"

@@ -13,8 +13,7 @@ from zoneinfo import ZoneInfo
 
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import no_room_in, write_atomic
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.files.basic import find_disk_full, resource_folder, write_atomic
 from etdeploy.devices.base import DeviceListing
 
 FARM = "farm.yaml"
@@ -182,7 +181,7 @@ def write_new(files: Mapping[Path, str]) -> list[Path]:
         for path in new:
             write_atomic(path, files[path])
     except OSError as error:
-        if no_room_in(error):
+        if find_disk_full(error):
             raise
         raise UsageError(
             f"cannot write the files of the farm: {error.strerror or error}",

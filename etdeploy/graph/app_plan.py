@@ -9,8 +9,8 @@ from etdeploy.apps.platform import AppRuntime, Platform
 from etdeploy.apps.project import code_and_templates_digest
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.errors import Blocker, BuildError, UsageError
-from etdeploy.core.values import Explained
-from etdeploy.graph.job import AppMaker, Job
+from etdeploy.core.values import ReasonedChoice
+from etdeploy.graph.job import AppInputs, Job
 from etdeploy.plan.components import RUNTIME, THREADPOOL
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import Provider, RuntimePlan
@@ -31,12 +31,12 @@ _ATTENTION = "etdeploy::attention.out"
 # in the log with the other. The C++ runtime is linked in, as in the published library: the shared
 # one of fbjni's AAR may be older than the NDK's.
 _FOR_APPS = (
-    Explained(
+    ReasonedChoice(
         name="EXECUTORCH_BUILD_EXTENSION_RUNNER_UTIL",
         value="ON",
         reason="the Java API makes a method's inputs with it",
     ),
-    Explained(
+    ReasonedChoice(
         name="EXECUTORCH_PAL_DEFAULT",
         value="android",
         reason="an app's messages are in the log, and nobody sees its stderr",
@@ -64,7 +64,7 @@ class PlatformPlanner:
             target=job.target.name,
             build_target=job.target.name,
             portable_runner=False,
-            provider=Explained(
+            provider=ReasonedChoice(
                 name="provider",
                 value=Provider(str(runtime.name.value)),
                 reason=runtime.name.reason,
@@ -96,22 +96,22 @@ class PlatformPlanner:
                     "notes": (*made.notes, *plan.notes)}
         )  # fmt: skip
 
-    def inputs(self, job: Job) -> AppMaker:
+    def inputs(self, job: Job) -> AppInputs:
         """Looks up what on this machine decides how the app is made."""
         platform = self.platform
         given = job.app.given if job.app else None
-        return AppMaker(
+        return AppInputs(
             project=code_and_templates_digest(platform),
             tools="" if given else platform.fingerprint(job.loaded.recipe),
             given=platform.read_archive(given)[0].sha256 if given else None,
         )
 
 
-def _refused(recipe: Recipe) -> Explained:
+def _refused(recipe: Recipe) -> ReasonedChoice:
     """What stands in a plan for the ExecuTorch of an app that cannot have any."""
     named = recipe.app.runtime == "prebuilt"
     reason = "app.runtime is prebuilt" if named else "no other can have what the program needs"
-    return Explained(name="app.runtime", value="prebuilt", reason=reason)
+    return ReasonedChoice(name="app.runtime", value="prebuilt", reason=reason)
 
 
 def library_plan(
@@ -137,13 +137,13 @@ def library_plan(
     return plan.model_copy(update={"options": (*kept, *own.values())})
 
 
-def _parts() -> Iterator[Explained]:
+def _parts() -> Iterator[ReasonedChoice]:
     for name in (RUNTIME, THREADPOOL):
-        yield Explained(name=name, reason="every ExecuTorch for apps has it")
+        yield ReasonedChoice(name=name, reason="every ExecuTorch for apps has it")
 
 
 def _notes(job: Job) -> Iterator[str]:
-    own = attention_of(job.asked.recipe)
+    own = attention_of(job.original_recipe.recipe)
     used = attention_of(job.loaded.recipe)
     if own and used and own[0] != used[0]:
         yield _STOCK

@@ -9,8 +9,8 @@ from typing import Any
 
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core.errors import Blocker, BuildError
-from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained, Value
+from etdeploy.core.files.basic import resource_folder
+from etdeploy.core.values import ReasonedChoice, Value
 from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.export.spec import rewrites_of
 from etdeploy.graph.backends import bundle_notes, program_blockers
@@ -67,13 +67,13 @@ class Explanation(Value):
     build_target: str
     portable_runner: bool
     provisional: bool
-    provider: Explained
+    provider: ReasonedChoice
     executorch_version: str
-    toolchain: Explained | None
-    language_model: tuple[Explained, ...] = ()
-    rewrites: tuple[Explained, ...] = ()
-    components: tuple[Explained, ...]
-    options: tuple[Explained, ...]
+    toolchain: ReasonedChoice | None
+    language_model: tuple[ReasonedChoice, ...] = ()
+    rewrites: tuple[ReasonedChoice, ...] = ()
+    components: tuple[ReasonedChoice, ...]
+    options: tuple[ReasonedChoice, ...]
     changes: tuple[PlanChange, ...]
     tasks: tuple[ExplainedTask, ...]
     blockers: tuple[Blocker, ...]
@@ -154,7 +154,7 @@ def explain(resolved: Resolved) -> Explanation:
     )
 
 
-def _rewrites(resolved: Resolved) -> tuple[Explained, ...]:
+def _rewrites(resolved: Resolved) -> tuple[ReasonedChoice, ...]:
     recipe, made = resolved.job.loaded.recipe, resolved.exported
     found = made.rewrites if made else None
     return rewrite_choices(recipe, rewrites_of(recipe, resolved.job.target.arch), found)

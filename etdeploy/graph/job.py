@@ -13,7 +13,7 @@ from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
-from etdeploy.core.values import Kind, Progress, Value, silent
+from etdeploy.core.values import Progress, StrEnum, Value, silent
 from etdeploy.devices.base import Bundle, Device, DeviceFacts
 from etdeploy.export.cache import ExportedProgram
 from etdeploy.plan.derive import Available, CustomKernels
@@ -29,7 +29,7 @@ _APP = "#app"
 
 
 @dataclass(frozen=True)
-class AppWish:
+class AppOptions:
     """That an app runs the program, and not a runner.
 
     Attributes:
@@ -42,7 +42,7 @@ class AppWish:
 
 
 @dataclass(frozen=True)
-class AppMaker:
+class AppInputs:
     """What on this machine decides how an app is made.
 
     Attributes:
@@ -77,7 +77,7 @@ class AppPlanner(Protocol):
         """The plan of an app's ExecuTorch that is built from a checkout."""
         ...
 
-    def inputs(self, job: Job) -> AppMaker:
+    def inputs(self, job: Job) -> AppInputs:
         """Look up what on this machine decides how the app is made."""
         ...
 
@@ -100,7 +100,7 @@ class Job:
         speech: What the recipe's language model is to understand; None where nothing is said to it.
         measures: Whether the program may be measured, whose traces need an ETRecord.
         app: Set if an app runs the program; None for a runner.
-        original_recipe: The recipe as its author wrote it, where an app needs another export.
+        original: The recipe as its author wrote it, where an app needs another export.
         app_planner: Plans the app's ExecuTorch.
     """
 
@@ -116,14 +116,14 @@ class Job:
     variant: str = ""
     speech: Speech | None = None
     measures: bool = True
-    app: AppWish | None = None
-    original_recipe: LoadedRecipe | None = None
+    app: AppOptions | None = None
+    original: LoadedRecipe | None = None
     app_planner: AppPlanner | None = None
 
     @property
-    def asked(self) -> LoadedRecipe:
+    def original_recipe(self) -> LoadedRecipe:
         """The recipe as its author wrote it."""
-        return self.original_recipe or self.loaded
+        return self.original or self.loaded
 
     @property
     def runs_it(self) -> str:
@@ -170,7 +170,7 @@ THREADS = "runtime.threads"
 CODE = "the code of etdeploy"
 
 
-class StepName(Kind):
+class StepName(StrEnum):
     """The steps of the pipeline; also the names of the files that they write."""
 
     EXPORT = "export"

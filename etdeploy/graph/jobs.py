@@ -15,7 +15,7 @@ from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.plugins import attributed, call_hook
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import Device, DeviceFacts, lock_name
-from etdeploy.graph.job import AppPlanner, AppWish, Job
+from etdeploy.graph.job import AppOptions, AppPlanner, Job
 from etdeploy.graph.on_device import device_lock, prepared, pushed_line
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.load import LoadedRecipe
@@ -91,7 +91,7 @@ class JobSelection:
     output: Path
     target: str | None = None
     measure_again: bool = False
-    app: AppWish | None = None
+    app: AppOptions | None = None
     speech: Speech | None = None
     measures: bool = True
 
@@ -185,7 +185,7 @@ def _member(
     label: str,
     workspace: Workspace,
     device: str | None,
-    there: Reached | EtdeployError | None,
+    there: ConnectedDevice | EtdeployError | None,
     target: Target | None,
 ) -> Member:
     if isinstance(there, EtdeployError):
@@ -206,19 +206,19 @@ def _member(
 
 def _open_devices(
     names: Sequence[str | None], workspace: Workspace, stack: ExitStack
-) -> tuple[dict[str | None, Reached | EtdeployError | None], tuple[str, ...]]:
+) -> tuple[dict[str | None, ConnectedDevice | EtdeployError | None], tuple[str, ...]]:
     """Each device once, whatever its names; a device must not be measured twice."""
 
-    def opened(name: str | None) -> Reached | EtdeployError | None:
+    def opened(name: str | None) -> ConnectedDevice | EtdeployError | None:
         try:
             with attributed():
-                return stack.enter_context(reached(name, workspace))
+                return stack.enter_context(connect_device(name, workspace))
         except EtdeployError as error:
             return error
 
     distinct = list(dict.fromkeys(names))
     answers = dict(zip(distinct, cancel.in_threads(opened, distinct), strict=True))
-    found: dict[str | None, Reached | EtdeployError | None] = {}
+    found: dict[str | None, ConnectedDevice | EtdeployError | None] = {}
     known: dict[tuple[str, str], str | None] = {}
     notes = []
     for name in names:
@@ -245,7 +245,7 @@ def open_job(
     output: Path,
     device: str | None = None,
     target: str | None = None,
-    app: AppWish | None = None,
+    app: AppOptions | None = None,
 ) -> Iterator[Job]:
     """Open one device and make one job.
 
@@ -286,10 +286,10 @@ def make_job(
     loaded: LoadedRecipe,
     workspace: Workspace,
     output: Path,
-    there: Reached | None,
+    there: ConnectedDevice | None,
     chosen: Target | None,
     measure_again: bool,
-    app: AppWish | None = None,
+    app: AppOptions | None = None,
 ) -> Job:
     """The job of a recipe on a device that was reached, or for a target alone.
 
@@ -314,7 +314,7 @@ def make_job(
         there.identity if there else None,
         measure_again,
         app=app,
-        original_recipe=loaded,
+        original=loaded,
         app_planner=_app_planner(chosen or own) if app else None,
     )
 
@@ -337,7 +337,7 @@ def loaded_for_app(loaded: LoadedRecipe) -> LoadedRecipe:
 
 
 @dataclass(frozen=True)
-class Reached:
+class ConnectedDevice:
     """A device that answers: what it reported, and what tells it apart from others."""
 
     device: Device
@@ -346,7 +346,7 @@ class Reached:
 
 
 @contextmanager
-def reached(device: str | None, workspace: Workspace) -> Iterator[Reached | None]:
+def connect_device(device: str | None, workspace: Workspace) -> Iterator[ConnectedDevice | None]:
     """Opens a device and asks it what it is; None for no device."""
     from etdeploy.devices.registry import open_device
 
@@ -356,12 +356,12 @@ def reached(device: str | None, workspace: Workspace) -> Iterator[Reached | None
     opened = open_device(device, workspace)
     try:
         # Several jobs may use it in threads: nothing is left to be asked then.
-        yield Reached(opened, call_hook(opened.facts, DeviceFacts), lock_name(opened))
+        yield ConnectedDevice(opened, call_hook(opened.facts, DeviceFacts), lock_name(opened))
     finally:
         opened.close()
 
 
-def _require_launchable(device: Device, app: AppWish | None) -> None:
+def _require_launchable(device: Device, app: AppOptions | None) -> None:
     """Raises UsageError unless the device starts apps, or runners, which are processes."""
     launches = device.capabilities.launches
     if app and "app" not in launches:

@@ -34,7 +34,7 @@ from etdeploy.graph.job import (
 )
 from etdeploy.graph.on_device import bench_step, bundle_step, push_step
 from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.tasks.steps import Load, SameWork, Step, StepLog
+from etdeploy.graph.tasks.steps import DedupKey, Load, Step, StepLog
 from etdeploy.plan.cmake_options import spelled_for
 from etdeploy.plan.components import provided
 from etdeploy.plan.derive import require_feasible
@@ -120,7 +120,7 @@ def _export(resolved: Resolved, exporter: Exporter) -> Step:
         sound=sound,
         value=ExportedProgram,
         load=Load.LIGHT if spec.program else Load.HEAVY,
-        same=SameWork(lambda: export_work(resolved)),
+        same=DedupKey(lambda: export_work(resolved)),
     )
 
 
@@ -195,7 +195,7 @@ def _runtime(resolved: Resolved) -> Step:
 
     def sound() -> str | None:
         libraries = Libraries.load(output)
-        return resolved.lookups.once(
+        return resolved.lookups.memoize(
             ("libraries", libraries.model_dump_json()),
             lambda: libraries_problem(libraries, job.workspace),
         )
@@ -211,7 +211,7 @@ def _runtime(resolved: Resolved) -> Step:
         value=Libraries,
         load=Load.BUSY,
         alone=lambda: checkout_in_use(now_planned(resolved)),
-        same=SameWork(
+        same=DedupKey(
             lambda: libraries_work(resolved),
             StepName.PLAN,
             lambda: libraries_work(now_planned(resolved)),
@@ -263,7 +263,7 @@ def _runner(resolved: Resolved) -> Step:
         value=BuiltRunner,
         load=Load.HEAVY,
         alone=lambda: checkout_in_use(now_planned(resolved)),
-        same=SameWork(
+        same=DedupKey(
             lambda: runner_work(resolved),
             StepName.PLAN,
             lambda: runner_work(now_planned(resolved)),

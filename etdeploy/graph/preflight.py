@@ -9,7 +9,7 @@ from etdeploy.export.spec import EXPORTED_METHODS, require_method
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
 from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.pipeline import make_steps, missing_for
-from etdeploy.graph.resolve import ExportedBefore, Resolved
+from etdeploy.graph.resolve import CachedProgram, Resolved
 from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
@@ -87,7 +87,7 @@ def _require_measurable(resolved: Resolved) -> None:
         work.refuse_early(resolved.job.loaded, generation.context)
 
 
-def _require_speech(job: Job, exported: ExportedBefore) -> None:
+def _require_speech(job: Job, exported: CachedProgram) -> None:
     """Raises UsageError if the model of a finished export cannot be talked with."""
     if job.speech and exported.generation:
         require_speech(tokenizer_folder(exported.generation, exported.folder), job.speech)

@@ -19,7 +19,7 @@ from etdeploy.export.cache import ExportContext
 from etdeploy.export.hf.check import fit_context
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
-from etdeploy.graph.job import AppMaker, AppPlanner, Job
+from etdeploy.graph.job import AppInputs, AppPlanner, Job
 from etdeploy.plan.cmake_options import OptionTable
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import Provider, RuntimePlan
@@ -44,7 +44,7 @@ class Lookups:
     def __init__(self) -> None:
         self._answers: dict[Hashable, Any] = {}
 
-    def once(self, question: Hashable, look: Callable[[], T]) -> T:
+    def memoize(self, question: Hashable, look: Callable[[], T]) -> T:
         """The answer of an earlier job, or that of `look`."""
         if question not in self._answers:
             self._answers[question] = look()
@@ -52,7 +52,7 @@ class Lookups:
 
 
 @dataclass(frozen=True)
-class ExportedBefore:
+class CachedProgram:
     """The program in the cache that an export now would produce again.
 
     Attributes:
@@ -123,7 +123,7 @@ class Resolved:
     export_spec: ExportSpec
     program_key: str | None
     export_known: str
-    exported: ExportedBefore | None
+    exported: CachedProgram | None
     program: Program | None
     custom_ops: CustomOps | None
     sources: BuildCheckout | None
@@ -132,7 +132,7 @@ class Resolved:
     rules: str
     bundle_inputs: Mapping[str, str | None]
     wheel_version: str
-    app: AppMaker | None
+    app: AppInputs | None
     lookups: Lookups = field(compare=False, repr=False)
 
     @property
@@ -216,23 +216,23 @@ def _situation(job: Job, spec: ExportSpec, lookups: Lookups) -> tuple[ExportCont
         situation = ExportContext.now(spec, job.workspace)
         return situation, situation.known_key()
 
-    return lookups.once(("export", spec.model_dump_json()), look)
+    return lookups.memoize(("export", spec.model_dump_json()), look)
 
 
 def _rules(job: Job, program: Program | None, lookups: Lookups) -> str:
     """The digest of the code that decides, with that of the job's backends of other packages."""
-    own = lookups.once("rules", rules_digest)
+    own = lookups.memoize("rules", rules_digest)
     plugged = backend_code(job, program)
     return digest_json([own, plugged]) if plugged else own
 
 
-def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:
+def _exported_before(job: Job, key: str | None) -> CachedProgram | None:
     entry = job.workspace.entry(CacheKind.PROGRAMS, key) if key else None
     if entry is None or not entry.is_sound():
         return None
     made = load_provenance(entry.path)
     program = Program.load(entry.path / PROGRAM_INFO)
-    return ExportedBefore(
+    return CachedProgram(
         entry.path, program, made.versions, made.generation, made.details.get(REWRITES)
     )
 
@@ -259,7 +259,7 @@ def _custom_ops_of(job: Job) -> CustomOps | None:
 def _find_sources(job: Job, version: str, lookups: Lookups) -> BuildCheckout:
     named = job.loaded.recipe.runtime.source
     try:
-        found = lookups.once(
+        found = lookups.memoize(
             ("checkout", named, version),
             lambda: find_checkout(named, os.environ, job.workspace, version),
         )
@@ -279,7 +279,7 @@ def _fingerprints(job: Job, lookups: Lookups) -> dict[str, str]:
 
 
 def _fingerprint(job: Job, target: str, lookups: Lookups) -> str:
-    return lookups.once(
+    return lookups.memoize(
         ("runner", target), lambda: runner_fingerprint(job.host, find_target(target))
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
-from etdeploy.core.files.basic import full_disk, no_room_in
+from etdeploy.core.files.basic import disk_full_error, find_disk_full
 from etdeploy.core.plugins import attributed
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
@@ -172,7 +172,9 @@ def _end_of(
 
 def _for_users(task: Task, error: BaseException, each: Ready) -> Exception:
     """The error of a task; that of a full disk, which any code may meet, in its own words."""
-    full = None if isinstance(error, EtdeployError) else no_room_in(error)
+    full = None if isinstance(error, EtdeployError) else find_disk_full(error)
     if full is None:
         return as_error(task.step.name, error)
-    return full_disk(full, each.resolved.job.workspace.root, doing=f"the step {task.step.name}")
+    return disk_full_error(
+        full, each.resolved.job.workspace.root, doing=f"the step {task.step.name}"
+    )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.compare.model import Ratio
 from etdeploy.compare.statistics import BETWEEN_RECORDS, MIN_HISTORY, Departure, departure
-from etdeploy.core import git
 from etdeploy.core.errors import UsageError
+from etdeploy.core.processes.process import run_git
 from etdeploy.history.changes import steps
 from etdeploy.history.entry import HistoryEntry, Judgement, entry_of
 from etdeploy.history.model import Check, CheckVerdict, FindingKind, MetricFinding
@@ -187,13 +187,13 @@ def _on_main(repository: Path, revisions: set[str]) -> set[str]:
     return {
         revision
         for revision in revisions
-        if _REVISION.fullmatch(revision) and git.ask(repository, *ask, revision, branch) is not None
+        if _REVISION.fullmatch(revision) and run_git(repository, *ask, revision, branch) is not None
     }
 
 
 def _exists(repository: Path, branch: str) -> bool:
     verify = ("rev-parse", "--verify", "--quiet", f"{branch}^{{commit}}")
-    return git.ask(repository, *verify) is not None
+    return run_git(repository, *verify) is not None
 
 
 OUTPUTS = "outputs"

@@ -12,7 +12,7 @@ from etdeploy.bench.records.find import LAST, find_run
 from etdeploy.bench.records.stored import StoredRun, parse_record
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, StoreError, UsageError
-from etdeploy.core.values import Kind
+from etdeploy.core.values import StrEnum
 from etdeploy.history.location import HistoryLocation, place_of
 from etdeploy.history.series import Series, metrics_of, series_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord
 
 
-class Judgement(Kind):
+class Judgement(StrEnum):
     """What `etdeploy check` found of a run."""
 
     PASSED = "passed"

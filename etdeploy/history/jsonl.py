@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 from etdeploy.bench.records.stored import RECORD_FILE, parse_record
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import naming, no_room_in, open_regular
+from etdeploy.core.files.basic import annotate_oserror, find_disk_full, open_regular
 from etdeploy.core.files.delivery import ResultFile
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def write_lines(file: Path, lines: Iterable[str]) -> int:
     final = file.resolve()
     work = final.with_name(f".{final.name}.{secrets.token_hex(6)}")
     try:
-        with naming(final), work.open("x", encoding="utf-8") as stream:
+        with annotate_oserror(final), work.open("x", encoding="utf-8") as stream:
             for line in lines:
                 checkpoint()
                 stream.write(f"{line}\n")
                 count += 1
         work.replace(final)
     except OSError as error:
-        if no_room_in(error):
+        if find_disk_full(error):
             raise
         raise _FILE.unwritable(file, error) from error
     finally:

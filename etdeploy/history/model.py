@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from etdeploy.compare.model import Ratio
-from etdeploy.core.values import Kind, Value
+from etdeploy.core.values import StrEnum, Value
 from etdeploy.history.changes import MIN_RUNS, LevelShift, steps
 from etdeploy.history.entry import HistoryEntry, Judgement
 from etdeploy.history.series import Series
@@ -170,7 +170,7 @@ class Trend(Value):
     spread_percent: float | None
 
 
-class CheckVerdict(Kind):
+class CheckVerdict(StrEnum):
     """What a check found."""
 
     PASSED = "passed"
@@ -180,7 +180,7 @@ class CheckVerdict(Kind):
     NOT_JUDGED = "not judged"
 
 
-class FindingKind(Kind):
+class FindingKind(StrEnum):
     """What a check found of one number."""
 
     REGRESSED = "regressed"

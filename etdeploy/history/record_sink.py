@@ -14,7 +14,7 @@ from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.files.basic import read_text, write_atomic
-from etdeploy.core.files.locks import briefly
+from etdeploy.core.files.locks import short_lock
 from etdeploy.history.location import HistoryLocation, data_folder, place_of
 
 if TYPE_CHECKING:
@@ -187,5 +187,5 @@ def _line(entry: Pending) -> str:
 @contextmanager
 def _locked() -> Iterator[Path]:
     file = data_folder() / _FILE
-    with briefly(file.with_name(f"{_FILE}.lock")):
+    with short_lock(file.with_name(f"{_FILE}.lock")):
         yield file

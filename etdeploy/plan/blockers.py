@@ -8,7 +8,7 @@ from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.core.errors import Blocker
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.cmake_options import is_on
 from etdeploy.plan.components import KERNELS_TORCHAO, provided
 from etdeploy.plan.requirements import Requirements
@@ -91,7 +91,7 @@ def custom_blockers(recipe: Recipe, requirements: Requirements) -> Iterator[Bloc
 
 
 def override_blockers(
-    options: Iterable[Explained], switches: dict[str, tuple[str, str]]
+    options: Iterable[ReasonedChoice], switches: dict[str, tuple[str, str]]
 ) -> Iterator[Blocker]:
     """Switches that the program needs and the recipe turns off."""
     for option in options:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from etdeploy.core.errors import Blocker, BuildError
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 
 DEFAULTS_FILE = "tools/cmake/preset/default.cmake"
 # A number sign inside a string does not start a comment.
@@ -195,11 +195,11 @@ _OFF = frozenset({"", "OFF", "0", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"})
 
 
 def with_overrides(
-    options: tuple[Explained, ...], by_hand: Mapping[str, str | bool | int], table: OptionTable
-) -> tuple[Explained, ...]:
+    options: tuple[ReasonedChoice, ...], by_hand: Mapping[str, str | bool | int], table: OptionTable
+) -> tuple[ReasonedChoice, ...]:
     """The options, with those of `runtime.cmake` replacing derived ones or added at the end."""
     forced = {
-        name: Explained(
+        name: ReasonedChoice(
             name=name, value=_text(value), reason=_override_reason(name, table), by_hand=True
         )
         for name, value in by_hand.items()
@@ -209,8 +209,8 @@ def with_overrides(
 
 
 def apply_relations(
-    options: tuple[Explained, ...], table: OptionTable
-) -> tuple[tuple[Explained, ...], tuple[Blocker, ...]]:
+    options: tuple[ReasonedChoice, ...], table: OptionTable
+) -> tuple[tuple[ReasonedChoice, ...], tuple[Blocker, ...]]:
     """Turns on the options that others which are on require."""
     found = {option.name: option for option in options}
     while added := _required(found, table):
@@ -219,10 +219,10 @@ def apply_relations(
     return tuple(found.values()), blockers
 
 
-def _required(found: Mapping[str, Explained], table: OptionTable) -> dict[str, Explained]:
+def _required(found: Mapping[str, ReasonedChoice], table: OptionTable) -> dict[str, ReasonedChoice]:
     """What to turn on next, because an option that is on requires it."""
     return {
-        other: Explained(name=other, value="ON", reason=f"{relation.if_on} requires it")
+        other: ReasonedChoice(name=other, value="ON", reason=f"{relation.if_on} requires it")
         for relation in table.requires
         if is_on(found.get(relation.if_on))
         for other in relation.others
@@ -230,26 +230,28 @@ def _required(found: Mapping[str, Explained], table: OptionTable) -> dict[str, E
     }
 
 
-def _is_fixed(name: str, option: Explained | None) -> bool:
+def _is_fixed(name: str, option: ReasonedChoice | None) -> bool:
     """Set by the recipe, or an option with a value: a requirement turns on neither."""
     return (option is not None and option.by_hand) or name.startswith("EXECUTORCH_SELECT_OPS_")
 
 
-def _unmet(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Blocker]:
+def _unmet(found: Mapping[str, ReasonedChoice], table: OptionTable) -> Iterator[Blocker]:
     for relation in table.requires:
         for other in relation.others:
             if is_on(found.get(relation.if_on)) and not is_on(found.get(other)):
                 yield _refused(found[relation.if_on], other)
 
 
-def _conflicts(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Blocker]:
+def _conflicts(found: Mapping[str, ReasonedChoice], table: OptionTable) -> Iterator[Blocker]:
     for relation in table.conflicts:
         for other in relation.others:
             if is_on(found.get(relation.if_on)) and is_on(found.get(other)):
                 yield _conflict(found[relation.if_on], found[other])
 
 
-def spelled_for(options: tuple[Explained, ...], table: OptionTable) -> tuple[Explained, ...]:
+def spelled_for(
+    options: tuple[ReasonedChoice, ...], table: OptionTable
+) -> tuple[ReasonedChoice, ...]:
     """The options, by this release's names for them.
 
     Raises:
@@ -258,7 +260,7 @@ def spelled_for(options: tuple[Explained, ...], table: OptionTable) -> tuple[Exp
     return tuple(_spelled(option, table) for option in options)
 
 
-def is_on(option: Explained | None) -> bool:
+def is_on(option: ReasonedChoice | None) -> bool:
     """Whether cmake reads the value as true: anything but its words for false."""
     if option is None or option.value is None:
         return False
@@ -266,7 +268,7 @@ def is_on(option: Explained | None) -> bool:
     return value not in _OFF and not value.endswith("-NOTFOUND")
 
 
-def _spelled(option: Explained, table: OptionTable) -> Explained:
+def _spelled(option: ReasonedChoice, table: OptionTable) -> ReasonedChoice:
     if not option.name.startswith("EXECUTORCH_") or option.by_hand:
         return option
     name = table.name_for(option.name)
@@ -300,7 +302,7 @@ def _override_reason(name: str, table: OptionTable) -> str:
     return f"{BY_HAND}, though {table.origin} has no option of that name{meant}"
 
 
-def _refused(option: Explained, other: str) -> Blocker:
+def _refused(option: ReasonedChoice, other: str) -> Blocker:
     return Blocker(
         what=other,
         why=f"{option.name} is on ({option.reason}) and requires {other}, which is not",
@@ -308,7 +310,7 @@ def _refused(option: Explained, other: str) -> Blocker:
     )
 
 
-def _conflict(one: Explained, other: Explained) -> Blocker:
+def _conflict(one: ReasonedChoice, other: ReasonedChoice) -> Blocker:
     by_hand = [o.name for o in (one, other) if o.by_hand]
     remedy = (
         f"Remove {by_hand[0]} from runtime.cmake."

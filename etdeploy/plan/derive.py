@@ -10,7 +10,7 @@ from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import PlannedRun
 from etdeploy.core.errors import Blocker, BuildError, CheckError, joined
 from etdeploy.core.hashing import digest_json
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.blockers import (
     custom_blockers,
     override_blockers,
@@ -199,9 +199,9 @@ class _Parts:
     """What depends on the provider."""
 
     build_target: Target
-    toolchain: Explained | None
-    components: tuple[Explained, ...]
-    options: tuple[Explained, ...]
+    toolchain: ReasonedChoice | None
+    components: tuple[ReasonedChoice, ...]
+    options: tuple[ReasonedChoice, ...]
     blockers: tuple[Blocker, ...]
     selection: str | None = None
 
@@ -213,14 +213,14 @@ def _wheel_plan(
     if THREADPOOL in shipped:
         reasons[THREADPOOL] = _threadpool_reason(reasons)
     components = tuple(
-        Explained(
+        ReasonedChoice(
             name=name,
             value=f"executorch::{name}" if provided([name]) else None,
             reason=reasons[name],
         )
         for name in sorted(reasons, key=_position)
     )
-    build_type = Explained(
+    build_type = ReasonedChoice(
         name="CMAKE_BUILD_TYPE",
         value="Release",
         reason="an unoptimised runner would add its own time to the measurement",
@@ -272,22 +272,24 @@ def _host_blockers(target: Target, host: Target) -> tuple[Blocker, ...]:
     return (blocker,) if blocker else ()
 
 
-def _own_kernels(recipe: Recipe, custom: CustomKernels) -> Explained:
+def _own_kernels(recipe: Recipe, custom: CustomKernels) -> ReasonedChoice:
     operators = sorted(custom.operators or ())
-    return Explained(
+    return ReasonedChoice(
         name=CUSTOM_OPS,
         reason=f"runtime.custom_ops is {recipe.runtime.custom_ops}, which "
         + (f"has {some(operators)}" if operators else "registers what only the runner can list"),
     )
 
 
-def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:
+def _source_components(
+    build: SourceBuild, options: tuple[ReasonedChoice, ...]
+) -> tuple[ReasonedChoice, ...]:
     by_hand = {o.name for o in options if o.by_hand and is_on(o)}
     reasons = {c: BY_HAND for c, switch in switches().items() if switch in by_hand}
     reasons |= build.component_reasons
     kernels = build.kernels
     return tuple(
-        Explained(
+        ReasonedChoice(
             name=name,
             value=kernels.value if kernels and kernels.name == name else None,
             reason=reasons[name],
@@ -296,7 +298,7 @@ def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tu
     )
 
 
-def _selection(build: SourceBuild, options: tuple[Explained, ...]) -> str | None:
+def _selection(build: SourceBuild, options: tuple[ReasonedChoice, ...]) -> str | None:
     """A digest of what decides the selected kernels, equal for programs that need the same.
 
     None if nothing is selected, or if the recipe selects from something other than the program.
@@ -333,7 +335,7 @@ def _provider(
     wheel: str,
     *,
     blocked: tuple[Blocker, ...],
-) -> Explained:
+) -> ReasonedChoice:
     wanted = recipe.runtime.provider
     portable = _deployed_with(target)
     if wanted != "auto":
@@ -368,22 +370,22 @@ def _deployed_with(target: Target) -> str:
     )
 
 
-def _provided(value: str, reason: str) -> Explained:
-    return Explained(name="provider", value=value, reason=reason)
+def _provided(value: str, reason: str) -> ReasonedChoice:
+    return ReasonedChoice(name="provider", value=value, reason=reason)
 
 
-def _toolchain(build_target: Target, host: Target) -> Explained | None:
+def _toolchain(build_target: Target, host: Target) -> ReasonedChoice | None:
     if build_target.name == host.name or build_target.toolchain is None:
         return None
-    return Explained(
+    return ReasonedChoice(
         name="toolchain",
         value=build_target.toolchain,
         reason=f"{host.name} builds for {build_target.name} with {build_target.compiler}",
     )
 
 
-def _linked(components: tuple[Explained, ...]) -> Explained:
-    return Explained(
+def _linked(components: tuple[ReasonedChoice, ...]) -> ReasonedChoice:
+    return ReasonedChoice(
         name="ETDEPLOY_COMPONENTS",
         value=";".join(c.name for c in components),
         reason="the runner links these components only",
@@ -414,7 +416,7 @@ def _threads(recipe: Recipe) -> str:
     return ", ".join(map(str, wanted)) if isinstance(wanted, tuple) else str(wanted or "")
 
 
-def build_notes(requirements: Requirements, options: Iterable[Explained]) -> Iterator[str]:
+def build_notes(requirements: Requirements, options: Iterable[ReasonedChoice]) -> Iterator[str]:
     """What to know about a build from source with these options before it starts."""
     values = {option.name: option.value for option in options}
     for backend in _backends(requirements):

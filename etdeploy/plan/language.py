@@ -7,7 +7,7 @@ from typing import Any
 
 from etdeploy.backends.rewrites import REWRITES, Chosen
 from etdeploy.backends.schemes import SEARCHED_SCHEMES
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.program.generation import Generation, GenerationMethod, attention_of
 from etdeploy.recipe.model import Recipe
 
@@ -21,7 +21,7 @@ _KERNEL = (
 )
 
 
-def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[Explained, ...]:
+def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[ReasonedChoice, ...]:
     """Scales, the path, the operators of the attention and the methods of a program.
 
     Args:
@@ -34,7 +34,7 @@ def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[Exp
     return tuple(_choices(recipe, generation)) if recipe.model.hf is not None else ()
 
 
-def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Explained]:
+def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[ReasonedChoice]:
     if recipe.export.quantization in SEARCHED_SCHEMES:
         yield _scales(recipe)
     yield _path(recipe, generation)
@@ -43,14 +43,14 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Explaine
         return
     for method in generation.methods:
         most = f"{'up to ' if method.dynamic else ''}{method.max_tokens:,} tokens"
-        yield Explained(
+        yield ReasonedChoice(
             name=method.name,
             value="one token" if method.max_tokens == 1 else most,
             reason=_looks_at(generation, method),
         )
 
 
-def _scales(recipe: Recipe) -> Explained:
+def _scales(recipe: Recipe) -> ReasonedChoice:
     text = recipe.export.calibration
     value = "by the weights alone" if text == "none" else "weighted by activations"
     reason = (
@@ -59,10 +59,10 @@ def _scales(recipe: Recipe) -> Explained:
         else "weights count by what they are multiplied by on a text of etdeploy's, which loses "
         "less than counting all alike"
     )
-    return Explained(name="scales", value=value, reason=reason, by_hand=text is not None)
+    return ReasonedChoice(name="scales", value=value, reason=reason, by_hand=text is not None)
 
 
-def _attention(recipe: Recipe, generation: Generation | None) -> Explained:
+def _attention(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
     asked = attention_of(recipe)
     value, reason = asked if asked else ("stock", "")
     if generation and generation.attention != value:
@@ -71,7 +71,7 @@ def _attention(recipe: Recipe, generation: Generation | None) -> Explained:
         (_KERNEL, "etdeploy's kernel") if value == "kernel" else (_STOCK, "stock operators")
     )
     by_hand = bool(recipe.export.generation and recipe.export.generation.attention != "auto")
-    return Explained(name="attention", value=name, reason=f"{reason}; {more}", by_hand=by_hand)
+    return ReasonedChoice(name="attention", value=name, reason=f"{reason}; {more}", by_hand=by_hand)
 
 
 def _looks_at(generation: Generation, method: GenerationMethod) -> str:
@@ -83,26 +83,26 @@ def _looks_at(generation: Generation, method: GenerationMethod) -> str:
     )
 
 
-def _path(recipe: Recipe, generation: Generation | None) -> Explained:
+def _path(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
     asked = recipe.export.generation
     wanted = asked.path if asked else "auto"
     if generation:
         value, reason = generation.path, generation.path_reason.rstrip(".")
-        return Explained(name="path", value=value, reason=reason[0].lower() + reason[1:])
+        return ReasonedChoice(name="path", value=value, reason=reason[0].lower() + reason[1:])
     if wanted == "auto":
         reason = (
             "export.generation.path is auto: fast where the model's logits there are those of its "
             "own forward, else plain; the export compares them"
         )
-        return Explained(name="path", value="fast or plain", reason=reason)
-    return Explained(
+        return ReasonedChoice(name="path", value="fast or plain", reason=reason)
+    return ReasonedChoice(
         name="path", value=wanted, reason=f"export.generation.path is {wanted}", by_hand=True
     )
 
 
 def rewrite_choices(
     recipe: Recipe, chosen: Chosen, found: Mapping[str, Any] | None
-) -> tuple[Explained, ...]:
+) -> tuple[ReasonedChoice, ...]:
     """One entry for each rewrite that the backend has.
 
     Args:
@@ -113,7 +113,7 @@ def rewrite_choices(
     asked = recipe.export.rewrites
     named = () if isinstance(asked, str) else {*asked} & {*chosen.names}
     return tuple(
-        Explained(name=name, value=value, reason=reason, by_hand=name in named)
+        ReasonedChoice(name=name, value=value, reason=reason, by_hand=name in named)
         for name, value, reason in _entries(chosen, found)
     )
 

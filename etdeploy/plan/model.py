@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from etdeploy.core.errors import Blocker
 from etdeploy.core.hashing import digest_json
-from etdeploy.core.values import Explained, Kind, Value
+from etdeploy.core.values import ReasonedChoice, StrEnum, Value
 
 
-class Provider(Kind):
+class Provider(StrEnum):
     """Where ExecuTorch comes from: the libraries of its wheel, a compiled checkout, or its release
     for apps.
     """
@@ -46,11 +46,11 @@ class RuntimePlan(Value):
     target: str
     build_target: str
     portable_runner: bool
-    provider: Explained
+    provider: ReasonedChoice
     executorch_version: str
-    toolchain: Explained | None
-    components: tuple[Explained, ...]
-    options: tuple[Explained, ...]
+    toolchain: ReasonedChoice | None
+    components: tuple[ReasonedChoice, ...]
+    options: tuple[ReasonedChoice, ...]
     program_sha256: str | None
     selection: str | None = None
     custom_ops: str | None = None

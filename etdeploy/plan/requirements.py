@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.errors import Blocker
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.components import (
     ETDUMP,
     KERNELS_ETDEPLOY,
@@ -158,7 +158,7 @@ MUSL = "linux-aarch64-musl"
 _ABI = {target: abi for abi, target in ANDROID_ABIS.items()}
 
 
-def plan_toolchain(target: Target, host: Target) -> Explained | None:
+def plan_toolchain(target: Target, host: Target) -> ReasonedChoice | None:
     """The toolchain file, in terms that hold on every machine; None for a native build."""
     if target.system == "android":
         value = f"<NDK>/{ndk.TOOLCHAIN_FILE}"
@@ -172,10 +172,10 @@ def plan_toolchain(target: Target, host: Target) -> Explained | None:
         value = target.toolchain
         with_ = "zig (PyPI: ziglang)" if target.name == MUSL else target.compiler
         reason = f"{host.name} builds for {target.name} with {with_}"
-    return Explained(name="toolchain", value=value, reason=reason)
+    return ReasonedChoice(name="toolchain", value=value, reason=reason)
 
 
-def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
+def plan_definitions(target: Target, android_api: int) -> tuple[ReasonedChoice, ...]:
     """The definitions that the toolchain file reads; they depend on the target alone."""
     if target.system == "android":
         return ndk.android_definitions(_ABI[target.name], android_api)

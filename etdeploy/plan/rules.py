@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Build
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.components import (
     ETDUMP,
     KERNELS_ETDEPLOY,
@@ -61,7 +61,7 @@ class SourceBuild:
     requirements: Requirements
     target: Target
     custom_ops: bool
-    kernels: Explained | None
+    kernels: ReasonedChoice | None
 
     @property
     def component_reasons(self) -> dict[str, str]:
@@ -88,12 +88,12 @@ def source_build(
     )
 
 
-def source_options(build: SourceBuild) -> tuple[Explained, ...]:
+def source_options(build: SourceBuild) -> tuple[ReasonedChoice, ...]:
     """The options that the rules give, in the order of the rules; no option occurs twice."""
     return tuple(option for rule in _RULES for option in rule(build))
 
 
-def _aten_kernels(recipe: Recipe, requirements: Requirements) -> Explained | None:
+def _aten_kernels(recipe: Recipe, requirements: Requirements) -> ReasonedChoice | None:
     """The library with the operators of aten: `name` is the component, `value` its kernels.
 
     Exactly one is linked: two would register the same operators, which ends the process before
@@ -103,9 +103,9 @@ def _aten_kernels(recipe: Recipe, requirements: Requirements) -> Explained | Non
         return None
     kernels, reason = _portable_or_optimized(recipe, requirements)
     if recipe.runtime.selective and requirements.operators is not None:
-        return Explained(name=KERNELS_SELECTED, value=kernels, reason=reason)
+        return ReasonedChoice(name=KERNELS_SELECTED, value=kernels, reason=reason)
     component = KERNELS_OPTIMIZED if kernels == "optimized" else KERNELS_PORTABLE
-    return Explained(name=component, value=kernels, reason=reason)
+    return ReasonedChoice(name=component, value=kernels, reason=reason)
 
 
 def _portable_or_optimized(recipe: Recipe, requirements: Requirements) -> tuple[str, str]:
@@ -121,7 +121,7 @@ def _portable_or_optimized(recipe: Recipe, requirements: Requirements) -> tuple[
     return "portable", "no operator that the program calls has an optimised kernel"
 
 
-def _build_type(_: SourceBuild) -> Iterator[Explained]:
+def _build_type(_: SourceBuild) -> Iterator[ReasonedChoice]:
     yield _option(
         "CMAKE_BUILD_TYPE",
         "Release",
@@ -129,7 +129,7 @@ def _build_type(_: SourceBuild) -> Iterator[Explained]:
     )
 
 
-def _runner(_: SourceBuild) -> Iterator[Explained]:
+def _runner(_: SourceBuild) -> Iterator[ReasonedChoice]:
     yield _on("EXECUTORCH_BUILD_EXTENSION_MODULE", "the runner loads programs with Module")
     for part in _MODULE_PARTS:
         yield _on(f"EXECUTORCH_BUILD_EXTENSION_{part}", "the runner, or its Module, uses it")
@@ -143,7 +143,7 @@ def _runner(_: SourceBuild) -> Iterator[Explained]:
     )
 
 
-def _kernels(build: SourceBuild) -> Iterator[Explained]:
+def _kernels(build: SourceBuild) -> Iterator[ReasonedChoice]:
     kernels = build.kernels
     if kernels is None:
         yield _off(
@@ -159,7 +159,7 @@ def _kernels(build: SourceBuild) -> Iterator[Explained]:
             yield _on(SWITCHES[component], build.requirements.reasons[component])
 
 
-def _selection(build: SourceBuild) -> Iterator[Explained]:
+def _selection(build: SourceBuild) -> Iterator[ReasonedChoice]:
     if build.kernels is None or build.kernels.name != KERNELS_SELECTED:
         return
     operators = selected_operators(build.requirements)
@@ -198,7 +198,7 @@ def selected_operators(requirements: Requirements) -> dict[str, frozenset[str]]:
     }
 
 
-def _delegates(build: SourceBuild) -> Iterator[Explained]:
+def _delegates(build: SourceBuild) -> Iterator[ReasonedChoice]:
     for delegate_id in build.requirements.delegate_ids:
         backend = backend_of(delegate_id)
         if backend and backend.switch and backend.component:
@@ -213,7 +213,7 @@ def _as_asked(build: SourceBuild) -> Build:
     return Build(build.target, scheme, recipe.runtime)
 
 
-def _threads(build: SourceBuild) -> Iterator[Explained]:
+def _threads(build: SourceBuild) -> Iterator[ReasonedChoice]:
     reason = build.component_reasons.get(THREADPOOL)
     policy = build.recipe.runtime.thread_pool
     chosen = _THREAD_POLICIES.get(policy)
@@ -226,13 +226,13 @@ def _threads(build: SourceBuild) -> Iterator[Explained]:
         yield _on(chosen, f"runtime.thread_pool is {policy}")
 
 
-def _tracing(build: SourceBuild) -> Iterator[Explained]:
+def _tracing(build: SourceBuild) -> Iterator[ReasonedChoice]:
     if ETDUMP in build.requirements.reasons:
         yield _on("EXECUTORCH_BUILD_DEVTOOLS", build.requirements.reasons[ETDUMP])
         yield _on("EXECUTORCH_ENABLE_EVENT_TRACER", build.requirements.reasons[ETDUMP])
 
 
-def _logging(build: SourceBuild) -> Iterator[Explained]:
+def _logging(build: SourceBuild) -> Iterator[ReasonedChoice]:
     level = build.recipe.runtime.log_level
     if level == "none":
         yield _off("EXECUTORCH_ENABLE_LOGGING", "runtime.log_level is none")
@@ -244,12 +244,12 @@ def _logging(build: SourceBuild) -> Iterator[Explained]:
     yield _option("EXECUTORCH_LOG_LEVEL", _LOG_LEVELS[level], f"runtime.log_level is {level}")
 
 
-def _size(build: SourceBuild) -> Iterator[Explained]:
+def _size(build: SourceBuild) -> Iterator[ReasonedChoice]:
     if build.recipe.runtime.optimize == "size":
         yield _on("EXECUTORCH_OPTIMIZE_SIZE", "runtime.optimize is size")
 
 
-def _platform(build: SourceBuild) -> Iterator[Explained]:
+def _platform(build: SourceBuild) -> Iterator[ReasonedChoice]:
     reason = (
         "messages go to stderr, which etdeploy reads; Android's default sends them to logcat"
         if build.target.system == "android"
@@ -259,7 +259,7 @@ def _platform(build: SourceBuild) -> Iterator[Explained]:
     yield from plan_definitions(build.target, build.recipe.runtime.android_api)
 
 
-_RULES: tuple[Callable[[SourceBuild], Iterator[Explained]], ...] = (
+_RULES: tuple[Callable[[SourceBuild], Iterator[ReasonedChoice]], ...] = (
     _build_type,
     _runner,
     _kernels,
@@ -273,17 +273,17 @@ _RULES: tuple[Callable[[SourceBuild], Iterator[Explained]], ...] = (
 )
 
 
-def _option(name: str, value: str, reason: str) -> Explained:
-    return Explained(name=name, value=value, reason=reason)
+def _option(name: str, value: str, reason: str) -> ReasonedChoice:
+    return ReasonedChoice(name=name, value=value, reason=reason)
 
 
-def _switch(name: str, on: bool, reason: str) -> Explained:
+def _switch(name: str, on: bool, reason: str) -> ReasonedChoice:
     return _option(name, "ON" if on else "OFF", reason)
 
 
-def _on(name: str, reason: str) -> Explained:
+def _on(name: str, reason: str) -> ReasonedChoice:
     return _switch(name, True, reason)
 
 
-def _off(name: str, reason: str) -> Explained:
+def _off(name: str, reason: str) -> ReasonedChoice:
     return _switch(name, False, reason)

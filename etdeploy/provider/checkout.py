@@ -11,11 +11,11 @@ from typing import Literal
 from etdeploy.backends.registry import backends_built_with
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import git
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.hashing import digest_json, sha256_file, stamp
+from etdeploy.core.hashing import digest_json, sha256_file, stat_signature
+from etdeploy.core.processes.process import run_git
 from etdeploy.core.values import Value
 from etdeploy.plan.cmake_options import DEFAULTS_FILE, OptionTable, parse_options
 from etdeploy.program.pte import FILE_IDENTIFIER
@@ -55,8 +55,8 @@ def _of_repository(folder: Path) -> str | None:
     # Otherwise git would answer for a repository that contains the folder.
     if not (folder / ".git").exists():
         return None
-    head = git.ask(folder, "rev-parse", "--verify", "HEAD", timeout_s=_GIT_TIMEOUT_S)
-    status = git.ask(folder, *_STATUS, timeout_s=_GIT_TIMEOUT_S) if head else None
+    head = run_git(folder, "rev-parse", "--verify", "HEAD", timeout_s=_GIT_TIMEOUT_S)
+    status = run_git(folder, *_STATUS, timeout_s=_GIT_TIMEOUT_S) if head else None
     if head is None or status is None:
         return None
     changed = {**dict(_changes(status)), **dict.fromkeys(_without_git(folder))}
@@ -92,7 +92,7 @@ def _without_git(folder: Path) -> Iterator[str]:
     ]
     if names:
         # A fork may have committed them as ordinary files, which git does examine.
-        tracked = git.ask(folder, "ls-files", "-s", "-z", "--", *names, timeout_s=_GIT_TIMEOUT_S)
+        tracked = run_git(folder, "ls-files", "-s", "-z", "--", *names, timeout_s=_GIT_TIMEOUT_S)
         links = (e.partition("\t")[2] for e in (tracked or "").split("\0") if e[:6] == _LINK)
         yield from links
 
@@ -108,7 +108,7 @@ def _state(path: Path, made: bool) -> str:
     if path.is_file():
         by_date = made or path.stat().st_size > _READ_BYTES
         try:
-            return digest_json(stamp(path)) if by_date else sha256_file(path)
+            return digest_json(stat_signature(path)) if by_date else sha256_file(path)
         except OSError:  # another user's, or deleted meanwhile: no compiler reads it either
             return "unreadable"
     # A submodule, or another repository.
@@ -124,7 +124,7 @@ def _stamps(folder: Path) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
         )
         for name in sorted(files):
             if not (here / name).is_symlink():
-                yield str((here / name).relative_to(folder)), stamp(here / name)
+                yield str((here / name).relative_to(folder)), stat_signature(here / name)
 
 
 SOURCE_VARIABLE = "ETDEPLOY_EXECUTORCH_SOURCE"

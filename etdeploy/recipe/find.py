@@ -8,9 +8,8 @@ from pathlib import Path
 
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Problem, RecipeError, UsageError
-from etdeploy.core.files.basic import not_regular
+from etdeploy.core.files.basic import not_regular, resource_folder
 from etdeploy.core.plugins import plugin_folder, plugin_names, plugin_owner
-from etdeploy.core.resources import resource_folder
 from etdeploy.recipe.document import SourceLocation
 
 _SUFFIXES = (".yaml", ".yml")

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from etdeploy.core.errors import Problem, RecipeError
+from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.resources import resource_folder
 from etdeploy.recipe.document import Document, KeyPath, SourceLocation, parse_value, read_document
 from etdeploy.recipe.find import bundled_recipes, find_recipe
 from etdeploy.recipe.model import Recipe

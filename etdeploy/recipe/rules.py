@@ -54,10 +54,10 @@ _SIZE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 # What a finding is about (a key, a key of a key after a dot, empty for the whole section), and the
 # finding. Only the first dot divides: a pattern of modules has dots of its own.
-Finding = tuple[str, str]
+RecipeFinding = tuple[str, str]
 
 
-def model_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+def model_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """The rules of the section `model`."""
     given = [name for name in MODEL_SOURCES if section.get(name) is not None]
     if not given and section.keys() - {*MODEL_SOURCES, "weights", "arguments", *_OF_HF}:
@@ -76,7 +76,7 @@ def model_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _hf_findings(section)
 
 
-def _hf_findings(section: Mapping[str, Any]) -> Iterator[Finding]:
+def _hf_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     model, code = section.get("hf"), section.get("remote_code")
     if model is None:
         for key in _OF_HF:
@@ -92,7 +92,7 @@ def _hf_findings(section: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+def export_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """The rules of the section `export`."""
     backend = find_backend(str(section.get("backend") or DEFAULT))
     scheme = section.get("quantization") or "none"
@@ -126,7 +126,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield "soc", f"soc applies to the {' and '.join(those)} {backends} only"
 
 
-def _rewrite_findings(backend: Backend | None, rewrites: object) -> Iterator[Finding]:
+def _rewrite_findings(backend: Backend | None, rewrites: object) -> Iterator[RecipeFinding]:
     if backend is None or not isinstance(rewrites, list | tuple):
         return
     if not backend.rewrites:
@@ -139,7 +139,7 @@ def _rewrite_findings(backend: Backend | None, rewrites: object) -> Iterator[Fin
 
 def _embedding_findings(
     backend: Backend | None, scheme: object, embeddings: object
-) -> Iterator[Finding]:
+) -> Iterator[RecipeFinding]:
     if embeddings in (None, "none") or backend is None:
         return
     if not backend.embeddings:
@@ -158,7 +158,7 @@ def _embedding_findings(
         )
 
 
-def _group_findings(section: Mapping[str, Any], scheme: object) -> Iterator[Finding]:
+def _group_findings(section: Mapping[str, Any], scheme: object) -> Iterator[RecipeFinding]:
     chosen = _keys_of(section.get("overrides"))
     grouped = bool(_schemes_in(section) & {*GROUPED_SCHEMES})
     grouped |= section.get("embeddings") in GROUPED_EMBEDDINGS
@@ -187,7 +187,7 @@ def _scheme_in(chosen: object) -> object:
 
 def _override_findings(
     backend: Backend, scheme: object, overrides: Mapping[Any, Any]
-) -> Iterator[Finding]:
+) -> Iterator[RecipeFinding]:
     given = {pattern: _scheme_in(part) for pattern, part in overrides.items() if part is not None}
     mixed = ", ".join(backend.overrides)
     if given and not mixed:
@@ -218,7 +218,7 @@ def _keys_of(section: Any) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else getattr(section, "__dict__", {})
 
 
-def _prefill_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
+def _prefill_findings(generation: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     prefill, context = generation.get("prefill_tokens"), generation.get("context")
     if isinstance(prefill, int) and isinstance(context, int) and prefill > context:
         yield (
@@ -228,7 +228,7 @@ def _prefill_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _evaluation_findings(export: Mapping[str, Any]) -> Iterator[Finding]:
+def _evaluation_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     generation = _keys_of(export.get("generation"))
     if generation.get("evaluate_tokens") in (None, DEFAULT_EVALUATED):
         return
@@ -242,7 +242,7 @@ def _evaluation_findings(export: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _attention_findings(
     backend: Backend | None, generation: Mapping[str, Any]
-) -> Iterator[Finding]:
+) -> Iterator[RecipeFinding]:
     if generation.get("attention") != "kernel":
         return
     if backend and not backend.own_kernels:
@@ -259,7 +259,7 @@ def _attention_findings(
         )
 
 
-def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+def runtime_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """The rules of the section `runtime`."""
     if section.get("provider") == "wheel":
         for key in keys_needing_build(section):
@@ -277,7 +277,7 @@ def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
             yield "cmake", f"{name} is set by the plan and cannot be overridden"
 
 
-def benchmark_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+def benchmark_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """The rules of the section `benchmark`."""
     sizes = section.get("sizes")
     for name in sizes if isinstance(sizes, Mapping) else ():
@@ -292,7 +292,7 @@ def benchmark_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _sampling_findings(_keys_of(section.get("generation")))
 
 
-def _sampling_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
+def _sampling_findings(generation: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     if generation.get("temperature"):
         return
     for key, of_all in (("top_k", 0), ("top_p", 1), ("min_p", 0)):
@@ -301,7 +301,7 @@ def _sampling_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
             yield f"generation.{key}", text
 
 
-def app_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+def app_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """The rules of the section `app`."""
     if isinstance(app_id := section.get("id"), str) and (wrong := android_id_problem(app_id)):
         yield "id", f"{app_id!r} is no id of an app: {wrong}"
@@ -315,7 +315,7 @@ def app_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield "aar", "Gradle downloads ExecuTorch's release itself; this is for `build: sdk`"
 
 
-def recipe_rules(sections: Mapping[str, Any]) -> Iterator[Finding]:
+def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """The rules between sections; findings are about keys of the whole recipe."""
     model, export, benchmark = (
         section if isinstance(section := sections.get(name), Mapping) else {}
@@ -340,7 +340,7 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[Finding]:
                 yield f"{name}.generation", text
 
 
-def _language_findings(export: Mapping[str, Any]) -> Iterator[Finding]:
+def _language_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """Ranges of activations would be those of one example: a cache has no calibration inputs."""
     scheme = export.get("quantization")
     backend = find_backend(str(export.get("backend") or DEFAULT))
@@ -371,7 +371,7 @@ def keys_needing_build(section: Mapping[str, Any]) -> list[str]:
     return [key for key, none in BUILD_KEYS.items() if section.get(key) not in (None, none)]
 
 
-RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
+RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[RecipeFinding]]] = {
     "model": model_rules,
     "export": export_rules,
     "runtime": runtime_rules,
@@ -380,7 +380,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
 }
 
 
-def require(findings: Iterator[Finding]) -> None:
+def require(findings: Iterator[RecipeFinding]) -> None:
     """Raises unless no rule is broken."""
     messages = [f"{key}: {text}" if key else text for key, text in findings]
     if messages:

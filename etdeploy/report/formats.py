@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from etdeploy.core.files.delivery import ResultFile, begins_with
-from etdeploy.core.values import Kind
+from etdeploy.core.values import StrEnum
 from etdeploy.report import html, markdown, rows
 from etdeploy.report.comparison import several_page
 from etdeploy.report.document import Page
@@ -16,7 +16,7 @@ from etdeploy.report.report_data import Report
 _EXAMPLE = "report.html"
 
 
-class Format(Kind):
+class Format(StrEnum):
     """What a report can be written as."""
 
     HTML = "html"

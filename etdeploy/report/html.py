@@ -18,7 +18,7 @@ from typing import Any
 
 from etdeploy import __version__
 from etdeploy.core.errors import EtdeployError
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.files.basic import resource_folder
 from etdeploy.report.document import Figure, Operators, Page, all_blocks
 from etdeploy.report.formatting import finite
 

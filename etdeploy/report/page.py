@@ -11,7 +11,7 @@ from etdeploy.bench.records.performance import CooldownWait
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.verdict import explain
 from etdeploy.core.console import count
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.devices.base import DeviceState
 from etdeploy.report import formatting
 from etdeploy.report.document import (
@@ -297,7 +297,7 @@ def _options(run: ReportData) -> Iterator[Block]:
         yield Folded(f"{count(len(plan.options), 'cmake option')} with reasons", (content,))
 
 
-def _explained(each: Explained) -> list[Cell | str]:
+def _explained(each: ReasonedChoice) -> list[Cell | str]:
     by_hand = " (by hand)" if each.by_hand else ""
     return [code(each.name), code(each.value or ""), f"{each.reason}{by_hand}"]
 

@@ -15,7 +15,7 @@ from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, require
-from etdeploy.core.files.basic import full_disk, no_room_in
+from etdeploy.core.files.basic import disk_full_error, find_disk_full
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.values import Progress, silent
 from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration
@@ -321,10 +321,10 @@ def build_runner(
             lambda folder: BuiltRunner.load_or_none(folder / RUNNER_INFO) is not None,
         )  # fmt: skip
     except OSError as error:
-        full = no_room_in(error)
+        full = find_disk_full(error)
         if full is None:
             raise
-        raise full_disk(full, workspace.root, log, "storing the runner") from error
+        raise disk_full_error(full, workspace.root, log, "storing the runner") from error
     stored = BuiltRunner.load(entry.path / RUNNER_INFO)
     return stored.model_copy(update={"path": str(entry.path)})
 

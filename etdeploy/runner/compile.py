@@ -16,10 +16,9 @@ from typing import Literal
 from etdeploy.backends.registry import known_entries
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files.basic import full_disk, no_room_told
+from etdeploy.core.files.basic import disk_full_error, find_disk_full_in_output, resource_folder
 from etdeploy.core.processes import process
-from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained, Progress
+from etdeploy.core.values import Progress, ReasonedChoice
 from etdeploy.plan.components import NAMESPACES, linked_backends
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout
@@ -141,7 +140,7 @@ def source_definitions(
     plan: RuntimePlan,
     checkout: Checkout,
     tools: BuildTools,
-    toolchain: Iterable[Explained],
+    toolchain: Iterable[ReasonedChoice],
     program: Path | None,
 ) -> dict[str, str]:
     """The plan's options, and the paths on this machine."""
@@ -218,9 +217,9 @@ def _run(
     outcome = process.run(request)
     if not outcome.ok:
         # Compilers write temporary files, too.
-        full = no_room_told("\n".join(lines), folder, Path(tempfile.gettempdir()))
+        full = find_disk_full_in_output("\n".join(lines), folder, Path(tempfile.gettempdir()))
         if full:
-            raise full_disk(full, folder, log, f"{doing} the runner")
+            raise disk_full_error(full, folder, log, f"{doing} the runner")
         found = BUILD_FAILURES.diagnose("\n".join(lines)) or _CHECK_TOOLS
         cause = f"{found.cause}\n" if found.cause else ""
         message = f"{doing} the runner failed: {cause}{first_error(lines)}"

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.core.errors import Blocker
-from etdeploy.core.files.basic import folder_files
-from etdeploy.core.hashing import digest_json, sha256_file
-from etdeploy.core.resources import code_digest, resource_folder
+from etdeploy.core.files.basic import folder_files, resource_folder
+from etdeploy.core.hashing import code_digest, digest_json, sha256_file
 from etdeploy.plan.components import linked_backends
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.requirements import MUSL

@@ -19,11 +19,10 @@ from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.commands import pip_command, quoted, system_command
 from etdeploy.core.errors import Blocker, joined
-from etdeploy.core.files.basic import write_if_changed
+from etdeploy.core.files.basic import resource_folder, write_if_changed
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.processes import process
-from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.requirements import MUSL, host_blocker
 from etdeploy.targets import ndk, platforms
 from etdeploy.targets.platforms import Target
@@ -203,7 +202,7 @@ class Toolchain:
     texts that change whenever the compiler does. A compiler that `caches` needs no ccache.
     """
 
-    definitions: tuple[Explained, ...]
+    definitions: tuple[ReasonedChoice, ...]
     compiler: Path
     identity: tuple[str, ...]
     caches: bool = False
@@ -311,17 +310,17 @@ def _gnu(target: Target, machine: Machine) -> Toolchain | Blocker:
     return Toolchain((*files, named), compiler, _stamp(compiler))
 
 
-def _own_file(target: Target) -> Explained:
+def _own_file(target: Target) -> ReasonedChoice:
     path = resource_folder("toolchains") / str(target.toolchain)
     return _file_definition(path, f"etdeploy's own for {target.name}")
 
 
-def _file_definition(path: Path, reason: str) -> Explained:
-    return Explained(name="CMAKE_TOOLCHAIN_FILE", value=str(path), reason=reason)
+def _file_definition(path: Path, reason: str) -> ReasonedChoice:
+    return ReasonedChoice(name="CMAKE_TOOLCHAIN_FILE", value=str(path), reason=reason)
 
 
-def _compiler_definition(path: Path, reason: str) -> Explained:
-    return Explained(name="CMAKE_CXX_COMPILER", value=str(path), reason=reason)
+def _compiler_definition(path: Path, reason: str) -> ReasonedChoice:
+    return ReasonedChoice(name="CMAKE_CXX_COMPILER", value=str(path), reason=reason)
 
 
 def _stamp(program: Path) -> tuple[str, ...]:

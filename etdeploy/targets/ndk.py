@@ -11,7 +11,7 @@ from pathlib import Path
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 
 VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")
 _SDK_VARIABLES = ("ANDROID_HOME", "ANDROID_SDK_ROOT")
@@ -100,7 +100,7 @@ def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Blocker:
     return _judge(best) or best
 
 
-def android_definitions(abi: str, api: int) -> tuple[Explained, ...]:
+def android_definitions(abi: str, api: int) -> tuple[ReasonedChoice, ...]:
     """Definitions for the NDK's own toolchain file, equal on every machine.
 
     Args:
@@ -110,20 +110,20 @@ def android_definitions(abi: str, api: int) -> tuple[Explained, ...]:
     linker = f"-Wl,-z,max-page-size={_PAGE_BYTES}"
     pages = "Android 15 and newer may have pages of 16 KB: the NDK aligns for 4 KB before r28"
     return (
-        Explained(name="ANDROID_ABI", value=abi, reason="the target's instruction set"),
-        Explained(
+        ReasonedChoice(name="ANDROID_ABI", value=abi, reason="the target's instruction set"),
+        ReasonedChoice(
             name="ANDROID_PLATFORM",
             value=f"android-{api}",
             reason=f"recipe: runtime.android_api {api} is the oldest Android that it runs on",
         ),
-        Explained(
+        ReasonedChoice(
             name="ANDROID_STL",
             value="c++_static",
             reason="the C++ runtime is linked in, so that libc++_shared.so need not be deployed",
         ),
-        Explained(name="ANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES", value="ON", reason=pages),
-        Explained(name="CMAKE_EXE_LINKER_FLAGS", value=linker, reason=pages),
-        Explained(name="CMAKE_SHARED_LINKER_FLAGS", value=linker, reason=pages),
+        ReasonedChoice(name="ANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES", value="ON", reason=pages),
+        ReasonedChoice(name="CMAKE_EXE_LINKER_FLAGS", value=linker, reason=pages),
+        ReasonedChoice(name="CMAKE_SHARED_LINKER_FLAGS", value=linker, reason=pages),
     )
 
 

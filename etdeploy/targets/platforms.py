@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.hashing import stamp
+from etdeploy.core.hashing import stat_signature
 from etdeploy.core.processes import process
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ _PLATFORMS = {
 }
 
 
-def apple_definitions(target: str) -> tuple[Explained, ...]:
+def apple_definitions(target: str) -> tuple[ReasonedChoice, ...]:
     """Definitions for ios-cmake.
 
     Args:
@@ -140,13 +140,13 @@ def apple_definitions(target: str) -> tuple[Explained, ...]:
     """
     platform, oldest = _PLATFORMS[target]
     return (
-        Explained(name="PLATFORM", value=platform, reason=f"{target}, as ios-cmake names it"),
-        Explained(
+        ReasonedChoice(name="PLATFORM", value=platform, reason=f"{target}, as ios-cmake names it"),
+        ReasonedChoice(
             name="DEPLOYMENT_TARGET",
             value=oldest,
             reason="the oldest system that ExecuTorch's own preset builds for",
         ),
-        Explained(
+        ReasonedChoice(
             name="CMAKE_MACOSX_BUNDLE",
             value="OFF",
             reason="the runner is a plain program; ios-cmake would build an app by default",
@@ -171,7 +171,7 @@ def qemu_cpu() -> str | None:
 
 def emulator_version(program: Path) -> str | None:
     """The version that the emulator reports; None if it reports none."""
-    return _version(program, stamp(program))
+    return _version(program, stat_signature(program))
 
 
 @lru_cache(maxsize=8)
@@ -189,7 +189,7 @@ def emulator_identity(arch: str) -> tuple[str, ...] | None:
     program = find_emulator(arch)
     if program is None:
         return None
-    return str(program), *map(str, stamp(program)), qemu_cpu() or ""
+    return str(program), *map(str, stat_signature(program)), qemu_cpu() or ""
 
 
 _SEGMENT = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")

@@ -22,9 +22,8 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from etdeploy.apps.project import render_tree
-from etdeploy.core.files.basic import new_folder
+from etdeploy.core.files.basic import new_folder, resource_folder
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.resources import resource_folder
 
 _SUPPORT = Path(__file__).resolve().parent
 # Each with the class path that it makes; `*` without what it depends on.

@@ -22,7 +22,7 @@ from etdeploy.apps.model import (
 from etdeploy.apps.platform import AppSubject, Platform
 from etdeploy.apps.project import project_files, template_paths
 from etdeploy.backends.values import ExtraFile, Extras
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.graph.app_plan import platform_for
 from etdeploy.plan.components import RUNTIME, THREADPOOL
 from etdeploy.plan.model import Provider, RuntimePlan
@@ -104,9 +104,9 @@ def _subject(platform: Platform, name: str) -> AppSubject:
         model=_model(loaded, program),
         plan=RuntimePlan(
             target=target, build_target=target, portable_runner=False,
-            provider=Explained(name="provider", value=Provider.PREBUILT, reason="it has all"),
+            provider=ReasonedChoice(name="provider", value=Provider.PREBUILT, reason="it has all"),
             executorch_version="1.5.1", toolchain=None, options=(), program_sha256=program.sha256,
-            components=(*runtime.packages, *(Explained(name=part, reason="a part of it")
+            components=(*runtime.packages, *(ReasonedChoice(name=part, reason="a part of it")
                                              for part in (RUNTIME, THREADPOOL))),
         ),
         target=find_target(target),

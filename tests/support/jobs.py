@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.graph.tasks.steps import Load, SameWork, Step, StepLog
+from etdeploy.graph.tasks.steps import DedupKey, Load, Step, StepLog
 
 NAMES = ("export", "plan", "runner", "bench")
 
@@ -45,7 +45,7 @@ class Stage:
             device: What it is measured on: phones are measured beside builds.
         """
         state = self.folder / name
-        runner_same = SameWork(
+        runner_same = DedupKey(
             lambda: runner if known else None,
             "plan",
             lambda: json.loads((state / "plan.json").read_text())["runner"],
@@ -54,7 +54,7 @@ class Stage:
         measures = Load.LIGHT if device else Load.MEASURES
         return (
             self._step(name, "export", {"program": program}, load=Load.HEAVY,
-                       same=SameWork(lambda: program), key=program),
+                       same=DedupKey(lambda: program), key=program),
             self._step(name, "plan", {"runner": runner}, needs=("export",)),
             self._step(name, "runner", {"made": runner}, needs=("plan",), load=Load.HEAVY,
                        same=runner_same, key=runner),
@@ -64,7 +64,7 @@ class Stage:
 
     def _step(
         self, job: str, name: str, value: object, *, key: str = "", needs: tuple[str, ...] = (),
-        load: Load = Load.LIGHT, same: SameWork | None = None,
+        load: Load = Load.LIGHT, same: DedupKey | None = None,
         alone: Callable[[], str | None] = lambda: None,
     ) -> Step:  # fmt: skip
         output = self.folder / job / f"{name}.json"

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.files.basic import resource_folder
 
 _DEFINED = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED", "HAS_threadpool")
 _LIBRARIES = ("executorch", "executorch_threadpool")

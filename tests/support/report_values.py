@@ -31,7 +31,7 @@ from etdeploy.compare.model import (
     Ratio,
     Verdict,
 )
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile
@@ -132,13 +132,17 @@ def make_plan() -> RuntimePlan:
         target="android-arm64",
         build_target="android-arm64",
         portable_runner=False,
-        provider=Explained(name="provider", value="source", reason="the wheel is for this machine"),
+        provider=ReasonedChoice(
+            name="provider", value="source", reason="the wheel is for this machine"
+        ),
         executorch_version="1.5.1",
         toolchain=None,
-        components=(Explained(name="backend_xnnpack", reason="method forward delegates to it"),),
+        components=(
+            ReasonedChoice(name="backend_xnnpack", reason="method forward delegates to it"),
+        ),
         options=(
-            Explained(name="EXECUTORCH_BUILD_XNNPACK", value="ON", reason="12 partitions"),
-            Explained(name="CMAKE_BUILD_TYPE", value="Debug", reason="the recipe", by_hand=True),
+            ReasonedChoice(name="EXECUTORCH_BUILD_XNNPACK", value="ON", reason="12 partitions"),
+            ReasonedChoice(name="CMAKE_BUILD_TYPE", value="Debug", reason="recipe", by_hand=True),
         ),
         program_sha256="ab" * 32,
     )

@@ -70,8 +70,8 @@ OWNERS = {
 PURE = ("plan",)
 MACHINE = (
     "os", "sys", "time", "datetime", "platform", "pathlib", "shutil", "socket", "random",
-    "etdeploy.core.processes.process", "etdeploy.core.git", "etdeploy.cache",
-    "etdeploy.core.resources", "etdeploy.core.console", "etdeploy.core.files",
+    "etdeploy.core.processes.process", "etdeploy.cache",
+    "etdeploy.core.console", "etdeploy.core.files",
 )  # fmt: skip
 FILE_METHODS = (".read_text", ".read_bytes", ".exists", ".is_file", ".is_dir", ".iterdir", ".stat")
 # Where a backend has its place, and what may name one elsewhere, with the reason.

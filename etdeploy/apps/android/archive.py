@@ -14,7 +14,7 @@ from etdeploy.apps.android.app import BESIDE, ApkParts
 from etdeploy.apps.android.tools import Library
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files.basic import inside, naming, write_atomic
+from etdeploy.core.files.basic import annotate_oserror, inside, write_atomic
 
 # Android 15 and newer may have pages of 16 KB.
 PAGE_BYTES = 16384
@@ -68,7 +68,7 @@ def read_entries(apk: Path) -> list[ApkEntry]:
 def write_archive(path: Path, entries: Iterable[ApkEntry]) -> None:
     """Writes the archive; a name that comes twice keeps its first entry."""
     try:
-        with naming(path), zipfile.ZipFile(path, "w", allowZip64=False) as archive:
+        with annotate_oserror(path), zipfile.ZipFile(path, "w", allowZip64=False) as archive:
             seen: set[str] = set()
             for entry in entries:
                 checkpoint()

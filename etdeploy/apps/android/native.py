@@ -18,8 +18,7 @@ from etdeploy.apps.android.commands import compile_code
 from etdeploy.apps.android.tools import FBJNI, Tools
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, require
-from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.files.basic import resource_folder, write_atomic
 from etdeploy.core.values import Progress, silent
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.derive import require_feasible

@@ -33,10 +33,9 @@ from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Extras, Workstation
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, require
-from etdeploy.core.files.basic import new_folder
+from etdeploy.core.files.basic import new_folder, resource_folder
 from etdeploy.core.hashing import digest_json, sha256_file
-from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained, Progress, silent
+from etdeploy.core.values import Progress, ReasonedChoice, silent
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
@@ -79,7 +78,7 @@ class Android:
     ) -> AppRuntime:
         chosen = choose_runtime(recipe.app.runtime, recipe, program, version, abis)
         packages = tuple(
-            Explained(name=each.split(":")[1], value=each, reason=chosen.name.reason)
+            ReasonedChoice(name=each.split(":")[1], value=each, reason=chosen.name.reason)
             for each in chosen.artifacts
         )
         return AppRuntime(chosen.name, packages)
@@ -315,7 +314,7 @@ BuildChoice = Literal["auto", "gradle", "sdk"]
 
 def choose_build(
     wish: BuildChoice, station: Workstation, project: Path | None, aar: Path | None = None
-) -> tuple[Explained, Path | None]:
+) -> tuple[ReasonedChoice, Path | None]:
     """Choose what builds the app, with the reason; return Gradle's path where it is Gradle."""
     if wish == "sdk":
         return _chosen("sdk", "app.build is sdk"), None
@@ -355,5 +354,5 @@ def build_app(
     return build_apk(project, work, tools, app, progress, station=here, log=log)
 
 
-def _chosen(value: str, reason: str) -> Explained:
-    return Explained(name="app.build", value=value, reason=reason)
+def _chosen(value: str, reason: str) -> ReasonedChoice:
+    return ReasonedChoice(name="app.build", value=value, reason=reason)

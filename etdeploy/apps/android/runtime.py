@@ -15,7 +15,7 @@ from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.core.errors import Blocker, BuildError, joined, refuse
-from etdeploy.core.values import Explained, Value
+from etdeploy.core.values import ReasonedChoice, Value
 from etdeploy.plan.components import (
     KERNELS_ETDEPLOY,
     KERNELS_LLM,
@@ -59,7 +59,7 @@ class AndroidRuntime(Value):
     `source`; `min_sdk` is the oldest API level that the native library is built for.
     """
 
-    name: Explained
+    name: ReasonedChoice
     artifacts: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     version: str
@@ -240,5 +240,5 @@ def _names(program: Program) -> tuple[str, ...]:
     return tuple(b.name for b in map(backend_of, program.backend_ids) if b)
 
 
-def _named(value: RuntimeName, reason: str) -> Explained:
-    return Explained(name="app.runtime", value=value, reason=reason)
+def _named(value: RuntimeName, reason: str) -> ReasonedChoice:
+    return ReasonedChoice(name="app.runtime", value=value, reason=reason)

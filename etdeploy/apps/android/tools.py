@@ -13,7 +13,7 @@ from etdeploy.apps.android.sdk import Jdk, Sdk, find_jdk, find_sdk, studio_folde
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.values import Finding
+from etdeploy.core.values import DoctorCheck
 
 _GRADLE_HOME = "GRADLE_USER_HOME"
 _NUMBERS = re.compile(r"\d+")
@@ -323,7 +323,7 @@ def require_tools(found: Tools | tuple[Blocker, ...]) -> Tools:
     )
 
 
-def tool_findings(station: Workstation) -> Iterator[Finding]:
+def tool_findings(station: Workstation) -> Iterator[DoctorCheck]:
     """The lines of `etdeploy doctor` about the tools for apps."""
     jdk, sdk = find_jdk(station), find_sdk(station, COMPILE_SDK)
     kotlin, gradle = find_kotlin(station), find_gradle(station)
@@ -349,9 +349,9 @@ def tool_findings(station: Workstation) -> Iterator[Finding]:
     )
 
 
-def _finding(name: str, result: object, found: str | None, needed_for: str = _APPS) -> Finding:
+def _finding(name: str, result: object, found: str | None, needed_for: str = _APPS) -> DoctorCheck:
     lacks = isinstance(result, Blocker)
-    return Finding(
+    return DoctorCheck(
         name=name,
         state="optional" if lacks else "ok",
         found=found,

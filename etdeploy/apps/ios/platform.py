@@ -37,11 +37,10 @@ from etdeploy.apps.ios.xcode import (
 from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
 from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, refuse
-from etdeploy.core.files.basic import write_atomic
+from etdeploy.core.files.basic import resource_folder, write_atomic
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.processes import process
-from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained, Progress, Value
+from etdeploy.core.values import Progress, ReasonedChoice, Value
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
@@ -69,10 +68,12 @@ class Ios:
         refuse(_blockers(recipe, program))
         reason = f"ExecuTorch's Swift package {version} has everything that the program needs"
         packages = tuple(
-            Explained(name=product, value=f"swiftpm-{version}", reason=reason)
+            ReasonedChoice(name=product, value=f"swiftpm-{version}", reason=reason)
             for product in swift_products(program)
         )
-        return AppRuntime(Explained(name="prebuilt", value="prebuilt", reason=reason), packages)
+        return AppRuntime(
+            ReasonedChoice(name="prebuilt", value="prebuilt", reason=reason), packages
+        )
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
         return template_variables(_app(subject))

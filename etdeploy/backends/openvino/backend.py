@@ -27,7 +27,7 @@ from etdeploy.backends.values import (
 from etdeploy.core.commands import pip_command
 from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import Blocker, require
-from etdeploy.core.values import Finding
+from etdeploy.core.values import DoctorCheck
 
 _SUMS_OF_BYTES = ("avx512_vnni", "avx_vnni", "amx_int8")
 
@@ -203,11 +203,11 @@ class Openvino(Backend):
                 "machine"
             )
 
-    def findings(self, station: Workstation) -> Iterator[Finding]:
+    def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
         """The package, with the release that works."""
         found = find_openvino()
         missing = isinstance(found, Blocker)
-        yield Finding(
+        yield DoctorCheck(
             name="OpenVINO",
             state="optional" if missing else "ok",
             found=None if isinstance(found, Blocker) else found.version,

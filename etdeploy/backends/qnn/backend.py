@@ -13,7 +13,7 @@ from etdeploy.backends.qnn.options import OPTIONS, option_blocker
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.schemes import OTHER_BACKEND
 from etdeploy.core.errors import Blocker
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 
 if TYPE_CHECKING:
     from etdeploy.backends.values import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from etdeploy.core.diagnostics import Diagnosis
     from etdeploy.core.flatbuffer import FlatbufferTable
-    from etdeploy.core.values import Finding
+    from etdeploy.core.values import DoctorCheck
     from etdeploy.targets.platforms import Target
 
 _SDK_OPTION = "QNN_SDK_ROOT"
@@ -52,9 +52,9 @@ class Qnn(Backend):
                 "no effect."
             )
 
-    def cmake_options(self, build: Build) -> Iterator[Explained]:
+    def cmake_options(self, build: Build) -> Iterator[ReasonedChoice]:
         """Where the SDK is."""
-        yield Explained(
+        yield ReasonedChoice(
             name=_SDK_OPTION,
             value=f"${_SDK_OPTION}",
             reason="the headers of Qualcomm's SDK; without it ExecuTorch downloads an SDK itself",
@@ -238,7 +238,7 @@ class Qnn(Backend):
 
         return SIMULATOR_FAILURES.diagnose(text, install=get_package())
 
-    def findings(self, station: Workstation) -> Iterator[Finding]:
+    def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
         """The SDK, its compiler, and what builds ExecuTorch's part for it."""
         from etdeploy.backends.qnn.kits.loading import examine_qnn
 

@@ -13,8 +13,8 @@ from etdeploy.bench.records.record import RecipeRecord, RunRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun, load_run
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.resources import resource_folder
 from etdeploy.targets.platforms import TARGETS
 
 LAST = "last"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from etdeploy.core.values import Kind, Value
+from etdeploy.core.values import StrEnum, Value
 from etdeploy.devices.base import DeviceState
 
 
@@ -31,14 +31,14 @@ class Latency(Value):
     stddev: float
 
 
-class WorkloadKind(Kind):
+class WorkloadKind(StrEnum):
     """What was run on the device."""
 
     INFERENCE = "inference"
     GENERATION = "generation"
 
 
-class DisturbanceKind(Kind):
+class DisturbanceKind(StrEnum):
     """What makes a run's times unfit for a comparison."""
 
     THROTTLED = "throttled"
@@ -233,7 +233,7 @@ class Sustained(Value):
     ended_early: str | None = None
 
 
-class WeightsKind(Kind):
+class WeightsKind(StrEnum):
     """How the weights are in memory."""
 
     MAPPED = "mapped"

@@ -115,13 +115,13 @@ def _write(
     from etdeploy.apps.merge import require_project
     from etdeploy.cli.invocation import run_recipe
     from etdeploy.graph.app_steps import copy_project
-    from etdeploy.graph.job import AppWish
+    from etdeploy.graph.job import AppOptions
 
     _require_kind(platform, device)
     require_project(output, f"{platform} app")
     target = None if device else _TARGETS[platform]
     named = JobOptions(
-        (recipe,), overrides, (device,), target, quiet=quiet, app=AppWish(builds=build)
+        (recipe,), overrides, (device,), target, quiet=quiet, app=AppOptions(builds=build)
     )
     with run_recipe(named, StepName.PROJECT) as job:
         project, written = copy_project(job, output, conflicts)
@@ -142,12 +142,12 @@ def _require_kind(platform: str, device: str | None) -> None:
 
 
 def _built(job: Job, folder: Path, *, quiet: bool) -> BuiltApp:
-    from etdeploy.core.cached import occasional_task
+    from etdeploy.core.console import lazy_task
     from etdeploy.graph.app_steps import build_of
 
     with (
         console.TaskDisplay(quiet=quiet) as display,
-        occasional_task(display, "app", "built") as tell,
+        lazy_task(display, "app", "built") as tell,
     ):
         return build_of(job, folder, tell)
 

@@ -20,7 +20,7 @@ from etdeploy.cli.options import (
     target_option,
     with_runs,
 )
-from etdeploy.graph.job import AppWish
+from etdeploy.graph.job import AppOptions
 
 
 @click.command()
@@ -45,7 +45,7 @@ def command(
     heavy: int | None,
     as_json: bool,
     quiet: bool,
-    app: AppWish | None,
+    app: AppOptions | None,
 ) -> None:
     """Measure on the device, even when nothing changed since the last time.
 

@@ -76,7 +76,7 @@ def command(
         conversation = conversation_with(opened, system)
         with keep_loaded(opened, quiet=quiet) as session:
             chat = Chat(session, conversation, quiet, as_json)
-            if console.is_typed() and not quiet:
+            if console.stdin_isatty() and not quiet:
                 console.message(f"\n{_HOW}")
             while (line := _next_line()) is not None and line != _EXIT:
                 chat.hear(line)
@@ -128,11 +128,11 @@ class Chat:
         def show(text: str) -> None:
             said.append(text)
             if not self.as_json:
-                console.part(text)
+                console.write_chunk(text)
 
         try:
             # Without somebody at a keyboard, there is no next line that Ctrl-C could be for.
-            with cancel.first_interrupt(stop) if console.is_typed() else nullcontext():
+            with cancel.first_interrupt(stop) if console.stdin_isatty() else nullcontext():
                 prompt = self._asked(line)
                 if prompt is None:
                     return
@@ -164,7 +164,7 @@ class Chat:
 
     def _end(self, told: str, worth: bool) -> None:
         if not self.as_json:
-            console.part("\n")
+            console.write_chunk("\n")
         if worth:
             console.message(f"[{told}]")
 
@@ -180,7 +180,7 @@ def _next_line() -> str | None:
         with cancel.waiting_for_input():
             line = console.ask("> ")
     except KeyboardInterrupt:
-        if not console.is_typed():
+        if not console.stdin_isatty():
             raise
         console.message("")
         return None

@@ -75,8 +75,8 @@ def command(
             answer = session.answer(ids, show=lambda _: None)
             console.result_json(answer.model_dump(mode="json"))
             return
-        answer = session.answer(ids, show=console.part)
-        console.part("\n")
+        answer = session.answer(ids, show=console.write_chunk)
+        console.write_chunk("\n")
         if not quiet:
             console.message(f"\n{session.summary(answer)}")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from etdeploy.graph.explain import Explanation, GraphExplanation
-    from etdeploy.graph.job import AppWish
+    from etdeploy.graph.job import AppOptions
     from etdeploy.graph.run import Ready
 
 
@@ -59,7 +59,7 @@ def command(
     form: str,
     why: str | None,
     check: bool,
-    app: AppWish | None,
+    app: AppOptions | None,
 ) -> None:
     """Explain every choice and every task of a run; change nothing.
 

@@ -27,7 +27,7 @@ from etdeploy.cli.options import (
 from etdeploy.core import console
 from etdeploy.core.errors import MismatchError, RunError
 from etdeploy.core.layout import fit
-from etdeploy.graph.job import AppWish, StepName
+from etdeploy.graph.job import AppOptions, StepName
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -58,7 +58,7 @@ def command(
     heavy: int | None,
     as_json: bool,
     quiet: bool,
-    app: AppWish | None,
+    app: AppOptions | None,
 ) -> None:
     """Export, build, deploy and measure, then show the latencies.
 

@@ -19,6 +19,7 @@ from typing import BinaryIO
 from etdeploy.core.console import size
 from etdeploy.core.errors import BuildError
 
+PACKAGE = Path(__file__).resolve().parents[2]
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO (named pipe)",
@@ -26,6 +27,15 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def resource_folder(name: str) -> Path:
+    """The folder `recipes`, `templates` or `toolchains`.
+
+    In a checkout they are at the top of the tree; a wheel has them in `etdeploy/data`.
+    """
+    installed = PACKAGE / "data" / name
+    return installed if installed.is_dir() else PACKAGE.parent / name
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -36,7 +46,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     # Not mkstemp, whose files only their owner may read.
     handle = os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with naming(path), os.fdopen(handle, "wb") as stream:
+        with annotate_oserror(path), os.fdopen(handle, "wb") as stream:
             claim(handle)
             stream.write(data)
         work.replace(path)
@@ -49,7 +59,7 @@ def copy_file(source: Path, target: Path) -> None:
     """Replaces `target` by a copy in one step."""
     work = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        with naming(target):
+        with annotate_oserror(target):
             shutil.copyfile(source, work)
         work.replace(target)
     finally:
@@ -123,7 +133,7 @@ def new_folder(final: Path) -> Iterator[Path]:
         work.chmod(0o755)
         old = work.with_name(f"{work.name}.old")
         try:
-            with naming(work):
+            with annotate_oserror(work):
                 yield work
             if final.is_symlink() or final.exists():
                 final.rename(old)
@@ -174,7 +184,7 @@ CACHE_VARIABLE = "ETDEPLOY_CACHE_DIR"
 _OTHER_CACHE = f"export {CACHE_VARIABLE}=/path/on/a/larger/disk"
 
 
-def no_room_in(error: BaseException | None) -> OSError | None:
+def find_disk_full(error: BaseException | None) -> OSError | None:
     """The full-disk error that an error is, or was caused by."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
@@ -184,7 +194,7 @@ def no_room_in(error: BaseException | None) -> OSError | None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def annotate_oserror(path: Path) -> Iterator[None]:
     """Adds the file's name to full-disk errors of the block; those of writes have none.
 
     Later nobody could say which disk was full: the half-written file is deleted by then.
@@ -197,7 +207,7 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def full_disk(
+def disk_full_error(
     error: OSError, cache: Path, log: Path | None = None, doing: str | None = None
 ) -> BuildError:
     """The error for the user: which file system is full, and what to do about it.
@@ -232,7 +242,7 @@ def require_room(folder: Path, least_bytes: int, least_files: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def no_room_told(output: str, *candidates: Path) -> OSError | None:
+def find_disk_full_in_output(output: str, *candidates: Path) -> OSError | None:
     """The full-disk error that a program reported in its output.
 
     Args:

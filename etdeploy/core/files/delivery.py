@@ -23,9 +23,9 @@ from etdeploy.core.cancel import checkpoint
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import (
+    annotate_oserror,
+    find_disk_full,
     folder_files,
-    naming,
-    no_room_in,
     not_regular,
     open_regular,
     write_atomic,
@@ -82,7 +82,7 @@ class Delivery:
             self._require_place()
             final = self.folder.resolve()
             final.parent.mkdir(parents=True, exist_ok=True)
-            with _aside(final) as work, naming(work):
+            with _aside(final) as work, annotate_oserror(work):
                 _copy_files(source, work, leave_out)
                 listed = {name: sha256_file(work / name) for name in folder_files(work)}
                 _write_list(work, self.content, listed)
@@ -125,7 +125,7 @@ class Delivery:
         try:
             yield
         except OSError as error:
-            if no_room_in(error):
+            if find_disk_full(error):
                 raise
             raise UsageError(
                 f"the {self.content} cannot be copied there: {error.strerror or error}",
@@ -308,7 +308,7 @@ class ResultFile:
         try:
             write_atomic(final, text)
         except OSError as error:
-            if no_room_in(error):
+            if find_disk_full(error):
                 raise
             raise self.unwritable(path, error) from error
         return final
@@ -347,7 +347,7 @@ class ResultFile:
         try:
             require_writable(path.resolve().parent)
         except OSError as error:
-            if no_room_in(error):
+            if find_disk_full(error):
                 raise
             raise self.unwritable(path, error) from error
 

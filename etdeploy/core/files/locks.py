@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from etdeploy.core.cancel import checkpoint
-from etdeploy.core.files.basic import naming, no_room_in
+from etdeploy.core.files.basic import annotate_oserror, find_disk_full
 from etdeploy.core.values import Progress, silent
 
 _POLL_S = 0.2
@@ -63,7 +63,7 @@ def exclusive(
 
 
 @contextmanager
-def briefly(path: Path) -> Iterator[None]:
+def short_lock(path: Path) -> Iterator[None]:
     """Holds a lock that nobody holds for long, also while the run is being stopped.
 
     Raises:
@@ -86,7 +86,7 @@ def open_shared(path: Path) -> int:
     """Takes a lock that others may hold at the same time, and returns the open file.
 
     The lock lasts until the file is closed or the process ends. An exclusive holder has it only for
-    a moment (`if_free`), and is waited for.
+    a moment (`try_lock`), and is waited for.
 
     Raises:
         Interrupted: The run was stopped while waiting.
@@ -103,27 +103,27 @@ def open_shared(path: Path) -> int:
     return handle
 
 
-def make_sole(handle: int) -> bool:
+def try_upgrade_lock(handle: int) -> bool:
     """Makes the lock of `open_shared` exclusive; False if others hold it too."""
     if _taken(handle, fcntl.LOCK_EX):
         return True
-    make_shared(handle)  # A failed change may have released it.
+    downgrade_lock(handle)  # A failed change may have released it.
     return False
 
 
-def make_shared(handle: int) -> None:
+def downgrade_lock(handle: int) -> None:
     """Makes the lock shared again."""
     _taken(handle, fcntl.LOCK_SH)
 
 
 @contextmanager
-def if_free(path: Path) -> Iterator[bool]:
+def try_lock(path: Path) -> Iterator[bool]:
     """Takes an exclusive lock without waiting; yields whether nobody else holds it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        if no_room_in(error) is None:
+        if find_disk_full(error) is None:
             raise
         yield True  # A lock without a file is held by nobody.
         return
@@ -148,7 +148,7 @@ def _taken(handle: int, kind: int) -> bool:
 
 def _note_holder(path: Path) -> None:
     note = path.with_suffix(".pid")
-    with naming(note):
+    with annotate_oserror(note):
         note.write_text(f"{os.getpid()} {_command()}\n")
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from etdeploy.core import cancel
-from etdeploy.core.files.basic import naming
+from etdeploy.core.files.basic import annotate_oserror
 from etdeploy.core.processes.conversation import Collector, InteractiveProcess
 from etdeploy.core.processes.forks import Fork, ForkLostError, ForkServer
 
@@ -191,6 +191,30 @@ def which(name: str) -> Path | None:
     return Path(found) if found else None
 
 
+def run_git(folder: Path, *arguments: str, timeout_s: float = 10.0) -> str | None:
+    """What git prints; None if it fails or is not installed.
+
+    Args:
+        folder: Where git runs.
+        arguments: Git's arguments.
+        timeout_s: After this many seconds it counts as failed.
+    """
+    program = which("git")
+    if program is None:
+        return None
+    request = Request(
+        (str(program), "-C", str(folder), *arguments),
+        # Without this, `git status` rewrites the index.
+        env={"GIT_OPTIONAL_LOCKS": "0"},
+        timeout_s=timeout_s,
+    )
+    try:
+        outcome = run(request)
+    except OSError:  # it cannot be started
+        return None
+    return outcome.stdout if outcome.ok else None
+
+
 def end_children() -> None:
     """Asks every running child (and its group) to end; used when a stop is requested."""
     with _children_lock:
@@ -209,7 +233,7 @@ def _open_log(request: Request) -> Iterator[IO[bytes] | None]:
         return
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with request.log.open("ab", buffering=0) as log:
-        with naming(request.log):
+        with annotate_oserror(request.log):
             log.write(f"$ {' '.join(request.argv)}\n".encode())
         yield log
 

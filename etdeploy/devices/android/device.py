@@ -11,10 +11,9 @@ from dataclasses import replace
 from shlex import quote
 
 from etdeploy.core import cancel, console
-from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.processes import process
-from etdeploy.core.values import Progress, silent
+from etdeploy.core.values import Progress, cached_property, silent
 from etdeploy.devices.adb import server as adb_server
 from etdeploy.devices.adb.server import (
     USABLE,

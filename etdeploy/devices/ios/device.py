@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.values import Progress, silent
+from etdeploy.core.values import Progress, cached_property, silent
 from etdeploy.devices.base import (
     AppLaunch,
     Bundle,

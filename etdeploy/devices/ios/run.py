@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.processes.conversation import InteractiveProcess
+from etdeploy.core.values import cached_property
 from etdeploy.devices.app_results import AppResults, parse_results, run_id_in
 from etdeploy.devices.base import AppLaunch, DeviceState, RunOutcome, TimedState
 from etdeploy.devices.bundles import check_relative

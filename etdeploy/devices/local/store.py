@@ -19,16 +19,16 @@ from shlex import quote
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import (
+    annotate_oserror,
     claim,
+    find_disk_full,
     is_abandoned,
-    naming,
     new_folder,
-    no_room_in,
     read_text,
     remove_tree,
     write_atomic,
 )
-from etdeploy.core.hashing import sha256_read, stamp
+from etdeploy.core.hashing import sha256_read, stat_signature
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport
 from etdeploy.devices.bundles import (
@@ -68,7 +68,7 @@ class LocalStore:
                 self._copy(file)
             self._lay_out(bundle)
         except OSError as error:
-            if no_room_in(error):  # the cache's disk, not a device's
+            if find_disk_full(error):  # the cache's disk, not a device's
                 raise
             raise self._not_copied(error, size_bytes) from error
         kept = len(by_content(bundle)) - len(missing)
@@ -105,7 +105,7 @@ class LocalStore:
     def _is_sound(self, file: BundleFile) -> bool:
         content = self._content(file)
         try:
-            before = stamp(content)
+            before = stat_signature(content)
             if self._known_stamp(file) == list(before):
                 return True
             if sha256_read(content) != file.sha256:
@@ -122,7 +122,7 @@ class LocalStore:
         claim(handle)
         part = Path(name)
         try:
-            with naming(part), os.fdopen(handle, "wb", closefd=False) as stream:
+            with annotate_oserror(part), os.fdopen(handle, "wb", closefd=False) as stream:
                 copied = sha256_read(Path(file.source), stream.write)
             if copied != file.sha256:
                 raise DeviceError(
@@ -155,7 +155,7 @@ class LocalStore:
             return None
 
     def _note(self, file: BundleFile) -> None:
-        value = list(stamp(self._content(file)))
+        value = list(stat_signature(self._content(file)))
         if self._known_stamp(file) != value:
             write_atomic(self.root / "stamps" / file.sha256, json.dumps(value))
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import read_text
+from etdeploy.core.values import cached_property
 from etdeploy.devices import sysfs
 from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
 from etdeploy.devices.kinds import DeviceSpec

@@ -17,11 +17,11 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.basic import (
+    annotate_oserror,
     copy_file,
+    find_disk_full,
     folder_files,
-    naming,
     new_folder,
-    no_room_in,
     open_regular,
     remove_tree,
 )
@@ -192,7 +192,7 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError as error:
-        if no_room_in(error):
+        if find_disk_full(error):
             raise
         copy_file(source, target)  # this file system has none, or the file has too many
 
@@ -221,7 +221,7 @@ def sweep_parts(workspace: Workspace) -> None:
 def _complete(part: Path, digest: str, read: Read) -> None:
     """Goes on where an earlier fetch was cut; the caller holds the lock of the digest."""
     part.parent.mkdir(parents=True, exist_ok=True)
-    with naming(part), part.open("ab") as stream:
+    with annotate_oserror(part), part.open("ab") as stream:
         while data := read(digest, stream.tell()):
             cancel.checkpoint()
             stream.write(data)

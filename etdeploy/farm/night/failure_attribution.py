@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from etdeploy.core.values import Kind
+from etdeploy.core.values import StrEnum
 from etdeploy.farm.model import STOPPED, AttemptResult, Fate, Gates, Health
 from etdeploy.farm.night.model import Rules, listed
 
@@ -25,7 +25,7 @@ _LEAST_REPEATS = 3
 _LEAST_OTHERS = 4
 
 
-class Trouble(Kind):
+class Trouble(StrEnum):
     """Whose failure it was."""
 
     RECIPE = "recipe"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.locks import if_free
+from etdeploy.core.files.locks import try_lock
 from etdeploy.device_pool.reservations import myself
 from etdeploy.history.nights import CoordinatorProcess
 
@@ -81,7 +81,7 @@ def lock_farm(lock: Path, farm: str) -> Iterator[CoordinatorProcess]:
     It has the token of the process that had the lock before and has ended, so it need not wait for
     the end of that one's lease.
     """
-    with if_free(lock) as free:
+    with try_lock(lock) as free:
         other = _read_holder(lock)
         if not free and other:
             raise taken(farm, other)

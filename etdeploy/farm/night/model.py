@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from etdeploy.core.errors import Interrupted
-from etdeploy.core.values import Kind
+from etdeploy.core.values import StrEnum
 from etdeploy.farm.model import AttemptResult, Gates, Offer, Order, VisitState
 from etdeploy.farm.spec.model import Farm
 
@@ -47,7 +47,7 @@ class Rules:
         )
 
 
-class BarKind(Kind):
+class BarKind(StrEnum):
     """Why a device gets no visit now."""
 
     AWAY = "away"
@@ -73,7 +73,7 @@ class Barred:
     until: datetime | None = None
 
 
-class EventKind(Kind):
+class EventKind(StrEnum):
     """What happened."""
 
     PLANNED = "planned"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from etdeploy.core import cancel
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, UsageError
-from etdeploy.core.files.basic import no_room_in
+from etdeploy.core.files.basic import find_disk_full
 from etdeploy.farm.model import AttemptResult, Fate
 from etdeploy.farm.night.events import (
     AttemptEnded,
@@ -357,7 +357,7 @@ class Importer:
     def _note_full(self, error: OSError) -> None:
         if not self._is_full and self._outbox:
             folder = quoted(self._outbox.path.parent)
-            room = f"\nMake room on its disk: df -h {folder}" if no_room_in(error) else ""
+            room = f"\nMake room on its disk: df -h {folder}" if find_disk_full(error) else ""
             self._tell(f"events wait in memory: {self._outbox.path}: {error.strerror}{room}")
         self._is_full = True
 

@@ -10,7 +10,7 @@ from statistics import median
 
 from etdeploy.core.console import count
 from etdeploy.core.layout import cut, fit, table
-from etdeploy.core.values import Kind, Value
+from etdeploy.core.values import StrEnum, Value
 from etdeploy.farm.model import AttemptResult, Fate, Standing, VisitState
 from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.work.parcel import GATE
@@ -19,7 +19,7 @@ from etdeploy.report.formatting import moment
 _OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
 
 
-class Activity(Kind):
+class Activity(StrEnum):
     """What a device is doing; those that a person may have to act on come first."""
 
     AWAY = "away"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.values import Kind, Value
+from etdeploy.core.values import StrEnum, Value
 from etdeploy.farm.model import Gates
 from etdeploy.recipe.load import LoadedRecipe
 
@@ -37,7 +37,7 @@ class DeviceGroup(Value):
     take: int | None = None
 
 
-class Baseline(Kind):
+class Baseline(StrEnum):
     """Which earlier runs a night is judged by, as in `etdeploy check --against`."""
 
     ALL = "all"

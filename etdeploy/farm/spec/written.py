@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import no_room_in, not_regular, write_atomic, write_if_changed
+from etdeploy.core.files.basic import find_disk_full, not_regular, write_atomic, write_if_changed
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.recipe.choice import Takes
 from etdeploy.recipe.model import Section, section_of
@@ -322,7 +322,7 @@ def prepare_results(folder: Path, farm: Path, option: str = "") -> None:
                     # Else the recipes' commits would count as changed from the second night on.
                     write_atomic(folder / _IGNORE, "*\n")
         except OSError as error:
-            if no_room_in(error):
+            if find_disk_full(error):
                 raise
             problem = f"cannot be written to: {error.strerror or error}"
     if problem:

@@ -23,12 +23,12 @@ from etdeploy.core.errors import (
 )
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.layout import cut, table
-from etdeploy.core.values import Kind, Value
+from etdeploy.core.values import StrEnum, Value
 from etdeploy.history.series import metrics_of, title
 from etdeploy.recipe.load import LoadedRecipe
 
 
-class CandidateSide(Kind):
+class CandidateSide(StrEnum):
     """Whether a candidate is good or bad; a skipped one cannot be measured."""
 
     GOOD = "good"

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import git
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import BuildError, UsageError
 from etdeploy.core.files.basic import not_regular, remove_tree
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
+from etdeploy.core.processes.process import run_git
 from etdeploy.farm.verdicts.bisect import Candidate
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_recipe
 from etdeploy.recipe.rules import MODEL_SOURCES
@@ -74,7 +74,7 @@ def find_repository(recipe: Path) -> Repository:
     """Find the repository that a recipe's file is in; a UsageError if there is none."""
     if process.which("git") is None:
         raise UsageError("git is not installed", remedy="Install git: https://git-scm.com")
-    root = git.ask(recipe.parent, "rev-parse", "--show-toplevel")
+    root = run_git(recipe.parent, "rev-parse", "--show-toplevel")
     if root is None:
         raise UsageError(
             "the recipe is not in a git repository",
@@ -89,18 +89,18 @@ def list_commits(repository: Repository, good: str, bad: str) -> tuple[Candidate
     """List good and every commit after it up to bad; a merge is one step."""
     first, last = (_commit(repository, text, option)
                    for text, option in ((good, "--good"), (bad, "--bad")))  # fmt: skip
-    if git.ask(repository.root, "merge-base", "--is-ancestor", first, last) is None:
+    if run_git(repository.root, "merge-base", "--is-ancestor", first, last) is None:
         raise UsageError(
             f"{good} is not an ancestor of {bad}",
             place=str(repository.root),
             remedy="Name the commit where the two parted as --good: "
             f"git merge-base {quoted(good)} {quoted(bad)}",
         )
-    listed = git.ask(
+    listed = run_git(
         repository.root, "log", "--reverse", "--first-parent", "--format=%H %s", f"{first}..{last}",
         timeout_s=60.0,
     )  # fmt: skip
-    subject = git.ask(repository.root, "log", "-1", "--format=%H %s", first) or first
+    subject = run_git(repository.root, "log", "-1", "--format=%H %s", first) or first
     lines = [subject, *(listed or "").splitlines()]
     return tuple(_candidate(line) for line in lines if line.strip())
 
@@ -112,7 +112,7 @@ def _candidate(line: str) -> Candidate:
 
 def _commit(repository: Repository, text: str, option: str) -> str:
     arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
-    found = git.ask(repository.root, *arguments)
+    found = run_git(repository.root, *arguments)
     if not found or not found.strip():
         raise UsageError(
             f"there is no commit {text!r}",

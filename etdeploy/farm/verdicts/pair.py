@@ -10,7 +10,7 @@ from statistics import median
 
 from etdeploy.compare.model import Ratio
 from etdeploy.core.console import count
-from etdeploy.core.values import Kind, Value
+from etdeploy.core.values import StrEnum, Value
 from etdeploy.farm.verdicts.rule import (
     MIN_NIGHTS,
     Deviation,
@@ -30,7 +30,7 @@ _GAP_S = 6 * 3600.0
 _LONGEST_S = 18 * 3600.0
 
 
-class VerdictKind(Kind):
+class VerdictKind(StrEnum):
     """The verdict on a number, or on a recipe on a device; the worst first."""
 
     REGRESSED = "regressed"

@@ -26,14 +26,20 @@ from etdeploy.cache.workspace import NOTES, Workspace
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import BuildError, DeviceError, EtdeployError, Interrupted
 from etdeploy.core.files.basic import (
+    annotate_oserror,
+    disk_full_error,
+    find_disk_full,
     folder_files,
-    full_disk,
     inside,
-    naming,
-    no_room_in,
     write_atomic,
 )
-from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, sha256_read, stamp
+from etdeploy.core.hashing import (
+    digest_json,
+    sha256_bytes,
+    sha256_file,
+    sha256_read,
+    stat_signature,
+)
 from etdeploy.core.plugins import plugin_error
 from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle, BundleFile
@@ -114,7 +120,7 @@ def open_parcel(folder: Path, parcel: Parcel | None = None) -> PreparedMeasureme
         plan = RuntimePlan.load(folder / _PLAN) if _PLAN in parcel.files else None
         program = Program.load(folder / _PROGRAM_FOLDER / PROGRAM_INFO)
     except (OSError, ValidationError, ValueError) as error:
-        if no_room_in(error):
+        if find_disk_full(error):
             raise
         what = error.strerror if isinstance(error, OSError) else "it is not what this release wrote"
         place = getattr(error, "filename", None) or folder
@@ -139,7 +145,7 @@ def verify(folder: Path, files: Mapping[str, str]) -> None:
         path = _within(folder, name)
         if not path.is_file():
             raise _broken("a file of the parcel is missing", path)
-        stamps[name] = list(stamp(path))
+        stamps[name] = list(stat_signature(path))
         if known.get(name) != [sha256, *stamps[name]] and sha256_read(path) != sha256:
             raise _broken("a file of the parcel is damaged", path)
     now = {name: [files[name], *each] for name, each in stamps.items()}
@@ -200,7 +206,7 @@ def _write(folder: Path, contents: Mapping[str, _Content], parcel: Parcel, cache
         checkpoint()
         target = _within(folder, name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with naming(target):
+        with annotate_oserror(target):
             if content.source is None:
                 target.write_text(content.text)
             else:
@@ -214,7 +220,7 @@ def _link_or_copy(source: Path, target: Path, cache: Path, sha256: str) -> None:
         try:
             os.link(source.resolve(), target)
         except OSError as error:
-            if no_room_in(error):
+            if find_disk_full(error):
                 raise
         else:
             return
@@ -334,9 +340,9 @@ def failure_of(error: BaseException, cache: Path) -> AttemptFailure:
             place=error.place,
             remedy=error.remedy,
         )
-    full = no_room_in(error)
+    full = find_disk_full(error)
     if full:
-        told = full_disk(full, cache)
+        told = disk_full_error(full, cache)
         return AttemptFailure(
             kind=DISK_FULL,
             exit_code=told.exit_code,

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
-from etdeploy.core.cached import occasional_task
+from etdeploy.core.console import lazy_task
 from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import (
@@ -24,8 +24,8 @@ from etdeploy.devices.base import (
 )
 from etdeploy.farm.model import AttemptFailure, Offer, Parcel
 from etdeploy.farm.work.parcel import failure_of
-from etdeploy.graph.job import AppWish, Job, StepName
-from etdeploy.graph.jobs import Member, Reached, RecipeDevicePair, make_job
+from etdeploy.graph.job import AppOptions, Job, StepName
+from etdeploy.graph.jobs import ConnectedDevice, Member, RecipeDevicePair, make_job
 from etdeploy.graph.on_device import prepared
 from etdeploy.graph.run import JobEnd, Ready, look_up, refused_of, run_jobs
 from etdeploy.graph.tasks.steps import Slots, heavy_at_once
@@ -126,7 +126,7 @@ def prepare(
 def _alone(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[None]:
     """Waits for other nights that prepare the same, in the same order as they do."""
     with ExitStack() as locks:
-        with occasional_task(display, "wait", "the other night has prepared it") as tell:
+        with lazy_task(display, "wait", "the other night has prepared it") as tell:
             for job in sorted(jobs, key=lambda job: job.state):
                 locks.enter_context(job.state_lock(tell))
                 job.workspace.sweep(job.state)
@@ -160,8 +160,8 @@ def member_of(
     """A recipe for the class of an offered device, which need not be connected here."""
     device = StandIn(offer)
     pair = RecipeDevicePair(label, device.name)
-    app = AppWish(archive) if DeviceClass.of(offer).needs_app else None
-    there = Reached(device, offer.facts, device.identity)
+    app = AppOptions(archive) if DeviceClass.of(offer).needs_app else None
+    there = ConnectedDevice(device, offer.facts, device.identity)
     try:
         job = make_job(loaded, workspace, output, there, None, False, app)
     except EtdeployError as error:
@@ -195,7 +195,7 @@ def _packed(ready: Ready, workspace: Workspace) -> Parcel | AttemptFailure:
             ready.member.pair.recipe,
             ready.resolved.export_spec.soc,
             # Of what the author wrote, at the time of the export.
-            revision_of(job.asked.path),
+            revision_of(job.original_recipe.path),
             workspace,
             app=job.app is not None,
         )

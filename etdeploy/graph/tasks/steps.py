@@ -19,7 +19,7 @@ from typing import Any
 from etdeploy.core import cancel
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.values import Kind, Progress, Value
+from etdeploy.core.values import Progress, StrEnum, Value
 
 # How often a waiting task looks whether the run was asked to stop.
 _POLL_S = 0.2
@@ -28,7 +28,7 @@ _HEAVY_BYTES = 3 << 30
 _MOST_HEAVY = 4
 
 
-class Load(Kind):
+class Load(StrEnum):
     """What a step does to this machine while it runs."""
 
     LIGHT = "light"
@@ -127,7 +127,7 @@ def nothing() -> None:
 
 
 @dataclass(frozen=True)
-class SameWork:
+class DedupKey:
     """Tells steps of different jobs that do the same work, so that it is done once.
 
     Attributes:
@@ -185,7 +185,7 @@ class Step:
     load: Load = Load.LIGHT
     alone: Callable[[], str | None] = nothing
     holds: Callable[[Progress], AbstractContextManager[object]] = nullcontext
-    same: SameWork | None = None
+    same: DedupKey | None = None
 
     def output_of(self, need: str) -> Path:
         """The value of a step that this one needs."""

@@ -20,7 +20,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import BuildError, Interrupted, require
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.files.basic import resource_folder
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE, revision
 from etdeploy.provider.clone import clone, fetch_submodules

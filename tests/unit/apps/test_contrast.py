@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.files.basic import resource_folder
 
 TEMPLATES = resource_folder("templates")
 # Of a list's cells on iOS, by day and by night.

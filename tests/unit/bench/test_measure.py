@@ -29,7 +29,7 @@ from etdeploy.core.errors import (
     RunError,
     UsageError,
 )
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.devices.base import Bundle, DeviceState, ProcessLaunch, RunOutcome
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import (
@@ -123,10 +123,12 @@ def _plan() -> RuntimePlan:
         target="android-arm64",
         build_target="android-arm64",
         portable_runner=False,
-        provider=Explained(name="provider", value="wheel", reason="it has all"),
+        provider=ReasonedChoice(name="provider", value="wheel", reason="it has all"),
         executorch_version="1.5.1",
         toolchain=None,
-        components=(Explained(name="threadpool", value="extension_threadpool", reason="needed"),),
+        components=(
+            ReasonedChoice(name="threadpool", value="extension_threadpool", reason="needed"),
+        ),
         options=(),
         program_sha256=None,
     )

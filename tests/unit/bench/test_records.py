@@ -17,8 +17,8 @@ from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RecipeRecord, RunRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun, load_record, load_run
 from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.resources import resource_folder
 from tests.support.bench_values import FOLDER, make_device, make_record
 from tests.support.text_values import make_text_record, make_text_workload, make_work
 

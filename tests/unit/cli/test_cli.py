@@ -16,7 +16,7 @@ from etdeploy.cli import main as cli_main
 from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.plan_text import text
 from etdeploy.core.errors import Blocker, DeviceError, Interrupted
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.graph.explain import ExplainedTask, Explanation, PlanChange, mermaid
 from tests.support.plugins import raised_by_plugin
 
@@ -228,10 +228,10 @@ EXPLANATION = Explanation(
     build_target="linux-x86_64",
     portable_runner=False,
     provisional=True,
-    provider=Explained(name="provider", value="wheel", reason="it has all"),
+    provider=ReasonedChoice(name="provider", value="wheel", reason="it has all"),
     executorch_version="1.5.1",
     toolchain=None,
-    components=(Explained(name="runtime", value="executorch::runtime", reason="always"),),
+    components=(ReasonedChoice(name="runtime", value="executorch::runtime", reason="always"),),
     options=(),
     changes=(
         PlanChange(

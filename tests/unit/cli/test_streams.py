@@ -107,7 +107,7 @@ from etdeploy.cli import entry, main
 from etdeploy.core import console
 def show(_):
     console.result("{_SHOWN}")
-    console.part("2²\\n")
+    console.write_chunk("2²\\n")
     console.result_json({{"name": "µ 漢 \U0001f600"}})
     console.warn("45 °C…")
     return 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from etdeploy.core.cached import cached_property
+from etdeploy.core.values import cached_property
 
 
 class Device:

@@ -120,7 +120,7 @@ def test_on_a_terminal_finished_tasks_stay_as_lines(capsys: pytest.CaptureFixtur
 
 
 def test_a_part_of_a_result_is_there_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    console.part("a\x1b[31m")
+    console.write_chunk("a\x1b[31m")
     assert capsys.readouterr().out == "a\x1b[31m"
 
 
@@ -128,7 +128,7 @@ def test_a_terminal_gets_no_control_characters_of_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "is_terminal", lambda: True)
-    console.part("a\x1b[31m\x9b\n\tb\u200d\u00a0\u4f60")
+    console.write_chunk("a\x1b[31m\x9b\n\tb\u200d\u00a0\u4f60")
     assert capsys.readouterr().out == "a\ufffd[31m\ufffd\n\tb\u200d\u00a0\u4f60"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.resources import code_digest
+from etdeploy.core.hashing import code_digest
 
 
 @pytest.fixture

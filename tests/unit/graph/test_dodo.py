@@ -10,12 +10,12 @@ import pytest
 
 from etdeploy.cache.tidy import alone
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.files.locks import if_free
+from etdeploy.core.files.locks import try_lock
 from etdeploy.graph import dodo
 
 
 def is_free(lock: Path) -> bool:
-    with if_free(lock) as free:
+    with try_lock(lock) as free:
         return free
 
 

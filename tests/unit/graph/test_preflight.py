@@ -19,7 +19,7 @@ from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job
 from etdeploy.graph.jobs import open_job
 from etdeploy.graph.preflight import refuse_early
-from etdeploy.graph.resolve import ExportedBefore, Resolved, resolve
+from etdeploy.graph.resolve import CachedProgram, Resolved, resolve
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import SOURCE_VARIABLE
 from etdeploy.recipe.load import load_recipe
@@ -167,7 +167,7 @@ def test_a_model_that_cannot_chat_is_refused_before_its_runner_is_built(
         resolved = resolve(replace(job, speech="chat"))
     folder = tmp_path / "program"
     save(byte_level(), folder / "tokenizer", template=None)
-    exported = ExportedBefore(folder, EMPTY_PROGRAM, {}, make_generation(tokenizer="tokenizer"))
+    exported = CachedProgram(folder, EMPTY_PROGRAM, {}, make_generation(tokenizer="tokenizer"))
     with pytest.raises(UsageError, match="has no chat template, so it cannot chat"):
         refuse_early(replace(resolved, exported=exported))
 
@@ -179,6 +179,6 @@ def test_what_is_told_of_a_language_model_was_read_with_its_program(
     with open_job(load_recipe("llm-xnnpack", overrides), tmp_path / "out", "host") as job:
         resolved = resolve(job)
     generation = make_generation()
-    exported = ExportedBefore(tmp_path / "nothing", EMPTY_PROGRAM, {}, generation)
+    exported = CachedProgram(tmp_path / "nothing", EMPTY_PROGRAM, {}, generation)
     told = explain(replace(resolved, exported=exported)).language_model
     assert {method.name for method in generation.methods} < {choice.name for choice in told}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import BuildError
-from etdeploy.graph.job import AppWish
+from etdeploy.graph.job import AppOptions
 from etdeploy.graph.jobs import open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import Resolved, resolve
@@ -90,7 +90,7 @@ def test_the_recorder_sees_what_is_touched(tmp_path: Path) -> None:
 
 def test_the_steps_of_an_app_touch_nothing_either(tmp_path: Path) -> None:
     loaded = load_recipe("xnnpack")
-    with open_job(loaded, tmp_path / "out", None, "android-arm64", app=AppWish()) as job:
+    with open_job(loaded, tmp_path / "out", None, "android-arm64", app=AppOptions()) as job:
         resolved = resolve(job)
     make_steps(resolved)  # reads the module of these steps
     with touched() as seen:
@@ -103,7 +103,7 @@ def test_the_steps_of_an_app_touch_nothing_either(tmp_path: Path) -> None:
 def test_an_app_and_a_runner_of_one_recipe_have_states_of_their_own(tmp_path: Path) -> None:
     loaded = load_recipe("xnnpack")
     states = []
-    for app in (None, AppWish()):
+    for app in (None, AppOptions()):
         with open_job(loaded, tmp_path / "out", None, "android-arm64", app=app) as job:
             states.append(job.state)
     assert states[0] != states[1]
@@ -137,8 +137,8 @@ def test_an_app_with_a_release_of_executorch_has_stock_attention(
         f"export.generation.attention={asked}",
     )
     loaded = load_recipe("llm-xnnpack", changes)
-    with open_job(loaded, tmp_path / "out", None, "android-arm64", app=AppWish()) as job:
+    with open_job(loaded, tmp_path / "out", None, "android-arm64", app=AppOptions()) as job:
         generation = job.loaded.recipe.export.generation
         assert generation is not None
         assert generation.attention == attention
-        assert job.asked is loaded
+        assert job.original_recipe is loaded

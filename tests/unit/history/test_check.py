@@ -11,7 +11,6 @@ import pytest
 
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.core import git
 from etdeploy.core.errors import UsageError
 from etdeploy.history.check import Question, check, judgement_of
 from etdeploy.history.entry import Judgement
@@ -166,7 +165,7 @@ def test_the_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
             return "" if words[-1] == "origin/main^{commit}" else None
         return "" if words[1].startswith("aaa") else None
 
-    monkeypatch.setattr(git, "ask", ask)
+    monkeypatch.setattr("etdeploy.history.check.run_git", ask)
     for i, ms in enumerate(around(1.0, 12)):
         on_main = recipe_named("mlp", git_revision="aaa1111", git_dirty=i >= 6)
         store.add(run_at(i, ms, recipe=on_main))
@@ -179,6 +178,6 @@ def test_the_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(git, "ask", lambda *_: None)
+    monkeypatch.setattr("etdeploy.history.check.run_git", lambda *_: None)
     with pytest.raises(UsageError, match="main, origin/main"):
         judged(store, run_at(0), against="main")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.errors import BuildError
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.cmake_options import (
     OptionTable,
     Relation,
@@ -32,24 +32,24 @@ _TABLE = OptionTable(
 )
 
 
-def _options(**values: str) -> tuple[Explained, ...]:
+def _options(**values: str) -> tuple[ReasonedChoice, ...]:
     return tuple(
-        Explained(name=f"EXECUTORCH_{name}", value=value, reason=f"the rule of {name}")
+        ReasonedChoice(name=f"EXECUTORCH_{name}", value=value, reason=f"the rule of {name}")
         for name, value in values.items()
     )
 
 
-def _by_hand(name: str, value: str = "ON") -> Explained:
-    return Explained(name=name, value=value, reason="recipe", by_hand=True)
+def _by_hand(name: str, value: str = "ON") -> ReasonedChoice:
+    return ReasonedChoice(name=name, value=value, reason="recipe", by_hand=True)
 
 
-def _values(options: tuple[Explained, ...]) -> dict[str, str | None]:
+def _values(options: tuple[ReasonedChoice, ...]) -> dict[str, str | None]:
     return {option.name: option.value for option in options}
 
 
 @pytest.mark.parametrize("value", ["ON", "on", "1", "TRUE", "yes", "Y", "a/path.pte", "Release"])
 def test_words_that_cmake_takes_for_true(value: str) -> None:
-    assert is_on(Explained(name="A", value=value, reason="r"))
+    assert is_on(ReasonedChoice(name="A", value=value, reason="r"))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_words_that_cmake_takes_for_true(value: str) -> None:
     ["OFF", "off", "0", "FALSE", "no", "N", "", "IGNORE", "NOTFOUND", "zlib-NOTFOUND", None],
 )
 def test_words_that_cmake_takes_for_false(value: str | None) -> None:
-    assert not is_on(Explained(name="A", value=value, reason="r"))
+    assert not is_on(ReasonedChoice(name="A", value=value, reason="r"))
 
 
 def test_an_option_that_is_not_set_is_off() -> None:
@@ -100,7 +100,7 @@ def test_a_program_to_select_from_is_not_made_up() -> None:
     options, blockers = apply_relations((_by_hand("EXECUTORCH_DTYPES"),), _TABLE)
     assert "EXECUTORCH_SELECT_OPS_MODEL" not in _values(options)
     assert [o.what for o in blockers] == ["EXECUTORCH_SELECT_OPS_MODEL"]
-    path = Explained(name="EXECUTORCH_SELECT_OPS_MODEL", value="program.pte", reason="r")
+    path = ReasonedChoice(name="EXECUTORCH_SELECT_OPS_MODEL", value="program.pte", reason="r")
     assert apply_relations((_by_hand("EXECUTORCH_DTYPES"), path), _TABLE)[1] == ()
 
 
@@ -166,7 +166,7 @@ def test_a_derived_option_that_the_release_does_not_know_is_a_mistake_of_etdeplo
 
 
 def test_only_options_of_executorch_are_looked_up() -> None:
-    other = (Explained(name="CMAKE_BUILD_TYPE", value="Release", reason="r"),)
+    other = (ReasonedChoice(name="CMAKE_BUILD_TYPE", value="Release", reason="r"),)
     assert spelled_for(other, _TABLE) == other
 
 

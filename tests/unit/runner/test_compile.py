@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained
+from etdeploy.core.files.basic import resource_folder
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout
 from etdeploy.provider.wheel import WheelRuntime
@@ -85,7 +85,9 @@ def test_ccache_launches_both_compilers() -> None:
 
 def _from_source(plan: RuntimePlan, program: Path | None = None) -> dict[str, str]:
     checkout = Checkout(path="/src/executorch", version="1.5.1", revision="1", origin="recipe")
-    toolchain = (Explained(name="CMAKE_CXX_COMPILER", value="/ndk/clang++", reason="the NDK's"),)
+    toolchain = (
+        ReasonedChoice(name="CMAKE_CXX_COMPILER", value="/ndk/clang++", reason="the NDK's"),
+    )
     return source_definitions(plan, checkout, _tools(), toolchain, program)
 
 

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from etdeploy.core.errors import Blocker
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.files.basic import resource_folder
 from etdeploy.plan.requirements import host_blocker, plan_definitions, plan_toolchain
 from etdeploy.runner.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets.platforms import TARGETS, find_target, host_target

@@ -27,7 +27,7 @@ from etdeploy.backends.qnn.versions import short_version
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import Blocker
-from etdeploy.core.hashing import stamp
+from etdeploy.core.hashing import stat_signature
 
 _SKEL = re.compile(r"libQnnHtp(V\d+)Skel\.so")
 _IN_SDK = (ANDROID_LIBRARIES, "lib/hexagon-v*/unsigned")
@@ -62,7 +62,7 @@ class DeployKit:
     def identity(self) -> str:
         """What tells it from another, also from another file of the same name."""
         if isinstance(self.origin, Aar):
-            size_bytes, modified_ns, *_ = stamp(self.origin.path)
+            size_bytes, modified_ns, *_ = stat_signature(self.origin.path)
             return f"{self.number} in {self.place}, {size_bytes} bytes of {modified_ns}"
         return f"{self.version} in {self.place}"
 

@@ -26,7 +26,7 @@ from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Blocker
 from etdeploy.core.processes import process
-from etdeploy.core.values import Finding
+from etdeploy.core.values import DoctorCheck
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.
@@ -138,7 +138,7 @@ def loader_problem(library: Path, said: str, again: str | None = None) -> Blocke
 _LEAST_COMPILER = 13
 
 
-def examine_qnn(station: Workstation) -> tuple[Finding, ...]:
+def examine_qnn(station: Workstation) -> tuple[DoctorCheck, ...]:
     """Examines what the backend qnn needs to compile, to deploy and to build.
 
     If nothing is installed, only the compiler is reported: everybody needs it first.
@@ -151,7 +151,7 @@ def examine_qnn(station: Workstation) -> tuple[Finding, ...]:
     return (compiler, _deploying(phone, kit), _building(headers), *_compiler())
 
 
-def _compiling(kit: CompileKit | Blocker, station: Workstation) -> Finding:
+def _compiling(kit: CompileKit | Blocker, station: Workstation) -> DoctorCheck:
     name, needed_for = "QNN compiler", "exporting for the qnn backend, and simulating"
     problem = kit if isinstance(kit, Blocker) else compile_problem(kit)
     if isinstance(kit, Blocker) or problem:
@@ -160,12 +160,12 @@ def _compiling(kit: CompileKit | Blocker, station: Workstation) -> Finding:
     problem = loading_problem(kit, station.environ) if sys.platform == "linux" else None
     if problem:
         return _absent(name, problem, needed_for)
-    return Finding(
+    return DoctorCheck(
         name=name, state="ok", found=f"QNN {kit.number} of {kit.from_}", needed_for=needed_for
     )
 
 
-def _deploying(phone: DeployKit | Blocker, kit: CompileKit | Blocker) -> Finding:
+def _deploying(phone: DeployKit | Blocker, kit: CompileKit | Blocker) -> DoctorCheck:
     name, needed_for = "QNN for phones", "running programs of the qnn backend on phones"
     if isinstance(phone, Blocker):
         return _absent(name, phone, needed_for)
@@ -174,16 +174,16 @@ def _deploying(phone: DeployKit | Blocker, kit: CompileKit | Blocker) -> Finding
     if isinstance(kit, CompileKit) and is_newer(kit.version, phone.version):
         facts.append(f"too old for programs of QNN {kit.number}")
     found = f"{phone.number} in {phone.place} ({', '.join(facts)})"
-    return Finding(name=name, state="ok", found=found, needed_for=needed_for)
+    return DoctorCheck(name=name, state="ok", found=found, needed_for=needed_for)
 
 
-def _building(headers: QnnSdk | Blocker) -> Finding:
+def _building(headers: QnnSdk | Blocker) -> DoctorCheck:
     name, needed_for = "QNN headers", "building the qnn backend from source"
     if isinstance(headers, Blocker):
         return _absent(name, headers, needed_for)
     is_tested = PINNED_VERSION.startswith(headers.number)
     tested = "" if is_tested else f" (ExecuTorch's is {PINNED_VERSION})"
-    return Finding(
+    return DoctorCheck(
         name=name,
         state="ok",
         found=f"QNN {headers.number} in {headers.root}{tested}",
@@ -191,17 +191,19 @@ def _building(headers: QnnSdk | Blocker) -> Finding:
     )
 
 
-def _absent(name: str, problem: Blocker | None, needed_for: str) -> Finding:
+def _absent(name: str, problem: Blocker | None, needed_for: str) -> DoctorCheck:
     remedy = f"{problem.why}.\n{problem.remedy}" if problem else None
-    return Finding(name=name, state="optional", found=None, needed_for=needed_for, remedy=remedy)
+    return DoctorCheck(
+        name=name, state="optional", found=None, needed_for=needed_for, remedy=remedy
+    )
 
 
-def _compiler() -> Iterator[Finding]:
+def _compiler() -> Iterator[DoctorCheck]:
     """g++; the wheel has the part for export already built, so an export runs without it."""
     path = process.which("g++")
     version = _compiler_version(path) if path else None
     if version is None or int(version.split(".")[0]) < _LEAST_COMPILER:
-        yield Finding(
+        yield DoctorCheck(
             name=f"g++ {_LEAST_COMPILER}",
             state="optional",
             found=version,

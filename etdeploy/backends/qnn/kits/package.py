@@ -27,7 +27,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.files.basic import not_regular, open_regular
-from etdeploy.core.hashing import sha256_file, stamp
+from etdeploy.core.hashing import sha256_file, stat_signature
 
 EXTRA = "etdeploy[qnn]"
 # ExecuTorch's adaptor is built with the headers of 2.37. The libraries of 2.3, 2.4, 2.6 and 2.7
@@ -198,7 +198,7 @@ def read_aar(path: Path) -> Aar | Blocker:
     if not path.is_file():
         kind = not_regular(path) if path.exists() else None
         return _blocker(f"names {path}, which {f'is {kind}' if kind else 'does not exist'}")
-    return _read(path, stamp(path))
+    return _read(path, stat_signature(path))
 
 
 def unpack_aar(aar: Aar, workspace: Workspace) -> Path:

@@ -20,7 +20,7 @@ from etdeploy.backends.qnn.versions import PINNED_VERSION, VERSION, short_versio
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.values import Explained
+from etdeploy.core.values import ReasonedChoice
 
 VARIABLE = "QNN_SDK_ROOT"
 # ExecuTorch's own downloader keeps the SDK in one of these (scripts/download_qnn_sdk.py).
@@ -223,14 +223,14 @@ def headers_problem(station: Workstation) -> Blocker | None:
     )
 
 
-def sdk_option(sdk: QnnSdk | Blocker) -> Explained:
+def sdk_option(sdk: QnnSdk | Blocker) -> ReasonedChoice:
     """The cmake variable for the SDK's headers.
 
     It is always set: without it, ExecuTorch's CMakeLists.txt downloads an SDK itself.
     """
     if isinstance(sdk, Blocker):
-        return Explained(name="QNN_SDK_ROOT", reason=f"headers of the QNN SDK: {sdk.why}")
-    return Explained(
+        return ReasonedChoice(name="QNN_SDK_ROOT", reason=f"headers of the QNN SDK: {sdk.why}")
+    return ReasonedChoice(
         name="QNN_SDK_ROOT",
         value=str(sdk.root),
         reason=f"headers of QNN {sdk.number}, found by {sdk.from_}",

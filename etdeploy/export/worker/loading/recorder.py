@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from etdeploy.core.hashing import sha256_file, stamp
+from etdeploy.core.hashing import sha256_file, stat_signature
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.worker.failures import OUR_PACKAGE, system_folders
 
@@ -92,7 +92,7 @@ class FileRecorder:
             self._written.add(name)
             self._opened.pop(name, None)
         elif name not in self._written and name not in self._opened and self._is_source(name):
-            self._opened[name] = stamp(Path(name))
+            self._opened[name] = stat_signature(Path(name))
 
     def _is_source(self, name: str) -> bool:
         path = Path(name)
@@ -116,7 +116,7 @@ def _digest(name: str, seen: tuple[int, int, int, int]) -> str | None:
     """Of a file that was opened; None when it is gone, as temporary files are."""
     try:
         digest = sha256_file(Path(name))
-        return digest if stamp(Path(name)) == seen else _CHANGED
+        return digest if stat_signature(Path(name)) == seen else _CHANGED
     except OSError:
         return None
 

@@ -19,8 +19,8 @@ from etdeploy.core.files.basic import (
     write_atomic,
     write_if_changed,
 )
-from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, stamp
-from etdeploy.core.values import Explained
+from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, stat_signature
+from etdeploy.core.values import ReasonedChoice
 
 
 def names(folder: Path) -> list[str]:
@@ -126,19 +126,19 @@ def test_digests(tmp_path: Path) -> None:
 def test_a_stamp_changes_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("one")
-    before = stamp(path)
-    assert stamp(path) == before
+    before = stat_signature(path)
+    assert stat_signature(path) == before
     write_atomic(path, "two")
-    assert stamp(path) != before
+    assert stat_signature(path) != before
 
 
 def test_values_come_back_from_their_file(tmp_path: Path) -> None:
-    value = Explained(name="XNNPACK", value="ON", reason="the program delegates to it")
+    value = ReasonedChoice(name="XNNPACK", value="ON", reason="the program delegates to it")
     value.save(tmp_path / "v.json")
-    assert Explained.load(tmp_path / "v.json") == value
+    assert ReasonedChoice.load(tmp_path / "v.json") == value
     (tmp_path / "v.json").write_text('{"name": "a", "reason": "b", "more": 1}')
     with pytest.raises(ValueError, match="more"):
-        Explained.load(tmp_path / "v.json")
+        ReasonedChoice.load(tmp_path / "v.json")
 
 
 def test_an_old_folder_stays_when_the_new_one_cannot_take_its_place(
@@ -227,11 +227,11 @@ def test_a_regular_file_is_opened(tmp_path: Path) -> None:
 
 
 def test_a_value_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    value = Explained(name="x", reason="y")
+    value = ReasonedChoice(name="x", reason="y")
     path = tmp_path / "value.json"
-    assert Explained.load_or_none(path) is None
+    assert ReasonedChoice.load_or_none(path) is None
     value.save(path)
-    assert Explained.load_or_none(path) == value
+    assert ReasonedChoice.load_or_none(path) == value
     for text in ('{"name": "x"}', '{"name": "x", "reason": "y", "new": 1}', '{"name"', "[]", ""):
         path.write_text(text)
-        assert Explained.load_or_none(path) is None
+        assert ReasonedChoice.load_or_none(path) is None

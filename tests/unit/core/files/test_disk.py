@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from etdeploy.core.files.basic import (
-    full_disk,
-    naming,
+    annotate_oserror,
+    disk_full_error,
+    find_disk_full,
+    find_disk_full_in_output,
     new_folder,
-    no_room_in,
-    no_room_told,
     require_room,
     write_atomic,
 )
@@ -35,17 +35,19 @@ def raised(error: BaseException, cause: BaseException) -> BaseException:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_found_among_the_causes(number: int) -> None:
     full = OSError(number, "full")
-    assert no_room_in(full) is full
-    assert no_room_in(raised(RuntimeError("step failed"), raised(ValueError("x"), full))) is full
-    assert no_room_in(raised(RuntimeError("step failed"), OSError(errno.EIO, "broken"))) is None
+    assert find_disk_full(full) is full
+    assert (
+        find_disk_full(raised(RuntimeError("step failed"), raised(ValueError("x"), full))) is full
+    )
+    assert find_disk_full(raised(RuntimeError("step failed"), OSError(errno.EIO, "broken"))) is None
 
 
 def test_the_error_gets_the_name_of_the_file() -> None:
-    with pytest.raises(OSError, match="/disk/file"), naming(Path("/disk/file")):
+    with pytest.raises(OSError, match="/disk/file"), annotate_oserror(Path("/disk/file")):
         raise no_space()
-    with pytest.raises(OSError, match="/disk/other"), naming(Path("/disk/file")):
+    with pytest.raises(OSError, match="/disk/other"), annotate_oserror(Path("/disk/file")):
         raise no_space("/disk/other")
-    with pytest.raises(OSError, match="broken") as caught, naming(Path("/disk/file")):
+    with pytest.raises(OSError, match="broken") as caught, annotate_oserror(Path("/disk/file")):
         raise OSError(errno.EPIPE, "broken")
     assert caught.value.filename is None, "that may be any other file"
 
@@ -85,7 +87,7 @@ def test_the_remedy_is_for_the_disk_that_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | None, remedy: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    told = str(full_disk(no_space(tmp_path / place if place else None), tmp_path / "cache"))
+    told = str(disk_full_error(no_space(tmp_path / place if place else None), tmp_path / "cache"))
     assert remedy in told
     assert ("ETDEPLOY_CACHE_DIR" in told) == ("ETDEPLOY_CACHE_DIR" in remedy), "and for no other"
     assert "etdeploy clean" in told, "all of it is on one disk here"
@@ -99,14 +101,14 @@ def test_a_cache_on_another_disk_is_not_blamed(
     monkeypatch.setattr(
         "etdeploy.core.files.basic._device", lambda path: 1 if "cache" in str(path) else 2
     )
-    told = str(full_disk(no_space("/mnt/out/x"), tmp_path / "cache"))
+    told = str(disk_full_error(no_space("/mnt/out/x"), tmp_path / "cache"))
     assert "etdeploy clean" not in told
 
 
 def test_used_up_inodes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.statvfs", lambda _path: SimpleNamespace(f_files=10, f_favail=0))
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(total=1, free=1))
-    told = str(full_disk(no_space(tmp_path / "x"), tmp_path))
+    told = str(disk_full_error(no_space(tmp_path / "x"), tmp_path))
     assert "(inodes)" in told
 
 
@@ -141,11 +143,11 @@ def test_what_a_program_wrote_of_a_full_disk(
     free = {"/large": 9, "/small": 0}
     monkeypatch.setattr("etdeploy.core.files.basic._existing", lambda path: path)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free[str(path)]))
-    error = no_room_told(output, Path("/large"), Path("/small"))
+    error = find_disk_full_in_output(output, Path("/large"), Path("/small"))
     assert (error.filename if error else None) == place
-    assert error is None or no_room_in(error) is error
+    assert error is None or find_disk_full(error) is error
 
 
 def test_of_a_copy_the_target_is_full(tmp_path: Path) -> None:
     error = OSError(errno.ENOSPC, "No space left", "/source/x", None, str(tmp_path / "target"))
-    assert str(full_disk(error, tmp_path)).startswith(f"{tmp_path}/target: ")
+    assert str(disk_full_error(error, tmp_path)).startswith(f"{tmp_path}/target: ")

@@ -10,7 +10,6 @@ import pytest
 
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.core import git
 from etdeploy.farm.report.forms import headline_finding, value_text
 from etdeploy.farm.spec.model import Baseline
 from etdeploy.farm.verdicts.night import judge_night, save_verdicts
@@ -187,7 +186,7 @@ def test_a_night_that_nothing_can_be_judged_of_is_blocked_once_there_are_enough_
     simulated = keep_nights(store, quiet(8), serial="S2", simulated=SIMULATED)
     assert not judge(store, 7, simulated[7]).blocked
     # Every recipe has changes that were not committed, so that no night is one of main.
-    monkeypatch.setattr(git, "ask", lambda *_, **__: "")
+    monkeypatch.setattr("etdeploy.history.check.run_git", lambda *_, **__: "")
     fit = keep_nights(store, quiet(8), serial="S3", dirty=True)
     assert not judge(store, 3, fit[3], baseline=Baseline.MAIN).blocked
     main = judge(store, 7, fit[7], baseline=Baseline.MAIN)
@@ -226,7 +225,7 @@ def test_last_good_leaves_out_nights_that_regressed(store: Store) -> None:
 def test_main_outside_of_a_repository_is_not_judged(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(git, "ask", lambda *_, **__: None)
+    monkeypatch.setattr("etdeploy.history.check.run_git", lambda *_, **__: None)
     made = keep_nights(store, quiet(8))
     files = {"mlp": tmp_path / "mlp.yaml"}
     verdict = judge(store, 7, made[-1], baseline=Baseline.MAIN, files=files)

@@ -9,7 +9,7 @@ import pytest
 
 from etdeploy.cli.main import run_cli
 from etdeploy.core.errors import BuildError, EtdeployError, UsageError
-from etdeploy.graph.job import AppWish
+from etdeploy.graph.job import AppOptions
 from etdeploy.graph.jobs import open_job
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import Resolved, resolve
@@ -38,7 +38,7 @@ def resolved(
 ) -> Resolved:
     """The app of a recipe whose model is not exported yet; its project alone is asked for."""
     loaded = load_recipe(recipe, overrides)
-    app = AppWish(given, builds=False)
+    app = AppOptions(given, builds=False)
     with open_job(loaded, out, None, TARGETS[system], app=app) as job:
         return resolve(job)
 

@@ -13,7 +13,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import BuildError, Interrupted, PluginError
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.values import Explained, Value
+from etdeploy.core.values import ReasonedChoice, Value
 from etdeploy.graph.job import Job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import resolve
@@ -290,7 +290,7 @@ def test_with_needs_follows_needs(line: Line) -> None:
 )
 def test_a_value_of_another_release_is_made_again(line: Line, stale: object) -> None:
     line.values["a"] = {"name": "x", "reason": "y"}  # type: ignore[assignment]
-    line.kinds["a"] = Explained
+    line.kinds["a"] = ReasonedChoice
     line.run()
     assert line.run() == []
     text = json.dumps(stale) if stale else '{"name": "cut sh'

@@ -11,7 +11,7 @@ from etdeploy.backends.qnn.kits.loading import examine_qnn
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from etdeploy.core.processes import process
-from etdeploy.core.values import Finding
+from etdeploy.core.values import DoctorCheck
 from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_aar, lay_out_sdk
 
@@ -23,7 +23,7 @@ def loadable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda _: None)
 
 
-def shown(home: Path, **environ: object) -> dict[str, Finding]:
+def shown(home: Path, **environ: object) -> dict[str, DoctorCheck]:
     station = Workstation({k: str(v) for k, v in environ.items()}, home)
     return {finding.name: finding for finding in examine_qnn(station)}
 
