@@ -29,11 +29,14 @@ import pytest
 from tests.support.adbd_root import ARM64, X86_64, Flavour, obtain_root
 from tests.support.debian import RootUnavailable, static_qemu
 from tests.support.network import connect_namespace, ip
+from tests.support.processes import accepts, eventually
 
 _DATA = Path(__file__).parent.parent / "data" / "android"
 _INIT = Path(__file__).with_name("adbd_init.sh")
 _PORT = 5555
-_START_S = 10.0
+_CONNECT_S = 60.0
+# A connection that the server has just made is offline until adbd has answered the greeting.
+_SETTLE_S = 3.0
 
 
 class AndroidRoot:
@@ -82,12 +85,9 @@ class AndroidRoot:
 
     def wait_for_processes(self, count: int, command: str) -> bool:
         """Waits until so many command lines end with `command`; False when that takes too long."""
-        deadline = time.monotonic() + _START_S
-        while sum(words.endswith(command) for words in self.processes()) != count:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+        return eventually(
+            lambda: sum(words.endswith(command) for words in self.processes()) == count
+        )
 
     def kill_adbd(self) -> None:
         """As if the cable had been pulled: connections break, what runs goes on running."""
@@ -97,7 +97,7 @@ class AndroidRoot:
     def start_adbd(self) -> None:
         """Starts adbd again; what is on the device is still there."""
         self._do("start_adbd")
-        self._wait_for_adbd()
+        assert eventually(lambda: accepts(self.host, _PORT)), "adbd did not start"
         self.is_up = True
 
     def kill(self, pid: int) -> None:
@@ -149,16 +149,6 @@ class AndroidRoot:
         stdin.flush()
         answer = stdout.readline().strip()
         assert answer == "done", f"the device's first process ended at {command!r}: {answer}"
-
-    def _wait_for_adbd(self) -> None:
-        deadline = time.monotonic() + _START_S
-        while True:
-            try:
-                socket.create_connection((self.host, _PORT), timeout=1).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline, "adbd did not start"
-                time.sleep(0.02)
 
 
 @contextmanager
@@ -252,28 +242,34 @@ class AdbServer:
     environment: dict[str, str]
 
     def adb(self, *arguments: str) -> str:
-        """Runs the adb program against it."""
+        """Runs the adb program against it, and returns what it prints."""
         done = subprocess.run(
             ["adb", *arguments],
             env=self.environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            check=True,
-            # `adb wait-for-device` may wait for ever.
+            check=False,
             timeout=60,
         )
-        return done.stdout
+        return done.stdout.strip()
 
     def connect(self, device: AndroidRoot) -> None:
-        """Makes the server know a device, anew if it did, and waits until it can be used."""
-        subprocess.run(
-            ["adb", "disconnect", device.serial],
-            env=self.environment,
-            capture_output=True,
-            check=False,
-        )
-        self.adb("connect", device.serial)
-        self.adb("-s", device.serial, "wait-for-device")
+        """Makes the server connect to a device, again if it had, until the device can be used.
+
+        One `adb connect` is not enough: straight after `adb disconnect`, and with exit code 0, the
+        server may answer "already connected" about the old connection, which it then removes.
+        """
+        deadline = time.monotonic() + _CONNECT_S
+        while True:
+            self.adb("disconnect", device.serial)
+            answer = self.adb("connect", device.serial)
+            if eventually(lambda: self._state(device) == "device", _SETTLE_S):
+                return
+            assert time.monotonic() < deadline, f"{answer}; state: {self._state(device)}"
+
+    def _state(self, device: AndroidRoot) -> str:
+        return self.adb("-s", device.serial, "get-state")
 
 
 @contextmanager
@@ -295,7 +291,7 @@ def running_adb_server(home: Path) -> Iterator[AdbServer]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        _wait_for_port(port)
+        assert eventually(lambda: accepts("127.0.0.1", port)), "the adb server did not start"
         yield AdbServer(port, environment)
     finally:
         server.terminate()
@@ -307,17 +303,6 @@ def running_adb_server(home: Path) -> Iterator[AdbServer]:
             capture_output=True,
             check=False,
         )
-
-
-def _wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + _START_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline, "the adb server did not start"
-            time.sleep(0.02)
 
 
 MakeAndroid = Callable[..., AndroidRoot]
@@ -366,5 +351,4 @@ def adb_server(
 @pytest.fixture
 def no_adb_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes sure that this test finds no adb server."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")

@@ -8,11 +8,11 @@ gets its options as variables: `$run_id`, `$iterations`.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.processes import eventually
 from tests.support.reached import Reached
 
 APP_ID = "org.example.convnet"
@@ -146,12 +146,7 @@ class AppPhone:
 
     def waits_until_running(self, is_running: bool) -> bool:
         """Waits; False when that takes too long."""
-        deadline = time.monotonic() + 15
-        while self.is_running() != is_running:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+        return eventually(lambda: self.is_running() == is_running)
 
 
 def make_app_phone(reached: Reached) -> AppPhone:

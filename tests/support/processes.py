@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,12 +22,20 @@ def is_alive(pid: int) -> bool:
     return not stat.rpartition(")")[2].strip().startswith("Z")
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Waits long enough that only a condition that never comes true fails."""
-    for _ in range(1000):
-        if condition():
-            return True
-        time.sleep(0.01)
+def eventually(condition: Callable[[], object], timeout_s: float = 60.0) -> bool:
+    """Waits until a condition holds; False if it does not within a time that no load uses up."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def accepts(host: str, port: int) -> bool:
+    """Whether something accepts connections there."""
+    with suppress(OSError), socket.create_connection((host, port), timeout=1):
+        return True
     return False
 
 
@@ -51,8 +60,8 @@ def listening(*pids: int) -> set[tuple[str, int]]:
     for each in family:
         with suppress(psutil.NoSuchProcess):
             found |= {
-                (socket.laddr.ip, socket.laddr.port)
-                for socket in each.net_connections("tcp")
-                if socket.status == psutil.CONN_LISTEN
+                (each_socket.laddr.ip, each_socket.laddr.port)
+                for each_socket in each.net_connections("tcp")
+                if each_socket.status == psutil.CONN_LISTEN
             }
     return found

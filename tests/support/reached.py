@@ -6,7 +6,6 @@ A test module imports the fixtures of tests/support/adbd.py too: `make_android`,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from etdeploy.core import cancel
 from etdeploy.devices.base import Device
 from etdeploy.devices.registry import open_device
 from tests.support.adbd import AdbServer, AndroidRoot, MakeAndroid
+from tests.support.processes import eventually
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,7 @@ class Reached:
 
     def is_quiet(self) -> bool:
         """Waits until the device's shells have seen that nobody listens, and let go of files."""
-        deadline = time.monotonic() + 10
-        while self.root.processes():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+        return eventually(lambda: not self.root.processes())
 
     def come_back(self) -> None:
         """Starts the device's adbd again after it was killed."""
@@ -68,9 +63,4 @@ def no_request_left() -> Iterator[None]:
 
 def wait_until_empty(folder: Path) -> bool:
     """Waits until nothing is in a folder; False when that takes too long."""
-    deadline = time.monotonic() + 10
-    while list(folder.iterdir()):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    return eventually(lambda: not list(folder.iterdir()))

@@ -19,7 +19,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +27,8 @@ from typing import IO
 
 import pytest
 
-_START_S = 10.0
+from tests.support.processes import accepts, eventually
+
 _ALIAS = "test-board"
 
 
@@ -162,16 +162,11 @@ class SshBoard:
         )
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + _START_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                assert self._sshd
-                if self._sshd.poll() is not None or time.monotonic() > deadline:
-                    raise SshdUnavailable(_read(self.folder / "sshd.log")[-400:]) from None
-                time.sleep(0.02)
+        sshd = self._sshd
+        assert sshd
+        is_up = eventually(lambda: sshd.poll() is not None or accepts("127.0.0.1", self.port))
+        if not is_up or sshd.poll() is not None:
+            raise SshdUnavailable(_read(self.folder / "sshd.log")[-400:])
 
 
 @contextmanager

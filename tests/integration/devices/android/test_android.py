@@ -38,6 +38,7 @@ from tests.support.adbd import (
 )
 from tests.support.adbd_root import ARM64, X86_64, Flavour
 from tests.support.bundles import compile_program, make_bundle, of_size
+from tests.support.processes import eventually
 from tests.support.reached import Reached, no_request_left, reached, wait_until_empty
 from tests.support.streams import awaited, is_whole, talked, was_talk
 
@@ -301,9 +302,7 @@ def test_a_device_that_goes_in_mid_push_is_named_and_the_rest_is_kept(
         reached.device.push(bundle, kill)
     assert "pushing second" in caught.value.message
     assert caught.value.place == reached.root.spec
-    reached.root.start_adbd()
-    if reached.server:
-        reached.server.connect(reached.root)
+    reached.come_back()
     assert wait_until_empty(reached.root.path(INCOMING))
     report = reached.device.push(bundle)
     assert (report.pushed_files, report.kept_files) == (1, 1)
@@ -820,8 +819,7 @@ def test_a_device_whose_daemon_restarted_is_connected_anew(
 ) -> None:
     adb_server.connect(android_x86_64)
     android_x86_64.kill_adbd()
-    while "offline" not in adb_server.adb("devices"):
-        time.sleep(0.05)
+    assert eventually(lambda: "offline" in adb_server.adb("devices"))
     android_x86_64.start_adbd()
     assert open_device(android_x86_64.spec).facts().model == "EX-S928B"
     assert "has reconnected to it" in capsys.readouterr().err
@@ -832,8 +830,7 @@ def test_a_device_that_stays_away_is_told_with_what_the_server_said(
 ) -> None:
     adb_server.connect(android_x86_64)
     android_x86_64.kill_adbd()
-    while "offline" not in adb_server.adb("devices"):
-        time.sleep(0.05)
+    assert eventually(lambda: "offline" in adb_server.adb("devices"))
     with pytest.raises(DeviceError, match=r"Connection refused") as caught:
         open_device("android")
     assert str(caught.value.remedy).endswith(f"adb connect {android_x86_64.serial}")
