@@ -19,6 +19,7 @@ from etdeploy.core import console
 from etdeploy.core.console import lazy_task
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError, UsageError
 from etdeploy.core.files.delivery import Delivery
+from etdeploy.core.values import Progress
 from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.jobs import (
     JobSelection,
@@ -315,3 +316,16 @@ def _measure(
     pairs = console.count(len(runs[0].record.workload.runs), "pair")
     display.end(_COMPARE, f"{pairs} of starts", time.monotonic() - begun)
     return runs
+
+
+@contextmanager
+def reading_traces(quiet: bool) -> Iterator[tuple[Workspace, Progress]]:
+    """Open the cache of parsed traces, and show the progress of parsing others."""
+    workspace = Workspace.opened()
+    with (
+        workspace.in_use(),
+        console.TaskDisplay(quiet=quiet) as display,
+        lazy_task(display, "profile", "traces parsed") as tell,
+    ):
+        yield workspace, tell
+    keep_small(workspace, quiet)

@@ -25,70 +25,67 @@ from etdeploy.core.plugins import plugin_error
 
 
 class LazyGroup(click.Group):
-    """Has a command for each module of a package, whose `command` it is.
+    """Imports the module of a command when the command is used, so that the help imports none.
 
-    The class of a group sets the attributes. The sentences stand there, so that showing the help
-    imports none of the modules.
+    A subclass sets the attributes.
     """
 
     package: str
     """The package with the modules."""
-    sentences: Mapping[str, str]
-    """What each command does, by its name, in the order of the help."""
+    table: Mapping[str, tuple[str, str]]
+    """Module and sentence of each command, in the order of the help; in the module, the command
+    is the function of its name."""
     title: str
     """Of the list in the help."""
     noun: str
-    """What a command is called in messages."""
+    """What messages call a command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(self.sentences)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.sentences:
+        if cmd_name not in self.table:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"{self.package}.{cmd_name}")
-        command: click.Command = module.command
+        module = importlib.import_module(f"{self.package}.{self.table[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        if not self.sentences:
-            return
         with formatter.section(self.title):
-            formatter.write_dl(list(self.sentences.items()))
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in self.table.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.sentences and not args[0].startswith("-"):
-            near = get_close_matches(args[0], self.sentences, n=1)
+        if args and args[0] not in self.table and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self.table, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             ctx.fail(f"There is no {self.noun} {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
 
-# Verbs in the order of the help, so that showing it imports none of them.
-VERBS: dict[str, str] = {
-    "run": "Export, build, deploy, measure and summarise, all in one.",
-    "plan": "Explain what a run would do and why; change nothing.",
-    "export": "Turn the recipe's model into a program (.pte).",
-    "inspect": "Show what a .pte file contains.",
-    "build": "Build the runner for the program and a target.",
-    "app": "Write a sample app for Android or iOS, and build it.",
-    "push": "Copy the runner and the program to the device.",
-    "bench": "Measure again, even when nothing changed.",
-    "generate": "Let a language model on the device go on with a text.",
-    "chat": "Talk with a language model on the device.",
-    "compare": "Tell which of two recipes or runs is faster.",
-    "profile": "Show where the time of a run goes, and why.",
-    "report": "Write runs as a page, as Markdown, or for other tools.",
-    "history": "Show how a recipe's numbers changed over time, and when.",
-    "check": "Judge a run by earlier ones; exit with 1 if it is worse.",
-    "farm": "Measure recipes on a shelf of devices, every night.",
-    "devices": "List the devices that can be reached.",
-    "recipes": "List, show and describe recipes.",
-    "doctor": "Check what is installed, and how to install what is missing.",
-    "clean": "Show what is in the cache, and delete parts of it.",
-    "completion": "Print the completion script for a shell.",
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("run", "Export, build, deploy, measure and summarise, all in one."),
+    "plan": ("plan", "Explain what a run would do and why; change nothing."),
+    "export": ("export", "Turn the recipe's model into a program (.pte)."),
+    "inspect": ("export", "Show what a .pte file contains."),
+    "build": ("build", "Build the runner for the program and a target."),
+    "app": ("app", "Write a sample app for Android or iOS, and build it."),
+    "push": ("build", "Copy the runner and the program to the device."),
+    "bench": ("run", "Measure again, even if nothing changed."),
+    "generate": ("generate", "Let a language model on the device continue a text."),
+    "chat": ("chat", "Talk with a language model on the device."),
+    "compare": ("compare", "Find out which of two recipes or runs is faster."),
+    "profile": ("report", "Show where the time of a run goes, and why."),
+    "report": ("report", "Write runs as a page, as Markdown, or for other tools."),
+    "history": ("history", "Show how a recipe's numbers changed over time, and when."),
+    "check": ("history", "Compare a run with earlier ones; exit with 1 if it is worse."),
+    "farm": ("farm", "Measure recipes on a shelf of devices, every night."),
+    "devices": ("machine", "List the devices that can be reached."),
+    "recipes": ("recipes", "List, show and describe recipes."),
+    "doctor": ("machine", "Check what is installed, and how to install what is missing."),
+    "clean": ("clean", "Show what is in the cache, and delete parts of it."),
+    "completion": ("machine", "Print the completion script for a shell."),
 }
 
 EXIT_BUG = 9
@@ -99,7 +96,7 @@ class _Verbs(LazyGroup):
     """The verbs of the command line."""
 
     package = "etdeploy.cli.verbs"
-    sentences = VERBS
+    table = VERBS
     title = "Verbs"
     noun = "verb"
 

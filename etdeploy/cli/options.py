@@ -1,12 +1,12 @@
-"""Options that several verbs have."""
+"""The table of options that several verbs share, and what their values become."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_OUTPUT = Path("etdeploy-out")
+FARM_FILE = Path("farm.yaml")
 
 
 def complete_recipe(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
@@ -45,277 +47,120 @@ def _complete_target(_ctx: click.Context, _param: click.Parameter, incomplete: s
     return [t for t in TARGETS if t.startswith(incomplete)]
 
 
-def recipe_options(function: F) -> F:
-    """--recipe and --set."""
-    function = click.option(
-        "--set",
-        "overrides",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Change one value of the recipe, e.g. --set benchmark.iterations=200. Repeatable.",
-    )(function)
-    return click.option(
-        "-r",
-        "--recipe",
-        default=DEFAULT_RECIPE,
-        show_default=True,
-        metavar="NAME|PATH",
-        shell_complete=complete_recipe,
-        help="A bundled recipe by name, PACKAGE/NAME, or a YAML file.",
-    )(function)
-
-
 class _DeviceOption(click.Option):
-    """Names the kinds of devices in its help, which only then have to be looked up."""
-
-    again = ""
+    """Looks the kinds of devices up only when its help is shown."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         from etdeploy.devices.registry import device_forms
 
-        self.help = f"{', '.join(device_forms())}.{self.again}"
+        repeat = " Repeat it for several." if self.multiple else ""
+        self.help = f"{', '.join(device_forms())}.{repeat}"
         return super().get_help_record(ctx)
 
 
-class _DevicesOption(_DeviceOption):
-    """The same for an option that may be repeated."""
+_device = partial(
+    click.option, show_default=True, metavar="DEVICE", cls=_DeviceOption,
+    shell_complete=complete_device,
+)  # fmt: skip
+_recipe = partial(
+    click.option, show_default=True, metavar="NAME|PATH", shell_complete=complete_recipe
+)
+_folder = partial(
+    click.option, default=str(DEFAULT_OUTPUT), show_default=True, metavar="FOLDER",
+    envvar="ETDEPLOY_OUTPUT_DIR", type=click.Path(path_type=Path, file_okay=False),
+)  # fmt: skip
 
-    again = " Repeat it for several."
-
-
-def recipes_options(function: F) -> F:
-    """--recipe, which may be repeated, and --set."""
-    function = click.option(
-        "--set",
-        "overrides",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Change one value of every recipe, e.g. --set benchmark.iterations=200. Repeatable.",
-    )(function)
-    return click.option(
-        "-r",
-        "--recipe",
-        "recipes",
-        multiple=True,
-        default=(DEFAULT_RECIPE,),
-        show_default=True,
-        metavar="NAME|PATH",
-        shell_complete=complete_recipe,
-        help="A bundled recipe by name, or a YAML file. Repeat it for several.",
-    )(function)
-
-
-def devices_option(function: F) -> F:
-    """--device, which may be repeated."""
-    return click.option(
-        "-d",
-        "--device",
-        "devices",
-        multiple=True,
-        default=("host",),
-        show_default=True,
-        metavar="DEVICE",
-        cls=_DevicesOption,
-        shell_complete=complete_device,
-    )(function)
-
-
-def many_options(function: F) -> F:
-    """--fail-fast and --jobs, for several recipes or devices."""
-    function = click.option(
-        "-j",
-        "--jobs",
-        "heavy",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="With several recipes: how many exports and builds may run at once. By default as "
-        "many as this machine's cores and memory allow, 4 at most.",
-    )(function)
-    return click.option(
-        "--fail-fast/--keep-going",
-        default=False,
-        help="With several recipes or devices: stop all at the first failure, or let the others "
-        "go on (the default).",
-    )(function)
-
-
-def runs_option(function: F) -> F:
-    """--runs."""
-    return click.option(
-        "--runs",
-        type=click.IntRange(min=1, max=1000),
-        metavar="N",
-        help="Start the runner N times for the timing, instead of the recipe's benchmark.runs.",
-    )(function)
-
-
-def model_options(function: F) -> F:
-    """--model and --context, which are among the overrides then."""
-
-    @click.option(
-        "--model",
-        metavar="ID|FOLDER",
+OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "recipe": _recipe(
+        "-r", "--recipe", default=DEFAULT_RECIPE,
+        help="A bundled recipe by name, PACKAGE/NAME, or a YAML file.",
+    ),
+    "recipes": _recipe(
+        "-r", "--recipe", "recipes", multiple=True, default=(DEFAULT_RECIPE,),
+        help="A bundled recipe by name, PACKAGE/NAME, or a YAML file. Repeat it for several.",
+    ),
+    "set": click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE",
+        help="Override a key of the recipe, e.g. --set benchmark.iterations=200. Repeatable.",
+    ),
+    "model": click.option(
+        "--model", metavar="ID|FOLDER",
         help="A language model instead of the recipe's model: its id on the Hugging Face hub, or "
         "a folder with its config.json and safetensors.",
-    )
-    @click.option(
-        "--context",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Export a language model for texts of so many tokens, the prompt included; by default "
-        "as many as the recipe says.",
-    )
-    @functools.wraps(function)
-    def with_model(
-        *args: Any,
-        model: str | None,
-        context: int | None,
-        overrides: tuple[str, ...],
-        **options: Any,
-    ) -> Any:
-        from etdeploy.recipe.load import CONTEXT_OPTION, MODEL_OPTION
-
-        given = ((MODEL_OPTION, model), (CONTEXT_OPTION, context))
-        named = tuple(f"{option}{value}" for option, value in given if value is not None)
-        return function(*args, overrides=(*overrides, *named), **options)
-
-    return cast(F, with_model)
-
-
-def with_runs(overrides: tuple[str, ...], runs: int | None) -> tuple[str, ...]:
-    """What `--set` gave, and `--runs`, which counts for more."""
-    return overrides if runs is None else (*overrides, f"benchmark.runs={runs}")
-
-
-def as_option(function: F) -> F:
-    """--as and --app, which become `app`."""
-
-    @click.option(
-        "--as",
-        "launched",
-        type=click.Choice(["runner", "app"]),
-        help="What runs the program on a phone: a runner, or the sample app that etdeploy app "
+    ),
+    "context": click.option(
+        "--context", type=click.IntRange(min=1), metavar="N",
+        help="The context length of a language model in tokens, including the prompt. By default "
+        "the recipe's.",
+    ),
+    "device": _device("-d", "--device", default="host"),
+    "devices": _device("-d", "--device", "devices", multiple=True, default=("host",)),
+    "target": click.option(
+        "-t", "--target", metavar="TARGET", shell_complete=_complete_target,
+        help="Build for this target, e.g. linux-aarch64-musl. By default the device's own.",
+    ),
+    "output": _folder("-o", "--output", help="The folder for run records and outputs."),
+    "as": click.option(
+        "--as", "launched", type=click.Choice(["runner", "app"]),
+        help="Run the program in a command-line runner, or in the sample app that etdeploy app "
         "writes.  [default: runner]",
-    )
-    @click.option(
-        "--app",
-        "archive",
+    ),
+    "app": click.option(
+        "--app", "archive", metavar="FILE",
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
-        metavar="FILE",
-        help="With --as app: an .apk or .ipa of a project of etdeploy app, which you have built.",
-    )
-    @functools.wraps(function)
-    def with_app(*args: Any, launched: str | None, archive: Path | None, **options: Any) -> Any:
-        from etdeploy.graph.job import AppOptions
-
-        if archive and launched == "runner":
-            raise UsageError(
-                "--app names an app, and --as runner asks for none",
-                remedy="Leave out one of the two",
-            )
-        app = launched == "app" or archive is not None
-        given = archive.resolve() if archive else None
-        return function(*args, app=AppOptions(given) if app else None, **options)
-
-    return cast(F, with_app)
-
-
-def device_option(function: F) -> F:
-    """--device."""
-    return click.option(
-        "-d",
-        "--device",
-        default="host",
-        show_default=True,
-        metavar="DEVICE",
-        cls=_DeviceOption,
-        shell_complete=complete_device,
-    )(function)
-
-
-def target_option(function: F) -> F:
-    """--target."""
-    return click.option(
-        "-t",
-        "--target",
-        default=None,
-        metavar="TARGET",
-        shell_complete=_complete_target,
-        help="Build for this target, e.g. linux-aarch64-musl; by default for the device's own.",
-    )(function)
+        help="Run the program in this .apk or .ipa, which you built from a project of etdeploy "
+        "app. Implies --as app.",
+    ),
+    "runs": click.option(
+        "--runs", type=click.IntRange(min=1, max=1000), metavar="N",
+        help="Start the runner N times for the timing, instead of the recipe's benchmark.runs.",
+    ),
+    "fail-fast": click.option(
+        "--fail-fast/--keep-going", default=False,
+        help="With several recipes or devices: stop at the first failure, or continue with the "
+        "others (the default).",
+    ),
+    "jobs": click.option(
+        "-j", "--jobs", "heavy", type=click.IntRange(min=1), metavar="N",
+        help="With several recipes: how many exports and builds may run at once. By default as "
+        "many as this machine's cores and memory allow, at most 4.",
+    ),
+    "runs-in": _folder(
+        "--runs-in", help="The folder with run records: the --output of `etdeploy run`."
+    ),
+    "store": click.option(
+        "--store", metavar="URL|FILE",
+        help="The history: a SQLite file, or postgresql://USER@HOST/DATABASE. By default "
+        "ETDEPLOY_STORE, else a file in your data folder.",
+    ),
+    "farm": click.option(
+        "-f", "--farm", "file", type=click.Path(path_type=Path), metavar="FILE",
+        help="The farm.yaml. By default the one in this folder, if there is one.",
+    ),
+    "json": click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+    "quiet": click.option(
+        "-q", "--quiet", is_flag=True, help="Show no progress, only the result."
+    ),
+}  # fmt: skip
 
 
-def output_option(function: F) -> F:
-    """--output."""
-    return click.option(
-        "-o",
-        "--output",
-        default="etdeploy-out",
-        show_default=True,
-        metavar="FOLDER",
-        envvar="ETDEPLOY_OUTPUT_DIR",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Where run records and outputs go.",
-    )(function)
+def options(*names: str) -> Callable[[F], F]:
+    """Give a command these options of the table, in this order."""
 
+    def add(function: F) -> F:
+        for name in reversed(names):
+            function = OPTIONS[name](function)
+        return function
 
-def runs_in_option(function: F) -> F:
-    """--runs-in, for verbs that take a run by its id or `last`."""
-    return click.option(
-        "--runs-in",
-        default="etdeploy-out",
-        show_default=True,
-        metavar="FOLDER",
-        envvar="ETDEPLOY_OUTPUT_DIR",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Where run records are: the --output of `etdeploy run`.",
-    )(function)
-
-
-def store_option(function: F) -> F:
-    """--store."""
-    return click.option(
-        "--store",
-        metavar="URL|FILE",
-        help="The history: a SQLite file, or postgresql://USER@HOST/DATABASE. By default what "
-        "ETDEPLOY_STORE names, else a file in the user's data folder.",
-    )(function)
-
-
-def farm_option(function: F) -> F:
-    """--farm, for what uses a farm.yaml's history and rules."""
-    return click.option(
-        "-f",
-        "--farm",
-        "file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="The farm.yaml; by default that of this folder, if there is one.",
-    )(function)
-
-
-def json_option(function: F) -> F:
-    """--json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(
-        function
-    )
-
-
-def quiet_option(function: F) -> F:
-    """--quiet."""
-    return click.option("-q", "--quiet", is_flag=True, help="Show no progress, only the result.")(
-        function
-    )
-
-
-DEFAULT_OUTPUT = Path("etdeploy-out")
+    return add
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What the command line names.
+    """The recipes and devices that a command line names, and how to run them.
 
     Attributes:
+        devices: None for a target alone.
         heavy: How many exports and builds may run at once.
         app: Set if apps run the programs.
         speech: What a language model has to understand; None if nobody talks with it.
@@ -337,11 +182,47 @@ class JobOptions:
 
     @property
     def single(self) -> bool:
-        """Whether just one recipe on one device is named: then results have another form."""
+        """Whether one recipe on one device is named: then results have another form."""
         return len(self.recipes) == 1 and len(self.devices) == 1
 
 
-USUAL = Path("farm.yaml")
+def job_options(
+    *,
+    overrides: tuple[str, ...],
+    recipe: str | None = None,
+    device: str | None = None,
+    model: str | None = None,
+    context: int | None = None,
+    runs: int | None = None,
+    launched: str | None = None,
+    archive: Path | None = None,
+    needs_device: bool = True,
+    **others: Any,
+) -> JobOptions:
+    """Return the job options for values of the table's options.
+
+    --model, --context and --runs are overrides that win over --set. A verb that needs no device
+    contacts none if there is a --target.
+    """
+    from etdeploy.recipe.load import CONTEXT_OPTION, MODEL_OPTION
+
+    shortcuts = ((MODEL_OPTION, model), (CONTEXT_OPTION, context), ("benchmark.runs=", runs))
+    named = (f"{prefix}{value}" for prefix, value in shortcuts if value is not None)
+    if recipe is not None:
+        others["recipes"] = (recipe,)
+    if device is not None:
+        others["devices"] = (device,)
+    if not needs_device and others.get("target"):
+        others["devices"] = (None,)
+    if archive and launched == "runner":
+        raise UsageError(
+            "--app cannot be combined with --as runner", remedy="Leave out one of the two."
+        )
+    if archive or launched == "app":
+        from etdeploy.graph.job import AppOptions
+
+        others["app"] = AppOptions(archive.resolve() if archive else None)
+    return JobOptions(overrides=(*overrides, *named), **others)
 
 
 @dataclass(frozen=True)
@@ -354,18 +235,34 @@ class NamedFarm:
 
 
 def named_farm(file: Path | None, store: str | None) -> NamedFarm:
-    """The farm.yaml that is named, else the one of the working folder, else its defaults."""
+    """Load the farm.yaml that is named, else that of the working folder, else defaults."""
     from etdeploy.farm.report.end import judge_settings
     from etdeploy.farm.report.source import Settings
     from etdeploy.farm.spec.load import load_farm
     from etdeploy.farm.spec.model import Farm
     from etdeploy.history.location import required_place
 
-    if file is None and not USUAL.is_file():
+    if file is None and not FARM_FILE.is_file():
         plain = Farm(name="farm", groups={}, pairs=(), results=Path())
         return NamedFarm(Settings(plain), required_place(store), None)
     if file is not None and file.is_dir():
         raise UsageError("this is a folder", place=str(file), remedy="Name a farm.yaml.")
-    loaded = load_farm(file or USUAL)
+    loaded = load_farm(file or FARM_FILE)
     place = required_place(store or loaded.farm.store)
     return NamedFarm(judge_settings(loaded), place, loaded.farm.name)
+
+
+def require_metric(metric: str | None) -> None:
+    """Raise UsageError for the name of a metric that does not exist."""
+    from difflib import get_close_matches
+
+    from etdeploy.history.series import TITLES, base_of
+
+    if metric is None or base_of(metric) in TITLES:
+        return
+    near = get_close_matches(metric, TITLES, n=1)
+    raise UsageError(
+        f"there is no metric {metric!r}" + (f": did you mean {near[0]}?" if near else ""),
+        place="--metric",
+        remedy=f"The metrics are {', '.join(TITLES)}.",
+    )

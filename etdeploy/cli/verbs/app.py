@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from etdeploy.apps.merge import Conflicts
-from etdeploy.cli.options import (
-    JobOptions,
-    complete_device,
-    json_option,
-    model_options,
-    quiet_option,
-    recipe_options,
-)
+from etdeploy.cli.options import complete_device, job_options, options
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
@@ -35,7 +29,7 @@ _SHOWN = 6
 
 
 @click.group()
-def command() -> None:
+def app() -> None:
     """Write the project of a sample app that runs the recipe's model.
 
     The app shows latencies, or the text of a language model, and leaves the same results as a
@@ -43,102 +37,90 @@ def command() -> None:
     """
 
 
-def _options(function: F) -> F:
-    """The options of both platforms."""
-    for option in (
-        quiet_option,
-        json_option,
+def _shared(function: F) -> F:
+    """Give a platform's command its options."""
+    for add in (
+        options("json", "quiet"),
         click.option(
             "--conflicts",
             type=click.Choice(get_args(Conflicts)),
             default="refuse",
             show_default=True,
-            help="What to do about files that you changed and that are generated in another way "
-            "now: write nothing, keep yours, or move yours to the folder `yours`.",
+            help="If you and etdeploy changed the same lines: refuse and write nothing, keep your "
+            "files, or move yours to the folder `yours`.",
         ),
-        click.option("--build", is_flag=True, help="Also build the app of the project."),
+        click.option("--build", is_flag=True, help="Build the app, too."),
         click.option(
             "-d",
             "--device",
             metavar="DEVICE",
             shell_complete=complete_device,
-            help="A device that is connected: the app is for its processor and SoC.",
+            help="Write the app for the processor and SoC of this connected device.",
         ),
         click.option(
             "-o",
             "--output",
+            "folder",
             required=True,
             type=click.Path(path_type=Path),
             metavar="FOLDER",
             help="The project's folder: new, empty, or with an earlier project of this kind.",
         ),
-        model_options,
-        recipe_options,
+        options("recipe", "set", "model", "context"),
     ):
-        function = option(function)
+        function = add(function)
     return function
 
 
-@command.command("android")
-@_options
-def android(**options: Any) -> None:
+@app.command("android")
+@_shared
+def android(**values: Any) -> None:
     """Write a Gradle project in Kotlin, which opens in Android Studio.
 
     --build builds its APK: with Gradle if it is installed, else with the tools of the Android SDK
     alone.
     """
-    _write("android", **options)
+    _write("android", **values)
 
 
-@command.command("ios")
-@_options
-def ios(**options: Any) -> None:
+@app.command("ios")
+@_shared
+def ios(**values: Any) -> None:
     """Write an Xcode project in Swift.
 
     --build builds and signs it, on a Mac with Xcode.
     """
-    _write("ios", **options)
+    _write("ios", **values)
 
 
 def _write(
-    platform: str,
-    *,
-    recipe: str,
-    overrides: tuple[str, ...],
-    output: Path,
-    device: str | None,
-    build: bool,
-    conflicts: Conflicts,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    platform: str, *, folder: Path, device: str | None, build: bool, conflicts: Conflicts,
+    as_json: bool, **values: Any,
+) -> None:  # fmt: skip
     from etdeploy.apps.merge import require_project
     from etdeploy.cli.invocation import run_recipe
     from etdeploy.graph.app_steps import copy_project
     from etdeploy.graph.job import AppOptions
 
-    _require_kind(platform, device)
-    require_project(output, f"{platform} app")
-    target = None if device else _TARGETS[platform]
-    named = JobOptions(
-        (recipe,), overrides, (device,), target, quiet=quiet, app=AppOptions(builds=build)
-    )
-    with run_recipe(named, StepName.PROJECT) as job:
-        project, written = copy_project(job, output, conflicts)
-        built = _built(job, output, quiet=quiet) if build else None
-    if as_json:
-        console.result_json(_as_json(output, project, written, built))
-    else:
-        console.result(fit(_as_text(output, project, written, built), console.width()))
-
-
-def _require_kind(platform: str, device: str | None) -> None:
-    """Raises UsageError for a device of another kind."""
     if device and device.partition(":")[0] != platform:
         raise UsageError(
             f"the app targets {platform}; {device} does not run {platform} apps",
             remedy=f"Name one like --device {platform}, or none",
         )
+    require_project(folder, f"{platform} app")
+    named = replace(
+        job_options(**values),
+        devices=(device,),
+        target=None if device else _TARGETS[platform],
+        app=AppOptions(builds=build),
+    )
+    with run_recipe(named, StepName.PROJECT) as job:
+        project, written = copy_project(job, folder, conflicts)
+        built = _built(job, folder, quiet=named.quiet) if build else None
+    if as_json:
+        console.result_json(_as_json(folder, project, written, built))
+    else:
+        console.result(fit(_as_text(folder, project, written, built), console.width()))
 
 
 def _built(job: Job, folder: Path, *, quiet: bool) -> BuiltApp:

@@ -1,22 +1,13 @@
-"""etdeploy build."""
+"""etdeploy build and etdeploy push."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import (
-    JobOptions,
-    devices_option,
-    json_option,
-    many_options,
-    model_options,
-    quiet_option,
-    recipes_options,
-    target_option,
-)
+from etdeploy.cli.options import job_options, options
 from etdeploy.core import console
 from etdeploy.graph.job import StepName
 
@@ -25,10 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@recipes_options
-@model_options
-@devices_option
-@target_option
+@options("recipes", "set", "model", "context", "devices", "target")
 @click.option(
     "-o",
     "--output",
@@ -36,29 +24,14 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Copy the runner and its libraries to this folder.",
 )
-@many_options
-@json_option
-@quiet_option
-def command(
-    recipes: tuple[str, ...],
-    overrides: tuple[str, ...],
-    devices: tuple[str, ...],
-    target: str | None,
-    output: Path | None,
-    fail_fast: bool,
-    heavy: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+@options("jobs", "fail-fast", "json", "quiet")
+def build(output: Path | None, as_json: bool, **values: Any) -> None:
     """Build the runner for the program, and check that it has everything the program needs.
 
-    With --target, no device is contacted. Several recipes and devices are one graph, and recipes
-    with the same needs share a runner; --output is for one.
+    With --target, no device is contacted. Recipes with the same needs share a runner; --output is
+    for one recipe and one device.
     """
-    named = JobOptions(
-        recipes, overrides, (None,) if target else devices, target, quiet=quiet,
-        fail_fast=fail_fast, heavy=heavy,
-    )  # fmt: skip
+    named = job_options(needs_device=False, **values)
     from etdeploy.cli.invocation import (
         deliver,
         failure_in_short,
@@ -116,3 +89,22 @@ def _as_text(runner: BuiltRunner) -> str:
         f"backends   {', '.join(runner.backends) or 'none'}\n"
         f"operators  {len(runner.operators)}"
     )
+
+
+@click.command()
+@options("recipe", "set", "device", "target", "json", "quiet")
+def push(as_json: bool, **values: Any) -> None:
+    """Copy the runner and the program to the device, unless they are already there."""
+    from etdeploy.cli.invocation import run_recipe
+    from etdeploy.graph.job import load_bundle
+
+    with run_recipe(job_options(**values), StepName.PUSH) as job:
+        bundle = load_bundle(job)
+        if as_json:
+            console.result_json({"device": job.device_label, **bundle.model_dump(mode="json")})
+            return
+        rows = [(f.path, console.size(f.size_bytes), f.sha256[:12]) for f in bundle.files]
+        console.result(f"on {job.device_label}:\n")
+        console.result(
+            console.table(("file", "size", "sha256"), rows, right=("size",), width=console.width())
+        )

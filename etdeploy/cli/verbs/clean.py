@@ -16,7 +16,7 @@ from etdeploy.cache.tidy import (
     unused_units,
 )
 from etdeploy.cache.workspace import Workspace
-from etdeploy.cli.options import complete_device, json_option
+from etdeploy.cli.options import complete_device, options
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
@@ -54,8 +54,8 @@ PARTS: dict[CacheKind, str] = {
     shell_complete=complete_device,
     help="Also delete what etdeploy left on this device.",
 )
-@json_option
-def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: bool) -> None:
+@options("json")
+def clean(parts: tuple[str, ...], unused: bool, device: str | None, as_json: bool) -> None:
     """Show what is in the cache; delete the named PARTS, or what is unused.
 
     What a run is using stays. Run records in etdeploy-out/ are never deleted.

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from etdeploy.bench.records.find import LAST, find_run
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.cli.options import (
-    DEFAULT_OUTPUT,
-    complete_device,
-    complete_recipe,
-    json_option,
-    output_option,
-    quiet_option,
-    target_option,
-)
+from etdeploy.cli.options import DEFAULT_OUTPUT, complete_device, complete_recipe, options
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
@@ -37,20 +30,14 @@ from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
     shell_complete=complete_device,
     help="Where two recipes are measured; host by default.",
 )
-@target_option
+@options("target")
 @click.option(
     "--runs",
     type=click.IntRange(min=1, max=1000),
     metavar="N",
     help="How many starts of each recipe take turns; 10 by default.",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change one value of both recipes. Repeatable.",
-)
+@options("set")
 @click.option("--set-a", multiple=True, metavar="KEY=VALUE", help="The same for A alone.")
 @click.option(
     "--set-b",
@@ -71,24 +58,8 @@ from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
     default=True,
     help="Read both profiles for the operators that changed most (the default), or leave them out.",
 )
-@output_option
-@json_option
-@quiet_option
-def command(
-    a: str,
-    b: str | None,
-    device: str | None,
-    target: str | None,
-    runs: int | None,
-    overrides: tuple[str, ...],
-    set_a: tuple[str, ...],
-    set_b: tuple[str, ...],
-    min_difference: float,
-    operators: bool,
-    output: Path,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+@options("output", "json", "quiet")
+def compare(a: str, b: str | None, as_json: bool, **values: Any) -> None:
     """Tell which of A and B is faster, by how much, and how sure that is.
 
     A and B are two recipes. They run in turns on one device, A B B A and so on, so that what
@@ -100,10 +71,7 @@ def command(
     from etdeploy.report.comparison import comparison_text
     from etdeploy.report.terminal import render
 
-    chosen = CompareOptions(
-        device, target, runs, overrides, set_a, set_b, output, min_difference, operators, quiet
-    )
-    comparison = compared(a, b, chosen)
+    comparison = compare_named(a, b, CompareOptions(**values))
     if as_json:
         console.result_json(comparison.model_dump(mode="json"))
     else:
@@ -123,20 +91,20 @@ class CompareOptions:
     target: str | None
     runs: int | None
     overrides: tuple[str, ...]
-    overrides_a: tuple[str, ...]
-    overrides_b: tuple[str, ...]
+    set_a: tuple[str, ...]
+    set_b: tuple[str, ...]
     output: Path
-    min_difference_percent: float
+    min_difference: float
     operators: bool
     quiet: bool
 
 
-def compared(a: str, b: str | None, options: CompareOptions) -> Comparison:
+def compare_named(a: str, b: str | None, options: CompareOptions) -> Comparison:
     """Measures two recipes in turns, or reads two runs, and judges B against A."""
     from etdeploy.compare.runs import compare_runs
 
     runs = _measured(a, b, options) if _are_recipes(a, b, options) else _read(a, b, options)
-    found = compare_runs(*runs, options.min_difference_percent)
+    found = compare_runs(*runs, options.min_difference)
     return _with_operators(found, runs, options.quiet) if options.operators else found
 
 
@@ -145,7 +113,7 @@ def _are_recipes(a: str, b: str | None, options: CompareOptions) -> bool:
     kinds = [_is_recipe(text) for text in (a, b) if text is not None]
     if kinds == [True, False] or kinds == [False, True]:
         raise _one_of_each(*((a, str(b)) if kinds[0] else (str(b), a)), options)
-    if b is None and not (kinds[0] and (options.overrides_a or options.overrides_b)):
+    if b is None and not (kinds[0] and (options.set_a or options.set_b)):
         raise UsageError(
             f"there is nothing to compare {a} with",
             remedy=f"Name a second {'recipe, or a change' if kinds[0] else 'run'}: "
@@ -188,8 +156,8 @@ def _of_recipes(options: CompareOptions) -> Iterator[str]:
         "--target": options.target,
         "--runs": options.runs,
         "--set": options.overrides,
-        "--set-a": options.overrides_a,
-        "--set-b": options.overrides_b,
+        "--set-a": options.set_a,
+        "--set-b": options.set_b,
     }
     yield from (name for name, value in given.items() if value)
 
@@ -207,8 +175,8 @@ def _measured(a: str, b: str | None, options: CompareOptions) -> tuple[StoredRun
 
     first = (f"benchmark.runs={RUNS}", *options.overrides)
     last = () if options.runs is None else (f"benchmark.runs={options.runs}",)
-    of_a = [Override(text, "--set-a") for text in options.overrides_a]
-    of_b = [Override(text, "--set-b") for text in options.overrides_b]
+    of_a = [Override(text, "--set-a") for text in options.set_a]
+    of_b = [Override(text, "--set-b") for text in options.set_b]
     recipes = _loaded((a, (*first, *of_a, *last)), (b or a, (*first, *of_b, *last)))
     device = options.device or _DEVICE
     pair = RecipePair(*recipes, device, options.output, options.target, options.quiet)

@@ -1,4 +1,4 @@
-"""etdeploy export."""
+"""etdeploy export and etdeploy inspect."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import (
-    JobOptions,
-    json_option,
-    many_options,
-    model_options,
-    quiet_option,
-    recipes_options,
-)
+from etdeploy.cli.options import job_options, options
 from etdeploy.core import console
+from etdeploy.core.layout import fit
 from etdeploy.graph.job import StepName
 
 if TYPE_CHECKING:
@@ -26,8 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@recipes_options
-@model_options
+@options("recipes", "set", "model", "context")
 @click.option(
     "-o",
     "--output",
@@ -35,23 +28,13 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Copy the program, its inputs and its expected outputs to this folder.",
 )
-@many_options
-@json_option
-@quiet_option
-def command(
-    recipes: tuple[str, ...],
-    overrides: tuple[str, ...],
-    output: Path | None,
-    fail_fast: bool,
-    heavy: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+@options("jobs", "fail-fast", "json", "quiet")
+def export(output: Path | None, as_json: bool, **values: Any) -> None:
     """Turn the recipe's model into a program: .pte, inputs, expected outputs, ETRecord.
 
-    Several recipes are exported side by side; --output is for one.
+    Several recipes are exported in parallel; --output is for one.
     """
-    named = JobOptions(recipes, overrides, quiet=quiet, fail_fast=fail_fast, heavy=heavy)
+    named = job_options(**values)
     from etdeploy.cli.invocation import (
         deliver,
         failure_in_short,
@@ -94,6 +77,20 @@ def command(
     raise_failures(ends)
 
 
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="MODEL.pte")
+@options("json")
+def inspect(file: Path, as_json: bool) -> None:
+    """Show a program's methods, operators, delegates and sizes, without torch."""
+    from etdeploy.program.inspect import describe, inspect_file
+
+    program = inspect_file(file)
+    if as_json:
+        console.result_json(program.model_dump(mode="json"))
+    else:
+        console.result(fit(describe(program, str(file)), console.width()))
+
+
 def _warn_of_losses(recipe: str, made: Provenance) -> None:
     """Warn of each output that quantisation moves far."""
     from etdeploy.program.quality import loss_lines
@@ -127,7 +124,6 @@ def export_json(folder: Path, program: Program, made: Provenance) -> dict[str, A
 def export_text(folder: Path, program: Program, made: Provenance) -> str:
     """The program, how good the model is, and notes."""
     from etdeploy.backends.registry import backend_named
-    from etdeploy.core.layout import fit
     from etdeploy.program.inspect import describe
     from etdeploy.program.quality import loss_lines, quality_lines
 

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import (
-    JobOptions,
-    as_option,
-    devices_option,
-    model_options,
-    output_option,
-    recipes_options,
-    target_option,
-)
+from etdeploy.cli.options import JobOptions, job_options, options
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from etdeploy.core.values import ReasonedChoice
     from etdeploy.graph.explain import Explanation, GraphExplanation
-    from etdeploy.graph.job import AppOptions
     from etdeploy.graph.run import Ready
+
+# A longer name does not push the reasons of the others to the right.
+_NAME_COLUMNS = 52
 
 
 @click.command()
-@recipes_options
-@model_options
-@devices_option
-@target_option
-@output_option
-@as_option
+@options("recipes", "set", "model", "context", "devices", "target", "output", "as", "app")
 @click.option(
     "--format",
     "form",
@@ -48,33 +37,21 @@ if TYPE_CHECKING:
 @click.option(
     "--check",
     is_flag=True,
-    help="Then fail if a run would fail before its first step, with the same exit code.",
+    help="Exit with the error code of a run that cannot start. By default, only a model that "
+    "cannot be exported is an error.",
 )
-def command(
-    recipes: tuple[str, ...],
-    overrides: tuple[str, ...],
-    devices: tuple[str, ...],
-    target: str | None,
-    output: Path,
-    form: str,
-    why: str | None,
-    check: bool,
-    app: AppOptions | None,
-) -> None:
+def plan(form: str, why: str | None, check: bool, **values: Any) -> None:
     """Explain every choice and every task of a run; change nothing.
 
-    Succeeds even if a run could not start, unless the model cannot be exported; scripts that need
-    to know use --check.
     With --target, no device is contacted. `--format cmake-preset` prints a CMakePresets.json for
-    plain cmake and IDEs: put it beside the CMakeLists.txt that it names.
+    plain cmake and IDEs: put it next to the CMakeLists.txt that it names.
 
-    Several recipes or devices are one graph: it shows which tasks they share.
+    With several recipes or devices, the plan shows which tasks they share.
     """
-    named = JobOptions(recipes, overrides, (None,) if target else devices, target, output, app=app)
+    named = job_options(needs_device=False, **values)
     if form == "cmake-preset":
         _require_preset(named)
     from etdeploy.cli.invocation import open_named, raise_failures
-    from etdeploy.cli.plan_text import text
     from etdeploy.graph.explain import cmake_presets, explain_graph, graph_mermaid, mermaid
     from etdeploy.graph.run import look_up, refused_of
 
@@ -83,19 +60,19 @@ def command(
         if named.single:
             raise_failures(ends)
         graph = explain_graph(ready)
-        [plan, *_] = graph.jobs or [None]
-        if plan is None:
+        [first, *_] = graph.jobs or [None]
+        if first is None:
             pass  # the list of failures says why
         elif why is not None:
             _show_choice(graph, ready, why, form, named.single)
         elif form == "cmake-preset":
             console.result_json(cmake_presets(ready[0].resolved))
         elif form == "json":
-            console.result_json((plan if named.single else graph).model_dump(mode="json"))
+            console.result_json((first if named.single else graph).model_dump(mode="json"))
         elif form == "mermaid":
-            console.result(mermaid(plan) if named.single else graph_mermaid(graph))
+            console.result(mermaid(first) if named.single else graph_mermaid(graph))
         elif named.single:
-            console.result(text(plan, console.width()))
+            console.result(plan_text(first, console.width()))
         else:
             console.result(graph_text(graph, ready, console.width()))
         if check:
@@ -122,12 +99,10 @@ def _show_choice(
     graph: GraphExplanation, ready: Sequence[Ready], why: str, form: str, single: bool
 ) -> None:
     """One choice in each job; a job whose plan does not have it says so."""
-    from etdeploy.cli.plan_text import explained
-
     found, errors = {}, []
     for each, plan in zip(ready, graph.jobs, strict=True):
         try:
-            found[each.member.pair] = explained(plan, why)
+            found[each.member.pair] = find_choice(plan, why)
         except UsageError as error:
             errors.append(error)
     if not found:
@@ -182,14 +157,100 @@ def _state(value: str, expected: bool) -> str:
 def _obstacles(graph: GraphExplanation, ready: Sequence[Ready]) -> Iterator[str]:
     """What prevents runs, once for all runs that it is the same for."""
     by_text: dict[str, list[str]] = {}
-    from etdeploy.cli.plan_text import obstacles
-
     for each, plan in zip(ready, graph.jobs, strict=True):
         for section in obstacles(plan):
             by_text.setdefault(section, []).append(str(each.member.pair))
     for section, pairs in by_text.items():
         title, _, rest = section.partition("\n")
         yield f"{title} ({', '.join(pairs)})\n{rest}"
+
+
+def find_choice(plan: Explanation, name: str) -> ReasonedChoice:
+    """The choice with that name."""
+    toolchain = [plan.toolchain] if plan.toolchain else []
+    program = (*plan.language_model, *plan.rewrites)
+    every = (plan.provider, *toolchain, *program, *plan.components, *plan.options)
+    choices = {choice.name: choice for choice in every}
+    bare = name.removeprefix("-D").partition("=")[0]
+    for candidate in (bare, bare.upper(), f"EXECUTORCH_{bare.upper()}"):
+        if candidate in choices:
+            return choices[candidate]
+    near = get_close_matches(bare.upper(), choices, n=3) or get_close_matches(bare, choices, n=3)
+    raise UsageError(
+        f"the plan for {plan.target} does not set {bare}: ExecuTorch's default applies",
+        remedy=f"Did you mean {' or '.join(near)}?" if near else "etdeploy plan shows what is set.",
+    )
+
+
+def plan_text(plan: Explanation, width: int | None = None) -> str:
+    """The explanation as text, with lines of at most `width` columns if that is given."""
+    where = f"device {plan.device}" if plan.device else "no device"
+    head = [f"recipe {plan.recipe} for {plan.target} ({where})"]
+    if plan.provisional:
+        head.append(
+            "provisional: the program is not exported yet, so this is derived from the recipe"
+        )
+    toolchain = [plan.toolchain] if plan.toolchain else []
+    parts = [
+        "\n".join(head),
+        _section("runtime", [plan.provider, *toolchain]),
+        *([_section("language model", plan.language_model)] if plan.language_model else []),
+        *([_section("rewrites of the model", plan.rewrites)] if plan.rewrites else []),
+        _section("components", plan.components),
+        _section("cmake options", plan.options),
+        *_changed(plan),
+        "tasks\n"
+        + _indented(
+            console.table(
+                ("task", "state", "why"),
+                [(t.name, t.value, t.reason) for t in plan.tasks],
+                width=width and width - 2,
+            )
+        ),
+        *obstacles(plan),
+    ]
+    return fit("\n\n".join(parts), width)
+
+
+def obstacles(plan: Explanation) -> list[str]:
+    """What prevents a run, and what to know before one, as sections."""
+    parts = []
+    for title, blockers in (("blockers", plan.blockers), ("not installed", plan.not_installed)):
+        if blockers:
+            parts.append(
+                f"{title}\n"
+                + "\n".join(
+                    f"  {b.what}: {b.why}\n{_indented(_indented(b.remedy))}" for b in blockers
+                )
+            )
+    if plan.notes:
+        parts.append("notes\n" + "\n".join(f"  {note}" for note in plan.notes))
+    return parts
+
+
+def _changed(plan: Explanation) -> list[str]:
+    """What the program changed, as a section; nothing if there are no changes."""
+    if not plan.changes:
+        return []
+    lines = [
+        f"  {c.name}: {_or_none(c.before)} -> {_or_none(c.now)}  because {c.reason}"
+        for c in plan.changes
+    ]
+    return [
+        "changed by the program, compared with the plan from the recipe alone\n" + "\n".join(lines)
+    ]
+
+
+def _or_none(value: str | None) -> str:
+    return "not set" if value is None else value
+
+
+def _section(title: str, items: Sequence[ReasonedChoice]) -> str:
+    if not items:
+        return f"{title}\n  none"
+    rows = [(f"{i.name}={i.value}" if i.value is not None else i.name, i.reason) for i in items]
+    width = max((len(name) for name, _ in rows if len(name) <= _NAME_COLUMNS), default=0)
+    return title + "\n" + "\n".join(f"  {name:<{width}}  because {why}" for name, why in rows)
 
 
 def _indented(block: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from etdeploy.backends.schemes import DEFAULT_RECIPE
-from etdeploy.cli.options import json_option, recipe_options
+from etdeploy.cli.options import options
 from etdeploy.core import console
 
 if TYPE_CHECKING:
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def recipes(ctx: click.Context) -> None:
     """List the recipes that can be named; `show` and `schema` print details."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_recipes, as_json=False)
 
 
-@command.command("list")
-@json_option
+@recipes.command("list")
+@options("json")
 def list_recipes(as_json: bool) -> None:
     """List the bundled recipes, and those of installed packages."""
     from etdeploy.recipe.load import bundled_recipes, load_recipe
@@ -66,8 +66,8 @@ def _packaged() -> dict[str, LoadedRecipe]:
     return found
 
 
-@command.command()
-@recipe_options
+@recipes.command()
+@options("recipe", "set")
 @click.option(
     "--resolved", is_flag=True, help="Print every value with defaults and overrides, as JSON."
 )
@@ -82,7 +82,7 @@ def show(recipe: str, overrides: tuple[str, ...], resolved: bool) -> None:
         console.result(loaded.path.read_text())
 
 
-@command.command()
+@recipes.command()
 def schema() -> None:
     """Print the JSON Schema of recipes, for completion in editors."""
     from etdeploy.recipe.reference import schema as make_schema

@@ -1,23 +1,29 @@
-"""etdeploy report."""
+"""etdeploy report and etdeploy profile."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import quiet_option, runs_in_option
+from etdeploy.cli.options import options
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
+    from etdeploy.core.files.delivery import ResultFile
+    from etdeploy.profile.model import Profile, TextProfile
     from etdeploy.report.formats import Format
     from etdeploy.report.report_data import Report
 
 _FORMATS = ("html", "markdown", "csv", "jsonl", "pytorch-oss")
+_TEXT, _PERFETTO, _MODEL_EXPLORER = "text", "perfetto", "model-explorer"
+# Has an option of its own.
+_JSON = "json"
 _STDOUT = Path("-")
 _SINGLE, _SEVERAL = "report.html", "etdeploy-report.html"
 
@@ -41,9 +47,8 @@ _SINGLE, _SEVERAL = "report.html", "etdeploy-report.html"
 )
 @click.option("--no-profile", is_flag=True, help="Do not read traces, which takes seconds.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of run records instead.")
-@runs_in_option
-@quiet_option
-def command(
+@options("runs-in", "quiet")
+def report(
     runs: tuple[str, ...],
     form: str | None,
     output: Path | None,
@@ -126,7 +131,151 @@ def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool)
         return bare(found)
     if no_profile:
         return gather(found, None)
-    from etdeploy.cli.text import reading_traces
+    from etdeploy.cli.invocation import reading_traces
 
     with reading_traces(quiet) as (workspace, tell):
         return gather(found, workspace, tell)
+
+
+@click.command()
+@click.argument("run", default="last", metavar="[RUN]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([_TEXT, _PERFETTO, _MODEL_EXPLORER]),
+    default=_TEXT,
+    show_default=True,
+    help="perfetto is a timeline of one inference for ui.perfetto.dev, model-explorer a graph of "
+    "its calls for Model Explorer.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write to this file, and not to the standard output, which is -.",
+)
+@click.option(
+    "-n",
+    "rows",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many operators the text shows.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="How many levels of modules the text shows.",
+)
+@click.option(
+    "--method",
+    metavar="NAME",
+    help="Of a program that generates text: the method that is shown. [default: the one that "
+    "decodes; with --json all]",
+)
+@options("runs-in", "json", "quiet")
+def profile(
+    run: str,
+    form: str,
+    output: Path | None,
+    rows: int,
+    depth: int,
+    method: str | None,
+    runs_in: Path,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Show where the time of a run's inferences goes, and why.
+
+    Of generated text, it is that of each method's calls.
+
+    RUN is a run's folder, its record, its id or the end of that, or `last`, the newest. Operators,
+    delegates' nodes and modules come from the trace of the run's profile pass.
+    """
+    if as_json and form != _TEXT:
+        raise UsageError(f"--json and --format {form} are two formats", remedy="Leave one out.")
+    form = _JSON if as_json else form
+    written = output if output != _STDOUT else None
+    if written:
+        _file(form).require_free(written)
+    profiles = _profiles(run, runs_in, quiet)
+    chosen = _chosen(profiles, method)
+    if form == _TEXT:
+        text = _for_people(profiles, chosen, rows, depth, None if written else console.width())
+    elif form == _JSON:
+        text = _as_json(profiles, chosen, method)
+    else:
+        text = _for_programs(chosen, form)
+    if written:
+        path = _file(form).write(f"{text}\n", written)
+        console.message(f"written: {path}")
+    else:
+        console.result(text)
+
+
+def _profiles(run: str, runs_in: Path, quiet: bool) -> TextProfile:
+    from etdeploy.bench.records.find import find_run
+    from etdeploy.cli.invocation import reading_traces
+    from etdeploy.profile.profiled import profiles_of
+
+    found = find_run(run, runs_in)
+    with reading_traces(quiet) as (workspace, tell):
+        return profiles_of(found, workspace, tell)
+
+
+def _chosen(profiles: TextProfile, method: str | None) -> Profile:
+    """The profile of the method that is asked for, or of the one that stands for the run."""
+    name = method or profiles.method
+    if name not in profiles.methods:
+        known = ", ".join(profiles.methods)
+        raise UsageError(
+            f"the run has no trace of a method {name}",
+            remedy=f"Name one that has a trace: {known}",
+        )
+    return profiles.methods[name]
+
+
+def _for_people(
+    profiles: TextProfile, chosen: Profile, rows: int, depth: int, width: int | None
+) -> str:
+    """The profile of a method; above it those of the others in a line each."""
+    from etdeploy.report.profile import profile_text
+    from etdeploy.report.terminal import render
+
+    return render(profile_text(chosen, list(profiles.methods.values()), rows, depth), width)
+
+
+def _as_json(profiles: TextProfile, chosen: Profile, method: str | None) -> str:
+    """The profile of an inference; of text, all methods', or the one that is asked for."""
+    shown: Profile | TextProfile = chosen
+    if chosen.text:
+        own = {chosen.method: chosen} if method else profiles.methods
+        shown = profiles.model_copy(update={"method": chosen.method, "methods": own})
+    return json.dumps(shown.model_dump(mode="json"), indent=2, ensure_ascii=False)
+
+
+def _for_programs(profile: Profile, form: str) -> str:
+    if form == _PERFETTO:
+        from etdeploy.profile.viewers import trace_events
+
+        return json.dumps(trace_events(profile))
+    from etdeploy.profile.viewers import graph_collection
+
+    return json.dumps(graph_collection(profile))
+
+
+def _file(form: str) -> ResultFile:
+    """Where a profile goes: a new file, or one with an earlier profile of the same format."""
+    from etdeploy.core.files.delivery import ResultFile, begins_with, contains
+    from etdeploy.report.profile import TRACED
+
+    is_own = {
+        _TEXT: contains(TRACED),
+        _JSON: begins_with('{\n  "run_id": "'),
+        _PERFETTO: begins_with('{"traceEvents": ['),
+        _MODEL_EXPLORER: begins_with('{"label": "'),
+    }[form]
+    return ResultFile("profile", f"a profile as {form}", is_own, f"{form}.json")

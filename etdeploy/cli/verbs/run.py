@@ -1,80 +1,56 @@
-"""etdeploy run."""
+"""etdeploy run and etdeploy bench."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import (
-    JobOptions,
-    as_option,
-    devices_option,
-    json_option,
-    many_options,
-    model_options,
-    output_option,
-    quiet_option,
-    recipes_options,
-    runs_option,
-    target_option,
-    with_runs,
-)
+from etdeploy.cli.options import JobOptions, job_options, options
 from etdeploy.core import console
 from etdeploy.core.errors import MismatchError, RunError
 from etdeploy.core.layout import fit
-from etdeploy.graph.job import AppOptions, StepName
+from etdeploy.graph.job import StepName
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
     from etdeploy.graph.run import JobEnd
 
 
+_JOBS = ("recipes", "set", "model", "context", "devices", "target", "output", "as", "app")
+_HOW = ("runs", "jobs", "fail-fast", "json", "quiet")
+
+
 @click.command()
-@recipes_options
-@model_options
-@devices_option
-@target_option
-@output_option
-@as_option
-@click.option("--again", is_flag=True, help="Measure again, even when nothing changed.")
-@runs_option
-@many_options
-@json_option
-@quiet_option
-def command(
-    recipes: tuple[str, ...],
-    overrides: tuple[str, ...],
-    devices: tuple[str, ...],
-    target: str | None,
-    output: Path,
-    again: bool,
-    runs: int | None,
-    fail_fast: bool,
-    heavy: int | None,
-    as_json: bool,
-    quiet: bool,
-    app: AppOptions | None,
-) -> None:
+@options(*_JOBS)
+@click.option("--again", is_flag=True, help="Measure again, even if nothing changed.")
+@options(*_HOW)
+def run(again: bool, as_json: bool, **named: Any) -> None:
     """Export, build, deploy and measure, then show the latencies.
 
     Steps whose inputs did not change are skipped, including the measurement: --again repeats it.
 
-    With several recipes or devices, every recipe runs on every device: what they have in common is
-    exported and built once, and a table shows them side by side.
+    With several recipes or devices, every recipe runs on every device. What they share is exported
+    and built once, and a table shows them side by side.
     """
-    overrides = with_runs(overrides, runs)
-    named = JobOptions(
-        recipes, overrides, devices, target, output, again, quiet, fail_fast, heavy, app
-    )
-    measure_named(named, as_json)
+    measure(job_options(measure_again=again, **named), as_json)
 
 
-def measure_named(named: JobOptions, as_json: bool) -> None:
+@click.command()
+@options(*_JOBS, *_HOW)
+def bench(as_json: bool, **named: Any) -> None:
+    """Measure on the device, even if nothing changed since the last time.
+
+    The same as `etdeploy run --again`: the steps before the measurement run only if their inputs
+    changed.
+    """
+    measure(job_options(measure_again=True, **named), as_json)
+
+
+def measure(named: JobOptions, as_json: bool) -> None:
     """Measure every recipe on every device: a summary of one run, a table of several."""
     from etdeploy.bench.diagnosis import require_whole
     from etdeploy.bench.verdict import require_match
@@ -82,7 +58,7 @@ def measure_named(named: JobOptions, as_json: bool) -> None:
     from etdeploy.devices.base import Capabilities
     from etdeploy.graph.on_device import load_last_run
 
-    begun_s = time.time()
+    started_s = time.time()
     with run_recipes(named, StepName.BENCH) as ends:
         pairs = results(ends, load_last_run)
     runs = [run for _, run in pairs if run]
@@ -101,7 +77,7 @@ def measure_named(named: JobOptions, as_json: bool) -> None:
         for note in workload_notes(runs[0].record.workload):
             console.warn(note)
     if not named.quiet:
-        _report_unchanged(runs, begun_s, named.single)
+        _report_unchanged(runs, started_s, named.single)
     judged = []
     for end, run in pairs:
         device = end.member.job.device if end.member.job else None
@@ -134,9 +110,9 @@ def _print_table(pairs: Sequence[tuple[JobEnd, StoredRun | None]]) -> None:
         console.result("\n" + fit("\n".join(["run records, with all details", *lines]), width))
 
 
-def _report_unchanged(runs: Sequence[StoredRun], begun_s: float, single: bool) -> None:
+def _report_unchanged(runs: Sequence[StoredRun], started_s: float, single: bool) -> None:
     """Say which runs were measured before, and how to measure them again."""
-    old = [run for run in runs if run.record_path.stat().st_mtime < begun_s]
+    old = [run for run in runs if run.record_path.stat().st_mtime < started_s]
     if not old:
         return
     if single:

@@ -259,7 +259,7 @@ def test_no_device_and_an_unknown_kind(cli: Cli, no_adb_server: None) -> None:  
     assert "Traceback" not in result.stderr
 
 
-def test_a_full_disk_on_the_device(
+def test_a_disk_full_error_on_the_device(
     cli: Cli,
     make_android: MakeAndroid,  # noqa: F811
     no_adb_server: None,  # noqa: F811

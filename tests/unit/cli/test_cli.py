@@ -14,7 +14,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.invocation import keep_small
-from etdeploy.cli.plan_text import text
+from etdeploy.cli.verbs.plan import plan_text
 from etdeploy.core.errors import Blocker, DeviceError, Interrupted
 from etdeploy.core.values import ReasonedChoice
 from etdeploy.graph.explain import ExplainedTask, Explanation, PlanChange, mermaid
@@ -39,7 +39,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 def test_the_help_names_every_verb(capsys: Capture) -> None:
     assert run("--help") == 0
     shown = capsys.readouterr().out
-    for verb, sentence in cli_main.VERBS.items():
+    for verb, (_, sentence) in cli_main.VERBS.items():
         assert re.search(rf"^  {verb} +{re.escape(sentence)}", shown, re.MULTILINE), verb
     assert "Start with:  etdeploy run" in shown
 
@@ -130,7 +130,7 @@ def test_a_bug_of_a_plugin_keeps_its_traceback_for_its_authors(
     )
 
 
-def test_a_full_disk_is_no_bug(
+def test_a_disk_full_error_is_no_bug(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, cache_folder: Path
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device", str(cache_folder / "plan.json"))
@@ -254,7 +254,7 @@ EXPLANATION = Explanation(
 
 def test_a_plan_as_text() -> None:
     assert (
-        text(EXPLANATION)
+        plan_text(EXPLANATION)
         == """\
 recipe my for linux-x86_64 (device host)
 provisional: the program is not exported yet, so this is derived from the recipe

@@ -11,7 +11,7 @@ import pytest
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.verbs import check
+from etdeploy.cli.verbs import history
 from etdeploy.history.location import required_place
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import make_device
@@ -153,7 +153,7 @@ def test_the_remedy_of_a_regression_can_be_followed(
 def test_the_url_of_a_server_is_not_repeated() -> None:
     found = StoredRun(Path("none"), run_at(1))
     url = "postgresql://me:secret@localhost/db"
-    assert check._history(found, url) == "etdeploy history --recipe mlp --device host"
+    assert history._history_command(found, url) == "etdeploy history --recipe mlp --device host"
 
 
 def test_against_one_run(store: Store, capsys: Capture, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click import Context
 from click.testing import CliRunner
 
-from etdeploy.cli.verbs.recipes import command, show
+from etdeploy.cli.verbs.recipes import list_recipes, show
 from etdeploy.core.errors import RecipeError, UsageError
 from etdeploy.recipe.find import GROUP, packaged_recipe, packaged_recipes
 from etdeploy.recipe.load import load_recipe
@@ -66,7 +66,7 @@ def test_a_wrong_name_is_told_with_the_right_one() -> None:
 
 def test_a_broken_one_is_listed_with_its_package(recipes: Path) -> None:
     (recipes / "bad.yaml").write_text("model: {exampel: mlp}\n")
-    said = CliRunner().invoke(command, ["list"], catch_exceptions=False)
+    said = CliRunner().invoke(list_recipes, catch_exceptions=False)
     assert said.exit_code == 0
     assert not lacks(said.stderr, "lab/bad of etdeploy-lab 1.2", "bad.yaml:1:9", "'model.exampel'")
     assert "lab/fast" in said.stdout

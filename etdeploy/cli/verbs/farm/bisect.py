@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import (
-    complete_device,
-    complete_recipe,
-    json_option,
-    output_option,
-    quiet_option,
-)
+from etdeploy.cli.options import complete_recipe, options, require_metric
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.layout import fit
@@ -28,20 +22,22 @@ RUNS = 10
 
 
 @dataclass(frozen=True)
-class _Options:
+class BisectOptions:
+    """The options of the command line; `programs` is None for commits."""
+
     recipe: str
     device: str
+    metric: str | None
     good: str | None
     bad: str | None
-    programs: tuple[str, ...] | None
-    metric: str | None
-    settings: tuple[str, ...]
     output: Path
     again: bool
     quiet: bool
+    settings: tuple[str, ...]
+    programs: tuple[str, ...] | None
 
 
-@click.command("bisect")
+@click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option(
     "-r",
@@ -51,15 +47,7 @@ class _Options:
     shell_complete=complete_recipe,
     help="The recipe's file; of its repository are the commits.",
 )
-@click.option(
-    "-d",
-    "--device",
-    default="host",
-    show_default=True,
-    metavar="DEVICE",
-    shell_complete=complete_device,
-    help="Where the number became worse.",
-)
+@options("device")
 @click.option("--good", metavar="REVISION", help="A commit at which it was good.")
 @click.option("--bad", metavar="REVISION", help="A later one at which it is bad.")
 @click.option(
@@ -82,32 +70,13 @@ class _Options:
     metavar="N",
     help="How many starts of two candidates take turns.",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change one value of the recipe in every candidate. Repeatable.",
-)
+@options("set")
 @click.option("--again", is_flag=True, help="Forget the steps of one that was stopped.")
-@output_option
-@json_option
-@quiet_option
-def command(
-    files: tuple[str, ...],
-    recipe: str,
-    device: str,
-    good: str | None,
-    bad: str | None,
-    programs: bool,
-    metric: str | None,
-    runs: int,
-    overrides: tuple[str, ...],
-    again: bool,
-    output: Path,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+@options("output", "json", "quiet")
+def bisect(
+    files: tuple[str, ...], programs: bool, runs: int, overrides: tuple[str, ...], as_json: bool,
+    **values: Any,
+) -> None:  # fmt: skip
     """Find the commit since which a recipe is slower on a device.
 
     Good and bad are measured interleaved first, and have to differ. Then the candidate in the
@@ -117,12 +86,12 @@ def command(
     """
     from etdeploy.farm.verdicts.bisect import bisection_text
 
-    _require_metric(metric)
-    settings = (*overrides, f"benchmark.runs={runs}")
-    chosen = _Options(
-        recipe, device, good, bad, _programs(files, programs, good, bad), metric, settings, output,
-        again, quiet,
-    )  # fmt: skip
+    chosen = BisectOptions(
+        settings=(*overrides, f"benchmark.runs={runs}"),
+        programs=_programs(files, programs, values["good"], values["bad"]),
+        **values,
+    )
+    require_metric(chosen.metric)
     found = _bisect(chosen)
     if as_json:
         console.result_json(found.model_dump(mode="json"))
@@ -149,19 +118,9 @@ def _programs(
     return None
 
 
-def _require_metric(metric: str | None) -> None:
-    from etdeploy.history.series import TITLES, base_of
-
-    if metric is not None and base_of(metric) not in TITLES:
-        raise UsageError(
-            f"there is no metric {metric!r}",
-            place="--metric",
-            remedy=f"The metrics are {', '.join(TITLES)}.",
-        )
-
-
-def _bisect(options: _Options) -> Bisection:
-    from etdeploy.farm.verdicts.bisect import bisect, most_steps, save_step, saved_steps, state_file
+def _bisect(options: BisectOptions) -> Bisection:
+    from etdeploy.farm.verdicts.bisect import bisect as find_change
+    from etdeploy.farm.verdicts.bisect import most_steps, save_step, saved_steps, state_file
 
     request, open_candidate = _request(options)
     file = state_file(options.output, request, options.recipe, options.settings)
@@ -179,7 +138,7 @@ def _bisect(options: _Options) -> Bisection:
     )
     if known:
         tell(f"resuming after {console.count(len(known), 'step')}; --again forgets them")
-    found = bisect(
+    found = find_change(
         replace(request, known=known),
         open_candidate,
         lambda a, b: _measure(a, b, options),
@@ -190,7 +149,7 @@ def _bisect(options: _Options) -> Bisection:
     return found
 
 
-def _request(options: _Options) -> tuple[BisectRequest, OpenCandidate]:
+def _request(options: BisectOptions) -> tuple[BisectRequest, OpenCandidate]:
     from functools import partial
 
     from etdeploy.cache.workspace import Workspace
@@ -210,7 +169,9 @@ def _request(options: _Options) -> tuple[BisectRequest, OpenCandidate]:
     return BisectRequest(found, options.device, options.metric), open_candidate
 
 
-def _measure(a: LoadedRecipe, b: LoadedRecipe, options: _Options) -> tuple[StoredRun, StoredRun]:
+def _measure(
+    a: LoadedRecipe, b: LoadedRecipe, options: BisectOptions
+) -> tuple[StoredRun, StoredRun]:
     from etdeploy.cli.invocation import RecipePair, measure_pair
 
     pair = RecipePair(a, b, options.device, options.output, quiet=options.quiet, in_history=False)

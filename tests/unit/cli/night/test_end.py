@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.cli.night import error_of, totals_of
+from etdeploy.cli.night_display import night_error, night_totals
 from etdeploy.core.errors import DeviceError
 from etdeploy.farm.model import (
     STOPPED,
@@ -42,7 +42,7 @@ DIFFERS = {**failed(8, "outputs differ"), "fate": Fate.DONE, "run_id": "r"}
 
 
 def code(*states: VisitState, verdicts: tuple[str, ...] = ()) -> int:
-    error = error_of(NightEnd("n", states), verdicts)
+    error = night_error(NightEnd("n", states), verdicts)
     return error.exit_code if error else 0
 
 
@@ -69,24 +69,24 @@ def test_the_exit_code(
 
 
 def test_the_error_says_what_happened() -> None:
-    worst = error_of(NightEnd("n", (state_of(1, Standing.FAILED, failed(7)),)), ())
+    worst = night_error(NightEnd("n", (state_of(1, Standing.FAILED, failed(7)),)), ())
     assert str(worst) == "1 of 1 visit failed; the worst: run failed"
-    differs = error_of(NightEnd("n", (state_of(1, Standing.DONE, DIFFERS),)), ())
+    differs = night_error(NightEnd("n", (state_of(1, Standing.DONE, DIFFERS),)), ())
     assert str(differs) == "the outputs of 1 of 1 visit differ; the worst: outputs differ failed"
-    nothing = error_of(NightEnd("n", (state_of(1, Standing.MISSED),)), ())
+    nothing = night_error(NightEnd("n", (state_of(1, Standing.MISSED),)), ())
     assert "nothing was measured: why 1" in str(nothing)
-    assert "2 recipes have regressed" in str(error_of(NightEnd("n", ()), ("regressed",) * 2))
-    assert "1 recipe has regressed" in str(error_of(NightEnd("n", ()), ("regressed",)))
+    assert "2 recipes have regressed" in str(night_error(NightEnd("n", ()), ("regressed",) * 2))
+    assert "1 recipe has regressed" in str(night_error(NightEnd("n", ()), ("regressed",)))
 
 
 def test_a_night_of_which_nothing_could_be_judged_fails_unless_something_is_worse() -> None:
     blocked = DeviceError("nothing could be judged: hot")
     done, failure = state_of(1, Standing.DONE, DONE), state_of(2, Standing.FAILED, failed(7))
-    assert error_of(NightEnd("n", (done,)), ("not judged",), blocked) is blocked
-    worse = error_of(NightEnd("n", (done, failure)), ("not judged",), blocked)
+    assert night_error(NightEnd("n", (done,)), ("not judged",), blocked) is blocked
+    worse = night_error(NightEnd("n", (done, failure)), ("not judged",), blocked)
     assert worse is not None
     assert worse.exit_code == 7
-    nothing = error_of(NightEnd("n", (state_of(1, Standing.MISSED),)), (), blocked)
+    nothing = night_error(NightEnd("n", (state_of(1, Standing.MISSED),)), (), blocked)
     assert "nothing was measured" in str(nothing)
 
 
@@ -97,7 +97,7 @@ def test_a_visit_that_was_given_up_with_its_recipe_fails_as_the_recipe_did() -> 
 
 def test_totals_count_every_visit() -> None:
     states = (state_of(1, Standing.DONE, failed(7), DONE), state_of(2, Standing.MISSED))
-    found = totals_of(NightEnd("n", states, set_aside={"p": "hot"}), ("regressed", "improved"))
+    found = night_totals(NightEnd("n", states, set_aside={"p": "hot"}), ("regressed", "improved"))
     assert (found["visits"], found["done"], found["missed"], found["attempts"]) == (2, 1, 1, 2)
     assert found["verdicts"] == {"regressed": 1, "improved": 1}
     assert found["set_aside"] == {"p": "hot"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
-from etdeploy.cli.night import NightDisplay, figure_of, folders_of, told
+from etdeploy.cli.night_display import LiveVerdicts, NightDisplay, attempt_text
 from etdeploy.core import console
 from etdeploy.farm.model import Fate, Order, VisitState
 from tests.support.bench_values import make_record
@@ -18,18 +19,14 @@ from tests.support.farm_sim_engine import CRASH, Script, offer_of
 from tests.support.nights import measured
 
 
-class _Judge:
-    """Judges the last of the visits that it knows."""
+class _Verdicts(LiveVerdicts):
+    """Finds a regression without a history."""
 
     def __init__(self) -> None:
-        self.known: dict[str, VisitState] = {}
+        self._states = {}
 
-    def know(self, states: Sequence[VisitState]) -> None:
-        self.known.update({state.visit.id: state for state in states})
-
-    def verdict(self, state: VisitState) -> str | None:
-        left = [each for each in self.known.values() if each.standing in ("waiting", "running")]
-        return None if left or state.result is None else "regressed"
+    def _judge(self, _states: Sequence[VisitState]) -> str:
+        return "regressed"
 
 
 def watched(as_json: bool, quiet: bool) -> SimNight:
@@ -39,7 +36,7 @@ def watched(as_json: bool, quiet: bool) -> SimNight:
 
     night = SimNight(make_farm("a", repeats=2, retries=0), [offer_of(1)], behave)
     with console.TaskDisplay(live=False, quiet=quiet) as display:
-        night.heard = NightDisplay(display, as_json, quiet, _Judge())
+        night.heard = NightDisplay(display, as_json, quiet, _Verdicts())
         night.run()
     return night
 
@@ -66,25 +63,21 @@ def test_a_person_sees_attempts_begin_and_end(capsys: pytest.CaptureFixture[str]
     assert "a on android:phone-001 #2 done  (60.0 s)" in err
 
 
-def test_what_was_measured_is_in_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_attempt_is_shown_with_its_number(tmp_path: Path) -> None:
     good = measured(tmp_path, "n-1")
-    assert told(good, figure_of(good)).startswith("done: 1.")
-    assert figure_of(good).endswith(" ms per inference")
+    assert re.fullmatch(r"done: 1\.\d+ ms per inference", attempt_text(good))
     hot = Disturbance(kind=DisturbanceKind.THROTTLED, text="The cores slowed down.")
     make_record(disturbances=(hot,)).save(tmp_path / "record.json")
     odd = good.model_copy(update={"record": str(tmp_path / "record.json")})
-    assert figure_of(odd).endswith(" ms per inference (disturbed)")
+    assert attempt_text(odd).endswith(" (disturbed)")
     gone = good.model_copy(update={"record": str(tmp_path / "none.json")})
-    assert told(gone, figure_of(gone)) == "done"
-    assert folders_of([str(good.record)] * 2) == [str(tmp_path)]
+    assert attempt_text(gone) == "done"
 
 
 def test_quiet_shows_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:
     night = SimNight(make_farm("a"), [])
     with console.TaskDisplay(live=False, quiet=True) as display:
-        night.heard = NightDisplay(display, as_json=False, quiet=True, judge=_Judge())
+        night.heard = NightDisplay(display, as_json=False, quiet=True, verdicts=_Verdicts())
         end = night.run()
     assert end.unsatisfied == ("a on phones",)
     assert capsys.readouterr().err == "warning: a on phones: no device matches\n"

@@ -19,7 +19,7 @@ def test_a_prompt_is_text_for_a_tokenizer_and_ids_without_one() -> None:
     tokenizer = Tokenizer(Path("tokenizer"), byte_level())
     assert len(prompt_ids(tokenizer, "1 2")) == 3
     assert prompt_ids(None, "1, 2 30\n") == (1, 2, 30)
-    with pytest.raises(UsageError, match="expects token IDs, and not 'Once upon'"):
+    with pytest.raises(UsageError, match="'Once upon'"):
         prompt_ids(None, "Once upon")
 
 
@@ -28,11 +28,10 @@ def test_a_recipe_without_a_language_model_is_refused_at_once(
     verb: list[str], capsys: Capture
 ) -> None:
     assert cli_main.run_cli([*verb, "--recipe", "portable"]) == 2
-    assert capsys.readouterr() == (
-        "",
-        "error (usage): portable: the recipe's model is no language model, so there is no text to "
-        "generate\n  what to do: Name one: --model ID_OR_FOLDER\n",
-    )
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error (usage): portable: ")
+    assert "--model ID_OR_FOLDER" in err
 
 
 @pytest.mark.parametrize(
@@ -44,20 +43,22 @@ def test_what_no_sampling_can_do_is_refused(option: str, value: str, capsys: Cap
     assert option in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--top-k", "--top-p", "--min-p"])
-def test_limits_of_the_random_choice_need_one(option: str, capsys: Capture, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--top-k", "1", "--temperature 0.8"),
+        ("--top-p", "1", "--temperature 0.8"),
+        ("--min-p", "1", "--temperature 0.8"),
+        ("--temperature", "inf", "finite"),
+    ],
+)
+def test_sampling_options_that_a_recipe_does_not_allow(
+    option: str, value: str, message: str, capsys: Capture, tmp_path: Path
+) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("model: {hf: some/model}\n")
-    arguments = ["generate", "--prompt", "x", "--recipe", str(recipe), option, "1"]
+    arguments = ["generate", "--prompt", "x", "--recipe", str(recipe), option, value]
     assert cli_main.run_cli(arguments) == 2
-    told = capsys.readouterr().err
-    assert option in told
-    assert "--temperature 0.8" in told
-
-
-def test_an_infinite_temperature_is_refused(capsys: Capture, tmp_path: Path) -> None:
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text("model: {hf: some/model}\n")
-    arguments = ["generate", "--prompt", "x", "--recipe", str(recipe), "--temperature", "inf"]
-    assert cli_main.run_cli(arguments) == 2
-    assert "--temperature: Input should be a finite number" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert option in shown
+    assert message in shown

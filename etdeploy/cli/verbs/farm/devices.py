@@ -1,0 +1,215 @@
+"""etdeploy farm reserve, release and quarantine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from etdeploy.cli.options import complete_device, named_farm, options
+from etdeploy.core import console
+from etdeploy.core.commands import quoted
+from etdeploy.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from etdeploy.device_pool.reservations import Quarantined
+    from etdeploy.history.location import HistoryLocation
+
+_DURATION = re.compile(r"(\d+)\s*(m|min|h|d|w)")
+_SECONDS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST_S = 366 * 86400
+_BY_HAND = "set aside by hand"
+
+
+def _duration(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
+    """Seconds of `30m`, `2h`, `3d`."""
+    found = _DURATION.fullmatch(value.strip())
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    if not 0 < seconds <= _LONGEST_S:
+        raise click.BadParameter("name a time of up to a year, as 30m, 2h, 3d or 1w")
+    return float(seconds)
+
+
+@click.command()
+@click.argument("device", required=False, shell_complete=complete_device)
+@click.option(
+    "--for",
+    "for_s",
+    default="2h",
+    show_default=True,
+    callback=_duration,
+    metavar="TIME",
+    help="For how long: 30m, 2h, 3d, 1w.",
+)
+@click.option("--note", default="", metavar="TEXT", help="What for; others see it.")
+@click.option(
+    "--owner",
+    metavar="USER[@HOST]",
+    help="For whom; USER alone is that user on every host. By default you, on this host.",
+)
+@options("farm", "store", "json")
+def reserve(
+    device: str | None,
+    for_s: float,
+    note: str,
+    owner: str | None,
+    file: Path | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Keep nights and other people away from a device for a while.
+
+    DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
+    Without it, reservations are listed. Your own reservation of a device is replaced.
+    """
+    from etdeploy.device_pool.lookup import find_device
+    from etdeploy.device_pool.reservations import active, duration, local, myself, reserve
+    from etdeploy.history.location import option_for
+
+    place = named_farm(file, store).place
+    if device is None:
+        _list_reserved(active(place), as_json)
+        return
+    found = find_device(device, place)
+    made, farm = reserve(place, found, owner or myself(), for_s, note)
+    if as_json:
+        console.result_json({**made.model_dump(mode="json"), "measured_now_by": farm})
+        return
+    console.result(
+        f"{made.device} is reserved for {made.owner} for {duration(for_s)}, until "
+        f"{local(made.until)}"
+    )
+    if farm:
+        console.message(
+            f"A night of {farm} is measuring on it now; it is yours when that attempt ends."
+        )
+    back = f"etdeploy farm release {quoted(device)}{option_for(place)}"
+    console.message(f"Give it back with:  {back}")
+
+
+def _list_reserved(found: Any, as_json: bool) -> None:
+    from etdeploy.device_pool.reservations import local
+
+    if as_json:
+        console.result_json([kept.model_dump(mode="json") for kept in found])
+        return
+    if not found:
+        console.result("no device is reserved")
+        return
+    rows = [(kept.device, kept.owner, local(kept.until), kept.note or None) for kept in found]
+    console.result(console.table(("device", "owner", "until", "note"), rows, width=console.width()))
+
+
+@click.command()
+@click.argument("device", shell_complete=complete_device)
+@click.option("--force", is_flag=True, help="Also somebody else's reservation.")
+@options("farm", "store", "json")
+def release(device: str, force: bool, file: Path | None, store: str | None, as_json: bool) -> None:
+    """Give a reserved device back before its time is over."""
+    from etdeploy.device_pool.lookup import find_kept
+    from etdeploy.device_pool.reservations import is_same, local, myself, release
+
+    place = named_farm(file, store).place
+    found = find_kept(device, place)
+    me = myself()
+    ended = release(place, found, me, force=force)
+    if as_json:
+        console.result_json({"released": ended.model_dump(mode="json") if ended else None})
+    elif ended is None:
+        console.result(f"{found.device} was not reserved")
+    elif is_same(ended.owner, me):
+        console.result(f"{ended.device} is free again")
+    else:
+        console.result(
+            f"{ended.device} is free again; it was reserved by {ended.owner} until "
+            f"{local(ended.until)}{f': {ended.note}' if ended.note else ''}"
+        )
+
+
+@click.command()
+@click.argument("device", required=False, shell_complete=complete_device)
+@click.option("--reason", metavar="TEXT", help=f"Why; by default: {_BY_HAND}.")
+@click.option(
+    "--release",
+    "released",
+    metavar="DEVICE",
+    shell_complete=complete_device,
+    help="Let nights use this device again.",
+)
+@options("farm", "store", "json")
+def quarantine(
+    device: str | None,
+    reason: str | None,
+    released: str | None,
+    file: Path | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Set a device aside, so that no night uses it; without DEVICE, list those that are.
+
+    DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
+    A person's own runs are not kept from it.
+    """
+    from etdeploy.device_pool.reservations import quarantined_devices
+
+    if released is not None and (device is not None or reason is not None):
+        raise UsageError(
+            "a device is either set aside or released",
+            remedy=f"etdeploy farm quarantine --release {released}",
+        )
+    if reason is not None and device is None:
+        raise UsageError("--reason is for a device: etdeploy farm quarantine DEVICE --reason TEXT")
+    place = named_farm(file, store).place
+    if released is not None:
+        _release(released, place, as_json)
+    elif device is not None:
+        _set_aside(device, reason or _BY_HAND, place, as_json)
+    else:
+        _list_quarantined(quarantined_devices(place), as_json)
+
+
+def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
+    from etdeploy.device_pool.lookup import find_device
+    from etdeploy.device_pool.reservations import myself, set_aside
+    from etdeploy.history.location import option_for
+
+    made = set_aside(place, find_device(device, place), reason, myself())
+    if as_json:
+        console.result_json(made.model_dump(mode="json"))
+        return
+    console.result(f"{made.device} is set aside: {made.reason}")
+    again = f"etdeploy farm quarantine --release {quoted(device)}{option_for(place)}"
+    console.message(f"Let nights use it again with:  {again}")
+
+
+def _release(device: str, place: HistoryLocation, as_json: bool) -> None:
+    from etdeploy.device_pool.lookup import find_kept
+    from etdeploy.device_pool.reservations import end_quarantine, local
+
+    found = find_kept(device, place)
+    ended = end_quarantine(place, found)
+    if as_json:
+        console.result_json({"released": ended.model_dump(mode="json") if ended else None})
+    elif ended is None:
+        console.result(f"{found.device} was not set aside")
+    else:
+        console.result(
+            f"nights may use {ended.device} again; it was set aside by {ended.by} on "
+            f"{local(ended.since)}: {ended.reason}"
+        )
+
+
+def _list_quarantined(found: Sequence[Quarantined], as_json: bool) -> None:
+    from etdeploy.device_pool.reservations import local
+
+    if as_json:
+        console.result_json([kept.model_dump(mode="json") for kept in found])
+        return
+    if not found:
+        console.result("no device is set aside")
+        return
+    rows = [(kept.device, local(kept.since), kept.by, kept.reason) for kept in found]
+    console.result(console.table(("device", "since", "by", "reason"), rows, width=console.width()))
