@@ -12,29 +12,21 @@ in the folder. A list in the folder has the digests of what was generated before
 | different, or no longer | changed by the user | a conflict |
 
 With a conflict nothing is written at all, unless the caller says which side counts. If the names of
-the project change, the user's files follow first (renaming.py).
+the project change, the user's files follow first: an app's id is the package of an Android app's
+code, the recipe's name gives the target of an iOS app, and both are in paths and texts.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from etdeploy.apps.renaming import (
-    LIST_FILE,
-    Content,
-    Move,
-    apply_moves,
-    find_renaming,
-    follow,
-    plan_moves,
-    remove_empty,
-)
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
@@ -43,11 +35,17 @@ from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.devices.bundles import check_relative
 
+Content = Mapping[str, "bytes | Path"]
+"""A project's files by their POSIX paths: bytes, or a file to copy."""
+LIST_FILE = ".etdeploy.json"
 SAVED = "yours"
 """The folder in the project that keeps the user's replaced files, at their paths:
 beside them, a build tool would take them for sources."""
 Conflicts = Literal["refuse", "keep", "overwrite"]
 _SHOWN = 8
+_LARGEST_TEXT_BYTES = 1 << 20
+# Folders with what build tools, editors and version control write.
+_SKIPPED = re.compile(r"\..*|build|yours(-\d+)?")
 
 
 @dataclass
@@ -79,18 +77,10 @@ def write_project(
     conflicts: Conflicts = "refuse",
     anchor: str | None = None,
 ) -> Written:
-    """Write a project, all of it unless a file cannot be written.
+    """Write a project into a new or empty folder, or over an earlier project of the same kind.
 
-    Args:
-        folder: New, empty, or with an earlier project of the same kind.
-        content: Bytes, or a file to copy, by POSIX paths in the folder.
-        what: The kind of project: "android app".
-        conflicts: What happens where both sides changed a file.
-        anchor: The file whose path has the project's name; see `find_renaming`.
-
-    Raises:
-        UsageError: The folder holds something else, cannot be written to, or there are conflicts.
-        OSError: The disk is full.
+    `what` is the kind ("android app"), `anchor` the file whose path has the project's name. Raises
+    UsageError where the folder holds something else, cannot be written to, or there are conflicts.
     """
     with _errors(folder, what):
         before = _generated_before(folder, what)
@@ -99,7 +89,7 @@ def write_project(
         renaming = find_renaming(anchor, before, now) if anchor else None
         if anchor and renaming:
             moves = plan_moves(folder, anchor, renaming, content)
-            before = follow(renaming, moves, before, content)
+            before = rename_digests(renaming, moves, before, content)
         moved = {move.target: move.new_digest for move in moves.values()}
         todo = _decide(folder, before, now, moved)
         if todo.clashes and conflicts == "refuse":
@@ -128,11 +118,8 @@ def _decide(
     todo = _Todo()
     for path in sorted({*before, *now}):
         checkpoint()
-        theirs, then, new = (
-            moved.get(path) or _present(folder, path),
-            before.get(path),
-            now.get(path),
-        )
+        theirs = moved.get(path) or _digest_in(folder, path)
+        then, new = before.get(path), now.get(path)
         if theirs == new:
             continue
         if theirs == then:
@@ -147,10 +134,10 @@ def _decide(
 
 
 def _apply(folder: Path, content: Content, todo: _Todo, *, overwrite: bool) -> Written:
-    keep = [*todo.keep, *([] if overwrite else todo.clashes)]
+    keep = todo.keep if overwrite else [*todo.keep, *todo.clashes]
     done = Written(kept=keep, deleted=todo.deleted)
     for path in todo.clashes if overwrite else ():
-        saved = _free(folder, path)
+        saved = _free_path(folder, path)
         saved.parent.mkdir(parents=True, exist_ok=True)
         (folder / path).rename(saved)
         done.saved.append(path)
@@ -171,17 +158,17 @@ def _put(folder: Path, path: str, content: bytes | Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
         write_atomic(target, content)
-        return
-    copy_file(content, target)
+    else:
+        copy_file(content, target)
 
 
-def _free(folder: Path, path: str) -> Path:
+def _free_path(folder: Path, path: str) -> Path:
     """A place for the user's file at which there is nothing yet."""
     places = (folder / f"{SAVED}{f'-{n}' if n else ''}" / path for n in range(1_000_000))
     return next(place for place in places if not os.path.lexists(place))
 
 
-def _present(folder: Path, path: str) -> str | None:
+def _digest_in(folder: Path, path: str) -> str | None:
     """The digest of the file there; None for no file. A link or folder is the user's."""
     target = folder / path
     if target.is_symlink() or target.is_dir() or _through_link(folder, target):
@@ -229,13 +216,13 @@ def _generated_before(folder: Path, what: str) -> dict[str, str]:
             remedy=_ANOTHER,
         )
     require_writable(folder)
-    generated = dict(_inner(files))
+    generated = dict(_paths_inside(files))
     # Of a project that somebody emptied, no single file was deleted.
     return generated if any(os.path.lexists(folder / path) for path in generated) else {}
 
 
-def _inner(files: Mapping[object, object]) -> Iterator[tuple[str, str]]:
-    """The entries of a list that name files in the folder: anybody may have edited it."""
+def _paths_inside(files: Mapping[object, object]) -> Iterator[tuple[str, str]]:
+    """Return the entries that name files in the folder; anybody may have edited the list."""
     for path, digest in files.items():
         try:
             yield check_relative(str(path)), str(digest)
@@ -265,8 +252,8 @@ def _conflicting(folder: Path, paths: list[str]) -> UsageError:
     )
 
 
-def _place(folder: Path, error: OSError) -> str:
-    """The file in the folder that the system names, or the folder: not a file for trying."""
+def _file_named_by(error: OSError, folder: Path) -> str:
+    """The file in the folder that the system names, or the folder: not a temporary file."""
     named = Path(str(error.filename or ""))
     return str(named if named.is_relative_to(folder) else folder)
 
@@ -281,6 +268,144 @@ def _errors(folder: Path, what: str) -> Iterator[None]:
             raise
         raise UsageError(
             f"the {what} cannot be written there: {error.strerror or error}",
-            place=_place(folder, error),
+            place=_file_named_by(error, folder),
             remedy="Name a folder that can be written to: --output FOLDER",
         ) from error
+
+
+class Renaming:
+    """Old names by new ones, as whole words of paths and texts."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        words = "|".join(map(re.escape, names))
+        self._old = re.compile(rf"(?<![\w.])(?:{words})(?!\w)")
+
+    def rename(self, text: str) -> str:
+        """The text with the new names."""
+        return self._old.sub(lambda found: self._names[found[0]], text)
+
+    def replaced(self, data: bytes) -> bytes | None:
+        """A text file with the new names; None if it has no old ones."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return None
+        renamed = self.rename(text)
+        return None if renamed == text else renamed.encode()
+
+    @property
+    def inverse(self) -> Renaming:
+        return Renaming({new: old for old, new in self._names.items()})
+
+
+@dataclass(frozen=True)
+class Move:
+    """A file that gets another path, or `data` as its text with other names; None leaves the text.
+
+    `digest` is that of the file as it was.
+    """
+
+    source: str
+    target: str
+    digest: str
+    data: bytes | None
+
+    @property
+    def new_digest(self) -> str:
+        """SHA-256 after the move."""
+        return self.digest if self.data is None else sha256_bytes(self.data)
+
+
+def find_renaming(anchor: str, before: Iterable[str], now: Iterable[str]) -> Renaming | None:
+    """How a project's names change; None if they stay."""
+    pattern = re.compile(re.escape(anchor).replace(r"\*", "(.+)"))
+    old, new = (next(_named(pattern, paths), None) for paths in (before, now))
+    if old is None or new is None or old == new:
+        return None
+    return Renaming({old: new, old.replace("/", "."): new.replace("/", ".")})
+
+
+def _named(pattern: re.Pattern[str], paths: Iterable[str]) -> Iterator[str]:
+    return (found[1] for found in map(pattern.fullmatch, paths) if found)
+
+
+def plan_moves(folder: Path, anchor: str, renaming: Renaming, content: Content) -> dict[str, Move]:
+    """Files in the folder that have old names, by their paths; nothing is written."""
+    moves: dict[str, Move] = {}
+    back, sources = renaming.inverse, PurePosixPath(anchor).parts[0]
+    for path in _editable_files(folder):
+        target, data = renaming.rename(path), None
+        new = _read_text(content.get(target, b""))
+        if PurePosixPath(path).parts[0] == sources or back.replaced(new) is not None:
+            data = renaming.replaced(_read_text(folder / path))
+        if target == path and data is None:
+            continue
+        if target != path and os.path.lexists(folder / target):
+            raise UsageError(
+                f"{path} belongs where {target} is; nothing was written",
+                place=str(folder),
+                remedy=f"Remove the one that you do not need: rm {quoted(folder / path)}",
+            )
+        moves[path] = Move(path, target, sha256_file(folder / path), data)
+    return moves
+
+
+def rename_digests(
+    renaming: Renaming, moves: Mapping[str, Move], before: Mapping[str, str], content: Content
+) -> dict[str, str]:
+    """Digests of what was generated before, as if the names had been those of now.
+
+    A file that differs by names only counts as generated before.
+    """
+    back, found = renaming.inverse, {}
+    for path, digest in before.items():
+        target, move = renaming.rename(path), moves.get(path)
+        new = _read_text(content.get(target, b""))
+        old = back.replaced(new)
+        if old is not None and sha256_bytes(old) == digest and renaming.replaced(old) == new:
+            found[target] = sha256_bytes(new)
+        else:
+            found[target] = move.new_digest if move and move.digest == digest else digest
+    return found
+
+
+def apply_moves(folder: Path, moves: Iterable[Move]) -> None:
+    """Writes the files at their new paths, and removes them at the old ones."""
+    for move in moves:
+        source, target = folder / move.source, folder / move.target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if move.data is None:
+            source.rename(target)
+        else:
+            mode = source.stat().st_mode
+            write_atomic(target, move.data)
+            target.chmod(mode)
+            if source != target:
+                source.unlink()
+        remove_empty(folder, source.parent)
+
+
+def remove_empty(folder: Path, inner: Path) -> None:
+    """Removes folders that hold nothing, from the inner one outwards."""
+    while inner != folder and not any(inner.iterdir()):
+        inner.rmdir()
+        inner = inner.parent
+
+
+def _editable_files(folder: Path) -> Iterator[str]:
+    """Paths of the files that a user edits; links are not followed."""
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not _SKIPPED.fullmatch(name)]
+        for name in files:
+            path = Path(root) / name
+            if name != LIST_FILE and path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix()
+
+
+def _read_text(content: bytes | Path) -> bytes:
+    """The content of a file; nothing for one that is too large for a text."""
+    if isinstance(content, bytes):
+        return content
+    large = content.stat().st_size > _LARGEST_TEXT_BYTES
+    return b"" if large else content.read_bytes()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from etdeploy.apps.model import AppModel
 from etdeploy.backends.values import Extras
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import Blocker
+from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Progress, ReasonedChoice, Value
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.model import RuntimePlan
@@ -70,6 +71,12 @@ class BuiltApp(Value):
     size_bytes: int
     how: str
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, archive: Path, **facts: Any) -> BuiltApp:
+        """Describe a file; `facts` are what the file alone does not tell."""
+        digest, size_bytes = sha256_file(archive), archive.stat().st_size
+        return cls(archive=str(archive), sha256=digest, size_bytes=size_bytes, **facts)
 
 
 class Platform(Protocol):

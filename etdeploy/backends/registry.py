@@ -105,7 +105,7 @@ _EXPORTING: dict[str, BackendEntry] = {
     "vulkan": BackendEntry("vulkan", "VulkanBackend", "backend_vulkan", "EXECUTORCH_BUILD_VULKAN"),
     "coreml": BackendEntry("coreml", "CoreMLBackend", "backend_coreml", "EXECUTORCH_BUILD_COREML"),
     "openvino": BackendEntry(
-        "openvino.backend", "OpenvinoBackend", "backend_openvino", "EXECUTORCH_BUILD_OPENVINO"
+        "openvino", "OpenvinoBackend", "backend_openvino", "EXECUTORCH_BUILD_OPENVINO"
     ),
 }
 BUILT_IN: dict[str, BackendEntry] = _EXPORTING | {

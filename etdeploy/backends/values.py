@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from etdeploy.core.values import Value
+from etdeploy.core.errors import Blocker
+from etdeploy.core.values import DoctorCheck, Value
 
 if TYPE_CHECKING:
     from etdeploy.backends.options import OptionValue
@@ -217,6 +218,16 @@ class Extras:
     folder_variables: tuple[str, ...] = ()
     file_variables: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def tool_finding(name: str, needed_for: str, found: str | Blocker) -> DoctorCheck:
+    """The line of `etdeploy doctor` about something optional: what was found, or why not."""
+    if isinstance(found, Blocker):
+        remedy = f"{found.why}\n{found.remedy}"
+        return DoctorCheck(
+            name=name, state="optional", found=None, needed_for=needed_for, remedy=remedy
+        )
+    return DoctorCheck(name=name, state="ok", found=found, needed_for=needed_for)
 
 
 class Simulated(Value):

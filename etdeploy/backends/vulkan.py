@@ -59,16 +59,11 @@ class Vulkan(Backend):
 
     def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
         """The shader compiler."""
-        from etdeploy.core.values import DoctorCheck
+        from etdeploy.backends.values import tool_finding
 
         found = find_glslc(station.environ)
-        yield DoctorCheck(
-            name="glslc",
-            state="optional" if isinstance(found, Blocker) else "ok",
-            found=None if isinstance(found, Blocker) else found.version or str(found.path),
-            needed_for="building the Vulkan backend",
-            remedy=f"{found.why}\n{found.remedy}" if isinstance(found, Blocker) else None,
-        )
+        known = found if isinstance(found, Blocker) else found.version or str(found.path)
+        yield tool_finding("glslc", "building the Vulkan backend", known)
 
 
 def _glslc(station: Workstation, options: Mapping[str, str | None]) -> Glslc | Blocker:

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from etdeploy.apps.merge import Conflicts, Written, write_project
+from etdeploy.apps.merge import LIST_FILE, Conflicts, Written, write_project
 from etdeploy.apps.model import MODEL_FILE, AppModel, Payload
 from etdeploy.apps.platform import AppSubject, BuiltApp, RuntimeSources
 from etdeploy.apps.project import Project
-from etdeploy.apps.renaming import LIST_FILE
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core import console
 from etdeploy.core.errors import CheckError

@@ -73,7 +73,7 @@ def recorded(platform: str, recipe: str) -> str:
 
 
 def _parts(platform: Platform, recipe: str) -> Iterator[str]:
-    subject = _subject(platform, recipe)
+    subject = app_subject(platform, recipe)
     payload = {MODEL_FILE: b"{}", "program.pte": b"program"}
     values = platform.values(subject)
     files = project_files(platform, subject, payload)
@@ -92,10 +92,13 @@ def _changed(template: list[str], made: list[str]) -> Iterator[str]:
             yield f"{line}\n"
 
 
-def _subject(platform: Platform, name: str) -> AppSubject:
-    recipe = Recipe.model_validate(_RECIPES[name])
+def app_subject(
+    platform: Platform, name: str, program: Program | None = None, /, **app: object
+) -> AppSubject:
+    """The subject of a recorded project, with another program or keys of `app`."""
+    recipe = Recipe.model_validate({**_RECIPES[name], **({"app": app} if app else {})})
     loaded = LoadedRecipe(name, Path(f"/recipes/{name}.yaml"), recipe, ())
-    program = make_program(make_method(delegates=(_DELEGATES[name],)))
+    program = program or make_program(make_method(delegates=(_DELEGATES[name],)))
     runtime = platform.runtime(recipe, program, "1.5.1", ("arm64-v8a",))
     target = _TARGETS[platform.name]
     return AppSubject(

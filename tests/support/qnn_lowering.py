@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from etdeploy.backends.options import option_values
-from etdeploy.backends.qnn.options import OPTIONS
+from etdeploy.backends.qnn.facts import OPTIONS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from etdeploy.backends.qnn.kits.package import QnnPackage, find_package
+from etdeploy.backends.qnn.compiler import QnnPackage, find_package
 
 _FOUND = find_package()
 _SKIPPED = (

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.backends.qnn.kits import package
+from etdeploy.backends.qnn import compiler
 from etdeploy.core.processes import orphans
 
 _PROCESSES = frozenset(
@@ -90,7 +90,7 @@ def no_real_parts(tmp_path: Path) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_qnn_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides Qualcomm's package, which some environments have; a test lays out its own."""
-    monkeypatch.setattr(package, "_installed", lambda *_: None)
+    monkeypatch.setattr(compiler, "_installed", lambda *_: None)
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 from xml.etree import ElementTree
 
 from etdeploy.apps.android import app as layout
-from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
+from etdeploy.apps.android.app import AndroidApp, require_room, require_valid
 from etdeploy.apps.android.archive import (
     ApkEntry,
-    apk_parts,
     apk_problems,
     asset_entry,
     library_entry,
@@ -32,18 +30,19 @@ from etdeploy.apps.android.commands import (
     sign,
 )
 from etdeploy.apps.android.tools import Tools
+from etdeploy.apps.platform import BuiltApp
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import NOTES, FileDigests, fill_folder, is_intact
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Progress, silent
 
 APK = "app-debug.apk"
 _RESULT = "apk.json"
 # Changes when other code makes other APKs of the same inputs.
-_MAKING = "1"
+_MAKING = "2"
 
 
 def build_apk(
@@ -55,7 +54,7 @@ def build_apk(
     *,
     station: Workstation | None = None,
     log: Path | None = None,
-) -> BuiltApk:
+) -> BuiltApp:
     """Build and sign the APK; unchanged stages are reused."""
     require_valid(app)
     require_room(project)
@@ -177,7 +176,7 @@ class _Build:
 
         return self.stages.obtain("dex", inputs, make)
 
-    def signed(self, keystore: Path) -> BuiltApk:
+    def signed(self, keystore: Path) -> BuiltApp:
         """The APK."""
         linked, dex, native = self.resources() / LINKED, self.dex(), self._native()
         assets = self.project / layout.ASSETS
@@ -201,11 +200,11 @@ class _Build:
             sign(tools.jdk, tools.sdk, keystore, self.app.min_sdk, unsigned, apk, self.log)
             unsigned.unlink()
             require_sound(apk)
-            describe_apk(made / APK, "sdk tools").save(made / _RESULT)
+            describe_apk(apk, self.app, "sdk tools").save(made / _RESULT)
 
         folder = self.stages.obtain("apk", inputs, make)
-        built = BuiltApk.load(folder / _RESULT)
-        return built.model_copy(update={"path": str(folder / APK)})
+        built = BuiltApp.load(folder / _RESULT)
+        return built.model_copy(update={"archive": str(folder / APK)})
 
     def _entries(
         self, linked: Path, dex: Path, native: Mapping[tuple[str, str], Path], assets: Path
@@ -239,16 +238,10 @@ class _Build:
         return [[path.name, self.stages.digest(path)] for path in paths]
 
 
-def describe_apk(apk: Path, how: Literal["sdk tools", "gradle"]) -> BuiltApk:
+def describe_apk(apk: Path, app: AndroidApp, how: str) -> BuiltApp:
     """Return the facts of a built APK."""
-    return BuiltApk(
-        path=str(apk),
-        sha256=sha256_file(apk),
-        size_bytes=apk.stat().st_size,
-        parts=apk_parts(apk),
-        how=how,
-        notes=tuple(apk_problems(apk)),
-    )
+    notes = tuple(apk_problems(apk))
+    return BuiltApp.of(apk, id=app.id, version=app.version_name, how=how, notes=notes)
 
 
 _ANDROID = "http://schemas.android.com/apk/res/android"
@@ -289,17 +282,11 @@ def _complete(element: ElementTree.Element, package: str) -> None:
 
 
 class Stages:
-    """The stages of one build.
+    """The stages of one build, each in a folder of `work`; another `version` remakes them all."""
 
-    Args:
-        work: Their folder, with a folder for each stage.
-        deciding: A digest of what decides how they are made, besides their inputs: other code
-            makes all of them again.
-    """
-
-    def __init__(self, work: Path, deciding: str) -> None:
+    def __init__(self, work: Path, version: str) -> None:
         self.work = work
-        self._deciding = deciding
+        self._version = version
         self._digests = FileDigests(work / "digests.json")
 
     def digest(self, path: Path) -> str:
@@ -317,7 +304,7 @@ class Stages:
     def obtain(self, name: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Path:
         """The folder of a stage, made again unless its inputs are those of the last time."""
         folder = self.work / name
-        key = digest_json({"deciding": self._deciding, "inputs": inputs})
+        key = digest_json({"version": self._version, "inputs": inputs})
         if not is_intact(folder, key):
             fill_folder(folder, make, key)
         return folder

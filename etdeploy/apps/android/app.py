@@ -1,9 +1,8 @@
-"""Values: an app to build for Android, and a built APK."""
+"""An app to build for Android, and where its files are in a project."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from etdeploy.core import console
 from etdeploy.core.errors import Blocker, BuildError
@@ -41,25 +40,6 @@ class AndroidApp(Value):
     target_sdk: int = 36
     abis: tuple[str, ...] = ("arm64-v8a",)
     extracted: bool = False
-
-
-class ApkParts(Value):
-    """How many bytes of an APK are the model's files, the native libraries, and the rest."""
-
-    model_bytes: int
-    native_bytes: int
-    other_bytes: int
-
-
-class BuiltApk(Value):
-    """An APK, signed with the debug key; `notes` are sentences about it."""
-
-    path: str
-    sha256: str
-    size_bytes: int
-    parts: ApkParts
-    how: Literal["sdk tools", "gradle"]
-    notes: tuple[str, ...] = ()
 
 
 def require_valid(app: AndroidApp) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from etdeploy.apps.android.app import BESIDE, ApkParts
+from etdeploy.apps.android.app import BESIDE
 from etdeploy.apps.android.tools import Library
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import BuildError
@@ -117,17 +119,24 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 def unpack_libraries(libraries: Sequence[Library], abis: Sequence[str], folder: Path) -> None:
     """Writes `NAME.jar`, `NAME.pro` and `ABI/*.so` of each library into a folder."""
     for library in libraries:
-        try:
+        with _library_errors(library.path):
             if library.path.suffix == ".jar":
                 # A jar is a library whole; what it keeps is in META-INF, where R8 finds it.
                 (folder / f"{library.name}.jar").write_bytes(library.path.read_bytes())
             else:
                 _unpack_aar(library, abis, folder)
-        except (*_DAMAGED, OSError) as error:
-            raise BuildError(
-                f"{library.path} cannot be read as an Android library: {error}",
-                remedy="Remove the file, and fetch it again.",
-            ) from error
+
+
+@contextmanager
+def _library_errors(library: Path) -> Iterator[None]:
+    """Turn the errors of a damaged library into one that names it."""
+    try:
+        yield
+    except (*_DAMAGED, OSError) as error:
+        raise BuildError(
+            f"{library} cannot be read as an Android library: {error}",
+            remedy="Remove the file, and fetch it again.",
+        ) from error
 
 
 def _unpack_aar(library: Library, abis: Sequence[str], folder: Path) -> None:
@@ -165,28 +174,21 @@ def _native(names: Sequence[str], abis: Sequence[str], library: Library) -> Iter
 
 def _extract(archive: zipfile.ZipFile, name: str, target: Path) -> None:
     with archive.open(name) as source, target.open("wb") as file:
-        while chunk := source.read(_CHUNK_BYTES):
-            file.write(chunk)
+        shutil.copyfileobj(source, file)
 
 
 def unpack_native_module(aar: Path, abi: str, folder: Path) -> None:
     """Writes an AAR's headers and its libraries for an ABI into a folder; known files stay."""
-    try:
-        with zipfile.ZipFile(aar) as archive:
-            names = [n for n in archive.namelist() if _is_in_module(n, abi) and not n.endswith("/")]
-            if not names:
-                raise ValueError(f"it has no headers and no libraries for {abi}")
-            for name in names:
-                target = inside(folder, name)
-                content = archive.read(name)
-                # An unchanged header keeps its date, so that nothing is compiled again.
-                if not target.is_file() or target.read_bytes() != content:
-                    write_atomic(target, content)
-    except (*_DAMAGED, OSError) as error:
-        raise BuildError(
-            f"{aar} cannot be read as an Android library: {error}",
-            remedy="Remove the file, and fetch it again.",
-        ) from error
+    with _library_errors(aar), zipfile.ZipFile(aar) as archive:
+        names = [n for n in archive.namelist() if _is_in_module(n, abi) and not n.endswith("/")]
+        if not names:
+            raise ValueError(f"it has no headers and no libraries for {abi}")
+        for name in names:
+            target = inside(folder, name)
+            content = archive.read(name)
+            # An unchanged header keeps its date, so that nothing is compiled again.
+            if not target.is_file() or target.read_bytes() != content:
+                write_atomic(target, content)
 
 
 def _is_in_module(name: str, abi: str) -> bool:
@@ -196,7 +198,6 @@ def _is_in_module(name: str, abi: str) -> bool:
 
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
-_MODEL = "assets/model/"
 _NATIVE = "lib/"
 _ELF_64 = b"\x7fELF\x02\x01"
 _LOAD = 1
@@ -206,27 +207,17 @@ _ABIS_64 = ("arm64-v8a", "x86_64")
 
 @dataclass(frozen=True)
 class Placed:
-    """A file of an APK: where its bytes begin, and how many it takes with what aligns it."""
+    """A file of an APK, and where its bytes begin."""
 
     name: str
     offset: int
     stored: bool
-    size_bytes: int
 
 
 def placed_files(apk: Path) -> tuple[Placed, ...]:
     """Every file of an APK with its place, which only its local header has."""
     with apk.open("rb") as stream, zipfile.ZipFile(stream) as archive:
         return tuple(_placed(stream, info) for info in archive.infolist())
-
-
-def apk_parts(apk: Path) -> ApkParts:
-    """The sizes of an APK's parts; headers and signatures count as other."""
-    files = placed_files(apk)
-    model = sum(file.size_bytes for file in files if file.name.startswith(_MODEL))
-    native = sum(file.size_bytes for file in files if file.name.startswith(_NATIVE))
-    other = apk.stat().st_size - model - native
-    return ApkParts(model_bytes=model, native_bytes=native, other_bytes=other)
 
 
 def apk_problems(apk: Path) -> Iterator[str]:
@@ -294,5 +285,4 @@ def _placed(stream: IO[bytes], info: zipfile.ZipInfo) -> Placed:
         name=info.filename,
         offset=info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes,
         stored=info.compress_type == zipfile.ZIP_STORED,
-        size_bytes=info.compress_size + extra_bytes,
     )

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.apps.android.apk import describe_apk
-from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
+from etdeploy.apps.android.app import AndroidApp, require_room, require_valid
 from etdeploy.apps.android.archive import require_sound
 from etdeploy.apps.android.sdk import Jdk
 from etdeploy.apps.android.tools import GRADLE, WRAPPER
+from etdeploy.apps.platform import BuiltApp
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import BuildError
 from etdeploy.core.processes import process
@@ -66,8 +67,8 @@ def build_with_gradle(
     *,
     jdk: Jdk | None = None,
     log: Path | None = None,
-) -> BuiltApk:
-    """Builds the APK; Gradle itself knows what has changed."""
+) -> BuiltApp:
+    """Build the APK; Gradle itself knows what has changed."""
     require_valid(app)
     require_room(project)
     progress("building the app with Gradle")
@@ -90,13 +91,13 @@ def build_with_gradle(
         raise BuildError(f"{GRADLE} cannot be started: {gradle}: {error.strerror}") from error
     if not outcome.ok:
         raise _failure(outcome.stdout, log)
-    return _result(project / OUTPUT, log)
+    return _result(project / OUTPUT, app, log)
 
 
-def _result(apk: Path, log: Path | None) -> BuiltApk:
+def _result(apk: Path, app: AndroidApp, log: Path | None) -> BuiltApp:
     try:
         require_sound(apk)
-        return describe_apk(apk, "gradle")
+        return describe_apk(apk, app, "gradle")
     except (OSError, zipfile.BadZipFile) as error:
         raise BuildError(
             f"Gradle wrote no APK where one is expected: {error}",

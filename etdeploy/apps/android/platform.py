@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import etdeploy
 from etdeploy.apps.android.apk import build_apk
-from etdeploy.apps.android.app import ASSETS, JARS, NATIVE, AndroidApp, BuiltApk
+from etdeploy.apps.android.app import ASSETS, JARS, NATIVE, AndroidApp
 from etdeploy.apps.android.gradle import GRADLE_FILES, OUTPUT, apply_gradle_files, build_with_gradle
 from etdeploy.apps.android.native import API, LIBRARY, build_api, build_library, require_fbjni
 from etdeploy.apps.android.runtime import RELEASE_API, choose_runtime
@@ -34,7 +34,7 @@ from etdeploy.backends.values import Extras, Workstation
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, require
 from etdeploy.core.files.basic import new_folder, resource_folder
-from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Progress, ReasonedChoice, silent
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
@@ -76,12 +76,7 @@ class Android:
     def runtime(
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
     ) -> AppRuntime:
-        chosen = choose_runtime(recipe.app.runtime, recipe, program, version, abis)
-        packages = tuple(
-            ReasonedChoice(name=each.split(":")[1], value=each, reason=chosen.name.reason)
-            for each in chosen.artifacts
-        )
-        return AppRuntime(chosen.name, packages)
+        return choose_runtime(recipe, program, version, abis)
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
         require_readable(subject.model)
@@ -135,20 +130,13 @@ class Android:
             aar=_aar(recipe),
             log=log,
         )
-        notes = built.notes if built.how == "gradle" else (*built.notes, *ignored)
-        return _built(built, app, notes)
+        if built.how == "gradle":
+            return built
+        return built.model_copy(update={"notes": (*built.notes, *ignored)})
 
     def read_archive(self, archive: Path) -> tuple[BuiltApp, AppModel]:
         model = _model_in(archive)
-        app = BuiltApp(
-            archive=str(archive),
-            id=model.app_id,
-            version="",
-            sha256=sha256_file(archive),
-            size_bytes=archive.stat().st_size,
-            how="given",
-        )
-        return app, model
+        return BuiltApp.of(archive, id=model.app_id, version="", how="given"), model
 
 
 def refuse_stale_library(project: Path) -> None:
@@ -185,18 +173,6 @@ def require_readable(model: AppModel) -> None:
                         f"API does not have; it has {', '.join(_DTYPES)}",
                         remedy=f"Convert it inside the model, {_NO_APP}",
                     )
-
-
-def _built(built: BuiltApk, app: AndroidApp, notes: tuple[str, ...]) -> BuiltApp:
-    return BuiltApp(
-        archive=built.path,
-        id=app.id,
-        version=app.version_name,
-        sha256=built.sha256,
-        size_bytes=built.size_bytes,
-        how=built.how,
-        notes=notes,
-    )
 
 
 def _values(subject: AppSubject) -> AndroidValues:
@@ -339,7 +315,7 @@ def build_app(
     station: Workstation | None = None,
     aar: Path | None = None,
     log: Path | None = None,
-) -> BuiltApk:
+) -> BuiltApp:
     """Build the APK; unchanged stages are reused."""
     here = station or Workstation.this()
     _, gradle = choose_build(wish, here, project, aar)

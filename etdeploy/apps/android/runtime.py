@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
+from etdeploy.apps.platform import AppRuntime
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.core.errors import Blocker, BuildError, joined, refuse
-from etdeploy.core.values import ReasonedChoice, Value
+from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.components import (
     KERNELS_ETDEPLOY,
     KERNELS_LLM,
@@ -30,9 +30,6 @@ from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import keys_needing_build
 from etdeploy.targets.platforms import ANDROID_ABIS, find_target
-
-RuntimeChoice = Literal["auto", "prebuilt", "source"]
-RuntimeName = Literal["prebuilt", "source"]
 
 GROUP = "org.pytorch"
 LIBRARY = "executorch-android"
@@ -52,49 +49,30 @@ _BUILD_IT = "Build ExecuTorch for the app: --set app.runtime=source"
 _STOCK = "Use ExecuTorch's own attention: --set export.generation.attention=stock"
 
 
-class AndroidRuntime(Value):
-    """The ExecuTorch of an app: prebuilt or from source, with the reason.
-
-    `artifacts` is what Gradle gets from Maven, `org.pytorch:executorch-android:1.5.1`, nothing for
-    `source`; `min_sdk` is the oldest API level that the native library is built for.
-    """
-
-    name: ReasonedChoice
-    artifacts: tuple[str, ...] = ()
-    backends: tuple[str, ...] = ()
-    version: str
-    min_sdk: int
-
-
 def choose_runtime(
-    wish: RuntimeChoice,
-    recipe: Recipe,
-    program: Program,
-    version: str,
-    abis: Sequence[str] = ("arm64-v8a",),
-) -> AndroidRuntime:
-    """The ExecuTorch of an app for a program."""
+    recipe: Recipe, program: Program, version: str, abis: Sequence[str]
+) -> AppRuntime:
+    """Choose the ExecuTorch of an app; its package is what Gradle gets from Maven."""
     refuse(_foreign_blockers(recipe, program))
     blockers = tuple(prebuilt_blockers(recipe, program, version, abis))
-    if wish == "source":
-        return _source("app.runtime is source", recipe, program, version)
-    if wish == "auto" and blockers:
-        return _source("; ".join(b.why for b in blockers), recipe, program, version)
+    requested = recipe.app.runtime
+    library = _variants(program)[-1]
+    built, reason = requested, f"app.runtime is {requested}"
+    if requested == "auto" and blockers:
+        built, reason = "source", "; ".join(blocker.why for blocker in blockers)
+    elif requested == "auto":
+        built, reason = "prebuilt", f"{library} {version} has everything that the program needs"
+    name = ReasonedChoice(name="app.runtime", value=built, reason=reason)
+    if built == "source":
+        return AppRuntime(name)
     blocker = joined(blockers)
     if blocker:
         raise BuildError(
             f"the app cannot have ExecuTorch's published library: {blocker.why}",
             remedy=blocker.remedy,
         )
-    library = _variants(program)[-1]
-    reason = f"{library} {version} has everything that the program needs"
-    return AndroidRuntime(
-        name=_named("prebuilt", reason if wish == "auto" else "app.runtime is prebuilt"),
-        artifacts=(f"{GROUP}:{library}:{version}",),
-        backends=_names(program),
-        version=version,
-        min_sdk=RELEASE_API,
-    )
+    package = ReasonedChoice(name=library, value=f"{GROUP}:{library}:{version}", reason=reason)
+    return AppRuntime(name, (package,))
 
 
 def prebuilt_blockers(
@@ -225,20 +203,3 @@ def _variants(program: Program) -> tuple[str, ...]:
     named = filter(None, map(backend_of, program.backend_ids))
     more = {backend.aar for backend in named if backend.aar} - {LIBRARY}
     return (LIBRARY, *sorted(more))
-
-
-def _source(reason: str, recipe: Recipe, program: Program, version: str) -> AndroidRuntime:
-    return AndroidRuntime(
-        name=_named("source", reason),
-        backends=_names(program),
-        version=version,
-        min_sdk=recipe.runtime.android_api,
-    )
-
-
-def _names(program: Program) -> tuple[str, ...]:
-    return tuple(b.name for b in map(backend_of, program.backend_ids) if b)
-
-
-def _named(value: RuntimeName, reason: str) -> ReasonedChoice:
-    return ReasonedChoice(name="app.runtime", value=value, reason=reason)

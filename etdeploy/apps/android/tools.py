@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.apps.android.sdk import Jdk, Sdk, find_jdk, find_sdk, studio_folders
-from etdeploy.backends.values import Workstation
+from etdeploy.backends.values import Workstation, tool_finding
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.files.basic import read_text
 from etdeploy.core.values import DoctorCheck
@@ -98,25 +98,18 @@ def find_libraries(
     station: Workstation, coordinates: Sequence[str], aar: Path | None = None
 ) -> tuple[tuple[Library, ...], tuple[Blocker, ...]]:
     """The libraries of an app, and a blocker for each missing one."""
-    found: list[Library] = []
-    absent: list[Blocker] = []
-    poms: list[str] = []
+    published = []
     for each in coordinates:
         group, name, version = each.split(":")
-        artifact = Artifact(group, name, version, "aar")
-        result = _named_aar(aar) if aar else _fetched_file(station, artifact)
-        if isinstance(result, Blocker):
-            absent.append(result)
-        else:
-            found.append(Library(artifact.name, result))
-            poms.append(_pom(station, artifact))
-    for artifact in needed_artifacts(poms):
-        result = _fetched_file(station, artifact)
-        if isinstance(result, Blocker):
-            absent.append(result)
-        else:
-            found.append(Library(artifact.name, result))
-    return tuple(found), tuple(absent)
+        published.append(Artifact(group, name, version, "aar"))
+    files = [
+        (artifact.name, _named_aar(aar) if aar else _fetched_file(station, artifact))
+        for artifact in published
+    ]
+    poms = [_pom(station, artifact) for artifact in published]
+    files += [(each.name, _fetched_file(station, each)) for each in needed_artifacts(poms)]
+    found = tuple(Library(name, file) for name, file in files if isinstance(file, Path))
+    return found, tuple(file for _, file in files if isinstance(file, Blocker))
 
 
 def needed_artifacts(poms: Sequence[str]) -> Iterator[Artifact]:
@@ -327,36 +320,21 @@ def tool_findings(station: Workstation) -> Iterator[DoctorCheck]:
     """The lines of `etdeploy doctor` about the tools for apps."""
     jdk, sdk = find_jdk(station), find_sdk(station, COMPILE_SDK)
     kotlin, gradle = find_kotlin(station), find_gradle(station)
-    yield _finding("JDK", jdk, f"{jdk.version} in {jdk.path}" if isinstance(jdk, Jdk) else None)
-    yield _finding(
-        "Android SDK",
-        sdk,
-        f"build tools {sdk.build_tools.name} and {sdk.platform.name} in {sdk.path}"
-        if isinstance(sdk, Sdk)
-        else None,
-    )
-    yield _finding(
-        "Kotlin",
-        kotlin,
-        f"{kotlin.version} in {kotlin.place}" if isinstance(kotlin, Kotlin) else None,
-        f"{_APPS}, where it is built without Gradle",
-    )
-    yield _finding(
+    if isinstance(jdk, Jdk):
+        yield tool_finding("JDK", _APPS, f"{jdk.version} in {jdk.path}")
+    else:
+        yield tool_finding("JDK", _APPS, jdk)
+    if isinstance(sdk, Sdk):
+        parts = f"build tools {sdk.build_tools.name} and {sdk.platform.name}"
+        yield tool_finding("Android SDK", _APPS, f"{parts} in {sdk.path}")
+    else:
+        yield tool_finding("Android SDK", _APPS, sdk)
+    found = f"{kotlin.version} in {kotlin.place}" if isinstance(kotlin, Kotlin) else kotlin
+    yield tool_finding("Kotlin", f"{_APPS}, where it is built without Gradle", found)
+    yield tool_finding(
         "Gradle",
-        gradle,
-        None if isinstance(gradle, Blocker) else str(gradle),
         f"{_APPS}; not needed, the SDK's tools do it too",
-    )
-
-
-def _finding(name: str, result: object, found: str | None, needed_for: str = _APPS) -> DoctorCheck:
-    lacks = isinstance(result, Blocker)
-    return DoctorCheck(
-        name=name,
-        state="optional" if lacks else "ok",
-        found=found,
-        needed_for=needed_for,
-        remedy=f"{result.why}\n{result.remedy}" if isinstance(result, Blocker) else None,
+        gradle if isinstance(gradle, Blocker) else str(gradle),
     )
 
 

@@ -38,7 +38,7 @@ from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
 from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, refuse
 from etdeploy.core.files.basic import resource_folder, write_atomic
-from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.core.hashing import digest_json
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, ReasonedChoice, Value
 from etdeploy.plan.model import RuntimePlan
@@ -76,10 +76,10 @@ class Ios:
         )
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
-        return template_variables(_app(subject))
+        return template_variables(ios_app(subject))
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
-        return binary_files(_app(subject))
+        return binary_files(ios_app(subject))
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan
@@ -102,7 +102,7 @@ class Ios:
     def build(
         self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
     ) -> BuiltApp:
-        app = _app(subject)
+        app = ios_app(subject)
         team = choose_team(subject.loaded.recipe.app.team, os.environ, keychain_teams)
         if isinstance(team, Blocker):
             raise BuildError(team.why, remedy=team.remedy)
@@ -110,14 +110,14 @@ class Ios:
         ipa = project / _OUTPUT
         ipa.parent.mkdir(parents=True, exist_ok=True)
         folder = build_ipa(build, ipa, progress, log)
-        return _built(ipa, app.id, app_version(folder), "xcodebuild")
+        return BuiltApp.of(ipa, id=app.id, version=app_version(folder), how="xcodebuild")
 
     def read_archive(self, archive: Path) -> tuple[BuiltApp, AppModel]:
         model, facts = _contents(archive)
         # In Xcode a person may have chosen another id than the project had.
         found_id = str(facts.get("CFBundleIdentifier", model.app_id))
         version = str(facts.get("CFBundleShortVersionString", ""))
-        return _built(archive, found_id, version, "given"), model
+        return BuiltApp.of(archive, id=found_id, version=version, how="given"), model
 
 
 def _blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
@@ -131,30 +131,25 @@ def _blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
     yield from package_blockers(program, finished=recipe.model.program is not None)
 
 
-def _built(ipa: Path, bundle_id: str, version: str, how: str) -> BuiltApp:
-    return BuiltApp(
-        archive=str(ipa),
-        id=bundle_id,
-        version=version,
-        sha256=sha256_file(ipa),
-        size_bytes=ipa.stat().st_size,
-        how=how,
-    )
-
-
-def _app(subject: AppSubject) -> IosApp:
+def ios_app(subject: AppSubject) -> IosApp:
     loaded, model = subject.loaded, subject.model
-    return ios_app(
-        subject.program,
-        app_id=app_id(loaded),
+    refuse(package_blockers(subject.program), CheckError)
+    require_bundle_id(app_id(loaded))
+    products = swift_products(subject.program)
+    return IosApp(
+        id=app_id(loaded),
         name=app_name(loaded),
-        model_name=loaded.name,
-        workload=model.workload,
-        executorch_version=model.executorch_version,
-        etdeploy_version=etdeploy.__version__,
+        target=target_name(loaded.name),
         team=loaded.recipe.app.team or "",
-        file=model.program,
+        workload=model.workload,
+        products=products,
+        package_branch=f"swiftpm-{model.executorch_version}",
+        threadpool=has_thread_pool(products),
+        increased_memory=subject.program.size_bytes >= _MUCH_BYTES,
+        model_name=loaded.name,
+        program=model.program,
         bundled=model.bundled,
+        etdeploy_version=etdeploy.__version__,
     )
 
 
@@ -298,40 +293,6 @@ class IosApp(Value):
     program: str
     bundled: bool
     etdeploy_version: str
-
-
-def ios_app(
-    program: Program,
-    *,
-    app_id: str,
-    name: str,
-    model_name: str,
-    workload: Literal["inference", "generation"],
-    executorch_version: str,
-    etdeploy_version: str,
-    team: str = "",
-    file: str = "program.pte",
-    bundled: bool = True,
-) -> IosApp:
-    """The facts of an app with this program."""
-    refuse(package_blockers(program), CheckError)
-    require_bundle_id(app_id)
-    products = swift_products(program)
-    return IosApp(
-        id=app_id,
-        name=name,
-        target=target_name(model_name),
-        team=team,
-        workload=workload,
-        products=products,
-        package_branch=f"swiftpm-{executorch_version}",
-        threadpool=has_thread_pool(products),
-        increased_memory=program.size_bytes >= _MUCH_BYTES,
-        model_name=model_name,
-        program=file,
-        bundled=bundled,
-        etdeploy_version=etdeploy_version,
-    )
 
 
 def template_variables(app: IosApp) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.qnn.options import OPTIONS, option_blocker
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.qnn.facts import OPTIONS, QUALCOMM_SOCS
 from etdeploy.backends.schemes import OTHER_BACKEND
 from etdeploy.core.errors import Blocker
 from etdeploy.core.values import ReasonedChoice
@@ -71,7 +70,7 @@ class Qnn(Backend):
 
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
-        from etdeploy.backends.qnn.precision import export_blockers, scheme_blocker
+        from etdeploy.backends.qnn.precision import export_blockers, option_blocker, scheme_blocker
 
         blocker = scheme_blocker(request.quantization, request.soc) or option_blocker(
             request.options, request.soc
@@ -80,16 +79,16 @@ class Qnn(Backend):
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Qualcomm's compiler, for ExecuTorch and for the loader."""
-        from etdeploy.backends.qnn.kits.compiler import find_compile_kit
-        from etdeploy.backends.qnn.kits.loading import compile_environment
+        from etdeploy.backends.qnn.compiler import find_compile_kit
+        from etdeploy.backends.qnn.loading import compile_environment
 
         kit = find_compile_kit(station, request.soc)
         return {} if isinstance(kit, Blocker) else compile_environment(kit, station.environ)
 
     def prepare_export(self, request: ExportRequest, station: Workstation) -> None:
         """Makes Qualcomm's package look like an SDK, and names its licence when that is new."""
-        from etdeploy.backends.qnn.kits.compiler import find_compile_kit
-        from etdeploy.backends.qnn.kits.loading import lay_out
+        from etdeploy.backends.qnn.compiler import find_compile_kit
+        from etdeploy.backends.qnn.loading import lay_out
 
         kit = find_compile_kit(station, request.soc)
         if not isinstance(kit, Blocker):
@@ -97,7 +96,7 @@ class Qnn(Backend):
 
     def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
         """That of Qualcomm's compiler."""
-        from etdeploy.backends.qnn.kits.compiler import find_compile_kit
+        from etdeploy.backends.qnn.compiler import find_compile_kit
 
         kit = find_compile_kit(station, request.soc)
         return {"qnn": None if isinstance(kit, Blocker) else kit.version}
@@ -147,7 +146,7 @@ class Qnn(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Iterator[Blocker]:
         """No headers; a recipe may name those of another folder."""
-        from etdeploy.backends.qnn.kits.sdk import headers_problem
+        from etdeploy.backends.qnn.sdk import headers_problem
 
         if options.get(_SDK_OPTION) in (None, f"${_SDK_OPTION}"):
             problem = headers_problem(station)
@@ -158,13 +157,13 @@ class Qnn(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
         """The folder of the SDK."""
-        from etdeploy.backends.qnn.kits.sdk import find_headers, sdk_option
+        from etdeploy.backends.qnn.sdk import find_headers, sdk_option
 
         return {_SDK_OPTION: sdk_option(find_headers(station)).value or ""}
 
     def build_key(self, station: Workstation) -> str:
         """The version of the SDK, whose headers are compiled in."""
-        from etdeploy.backends.qnn.kits.sdk import find_headers
+        from etdeploy.backends.qnn.sdk import find_headers
 
         sdk = find_headers(station)
         return sdk.why if isinstance(sdk, Blocker) else sdk.version
@@ -176,7 +175,7 @@ class Qnn(Backend):
 
         Here no simulator, or one that is older than the program.
         """
-        from etdeploy.backends.qnn.bundle import missing_libraries
+        from etdeploy.backends.qnn.phone import missing_libraries
         from etdeploy.backends.qnn.simulator import simulator_blockers
 
         if _on_linux(where):
@@ -185,9 +184,9 @@ class Qnn(Backend):
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
         """The libraries that go to the phone, and the simulator with its place."""
-        from etdeploy.backends.qnn.kits.compiler import find_compile_kit
-        from etdeploy.backends.qnn.kits.deploy import find_deploy_kit
-        from etdeploy.backends.qnn.kits.loading import library_environment
+        from etdeploy.backends.qnn.compiler import find_compile_kit
+        from etdeploy.backends.qnn.deploy import find_deploy_kit
+        from etdeploy.backends.qnn.loading import library_environment
 
         libraries = find_deploy_kit(station)
         compiler = find_compile_kit(station)
@@ -201,7 +200,7 @@ class Qnn(Backend):
 
     def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
         """Qualcomm's libraries for the phone's HTP; here the place of the simulator."""
-        from etdeploy.backends.qnn.bundle import program_extras
+        from etdeploy.backends.qnn.phone import program_extras
         from etdeploy.backends.qnn.simulator import simulator_extras
 
         if _on_linux(where):
@@ -212,7 +211,7 @@ class Qnn(Backend):
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[str]:
         """That it is not certain that the libraries load the program, or the HTP has floats."""
-        from etdeploy.backends.qnn.bundle import program_notes
+        from etdeploy.backends.qnn.phone import program_notes
         from etdeploy.backends.qnn.precision import finished_notes
 
         if partitions.finished:
@@ -234,13 +233,13 @@ class Qnn(Backend):
 
         if device != "host":
             return PHONE_FAILURES.diagnose(text)
-        from etdeploy.backends.qnn.kits.package import get_package
+        from etdeploy.backends.qnn.compiler import get_package
 
         return SIMULATOR_FAILURES.diagnose(text, install=get_package())
 
     def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
         """The SDK, its compiler, and what builds ExecuTorch's part for it."""
-        from etdeploy.backends.qnn.kits.loading import examine_qnn
+        from etdeploy.backends.qnn.loading import examine_qnn
 
         yield from examine_qnn(station)
 

@@ -8,8 +8,8 @@ failure: in each table, the first pattern that matches is nearest to the cause.
 from __future__ import annotations
 
 from etdeploy.backends.base import NEW_FILE
-from etdeploy.backends.qnn.kits.sdk import VARIABLE
-from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted
+from etdeploy.backends.qnn.facts import ADAPTOR_SDK, dotted
+from etdeploy.backends.qnn.sdk import SDK_VARIABLE
 from etdeploy.core.console import size
 from etdeploy.core.diagnostics import FailurePattern, FailureTable
 
@@ -63,7 +63,7 @@ PHONE_FAILURES = FailureTable(
             _MISMATCH + _BUILD_ID.format("detected"),
             _OTHER_STUB,
             "Use the SDK of the phone's version to export, to build and to run:\n"
-            f"export {VARIABLE}=/path/to/qairt/{{detected}}",
+            f"export {SDK_VARIABLE}=/path/to/qairt/{{detected}}",
         ),
         SHARED_WEIGHTS,
         FailurePattern(
@@ -94,11 +94,11 @@ PHONE_FAILURES = FailureTable(
             "the phone's QNN libraries cannot load the program (QNN error 5000): a newer QNN "
             "compiled it, or it is for another SoC",
             "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
-            f"The SDK that {VARIABLE} names must be as new; or export again with it: "
+            f"The SDK that {SDK_VARIABLE} names must be as new; or export again with it: "
             "etdeploy clean programs",
             "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
-            f"The SDK that {VARIABLE} names must be as new; or export the model again with it,\n"
-            f"{NEW_FILE}.",
+            f"The SDK that {SDK_VARIABLE} names must be as new; or export the model again with "
+            f"it,\n{NEW_FILE}.",
         ),
         FailurePattern(
             r"(?:openSession qnn_open failed|Unable to load Skel Library|Failed to load skel|"
@@ -167,7 +167,7 @@ SIMULATOR_FAILURES = FailureTable(
             r"unknown custom config|error[=:] ?14001|failed: 14001",
             "QNN rejects the configuration of its device (error 14001): the QNN that simulates is "
             "of another release than ExecuTorch's delegate works with",
-            f"Use the release that works:\nunset {VARIABLE}\n{{install}}",
+            f"Use the release that works:\nunset {SDK_VARIABLE}\n{{install}}",
         ),
     ),
 )

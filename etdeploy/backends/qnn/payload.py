@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.backends.qnn.options import PERFORMANCE_MODES
-from etdeploy.backends.qnn.socs import QualcommSoc, soc_of
-from etdeploy.backends.qnn.versions import BUILD_ID
+from etdeploy.backends.qnn.facts import BUILD_ID, PERFORMANCE_MODES, QualcommSoc, soc_of
 from etdeploy.backends.values import CompiledFor
 from etdeploy.core.flatbuffer import FlatBuffer, FlatbufferTable
 

@@ -1,17 +1,16 @@
-"""In what the HTP computes floats, and for which SoCs it computes none."""
+"""What prevents an export for QNN, and in what the HTP computes floats."""
 
 from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from etdeploy.backends.qnn.kits.compiler import compile_problem, find_compile_kit
-from etdeploy.backends.qnn.kits.loading import loading_problem
-from etdeploy.backends.qnn.kits.package import runs_here
+from etdeploy.backends.options import OptionValue
+from etdeploy.backends.qnn.compiler import compile_problem, find_compile_kit, runs_here
+from etdeploy.backends.qnn.facts import ADAPTOR_SDK, QUALCOMM_SOCS, QualcommSoc, dotted
+from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.qnn.payload import FLOATS
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, QualcommSoc
-from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.backends.values import CompiledFor, Workstation
 from etdeploy.core.errors import Blocker
@@ -134,4 +133,36 @@ def _soc_blocker(name: str | None) -> Blocker | None:
         f"--set export.soc={near}"
         if near in QUALCOMM_SOCS
         else f"Name one of: {', '.join(QUALCOMM_SOCS)}",
+    )
+
+
+# QNN 2.49 ignores weight sharing for V68; for V69, V75 and V81 it stores weights once.
+_NOT_SHARING = "V68"
+
+
+def option_blocker(options: Mapping[str, OptionValue], soc: str | None) -> Blocker | None:
+    """What prevents an export with these options for a SoC."""
+    facts = QUALCOMM_SOCS.get(soc or "")
+    return (_vtcm_blocker(options, facts) or _sharing_blocker(options, facts)) if facts else None
+
+
+def _vtcm_blocker(options: Mapping[str, OptionValue], soc: QualcommSoc) -> Blocker | None:
+    wanted = options.get("vtcm_mib", 0)
+    if isinstance(wanted, int) and 0 <= wanted <= soc.vtcm_mib:
+        return None
+    return Blocker(
+        what="VTCM",
+        why=f"export.options.vtcm_mib is {wanted}, and {soc.name} has {soc.vtcm_mib} MiB of VTCM",
+        remedy=f"Name 1 to {soc.vtcm_mib}, or 0 for all: --set export.options.vtcm_mib=0",
+    )
+
+
+def _sharing_blocker(options: Mapping[str, OptionValue], soc: QualcommSoc) -> Blocker | None:
+    if not options.get("weight_sharing") or soc.htp_arch != _NOT_SHARING:
+        return None
+    return Blocker(
+        what="weight sharing",
+        why=f"export.options.weight_sharing is on, and the HTP of {soc.name} ({soc.htp_arch}) "
+        "shares no weights",
+        remedy="--set export.options.weight_sharing=false",
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from etdeploy.backends.qnn.compiler import CompileKit, compile_problem, find_compile_kit
 from etdeploy.backends.qnn.diagnostics import SHARED_WEIGHTS
-from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem, find_compile_kit
-from etdeploy.backends.qnn.kits.loading import library_environment
+from etdeploy.backends.qnn.facts import is_newer, short_version
+from etdeploy.backends.qnn.loading import library_environment
 from etdeploy.backends.qnn.payload import SHARES_WEIGHTS
 from etdeploy.backends.qnn.phone import compiled_version
-from etdeploy.backends.qnn.versions import is_newer, short_version
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import Destination, Extras, Partitions, Simulated, Workstation
 from etdeploy.core.errors import Blocker, BuildError

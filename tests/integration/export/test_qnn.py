@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compiler import CompileKit, find_compile_kit
-from etdeploy.backends.qnn.kits.loading import loading_problem
-from etdeploy.backends.qnn.options import PERFORMANCE_MODES
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.qnn.compiler import CompileKit, find_compile_kit
+from etdeploy.backends.qnn.facts import PERFORMANCE_MODES, QUALCOMM_SOCS
+from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.values import Workstation
 from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
@@ -54,7 +53,7 @@ _LEVEL = """
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 from executorch.backends.qualcomm.utils import utils
 from etdeploy.backends.options import option_values
-from etdeploy.backends.qnn.options import OPTIONS
+from etdeploy.backends.qnn.facts import OPTIONS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.backends.qnn.lowering import LOWERING

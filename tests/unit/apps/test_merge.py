@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.merge import write_project
-from etdeploy.apps.renaming import LIST_FILE
+from etdeploy.apps.merge import LIST_FILE, write_project
 from etdeploy.core.errors import UsageError
 
 WHAT = "android app"

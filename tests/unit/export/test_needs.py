@@ -14,8 +14,8 @@ import pytest
 
 from etdeploy.backends import registry
 from etdeploy.backends.qnn import precision as export
-from etdeploy.backends.qnn.kits.package import get_package
-from etdeploy.backends.qnn.kits.sdk import how_to_get
+from etdeploy.backends.qnn.compiler import get_package
+from etdeploy.backends.qnn.sdk import how_to_get
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import Package
 from etdeploy.core.commands import pip_command

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.backends.openvino.backend import has_vnni
+from etdeploy.backends.openvino import has_vnni
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.failures import fail, name_method

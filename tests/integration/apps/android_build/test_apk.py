@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from etdeploy.apps.android.apk import build_apk
-from etdeploy.apps.android.app import ASSETS, MANIFEST, NATIVE, BuiltApk
+from etdeploy.apps.android.app import ASSETS, MANIFEST, NATIVE
 from etdeploy.apps.android.archive import apk_problems, placed_files
 from etdeploy.apps.android.commands import debug_keystore
 from etdeploy.apps.android.tools import Tools, find_tools, require_tools
+from etdeploy.apps.platform import BuiltApp
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError
 from tests.support.apk_sdk import (
@@ -62,7 +63,7 @@ class Workshop:
         self.here = Workstation({}, folder / "home")
         self.told: list[str] = []
 
-    def build(self) -> BuiltApk:
+    def build(self) -> BuiltApp:
         self.told = []
         return build_apk(
             self.project, self.folder / "work", self.tools, self.app, self.tell,
@@ -74,7 +75,7 @@ class Workshop:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory, tools: Tools) -> tuple[Workshop, BuiltApk]:
+def first(tmp_path_factory: pytest.TempPathFactory, tools: Tools) -> tuple[Workshop, BuiltApp]:
     """What is built once; tests that change it take a copy."""
     shop = Workshop(tmp_path_factory.mktemp("shop"), tools)
     apk = shop.build()
@@ -84,8 +85,8 @@ def first(tmp_path_factory: pytest.TempPathFactory, tools: Tools) -> tuple[Works
 
 @pytest.fixture
 def shop(
-    first: tuple[Workshop, BuiltApk], tmp_path: Path, tools: Tools
-) -> tuple[Workshop, BuiltApk]:
+    first: tuple[Workshop, BuiltApp], tmp_path: Path, tools: Tools
+) -> tuple[Workshop, BuiltApp]:
     original, apk = first
     shutil.copytree(original.folder, tmp_path / "copy", copy_function=shutil.copy2)
     copy = Workshop(tmp_path / "copy", tools)
@@ -93,9 +94,9 @@ def shop(
     return copy, apk
 
 
-def test_the_apk_can_be_installed(first: tuple[Workshop, BuiltApk]) -> None:
+def test_the_apk_can_be_installed(first: tuple[Workshop, BuiltApp]) -> None:
     shop, apk = first
-    path = Path(apk.path)
+    path = Path(apk.archive)
     assert list(apk_problems(path)) == []
     jar, signer = shop.tools.sdk.apksigner, "com.android.apksigner.ApkSignerTool"
     command = [str(shop.tools.jdk.program("java")), "-cp", str(jar), signer, "verify", "--verbose",
@@ -107,9 +108,9 @@ def test_the_apk_can_be_installed(first: tuple[Workshop, BuiltApk]) -> None:
     assert "CN=Android Debug" in told
 
 
-def test_android_finds_its_activity_versions_and_levels(first: tuple[Workshop, BuiltApk]) -> None:
+def test_android_finds_its_activity_versions_and_levels(first: tuple[Workshop, BuiltApp]) -> None:
     shop, apk = first
-    command = [str(shop.tools.sdk.aapt2), "dump", "badging", apk.path]
+    command = [str(shop.tools.sdk.aapt2), "dump", "badging", apk.archive]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "package: name='org.example.convnet' versionCode='1' versionName='1.2'" in told
     assert "launchable-activity: name='org.example.convnet.MainActivity'" in told
@@ -119,8 +120,8 @@ def test_android_finds_its_activity_versions_and_levels(first: tuple[Workshop, B
     assert "native-code: 'arm64-v8a'" in told
 
 
-def test_model_and_libraries_are_mapped_from_the_apk(first: tuple[Workshop, BuiltApk]) -> None:
-    files = {file.name: file for file in placed_files(Path(first[1].path))}
+def test_model_and_libraries_are_mapped_from_the_apk(first: tuple[Workshop, BuiltApp]) -> None:
+    files = {file.name: file for file in placed_files(Path(first[1].archive))}
     for name in ("lib/arm64-v8a/libexecutorch.so", "assets/model/program.pte"):
         assert files[name].stored
         assert files[name].offset % 16384 == 0
@@ -128,16 +129,10 @@ def test_model_and_libraries_are_mapped_from_the_apk(first: tuple[Workshop, Buil
     assert {"lib/arm64-v8a/libfbjni.so", "lib/arm64-v8a/libc++_shared.so"} <= set(files)
 
 
-def test_what_is_not_the_model_or_a_library_is_small(first: tuple[Workshop, BuiltApk]) -> None:
-    parts = first[1].parts
-    assert parts.other_bytes < 300_000
-    assert sum(parts.model_dump().values()) == first[1].size_bytes
-
-
 def test_code_that_nobody_calls_is_gone_and_the_rest_has_its_names(
-    first: tuple[Workshop, BuiltApk],
+    first: tuple[Workshop, BuiltApp],
 ) -> None:
-    with zipfile.ZipFile(first[1].path) as archive:
+    with zipfile.ZipFile(first[1].archive) as archive:
         dex = archive.read("classes.dex")
     assert b"Lorg/example/convnet/MainActivity;" in dex
     assert b"Lorg/pytorch/executorch/Module;" in dex
@@ -145,30 +140,30 @@ def test_code_that_nobody_calls_is_gone_and_the_rest_has_its_names(
     assert b"neverCalled" not in dex
 
 
-def test_debians_zipalign_agrees(first: tuple[Workshop, BuiltApk]) -> None:
+def test_debians_zipalign_agrees(first: tuple[Workshop, BuiltApp]) -> None:
     zipalign = shutil.which("zipalign")
     if zipalign is None:
         pytest.skip("there is no zipalign")
-    subprocess.run([zipalign, "-c", "-p", "4", first[1].path], check=True)
+    subprocess.run([zipalign, "-c", "-p", "4", first[1].archive], check=True)
 
 
-def test_nothing_is_made_again_when_nothing_changed(shop: tuple[Workshop, BuiltApk]) -> None:
+def test_nothing_is_made_again_when_nothing_changed(shop: tuple[Workshop, BuiltApp]) -> None:
     again, apk = shop
     assert again.build().sha256 == apk.sha256
     assert again.told == []
 
 
-def test_another_model_is_packed_and_nothing_is_compiled(shop: tuple[Workshop, BuiltApk]) -> None:
+def test_another_model_is_packed_and_nothing_is_compiled(shop: tuple[Workshop, BuiltApp]) -> None:
     again, apk = shop
     (again.project / ASSETS / "model/program.pte").write_bytes(b"\2" * 7000)
     other = again.build()
     assert again.told == ["packing and signing the app"]
     assert other.sha256 != apk.sha256
-    with zipfile.ZipFile(other.path) as archive:
+    with zipfile.ZipFile(other.archive) as archive:
         assert archive.read("assets/model/program.pte") == b"\2" * 7000
 
 
-def test_the_key_is_made_once_and_never_again(shop: tuple[Workshop, BuiltApk]) -> None:
+def test_the_key_is_made_once_and_never_again(shop: tuple[Workshop, BuiltApp]) -> None:
     again, _ = shop
     keystore = debug_keystore(again.here)
     before = keystore.read_bytes()
@@ -178,7 +173,7 @@ def test_the_key_is_made_once_and_never_again(shop: tuple[Workshop, BuiltApk]) -
     assert [path.name for path in keystore.parent.iterdir()] == ["debug.keystore"]
 
 
-def test_a_keystore_with_another_password_is_told(shop: tuple[Workshop, BuiltApk]) -> None:
+def test_a_keystore_with_another_password_is_told(shop: tuple[Workshop, BuiltApp]) -> None:
     again, _ = shop
     keystore = debug_keystore(again.here)
     keystore.unlink()
@@ -193,7 +188,7 @@ def test_a_keystore_with_another_password_is_told(shop: tuple[Workshop, BuiltApk
     assert keystore.is_file()
 
 
-def test_a_mistake_in_the_code_is_told_with_its_line(shop: tuple[Workshop, BuiltApk]) -> None:
+def test_a_mistake_in_the_code_is_told_with_its_line(shop: tuple[Workshop, BuiltApp]) -> None:
     again, apk = shop
     code = again.project / CODE
     text = code.read_text()
@@ -208,7 +203,7 @@ def test_a_mistake_in_the_code_is_told_with_its_line(shop: tuple[Workshop, Built
     assert again.told == []
 
 
-def test_a_mistake_in_the_manifest_is_told(shop: tuple[Workshop, BuiltApk]) -> None:
+def test_a_mistake_in_the_manifest_is_told(shop: tuple[Workshop, BuiltApp]) -> None:
     again, _ = shop
     manifest = again.project / MANIFEST
     manifest.write_text(manifest.read_text().replace("@string/app_name", "@string/none"))
@@ -217,7 +212,7 @@ def test_a_mistake_in_the_manifest_is_told(shop: tuple[Workshop, BuiltApk]) -> N
     assert "resources" in caught.value.message
 
 
-def test_java_beside_kotlin_is_compiled(shop: tuple[Workshop, BuiltApk]) -> None:
+def test_java_beside_kotlin_is_compiled(shop: tuple[Workshop, BuiltApp]) -> None:
     again, _ = shop
     folder = again.project / "app/src/main/java/org/example/convnet"
     folder.mkdir(parents=True)
@@ -227,12 +222,12 @@ def test_java_beside_kotlin_is_compiled(shop: tuple[Workshop, BuiltApk]) -> None
     )
     code = again.project / CODE
     code.write_text(code.read_text().replace("getString(R.string.app_name)", "Words.of(this)"))
-    with zipfile.ZipFile(again.build().path) as archive:
+    with zipfile.ZipFile(again.build().archive) as archive:
         assert b"said by Java" in archive.read("classes.dex")
 
 
 def test_libraries_that_are_opened_by_path_are_extracted_by_the_installer(
-    shop: tuple[Workshop, BuiltApk],
+    shop: tuple[Workshop, BuiltApp],
 ) -> None:
     again, _ = shop
     again.app = APP.model_copy(update={"extracted": True})
@@ -240,27 +235,27 @@ def test_libraries_that_are_opened_by_path_are_extracted_by_the_installer(
     library.parent.mkdir(parents=True)
     library.write_bytes(elf())
     apk = again.build()
-    files = {file.name: file for file in placed_files(Path(apk.path))}
+    files = {file.name: file for file in placed_files(Path(apk.archive))}
     assert not files["lib/arm64-v8a/libvendor.so"].stored
     command = [str(again.tools.sdk.aapt2), "dump", "xmltree", "--file", "AndroidManifest.xml"]
-    command.append(apk.path)
+    command.append(apk.archive)
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "extractNativeLibs(0x010104ea)=true" in told
 
 
 def test_the_projects_own_library_replaces_the_published_one(
-    shop: tuple[Workshop, BuiltApk],
+    shop: tuple[Workshop, BuiltApp],
 ) -> None:
     again, _ = shop
     library = again.project / NATIVE / "arm64-v8a/libexecutorch.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(elf(size_bytes=999))
-    with zipfile.ZipFile(again.build().path) as archive:
+    with zipfile.ZipFile(again.build().archive) as archive:
         assert archive.read("lib/arm64-v8a/libexecutorch.so") == elf(size_bytes=999)
 
 
 def test_an_id_that_android_refuses_is_told_before_anything_runs(
-    shop: tuple[Workshop, BuiltApk],
+    shop: tuple[Workshop, BuiltApp],
 ) -> None:
     again, _ = shop
     again.app = APP.model_copy(update={"id": "convnet"})

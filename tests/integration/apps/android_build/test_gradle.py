@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.app import AndroidApp, BuiltApk
+from etdeploy.apps.android.app import AndroidApp
 from etdeploy.apps.android.archive import ApkEntry, write_archive
 from etdeploy.apps.android.gradle import OUTPUT, build_with_gradle, gradle_command
 from etdeploy.apps.android.tools import find_gradle
+from etdeploy.apps.platform import BuiltApp
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker, BuildError
 
@@ -28,7 +29,7 @@ def gradle(project: Path, script: str) -> Path:
     return path
 
 
-def built(project: Path, script: str, told: list[str] | None = None) -> BuiltApk:
+def built(project: Path, script: str, told: list[str] | None = None) -> BuiltApp:
     def report(text: str, fraction: float | None = None) -> None:
         if told is not None:
             told.append(text)
@@ -42,7 +43,7 @@ def test_its_apk_is_described(tmp_path: Path) -> None:
     told: list[str] = []
     script = f'echo "> Task $1"; echo $2; mkdir -p {folder} && cp made.apk {OUTPUT}'
     apk = built(tmp_path, script, told)
-    assert (apk.how, apk.path) == ("gradle", str(tmp_path / OUTPUT))
+    assert (apk.how, apk.archive) == ("gradle", str(tmp_path / OUTPUT))
     assert apk.size_bytes == (tmp_path / "made.apk").stat().st_size
     assert told == ["building the app with Gradle", "Gradle: :app:assembleDebug"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compiler import CompileKit, find_compile_kit
-from etdeploy.backends.qnn.kits.loading import loading_problem
-from etdeploy.backends.qnn.versions import BUILD_ID
+from etdeploy.backends.qnn.compiler import CompileKit, find_compile_kit
+from etdeploy.backends.qnn.facts import BUILD_ID
+from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.values import Workstation
 from tests.support.cli import Cli, CliResult
 from tests.support.facts import lacks

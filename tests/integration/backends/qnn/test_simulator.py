@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.backends.qnn.kits.package import QNN_VERSION
+from etdeploy.backends.qnn.compiler import QNN_VERSION
 from tests.support.cli import Cli
 from tests.support.export import SMALL, nightly_except, selected
 from tests.support.facts import lacks

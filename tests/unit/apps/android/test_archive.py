@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.app import ApkParts
 from etdeploy.apps.android.archive import (
     PAGE_BYTES,
     ApkEntry,
-    apk_parts,
     apk_problems,
     asset_entry,
     least_load_alignment,
@@ -99,16 +97,6 @@ def test_what_a_tool_stored_stays_stored(tmp_path: Path) -> None:
         archive.writestr("resources.arsc", b"x" * 9)
         archive.writestr("AndroidManifest.xml", b"x" * 9, zipfile.ZIP_DEFLATED)
     assert [entry.aligned for entry in read_entries(path)] == [4, 0]
-
-
-def test_its_parts_add_up(tmp_path: Path) -> None:
-    path = apk(tmp_path)
-    parts = apk_parts(path)
-    assert sum(parts.model_dump().values()) == path.stat().st_size
-    assert 7000 < parts.model_bytes < 7000 + PAGE_BYTES + 200
-    assert 256 <= parts.native_bytes < 256 + PAGE_BYTES
-    assert parts.other_bytes < 1000
-    assert isinstance(parts, ApkParts)
 
 
 def test_what_is_at_another_place_is_told(tmp_path: Path) -> None:

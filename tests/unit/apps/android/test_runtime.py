@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from etdeploy.apps.android.runtime import AndroidRuntime, RuntimeChoice, choose_runtime
+from etdeploy.apps.android.runtime import choose_runtime
+from etdeploy.apps.platform import AppRuntime
 from etdeploy.core.errors import BuildError
 from etdeploy.program.model import Program
 from tests.support.runtime_values import make_method, make_program, make_recipe
@@ -25,12 +26,13 @@ def delegating(*names: str) -> Program:
 
 def chosen(
     which: Program,
-    choice: RuntimeChoice = "auto",
+    choice: str = "auto",
     version: str = "1.5.1",
     abis: tuple[str, ...] = ARM,
     **sections: Any,
-) -> AndroidRuntime:
-    return choose_runtime(choice, make_recipe(**sections), which, version, abis)
+) -> AppRuntime:
+    recipe = make_recipe(app={"runtime": choice}, **sections)
+    return choose_runtime(recipe, which, version, abis)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,7 @@ def chosen(
 def test_the_variant_is_the_one_with_the_backend(delegates: list[str], artifact: str) -> None:
     runtime = chosen(program("aten::add.out", delegates=tuple(delegates)))
     assert runtime.name.value == "prebuilt"
-    assert runtime.artifacts == (artifact,)
-    assert set(runtime.backends) == {d.removesuffix("Backend").lower() for d in delegates}
+    assert [package.value for package in runtime.packages] == [artifact]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_the_published_library_is_refused_with_the_reason_and_a_way_out(
 
 @pytest.mark.parametrize("choice", ["auto", "prebuilt", "source"])
 def test_a_backend_that_runs_on_no_android_is_refused_however_it_is_built(
-    choice: RuntimeChoice,
+    choice: str,
 ) -> None:
     with pytest.raises(BuildError, match=r"CoreMLBackend.* macos or ios") as known:
         chosen(delegating("CoreMLBackend"), choice)
@@ -119,14 +120,9 @@ def test_a_backend_that_runs_on_no_android_is_refused_however_it_is_built(
     ],
 )
 def test_the_choice_has_its_reason(
-    which: Program, choice: RuntimeChoice, runtime: dict[str, Any], value: str, reason: str
+    which: Program, choice: str, runtime: dict[str, Any], value: str, reason: str
 ) -> None:
     found = chosen(which, choice, runtime=runtime)
     assert found.name.value == value
-    assert bool(found.artifacts) == (value == "prebuilt")
+    assert bool(found.packages) == (value == "prebuilt")
     assert reason in found.name.reason
-
-
-def test_the_oldest_android_is_that_of_the_native_library() -> None:
-    assert chosen(program()).min_sdk == 26
-    assert chosen(program(), "source", runtime={"android_api": 31}).min_sdk == 31

@@ -12,9 +12,10 @@ import pytest
 
 from etdeploy.apps.ios.platform import Ios, ios_app, project_ids, quoted, target_name, write_ipa
 from etdeploy.apps.model import AppModel
-from etdeploy.core.errors import BuildError, CheckError, UsageError
+from etdeploy.core.errors import BuildError, UsageError
 from etdeploy.graph.app_plan import platform_for
 from etdeploy.program.model import Program
+from tests.support.golden_apps import app_subject
 from tests.support.runtime_values import make_method, make_program, make_recipe
 
 
@@ -96,41 +97,18 @@ def test_without_xcode_the_way_on_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "--app X.ipa" in blocker.remedy
 
 
-def _ios_app(**changes: object) -> object:
-    facts = {
-        "app_id": "org.example.net",
-        "name": "Net",
-        "model_name": "net",
-        "workload": "inference",
-        "executorch_version": "1.5.1",
-        "etdeploy_version": "0.1",
-    }
-    return ios_app(app_program(delegates=("XnnpackBackend",)), **{**facts, **changes})  # type: ignore[arg-type]
-
-
 def test_the_facts_follow_from_the_program() -> None:
-    app = ios_app(
-        app_program(delegates=("CoreMLBackend",)).model_copy(update={"size_bytes": 2 << 30}),
-        app_id="org.example.net", name="My Net", model_name="my-net", workload="inference",
-        executorch_version="1.5.1", etdeploy_version="0.1", team="ABCDE12345", bundled=False,
-    )  # fmt: skip
-    assert (app.target, app.package_branch) == ("MyNet", "swiftpm-1.5.1")
+    program = app_program(delegates=("CoreMLBackend",)).model_copy(update={"size_bytes": 2 << 30})
+    app = ios_app(app_subject(Ios(), "language-model", program, name="My Net", team="ABCDE12345"))
+    assert (app.target, app.package_branch) == ("LanguageModel", "swiftpm-1.5.1")
+    assert (app.id, app.name, app.team) == ("org.example.languagemodel", "My Net", "ABCDE12345")
     assert (app.threadpool, app.increased_memory) == (False, True)
     assert app.products == ("backend_coreml", "executorch")
 
 
-def test_a_program_that_the_package_cannot_run_is_refused() -> None:
-    with pytest.raises(CheckError, match="QnnBackend"):
-        ios_app(
-            app_program(delegates=("QnnBackend",)), app_id="a.b", name="x", model_name="x",
-            workload="inference", executorch_version="1.5.1", etdeploy_version="0.1",
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize("app_id", ["convnet", "org.example.my_net", "org..net", "org.né", ""])
-def test_a_bundle_id_that_apple_does_not_take_is_refused(app_id: str) -> None:
-    with pytest.raises(UsageError, match="bundle id") as caught:
-        _ios_app(app_id=app_id)
+def test_a_bundle_id_that_apple_does_not_take_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"org\.example\.my_net") as caught:
+        ios_app(app_subject(Ios(), "convnet", id="org.example.my_net"))
     assert "--set app.id=" in str(caught.value)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.openvino import backend
-from etdeploy.backends.openvino.backend import OPENVINO, has_vnni, installed_in
+from etdeploy.backends import openvino
+from etdeploy.backends.openvino import OPENVINO, has_vnni, installed_in
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import Destination, ExportRequest, Partitions, Workstation
 from etdeploy.core.errors import Blocker, BuildError
@@ -26,7 +26,7 @@ NONE = Blocker("OpenVINO", "OpenVINO is not installed", "pip install openvino")
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder of an OpenVINO that is found."""
     folder = lay_out_openvino(tmp_path)
-    monkeypatch.setattr(backend, "find_openvino", lambda: installed_in(folder, "2025.4.1"))
+    monkeypatch.setattr(openvino, "find_openvino", lambda: installed_in(folder, "2025.4.1"))
     return folder
 
 
@@ -90,7 +90,7 @@ def test_a_library_that_does_not_exist_is_told_before_the_export(
 
 
 def test_nothing_is_deployed_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "find_openvino", lambda: NONE)
+    monkeypatch.setattr(openvino, "find_openvino", lambda: NONE)
     assert list(OPENVINO.bundle_blockers(station(), HERE, Partitions())) == [NONE]
     [finding] = OPENVINO.findings(station())
     assert (finding.state, finding.remedy) == ("optional", f"{NONE.why}\n{NONE.remedy}")
@@ -149,7 +149,7 @@ def test_a_processor_that_adds_products_of_bytes(flag: str) -> None:
 def test_the_processor_is_in_the_key_of_quantised_programs_alone(
     monkeypatch: pytest.MonkeyPatch, vnni: bool, value: str
 ) -> None:
-    monkeypatch.setattr(backend, "has_vnni", lambda: vnni)
+    monkeypatch.setattr(openvino, "has_vnni", lambda: vnni)
     assert OPENVINO.versions(ExportRequest("int8_static"), station()) == {"VNNI": value}
     assert OPENVINO.versions(ExportRequest("fp16"), station()) == {}
 
@@ -166,6 +166,6 @@ def test_the_processor_is_in_the_key_of_quantised_programs_alone(
 def test_programs_for_vnni_have_a_note_on_a_processor_without(
     monkeypatch: pytest.MonkeyPatch, vnni: bool, partitions: Partitions, notes: int
 ) -> None:
-    monkeypatch.setattr(backend, "has_vnni", lambda: vnni)
+    monkeypatch.setattr(openvino, "has_vnni", lambda: vnni)
     found = list(OPENVINO.bundle_notes(station(), HERE, partitions))
     assert ["VNNI" in note for note in found] == [True] * notes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.openvino.backend import (
+from etdeploy.backends.openvino import (
     OpenVinoInstallation,
     find_openvino,
     installed_in,

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.bundle import kit_blockers, kit_note, qnn_extras
-from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
-from etdeploy.backends.qnn.kits.sdk import find_headers, how_to_get, sdk_option
-from etdeploy.backends.qnn.phone import compiled_version, program_blockers, soc_blocker
+from etdeploy.backends.qnn.deploy import DeployKit, find_deploy_kit
+from etdeploy.backends.qnn.phone import (
+    compiled_version,
+    kit_blockers,
+    kit_note,
+    program_blockers,
+    qnn_extras,
+    soc_blocker,
+)
+from etdeploy.backends.qnn.sdk import find_headers, how_to_get, sdk_option
 from etdeploy.backends.values import CompiledFor, Workstation
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.hashing import sha256_file

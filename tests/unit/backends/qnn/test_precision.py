@@ -8,9 +8,8 @@ import pytest
 
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.backend import QNN
-from etdeploy.backends.qnn.options import option_blocker
-from etdeploy.backends.qnn.precision import precision_notes
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.qnn.facts import QUALCOMM_SOCS
+from etdeploy.backends.qnn.precision import option_blocker, precision_notes
 from etdeploy.backends.values import (
     CompiledFor,
     Destination,

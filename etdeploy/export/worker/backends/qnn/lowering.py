@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from etdeploy.backends.qnn.diagnostics import QNN_LOWERING_FAILURES
-from etdeploy.backends.qnn.options import PERFORMANCE_MODES
+from etdeploy.backends.qnn.facts import PERFORMANCE_MODES
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec

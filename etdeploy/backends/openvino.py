@@ -23,6 +23,7 @@ from etdeploy.backends.values import (
     Partitions,
     PlannedRun,
     Workstation,
+    tool_finding,
 )
 from etdeploy.core.commands import pip_command
 from etdeploy.core.diagnostics import FailurePattern, FailureTable
@@ -206,14 +207,8 @@ class Openvino(Backend):
     def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
         """The package, with the release that works."""
         found = find_openvino()
-        missing = isinstance(found, Blocker)
-        yield DoctorCheck(
-            name="OpenVINO",
-            state="optional" if missing else "ok",
-            found=None if isinstance(found, Blocker) else found.version,
-            needed_for="the backend openvino",
-            remedy=f"{found.why}\n{found.remedy}" if isinstance(found, Blocker) else None,
-        )
+        known = found if isinstance(found, Blocker) else found.version
+        yield tool_finding("OpenVINO", "the backend openvino", known)
 
 
 def _elsewhere(where: Destination, other: str) -> Blocker | None:

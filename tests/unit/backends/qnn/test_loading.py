@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compiler import CompileKit, find_compile_kit
-from etdeploy.backends.qnn.kits.loading import (
+from etdeploy.backends.qnn.compiler import CompileKit, find_compile_kit
+from etdeploy.backends.qnn.loading import (
     compile_environment,
     lay_out,
     loader_problem,

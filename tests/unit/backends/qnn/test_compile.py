@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits import package
-from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem, find_compile_kit
-from etdeploy.backends.qnn.kits.loading import compile_environment, lay_out
+from etdeploy.backends.qnn import compiler
+from etdeploy.backends.qnn.compiler import CompileKit, compile_problem, find_compile_kit
+from etdeploy.backends.qnn.loading import compile_environment, lay_out
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from tests.support.facts import lacks
@@ -81,7 +81,7 @@ def test_for_executorch_the_package_looks_like_an_sdk(
 def test_another_release_is_refused(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package, "_installed", lambda *_: ("2.7.0", installed.parent))
+    monkeypatch.setattr(compiler, "_installed", lambda *_: ("2.7.0", installed.parent))
     problem = blocker(tmp_path)
     assert not lacks(problem.why, "onnxruntime-qnn 2.7.0", "==2.5.0")
     assert "[qnn]'" in problem.remedy
@@ -93,7 +93,7 @@ def test_another_release_is_refused(
 def test_a_c_library_that_does_not_do(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, told: str
 ) -> None:
-    monkeypatch.setattr(package, "_c_library", lambda: system)
+    monkeypatch.setattr(compiler, "_c_library", lambda: system)
     problem = blocker(tmp_path)
     assert not lacks(problem.why, "glibc 2.35 or newer", told)
 
@@ -111,7 +111,7 @@ def test_a_package_that_lacks_files(installed: Path, tmp_path: Path, name: str) 
 def test_python_3_10_cannot_have_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package, "runs_here", lambda: True)
+    monkeypatch.setattr(compiler, "runs_here", lambda: True)
     monkeypatch.setattr(sys, "version_info", (3, 10, 12))
     assert not lacks(blocker(tmp_path).remedy, "Python 3.11 or newer", "is Python 3.10")
 
@@ -136,12 +136,12 @@ def test_ones_own_build_of_executorch_may_have_other_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = lay_out_sdk(tmp_path / "qairt", "2.51.0.260929181845")
-    monkeypatch.setattr(package, "_installed", lambda *_: ("1.6.0a0+5b1c2d3", tmp_path))
+    monkeypatch.setattr(compiler, "_installed", lambda *_: ("1.6.0a0+5b1c2d3", tmp_path))
     assert compile_problem(kit(tmp_path, QNN_SDK_ROOT=str(root))) is None
 
 
 def test_a_package_for_another_processor_does_not_compile(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package, "runs_here", lambda: False)
+    monkeypatch.setattr(compiler, "runs_here", lambda: False)
     assert "on Linux x86_64" in blocker(tmp_path).remedy

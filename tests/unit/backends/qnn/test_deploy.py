@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.bundle import kit_blockers, kit_note
-from etdeploy.backends.qnn.kits.compiler import (
-    CompileKit,
+from etdeploy.backends.qnn.compiler import CompileKit, find_compile_kit
+from etdeploy.backends.qnn.deploy import (
+    DeployKit,
     absent_libraries,
-    find_compile_kit,
+    find_deploy_kit,
     required_libraries,
 )
-from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
-from etdeploy.backends.qnn.kits.sdk import how_to_get
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.qnn.facts import QUALCOMM_SOCS
+from etdeploy.backends.qnn.phone import kit_blockers, kit_note
+from etdeploy.backends.qnn.sdk import how_to_get
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
@@ -185,7 +185,7 @@ def test_files_that_are_no_such_archive(tmp_path: Path, monkeypatch: pytest.Monk
         (linked, ("jni/arm64-v8a/libQnnHtpV73Stub.so is", "a plain file")),
     ):
         assert not lacks(refusal(path), *facts)
-    monkeypatch.setattr("etdeploy.backends.qnn.kits.package._MOST_BYTES", 100)
+    monkeypatch.setattr("etdeploy.backends.qnn.deploy._MOST_BYTES", 100)
     assert "larger than 0 GB" in refusal(lay_out_aar(tmp_path / "a.aar"))
 
 

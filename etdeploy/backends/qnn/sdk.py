@@ -16,13 +16,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.backends.qnn.versions import PINNED_VERSION, VERSION, short_version, version_numbers
+from etdeploy.backends.qnn.facts import (
+    PINNED_VERSION,
+    VERSION,
+    QualcommSoc,
+    dotted,
+    short_version,
+    version_numbers,
+)
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
 from etdeploy.core.values import ReasonedChoice
 
-VARIABLE = "QNN_SDK_ROOT"
+SDK_VARIABLE = "QNN_SDK_ROOT"
 # ExecuTorch's own downloader keeps the SDK in one of these (scripts/download_qnn_sdk.py).
 _STAGING_VARIABLE = "QNN_STAGING_DIR"
 _CACHE_VARIABLE = "XDG_CACHE_HOME"
@@ -32,7 +39,7 @@ _DOWNLOADER = "executorch.backends.qualcomm.scripts.download_qnn_sdk"
 HOST_LIBRARIES = "lib/x86_64-linux-clang"
 ANDROID_LIBRARIES = "lib/aarch64-android"
 _HEADERS = "include/QNN"
-_SKELS = "lib/hexagon-v*/unsigned"
+SKELS = "lib/hexagon-v*/unsigned"
 _BUILD_ID = "include/QNN/QnnSdkBuildId.h"
 COMPILER = "libQnnHtp.so"
 # ExecuTorch's adaptor reads the compiler's output with it.
@@ -40,7 +47,7 @@ READER = "libQnnSystem.so"
 # What each purpose needs of an SDK.
 COMPILING = (f"{HOST_LIBRARIES}/{COMPILER}",)
 BUILDING = (_HEADERS,)
-DEPLOYING = (ANDROID_LIBRARIES, _SKELS)
+DEPLOYING = (ANDROID_LIBRARIES, SKELS)
 _PARTS = (*BUILDING, *COMPILING, *DEPLOYING)
 _DOWNLOADS = "ExecuTorch's downloads"
 
@@ -72,7 +79,7 @@ class QnnSdk:
     @property
     def htp_archs(self) -> tuple[str, ...]:
         """The HTP architectures that it has libraries for, oldest first."""
-        folders = (folder.parent.name for folder in self.root.glob(_SKELS))
+        folders = (folder.parent.name for folder in self.root.glob(SKELS))
         return tuple(sorted((f.removeprefix("hexagon-").upper() for f in folders), key=_number))
 
 
@@ -84,9 +91,9 @@ def find_sdk(
     The variable is the user's choice: if it names no SDK, that is reported and no other is used
     instead.
     """
-    named = environ.get(VARIABLE)
+    named = environ.get(SDK_VARIABLE)
     if named:
-        return _judge(Path(named).expanduser().absolute(), VARIABLE, parts)
+        return _judge(Path(named).expanduser().absolute(), SDK_VARIABLE, parts)
     downloads = downloads_folder(environ, home)
     judged = [_judge(folder, _DOWNLOADS, parts) for folder in downloads.glob("sdk-*")]
     whole = [sdk for sdk in judged if isinstance(sdk, QnnSdk)]
@@ -94,7 +101,7 @@ def find_sdk(
         return max(whole, key=lambda sdk: version_numbers(sdk.version))
     if judged:
         return next(m for m in judged if isinstance(m, Blocker))
-    return _missing(f"{VARIABLE} is not set, and there is none in {downloads}")
+    return _missing(f"{SDK_VARIABLE} is not set, and there is none in {downloads}")
 
 
 def how_to_get(version: str | None = None) -> str:
@@ -103,17 +110,22 @@ def how_to_get(version: str | None = None) -> str:
         return (
             f"{sys.executable} -m {_DOWNLOADER}   (downloads {PINNED_VERSION}, as an export "
             f"with ExecuTorch alone would)\n"
-            f"or unpack one from Qualcomm and export {VARIABLE}=/path/to/qairt/{PINNED_VERSION}"
+            f"or unpack one from Qualcomm and export {SDK_VARIABLE}=/path/to/qairt/{PINNED_VERSION}"
         )
     return (
         f"Download QNN {version} or newer (Qualcomm AI Runtime SDK) from Qualcomm, unpack it and\n"
-        f"export {VARIABLE}=/path/to/qairt/{version}"
+        f"export {SDK_VARIABLE}=/path/to/qairt/{version}"
     )
 
 
-def is_any_sdk(environ: Mapping[str, str], home: Path) -> bool:
-    """Whether there is something to judge: QNN_SDK_ROOT, or a folder of ExecuTorch's downloader."""
-    return bool(environ.get(VARIABLE)) or any(downloads_folder(environ, home).glob("sdk-*"))
+def no_sdk_reason(station: Workstation, *other_variables: str) -> str | None:
+    """Why no SDK can be examined; None if a variable names one or ExecuTorch downloaded one."""
+    downloads = downloads_folder(station.environ, station.home)
+    if station.environ.get(SDK_VARIABLE) or any(downloads.glob("sdk-*")):
+        return None
+    names = " nor ".join((SDK_VARIABLE, *other_variables))
+    unset = f"neither {names} is set" if other_variables else f"{names} is not set"
+    return f"{unset}, and there is no SDK in {downloads}"
 
 
 def downloads_folder(environ: Mapping[str, str], home: Path) -> Path:
@@ -151,7 +163,7 @@ def _incomplete(root: Path, from_: str, absent: list[str]) -> Blocker:
     inner = next((p.parent for p in _inner_sdks(root)), None)
     if inner:
         return _missing(
-            f"{from_} names {root}, and the QNN SDK lies below it", f"export {VARIABLE}={inner}"
+            f"{from_} names {root}, and the QNN SDK lies below it", f"export {SDK_VARIABLE}={inner}"
         )
     if not any(next(root.glob(part), None) for part in _PARTS):
         return _missing(f"{from_} names {root}, which is not a QNN SDK: there is no {_HEADERS}")
@@ -170,7 +182,7 @@ def _unpack_again(root: Path, from_: str) -> str:
 
 def unpack_again() -> str:
     """The remedy for an SDK of which files are missing."""
-    return f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION"
+    return f"Unpack all of the SDK again, and export {SDK_VARIABLE}=/path/to/qairt/VERSION"
 
 
 def _inner_sdks(root: Path) -> Iterator[Path]:
@@ -209,17 +221,12 @@ def headers_problem(station: Workstation) -> Blocker | None:
     found = find_headers(station)
     if not isinstance(found, Blocker):
         return None
-    why = found.why
-    if not is_any_sdk(station.environ, station.home):
-        why = (
-            f"{VARIABLE} is not set, and there is no SDK in "
-            f"{downloads_folder(station.environ, station.home)}"
-        )
+    absent = no_sdk_reason(station)
     return Blocker(
         found.what,
         "building ExecuTorch's part for QNN needs the headers of Qualcomm's SDK, which neither "
-        f"its package nor its AAR has: {why}",
-        found.remedy if is_any_sdk(station.environ, station.home) else how_to_get(),
+        f"its package nor its AAR has: {absent or found.why}",
+        how_to_get() if absent else found.remedy,
     )
 
 
@@ -235,3 +242,18 @@ def sdk_option(sdk: QnnSdk | Blocker) -> ReasonedChoice:
         value=str(sdk.root),
         reason=f"headers of QNN {sdk.number}, found by {sdk.from_}",
     )
+
+
+def too_old(version: str | None, place: str, soc: QualcommSoc) -> Blocker | None:
+    """The blocker for a QNN that is too old for the SoC; None if it is new enough, or not known."""
+    least = soc.least_sdk
+    if version is None or version_numbers(version)[:2] >= least:
+        return None
+    wanted = dotted(least)
+    why = (
+        f"{soc.name} (HTP {soc.htp_arch}) needs QNN {wanted} or newer, and the one in {place} is "
+        f"{short_version(version)}"
+    )
+    if version_numbers(PINNED_VERSION)[:2] < least:
+        why += f"; {PINNED_VERSION}, which ExecuTorch downloads, is too old as well"
+    return Blocker(f"QNN {wanted}", why, how_to_get(wanted))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits import loading
-from etdeploy.backends.qnn.kits.loading import examine_qnn
+from etdeploy.backends.qnn import loading
+from etdeploy.backends.qnn.loading import examine_qnn
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from etdeploy.core.processes import process
@@ -81,7 +81,7 @@ def test_a_compiler_that_cannot_be_loaded(
     monkeypatch.setattr(process, "which", lambda _: None)
     compiler = shown(tmp_path)["QNN compiler"]
     assert (compiler.state, compiler.found) == ("optional", None)
-    assert compiler.remedy == f"{problem.why}.\n{problem.remedy}"
+    assert compiler.remedy == f"{problem.why}\n{problem.remedy}"
 
 
 @pytest.mark.parametrize(("version", "told"), [("12.2.0", True), ("13.3.0", False), ("", True)])

@@ -7,21 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compiler import (
-    CompileKit,
-    compile_problem,
-    find_compile_kit,
-    too_old,
-)
-from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, soc_of
-from etdeploy.backends.qnn.versions import (
+from etdeploy.backends.qnn.compiler import CompileKit, compile_problem, find_compile_kit
+from etdeploy.backends.qnn.facts import (
     ADAPTOR_SDK,
     LEAST_SDK,
     PINNED_VERSION,
+    QUALCOMM_SOCS,
     dotted,
+    soc_of,
     version_numbers,
 )
+from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get, too_old
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from tests.support.facts import lacks
@@ -173,7 +169,7 @@ def test_every_soc_needs_what_its_architecture_does() -> None:
 
 
 def test_the_guide_has_the_same_versions_and_socs() -> None:
-    guide = (Path(__file__).parents[5] / "docs" / "qnn.md").read_text()
+    guide = (Path(__file__).parents[4] / "docs" / "qnn.md").read_text()
     rows = [[c.strip() for c in row.split("|")[1:4]] for row in guide.splitlines() if "| V" in row]
     assert {arch: least for arch, _, least in rows} == {a: dotted(v) for a, v in LEAST_SDK.items()}
     for arch, socs, _ in rows:

@@ -1,50 +1,184 @@
-"""A compiler of Qualcomm's on this machine, and whether ExecuTorch can compile with it."""
+"""Qualcomm's compiler and simulator here, of a Python package or an SDK, and whether it works.
+
+The package is onnxruntime-qnn, for Linux x86_64: only its libraries are used, which need neither
+Python nor ONNX Runtime. It has none for phones, and no headers.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.backends.qnn.kits.deploy import NAME_AN_AAR, DeployKit, find_deploy_kit
-from etdeploy.backends.qnn.kits.package import (
-    PACKAGE,
-    QNN_VERSION,
-    Aar,
-    QnnPackage,
-    executorch_version,
-    find_package,
-    get_package,
-)
-from etdeploy.backends.qnn.kits.sdk import (
-    COMPILER,
-    COMPILING,
-    HOST_LIBRARIES,
-    READER,
-    VARIABLE,
-    QnnSdk,
-    downloads_folder,
-    find_sdk,
-    how_to_get,
-    unpack_again,
-)
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, QualcommSoc
-from etdeploy.backends.qnn.versions import (
+from etdeploy.backends.qnn.deploy import find_deploy_kit
+from etdeploy.backends.qnn.facts import (
     ADAPTOR_SDK,
-    LEAST_SDK,
     PINNED_VERSION,
+    QUALCOMM_SOCS,
     REJECTING,
+    QualcommSoc,
     dotted,
     is_newer,
     short_version,
     version_numbers,
 )
-from etdeploy.backends.values import Workstation
+from etdeploy.backends.qnn.sdk import (
+    COMPILER,
+    COMPILING,
+    HOST_LIBRARIES,
+    READER,
+    SDK_VARIABLE,
+    QnnSdk,
+    downloads_folder,
+    find_sdk,
+    how_to_get,
+    too_old,
+    unpack_again,
+)
+from etdeploy.backends.values import Package, Workstation
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import Blocker
 from etdeploy.core.hashing import sha256_bytes
+
+EXTRA = "etdeploy[qnn]"
+# ExecuTorch's adaptor is built with the headers of 2.37. The libraries of 2.3, 2.4, 2.6 and 2.7
+# (QNN 2.47, 2.48, 2.50 and 2.51) reject its configuration of the device with error 14001.
+PACKAGE = Package("onnxruntime-qnn", "compiling for QNN", EXTRA, "==2.5.0")
+# That of its libQnnHtp.so.
+QNN_VERSION = "2.49.40.260810104044"
+# As its wheel's tag says, manylinux_2_35.
+LEAST_GLIBC = (2, 35)
+_LEAST_PYTHON = (3, 11)
+
+_FOLDER = "onnxruntime_qnn"
+# The libraries find these by their run path, which is relative.
+_LIBCXX = "onnxruntime_qnn.libs"
+_LICENSE = f"{_FOLDER}/Qualcomm_LICENSE.pdf"
+_FILES = (
+    f"{_FOLDER}/libQnnHtp.so",
+    f"{_FOLDER}/libQnnSystem.so",
+    f"{_LIBCXX}/libc++-*",
+    f"{_LIBCXX}/libc++abi-*",
+    f"{_LIBCXX}/libunwind-*",
+)
+
+
+@dataclass(frozen=True)
+class QnnPackage:
+    """The package in the environment that runs etdeploy.
+
+    Attributes:
+        version: Of the package, not of QNN.
+        libraries: The folder of the libraries for Linux x86_64.
+        license: The text of Qualcomm's licence.
+    """
+
+    version: str
+    libraries: Path
+    license: Path
+
+
+def find_package() -> QnnPackage | Blocker | None:
+    """The package of this environment; None if there is none that ExecuTorch can compile with.
+
+    Nothing of it is imported. The one for arm64 is of no use: ExecuTorch's wheel has no adaptor
+    there.
+    """
+    installed = _installed() if runs_here() else None
+    if installed is None:
+        return None
+    version, site = installed
+    if not PACKAGE.fits(version):
+        return Blocker(
+            PACKAGE.name,
+            f"{PACKAGE.name} {version} is installed, and ExecuTorch's adaptor works with "
+            f"{PACKAGE.specifier} alone: the QNN of others rejects its configuration (error 14001)",
+            pip_command(EXTRA),
+        )
+    return installed_in(site, version)
+
+
+def installed_in(site: Path, version: str) -> QnnPackage | Blocker:
+    """The libraries of a package, by the folder that it was installed into."""
+    old = glibc_problem()
+    if old:
+        return old
+    lacking = [name.removesuffix("*") for name in _FILES if not any(site.glob(name))]
+    if lacking:
+        why = f"{PACKAGE.name} {version} in {site} lacks {', '.join(lacking)}"
+        return Blocker(PACKAGE.name, why, whole_again())
+    return QnnPackage(version, site / _FOLDER, site / _LICENSE)
+
+
+def runs_here() -> bool:
+    """Whether this is Linux x86_64."""
+    return (sys.platform, platform.machine()) == ("linux", "x86_64")
+
+
+def glibc_problem() -> Blocker | None:
+    """The blocker for a C library that the package's libraries cannot be loaded with."""
+    name, _, version = _c_library().partition(" ")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if name == "glibc" and numbers >= LEAST_GLIBC:
+        return None
+    least = ".".join(map(str, LEAST_GLIBC))
+    return Blocker(
+        "glibc",
+        f"{PACKAGE.name} needs glibc {least} or newer, and this system has "
+        f"{f'glibc {version}' if name == 'glibc' else 'another C library'}",
+        "Export on a newer Linux, such as Ubuntu 22.04 or Debian 12.",
+    )
+
+
+def get_package() -> str:
+    """How to install the package, for a remedy."""
+    if not runs_here():
+        return (
+            f"The package {PACKAGE.name} compiles on Linux x86_64, and this is {sys.platform} "
+            f"{platform.machine()}: export there."
+        )
+    if sys.version_info[:2] < _LEAST_PYTHON:
+        python = ".".join(map(str, _LEAST_PYTHON))
+        return (
+            f"The package {PACKAGE.name} needs Python {python} or newer, and this is Python "
+            f"{sys.version_info[0]}.{sys.version_info[1]}: install etdeploy for a newer one."
+        )
+    return pip_command(EXTRA)
+
+
+def whole_again() -> str:
+    """How to install the package once more, for a remedy."""
+    return f"{pip_command(PACKAGE.name + PACKAGE.specifier)} --force-reinstall --no-deps"
+
+
+def executorch_version() -> str | None:
+    """The version of the ExecuTorch whose adaptor compiles; None if it is not installed."""
+    installed = _installed("executorch")
+    return installed[0] if installed else None
+
+
+def _installed(name: str = PACKAGE.name) -> tuple[str, Path] | None:
+    """The version of a package, and the folder that it is installed in."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        package = distribution(name)
+    except PackageNotFoundError:
+        return None
+    return package.version, Path(str(package.locate_file("")))
+
+
+def _c_library() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, OSError, ValueError):  # Windows; another C library
+        return ""
 
 
 @dataclass(frozen=True)
@@ -143,7 +277,7 @@ def find_compile_kit(station: Workstation, soc: str | None = None) -> CompileKit
     libraries that go to the phone: older ones load no newer program.
     """
     sdk = find_sdk(station.environ, station.home, COMPILING)
-    if station.environ.get(VARIABLE) and not (isinstance(sdk, QnnSdk) and rejects(sdk.version)):
+    if station.environ.get(SDK_VARIABLE) and not (isinstance(sdk, QnnSdk) and rejects(sdk.version)):
         return _of(sdk)
     package = find_package()
     kits = [kit for kit in (_of(package), _of(sdk)) if isinstance(kit, CompileKit)]
@@ -180,7 +314,7 @@ def _none(package: QnnPackage | Blocker | None, sdk: QnnSdk | Blocker, downloads
         return sdk
     return Blocker(
         "Qualcomm's compiler",
-        f"{PACKAGE.name} is not installed, {VARIABLE} is not set, and there is no SDK in "
+        f"{PACKAGE.name} is not installed, {SDK_VARIABLE} is not set, and there is no SDK in "
         f"{downloads}",
         f"{get_package()}\nor take Qualcomm's SDK, which also has the libraries for phones:\n"
         f"{how_to_get()}",
@@ -197,61 +331,3 @@ def _loadable_on_the_phone(kits: list[CompileKit], station: Workstation) -> Iter
     for kit in kits:
         if isinstance(phone, Blocker) or not is_newer(kit.version, phone.version):
             yield kit
-
-
-def required_libraries(soc: QualcommSoc) -> tuple[str, ...]:
-    """The names of the libraries that a program for the HTP of an SoC loads on Android.
-
-    `libqnn_executorch_backend.so`, which loads them, is ExecuTorch's and comes with the runner.
-    """
-    arch = soc.htp_arch
-    return (
-        "libQnnHtp.so",
-        f"libQnnHtp{arch}Stub.so",
-        "libQnnHtpPrepare.so",
-        "libQnnSystem.so",
-        f"libQnnHtp{arch}Skel.so",
-    )
-
-
-def too_old(version: str | None, place: str, soc: QualcommSoc) -> Blocker | None:
-    """The blocker for a QNN that is too old for the SoC; None if it is new enough, or not known."""
-    least = soc.least_sdk
-    if version is None or version_numbers(version)[:2] >= least:
-        return None
-    wanted = dotted(least)
-    why = (
-        f"{soc.name} (HTP {soc.htp_arch}) needs QNN {wanted} or newer, and the one in {place} is "
-        f"{short_version(version)}"
-    )
-    if version_numbers(PINNED_VERSION)[:2] < least:
-        why += f"; {PINNED_VERSION}, which ExecuTorch downloads, is too old as well"
-    return Blocker(f"QNN {wanted}", why, how_to_get(wanted))
-
-
-def absent_libraries(kit: DeployKit, soc: QualcommSoc) -> Blocker | None:
-    """The blocker for a kit without a library for the SoC; None if it has all."""
-    absent = [name for name in required_libraries(soc) if name not in kit.libraries]
-    if not absent:
-        return None
-    arch = soc.htp_arch
-    what = f"libraries for HTP {arch}"
-    is_new = kit.version is None or version_numbers(kit.version)[:2] >= LEAST_SDK[arch]
-    if arch in kit.htp_archs or (is_new and not isinstance(kit.origin, Aar)):
-        names = " and no ".join(kit.where(name, arch) for name in absent)
-        return Blocker(what, f"{kit} is incomplete: there is no {names}", _whole_again(kit))
-    wanted = dotted(LEAST_SDK[arch])
-    known = ", ".join(kit.htp_archs)
-    others = f"it has those for {known}" if known else "it has none for any HTP"
-    newer = "" if is_new else f"; {wanted} has them"
-    return Blocker(
-        what,
-        f"{soc.name} has HTP {arch}, for which {kit} has no libraries ({others}){newer}",
-        f"{how_to_get(wanted)}\n{NAME_AN_AAR}",
-    )
-
-
-def _whole_again(kit: DeployKit) -> str:
-    if isinstance(kit.origin, Aar):
-        return f"Take another archive, or an SDK:\n{how_to_get()}\n{NAME_AN_AAR}"
-    return f"Unpack all of the SDK again, or use another:\nexport {VARIABLE}=/path/to/qairt/VERSION"

@@ -7,19 +7,23 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem, find_compile_kit
-from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
-from etdeploy.backends.qnn.kits.package import whole_again
-from etdeploy.backends.qnn.kits.sdk import (
+from etdeploy.backends.qnn.compiler import (
+    CompileKit,
+    compile_problem,
+    find_compile_kit,
+    whole_again,
+)
+from etdeploy.backends.qnn.deploy import DeployKit, find_deploy_kit
+from etdeploy.backends.qnn.facts import PINNED_VERSION, is_newer
+from etdeploy.backends.qnn.sdk import (
     COMPILER,
     HOST_LIBRARIES,
-    VARIABLE,
+    SDK_VARIABLE,
     QnnSdk,
     find_headers,
     headers_problem,
 )
-from etdeploy.backends.qnn.versions import PINNED_VERSION, is_newer
-from etdeploy.backends.values import Workstation
+from etdeploy.backends.values import Workstation, tool_finding
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
@@ -31,9 +35,9 @@ from etdeploy.core.values import DoctorCheck
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.
 _LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).QnnInterface_getProviders"
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 
-_WHOLE_AGAIN = f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION"
+_WHOLE_AGAIN = f"Unpack all of the SDK again, and export {SDK_VARIABLE}=/path/to/qairt/VERSION"
 # Messages of the dynamic loader, and what to do.
 _LOADER_REMEDIES: tuple[tuple[str, str], ...] = (
     (
@@ -58,7 +62,7 @@ def compile_environment(kit: CompileKit, environ: Mapping[str, str]) -> dict[str
     With QNN_SDK_ROOT set, ExecuTorch downloads nothing, leaves the library path to the caller, and
     asks `lib/x86_64-linux-clang/libQnnHtp.so` there for its version.
     """
-    return {VARIABLE: str(kit.root), **library_environment(kit, environ)}
+    return {SDK_VARIABLE: str(kit.root), **library_environment(kit, environ)}
 
 
 def library_environment(kit: CompileKit, environ: Mapping[str, str]) -> dict[str, str]:
@@ -107,13 +111,13 @@ def loading_problem(kit: CompileKit, environ: Mapping[str, str]) -> Blocker | No
         process.Request(
             argv=(sys.executable, "-c", _LOAD, str(library)),
             env=library_environment(kit, environ),
-            timeout_s=_PATIENCE_S,
+            timeout_s=_TIMEOUT_S,
         )
     )
     if outcome.ok:
         return None
     if outcome.timed_out:
-        said = f"it had not finished after {_PATIENCE_S:.0f} s"
+        said = f"it had not finished after {_TIMEOUT_S:.0f} s"
     elif outcome.signal_name:
         said = f"it ended with {outcome.signal_name}"
     else:
@@ -135,7 +139,7 @@ def loader_problem(library: Path, said: str, again: str | None = None) -> Blocke
 
 
 # What ExecuTorch's guide to this backend asks for, to build the part that exports.
-_LEAST_COMPILER = 13
+_LEAST_GCC = 13
 
 
 def examine_qnn(station: Workstation) -> tuple[DoctorCheck, ...]:
@@ -145,74 +149,72 @@ def examine_qnn(station: Workstation) -> tuple[DoctorCheck, ...]:
     """
     kit, phone = find_compile_kit(station), find_deploy_kit(station)
     headers = headers_problem(station) or find_headers(station)
-    compiler = _compiling(kit, station)
+    findings = [
+        tool_finding(name, needed_for, found)
+        for name, needed_for, found in (
+            (
+                "QNN compiler",
+                "exporting for the qnn backend, and simulating",
+                _examine_compiler(kit, station),
+            ),
+            (
+                "QNN for phones",
+                "running programs of the qnn backend on phones",
+                _examine_phone_libraries(phone, kit),
+            ),
+            ("QNN headers", "building the qnn backend from source", _examine_headers(headers)),
+        )
+    ]
     if all(isinstance(found, Blocker) for found in (kit, phone, headers)):
-        return (compiler,)
-    return (compiler, _deploying(phone, kit), _building(headers), *_compiler())
+        return tuple(findings[:1])
+    return (*findings, *_old_gcc())
 
 
-def _compiling(kit: CompileKit | Blocker, station: Workstation) -> DoctorCheck:
-    name, needed_for = "QNN compiler", "exporting for the qnn backend, and simulating"
-    problem = kit if isinstance(kit, Blocker) else compile_problem(kit)
-    if isinstance(kit, Blocker) or problem:
-        return _absent(name, problem, needed_for)
-    # Elsewhere it cannot be loaded, and an export says so.
-    problem = loading_problem(kit, station.environ) if sys.platform == "linux" else None
-    if problem:
-        return _absent(name, problem, needed_for)
-    return DoctorCheck(
-        name=name, state="ok", found=f"QNN {kit.number} of {kit.from_}", needed_for=needed_for
-    )
+def _examine_compiler(kit: CompileKit | Blocker, station: Workstation) -> str | Blocker:
+    if isinstance(kit, Blocker):
+        return kit
+    problem = compile_problem(kit)
+    if not problem and sys.platform == "linux":
+        # Elsewhere it cannot be loaded, and an export says so.
+        problem = loading_problem(kit, station.environ)
+    return problem or f"QNN {kit.number} of {kit.from_}"
 
 
-def _deploying(phone: DeployKit | Blocker, kit: CompileKit | Blocker) -> DoctorCheck:
-    name, needed_for = "QNN for phones", "running programs of the qnn backend on phones"
+def _examine_phone_libraries(
+    phone: DeployKit | Blocker, kit: CompileKit | Blocker
+) -> str | Blocker:
     if isinstance(phone, Blocker):
-        return _absent(name, phone, needed_for)
+        return phone
     archs = phone.htp_archs
     facts = [f"HTP {archs[0]} to {archs[-1]}" if archs else "libraries for no HTP"]
     if isinstance(kit, CompileKit) and is_newer(kit.version, phone.version):
         facts.append(f"too old for programs of QNN {kit.number}")
-    found = f"{phone.number} in {phone.place} ({', '.join(facts)})"
-    return DoctorCheck(name=name, state="ok", found=found, needed_for=needed_for)
+    return f"{phone.number} in {phone.place} ({', '.join(facts)})"
 
 
-def _building(headers: QnnSdk | Blocker) -> DoctorCheck:
-    name, needed_for = "QNN headers", "building the qnn backend from source"
+def _examine_headers(headers: QnnSdk | Blocker) -> str | Blocker:
     if isinstance(headers, Blocker):
-        return _absent(name, headers, needed_for)
+        return headers
     is_tested = PINNED_VERSION.startswith(headers.number)
     tested = "" if is_tested else f" (ExecuTorch's is {PINNED_VERSION})"
-    return DoctorCheck(
-        name=name,
-        state="ok",
-        found=f"QNN {headers.number} in {headers.root}{tested}",
-        needed_for=needed_for,
-    )
+    return f"QNN {headers.number} in {headers.root}{tested}"
 
 
-def _absent(name: str, problem: Blocker | None, needed_for: str) -> DoctorCheck:
-    remedy = f"{problem.why}.\n{problem.remedy}" if problem else None
-    return DoctorCheck(
-        name=name, state="optional", found=None, needed_for=needed_for, remedy=remedy
-    )
-
-
-def _compiler() -> Iterator[DoctorCheck]:
+def _old_gcc() -> Iterator[DoctorCheck]:
     """g++; the wheel has the part for export already built, so an export runs without it."""
     path = process.which("g++")
-    version = _compiler_version(path) if path else None
-    if version is None or int(version.split(".")[0]) < _LEAST_COMPILER:
+    version = _gcc_version(path) if path else None
+    if version is None or int(version.split(".")[0]) < _LEAST_GCC:
         yield DoctorCheck(
-            name=f"g++ {_LEAST_COMPILER}",
+            name=f"g++ {_LEAST_GCC}",
             state="optional",
             found=version,
             needed_for="building ExecuTorch's exporter for QNN from source (the wheel has it)",
-            remedy=f"apt-get install g++-{_LEAST_COMPILER}",
+            remedy=f"apt-get install g++-{_LEAST_GCC}",
         )
 
 
-def _compiler_version(path: Path) -> str | None:
+def _gcc_version(path: Path) -> str | None:
     try:
         outcome = process.run(process.Request((str(path), "-dumpfullversion"), timeout_s=20))
     except OSError:
