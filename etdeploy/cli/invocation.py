@@ -1,4 +1,4 @@
-"""What verbs that run steps have in common: load, open, lock, run, and report what failed."""
+"""Load, open, lock, run and report failures: shared by the verbs that run steps."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run_recipes(
         for job in members.jobs:
             members.workspace.sweep(job.state)
         with console.TaskDisplay(quiet=named.quiet) as display, after_others(members.jobs, display):
-            # Only now: what the other run left counts.
+            # Only now, since the other run may have done the steps.
             ready, refused = look_up(members.all)
             refused += refused_of(ready, goal)
             if named.single:
@@ -104,13 +104,13 @@ def run_recipes(
 
 @contextmanager
 def run_recipe(named: JobOptions, goal: StepName) -> Iterator[Job]:
-    """The same for one recipe on one device."""
+    """Run the goal of one recipe on one device."""
     with run_recipes(named, goal) as [end]:
         yield end.member.require_job()
 
 
 def results(ends: Sequence[JobEnd], load: Callable[[Job], T]) -> list[tuple[JobEnd, T | None]]:
-    """What each job made, as `load` reads it; None for one that failed."""
+    """Load the result of each job; None for one that failed."""
     return [(end, None if end.error else load(end.member.require_job())) for end in ends]
 
 
@@ -119,7 +119,7 @@ def print_json(
     found: Sequence[tuple[JobEnd, T | None]],
     document: Callable[[JobEnd, T], dict[str, Any]],
 ) -> None:
-    """Print the document of one result, or an array of all, with the failures in their places."""
+    """Print the document of one result, or an array of all, including failures."""
     shown = [
         {**job_json(end.member), "error": _error(end)} if made is None else document(end, made)
         for end, made in found
@@ -128,7 +128,7 @@ def print_json(
 
 
 def failure_in_short(end: JobEnd) -> str:
-    """Why there is no result, in a word: the list of failures follows."""
+    """Return a word for a table cell: the list of failures follows."""
     if end.stopped:
         return "stopped"
     return f"failed ({end.error.kind if isinstance(end.error, EtdeployError) else 'bug'})"
@@ -136,7 +136,7 @@ def failure_in_short(end: JobEnd) -> str:
 
 @contextmanager
 def after_others(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[None]:
-    """Waits for other runs of the same recipes on the same devices; shows that as a task.
+    """Wait for other runs of the same recipes on the same devices, shown as a task.
 
     Every run takes the locks in the same order, so that two never wait for each other.
     """
@@ -148,7 +148,7 @@ def after_others(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[
 
 
 def keep_small(workspace: Workspace, quiet: bool) -> None:
-    """Makes room in a cache that has become too large; the run does not fail if it cannot."""
+    """Shrink a cache above its limit; warn if that fails."""
     limit = limit_bytes()
     if limit is None:
         return
@@ -166,7 +166,7 @@ def keep_small(workspace: Workspace, quiet: bool) -> None:
 
 
 def deliver(job: Job, source: Path, copy_to: Path, goal: StepName) -> Path:
-    """Copies what a step made to a folder of the user, and returns that folder's path."""
+    """Copy the result of a step to a folder of the user, and return its path."""
     return _delivery(job, copy_to, goal).put(source, NOTES)
 
 
@@ -207,18 +207,18 @@ def raise_failures(ends: Sequence[JobEnd], count: int | None = None) -> None:
 
 
 def _keep_tracebacks(ends: Sequence[JobEnd]) -> None:
-    """Lets the failures of plug-ins name the file that their authors need."""
+    """Write the tracebacks of plug-ins to the files that the errors name."""
     for end in ends:
         if isinstance(end.error, PluginError):
             keep_traceback(end.error)
 
 
 def by_error(ends: Sequence[JobEnd]) -> list[tuple[str, Exception]]:
-    """Each error once, with the jobs that it stopped: a phone that is not there stops several."""
+    """Return each error once, with the jobs that it stopped."""
     found: dict[str, tuple[list[str], Exception]] = {}
     for end in ends:
         if end.error and not end.same_as:
-            # A model that cannot be read is the same mistake on each device.
+            # The same message for several jobs is one mistake.
             key = "" if end.stopped else f"{type(end.error).__name__}: {end.error}"
             found.setdefault(key, ([], end.error))[0].append(str(end.member.pair))
     return [(", ".join(pairs), error) for pairs, error in found.values()]
@@ -235,7 +235,7 @@ def _described(pairs: str, error: Exception) -> Iterator[str]:
 
 
 def job_json(member: Member) -> dict[str, Any]:
-    """Recipe and device of a job, with their names where a run record has them."""
+    """Return recipe and device of a job under the keys of a run record."""
     facts = member.job.facts if member.job else None
     return {
         "recipe": {"name": member.loaded.name, "path": str(member.loaded.path)},
@@ -287,7 +287,7 @@ def measure_pair(pair: RecipePair) -> tuple[StoredRun, StoredRun]:
             ready, failed = look_up(members.all)
             failed += refused_of(ready)
             if not failed:
-                # Without one of the two, the other is of no use.
+                # One of the two alone is useless.
                 ends = run_jobs(
                     ready, StepName.BUNDLE, display, heavy=heavy_at_once(), fail_fast=True
                 )
@@ -302,7 +302,7 @@ def _measure(
     members: Members, display: console.TaskDisplay, in_history: bool
 ) -> tuple[StoredRun, StoredRun]:
     a, b = members.jobs
-    begun = time.monotonic()
+    started_s = time.monotonic()
     display.start(_COMPARE)
 
     def advance(text: str, fraction: float | None = None) -> None:
@@ -314,7 +314,7 @@ def _measure(
         display.end(_COMPARE, "stopped" if isinstance(error, Interrupted) else "failed")
         raise
     pairs = console.count(len(runs[0].record.workload.runs), "pair")
-    display.end(_COMPARE, f"{pairs} of starts", time.monotonic() - begun)
+    display.end(_COMPARE, f"{pairs} of starts", time.monotonic() - started_s)
     return runs
 
 

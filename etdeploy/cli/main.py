@@ -1,4 +1,4 @@
-"""Runs the verb, and is the only place that catches errors."""
+"""Runs the verb; the only place that catches errors."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def cli() -> None:
 
 
 def run_cli(arguments: list[str]) -> int:
-    """Runs one command line; every failure becomes a message and an exit code."""
+    """Run one command line; turn every failure into a message and an exit code."""
     try:
         with cancel.trapped_signals():
             cli.main(
@@ -146,7 +146,7 @@ def run_cli(arguments: list[str]) -> int:
 
 
 def _help_width() -> int | None:
-    """A width below click's own minimum of 50 columns; None lets click find the width."""
+    """Return a width below click's minimum of 50 columns; None lets click find the width."""
     columns = console.width()
     return columns if columns and columns < 52 else None
 
@@ -156,7 +156,7 @@ def _report(error: EtdeployError) -> int:
         keep_traceback(error)
     if not isinstance(error.__cause__, BrokenPipeError):
         console.message(f"error ({error.kind}): {error}")
-    # Else the reader of our output closed the pipe (`| head`): it has what it wanted.
+    # Otherwise the reader closed the pipe (`| head`), which is not an error.
     return error.exit_code
 
 
@@ -167,7 +167,7 @@ def _report_no_room(error: OSError) -> int:
 
 
 def surroundings_error(error: Exception) -> EtdeployError | None:
-    """The error behind an unexpected exception that is not etdeploy's fault; else None."""
+    """Return the error of an exception that the working folder causes; else None."""
     try:
         os.getcwd()  # noqa: PTH109 - Path.cwd() is the same
     except OSError as reason:
@@ -181,7 +181,7 @@ def surroundings_error(error: Exception) -> EtdeployError | None:
 
 
 def keep_traceback(error: PluginError) -> None:
-    """Writes what the plug-in's authors need to a file that the error names, once."""
+    """Write the traceback to a file, and name it in the error, once."""
     if error.log is None:
         error.log = _written(_text(error, sys.argv[1:]))
         if error.log:
@@ -189,7 +189,7 @@ def keep_traceback(error: PluginError) -> None:
 
 
 def report_bug(error: Exception, arguments: list[str]) -> None:
-    """Writes the traceback with versions to the cache's log folder and names the file."""
+    """Write the traceback with versions to the cache's log folder, and name the file."""
     text = _text(error, arguments)
     log = _written(text)
     if log is None:
@@ -210,7 +210,7 @@ def _text(error: Exception, arguments: list[str]) -> str:
 
 
 def _written(text: str) -> Path | None:
-    """Writes the text to the cache, else to a temporary file; None if neither is possible.
+    """Write the text to the cache, else to a temporary file; return None if neither works.
 
     A disk or folder that cannot be written to may be the cause of the bug.
     """

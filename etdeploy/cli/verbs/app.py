@@ -32,8 +32,8 @@ _SHOWN = 6
 def app() -> None:
     """Write the project of a sample app that runs the recipe's model.
 
-    The app shows latencies, or the text of a language model, and leaves the same results as a
-    runner: etdeploy run --as app measures it.
+    The app shows latencies, or the text of a language model, and writes the same results as a
+    runner: `etdeploy run --as app` measures it.
     """
 
 
@@ -46,8 +46,8 @@ def _shared(function: F) -> F:
             type=click.Choice(get_args(Conflicts)),
             default="refuse",
             show_default=True,
-            help="If you and etdeploy changed the same lines: refuse and write nothing, keep your "
-            "files, or move yours to the folder `yours`.",
+            help="For files that both you and etdeploy changed: write nothing at all, keep yours, "
+            "or overwrite them and save yours in the folder `yours`.",
         ),
         click.option("--build", is_flag=True, help="Build the app, too."),
         click.option(
@@ -165,7 +165,7 @@ def _as_text(output: Path, project: Project, written: Written, built: BuiltApp |
 
 
 def _next(project: Project, output: Path, built: BuiltApp | None) -> list[str]:
-    """What to do with it."""
+    """Return the next step for the user."""
     if built and project.platform == "android":
         return [f"next: adb install -r {quoted(Path(built.archive))}"]
     if project.from_source:

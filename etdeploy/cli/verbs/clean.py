@@ -21,7 +21,7 @@ from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 
-# What can be deleted, and what it takes to get it back.
+# The parts, and what it costs to get them back.
 PARTS: dict[CacheKind, str] = {
     CacheKind.PROGRAMS: "exported programs; exported again",
     CacheKind.RUNNERS: "built runners; built again in seconds",
@@ -40,12 +40,14 @@ PARTS: dict[CacheKind, str] = {
 
 
 @click.command()
-@click.argument("parts", nargs=-1, type=click.Choice([*map(str, PARTS), "all"]))
+@click.argument(
+    "parts", nargs=-1, metavar="[PART]...", type=click.Choice([*map(str, PARTS), "all"])
+)
 @click.option(
     "--unused",
     is_flag=True,
     help=f"Delete what was not used for {UNUSED_DAYS} days, and programs, runners and wheels that "
-    "no recipe's last run used; only from the PARTS, if any are named.",
+    "no recipe's last run used. With PARTs, only from these.",
 )
 @click.option(
     "-d",
@@ -56,9 +58,10 @@ PARTS: dict[CacheKind, str] = {
 )
 @options("json")
 def clean(parts: tuple[str, ...], unused: bool, device: str | None, as_json: bool) -> None:
-    """Show what is in the cache; delete the named PARTS, or what is unused.
+    """Show what is in the cache, delete PARTs of it, or what is unused.
 
-    What a run is using stays. Run records in etdeploy-out/ are never deleted.
+    Without arguments, the PARTs are listed with their sizes; `all` stands for every one. What a run
+    is using is kept. Run records in etdeploy-out/ are never deleted.
     """
     workspace = Workspace.default()
     require_ours(workspace.root)
@@ -99,14 +102,14 @@ def clean(parts: tuple[str, ...], unused: bool, device: str | None, as_json: boo
 def _remove(
     workspace: Workspace, parts: tuple[CacheKind, ...], units: list[Unit] | None
 ) -> list[CacheRemoval]:
-    """Removes the parts completely, or only those of the units that are in them."""
+    """Remove the parts, or only these units of them."""
     try:
         if units is None:
             return [remove_kind(workspace, part) for part in parts]
         return [remove_units(workspace, [unit for unit in units if unit.kind in parts])]
     except OSError as error:
         raise UsageError(
-            f"this cannot be deleted: {error.strerror or error}",
+            f"cannot delete: {error.strerror or error}",
             place=str(error.filename or workspace.root),
             remedy=f"Check who owns it: ls -la {quoted(workspace.root)}",
         ) from error
@@ -137,7 +140,7 @@ def _show(
 
 
 def _clean_device(name: str, workspace: Workspace, kept: list[str]) -> dict[str, int]:
-    """Bytes freed by folder; adds the device to `kept` if a run may be using it."""
+    """Return the bytes freed by folder; add the device to `kept` if a run may be using it."""
     from etdeploy.core.files.locks import exclusive
     from etdeploy.devices.base import lock_name
     from etdeploy.devices.registry import open_device

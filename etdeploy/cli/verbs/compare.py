@@ -28,22 +28,22 @@ from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
     "--device",
     metavar="DEVICE",
     shell_complete=complete_device,
-    help="Where two recipes are measured; host by default.",
+    help="The device to measure recipes on. By default host.",
 )
 @options("target")
 @click.option(
     "--runs",
     type=click.IntRange(min=1, max=1000),
     metavar="N",
-    help="How many starts of each recipe take turns; 10 by default.",
+    help="Starts of each recipe. By default 10.",
 )
 @options("set")
-@click.option("--set-a", multiple=True, metavar="KEY=VALUE", help="The same for A alone.")
+@click.option("--set-a", multiple=True, metavar="KEY=VALUE", help="Override a key of A only.")
 @click.option(
     "--set-b",
     multiple=True,
     metavar="KEY=VALUE",
-    help="The same for B alone; without B, for A's recipe as B.",
+    help="Override a key of B only. Without B, B is A with these overrides.",
 )
 @click.option(
     "--min-difference",
@@ -51,22 +51,21 @@ from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="Smaller differences are not called one, however sure they are.",
+    help="Ignore smaller differences, however certain they are.",
 )
 @click.option(
     "--operators/--no-operators",
     default=True,
-    help="Read both profiles for the operators that changed most (the default), or leave them out.",
+    help="Compare both profiles for the operators that changed most (the default), or do not.",
 )
 @options("output", "json", "quiet")
 def compare(a: str, b: str | None, as_json: bool, **values: Any) -> None:
-    """Tell which of A and B is faster, by how much, and how sure that is.
+    """Find out which of A and B is faster, by how much, and how certain that is.
 
-    A and B are two recipes. They run in turns on one device, A B B A and so on, so that what
-    changes meanwhile changes both alike. With --set-b, one recipe is enough: B is A with other
-    values.
+    A and B are two recipes. Their starts are interleaved on one device, A B B A and so on, so that
+    drift affects both alike. With --set-b, one recipe is enough: B is A with other values.
 
-    Or they are two runs that were measured before: their folders, records or ids, or `last`.
+    Or they are two runs that were measured before: their folders, records or IDs, or `last`.
     """
     from etdeploy.report.comparison import comparison_text
     from etdeploy.report.terminal import render
@@ -100,7 +99,7 @@ class CompareOptions:
 
 
 def compare_named(a: str, b: str | None, options: CompareOptions) -> Comparison:
-    """Measures two recipes in turns, or reads two runs, and judges B against A."""
+    """Measure two recipes or read two runs, and compare B with A."""
     from etdeploy.compare.runs import compare_runs
 
     runs = _measured(a, b, options) if _are_recipes(a, b, options) else _read(a, b, options)
@@ -109,10 +108,10 @@ def compare_named(a: str, b: str | None, options: CompareOptions) -> Comparison:
 
 
 def _are_recipes(a: str, b: str | None, options: CompareOptions) -> bool:
-    """Whether A and B are recipes; not, if they are runs."""
+    """Return whether A and B are recipes, and not runs."""
     kinds = [_is_recipe(text) for text in (a, b) if text is not None]
     if kinds == [True, False] or kinds == [False, True]:
-        raise _one_of_each(*((a, str(b)) if kinds[0] else (str(b), a)), options)
+        raise _mixed_kinds(*((a, str(b)) if kinds[0] else (str(b), a)), options)
     if b is None and not (kinds[0] and (options.set_a or options.set_b)):
         raise UsageError(
             f"there is nothing to compare {a} with",
@@ -121,11 +120,11 @@ def _are_recipes(a: str, b: str | None, options: CompareOptions) -> bool:
             f"{'--set-b runtime.threads=1' if kinds[0] else 'RUN' if a == LAST else LAST}",
         )
     if not kinds[0]:
-        _require_no(list(_of_recipes(options)))
+        _refuse(list(_recipe_options(options)))
     return kinds[0]
 
 
-def _one_of_each(recipe: str, run: str, options: CompareOptions) -> UsageError:
+def _mixed_kinds(recipe: str, run: str, options: CompareOptions) -> UsageError:
     found = _run(run, options.output).record
     device, output = quoted(found.device.facts.name), options.output
     there = "" if output == DEFAULT_OUTPUT else f" --output {quoted(output)}"
@@ -138,7 +137,7 @@ def _one_of_each(recipe: str, run: str, options: CompareOptions) -> UsageError:
 
 
 def _is_recipe(text: str) -> bool:
-    """Whether it names a recipe, rather than a run."""
+    """Return whether a text names a recipe, and not a run."""
     if text.endswith(_SUFFIXES) or text in bundled_recipes():
         return True
     if text == LAST or text.endswith(".json"):
@@ -149,8 +148,8 @@ def _is_recipe(text: str) -> bool:
         return False
 
 
-def _of_recipes(options: CompareOptions) -> Iterator[str]:
-    """The given options that say how recipes are measured."""
+def _recipe_options(options: CompareOptions) -> Iterator[str]:
+    """The options in use that apply to recipes only."""
     given = {
         "--device": options.device,
         "--target": options.target,
@@ -162,7 +161,7 @@ def _of_recipes(options: CompareOptions) -> Iterator[str]:
     yield from (name for name, value in given.items() if value)
 
 
-def _require_no(options: Sequence[str]) -> None:
+def _refuse(options: Sequence[str]) -> None:
     if options:
         raise UsageError(
             f"{', '.join(options)} can only be used with recipes: runs were measured before",
@@ -188,7 +187,7 @@ def _loaded(*named: tuple[str, Overrides]) -> tuple[LoadedRecipe, LoadedRecipe]:
     runs = [each.recipe.benchmark.runs for each in (first, second)]
     if runs[0] != runs[1]:
         raise UsageError(
-            f"A has {runs[0]} starts and B has {runs[1]}: those that take turns are pairs",
+            f"unpaired starts: A has {runs[0]}, B has {runs[1]}",
             remedy=f"Give both the same number: --runs {max(runs)}",
         )
     return first, second
@@ -199,7 +198,7 @@ def _read(a: str, b: str | None, options: CompareOptions) -> tuple[StoredRun, St
 
 
 def _run(text: str, output: Path) -> StoredRun:
-    """From its folder; from the history, if that is gone."""
+    """Return a run from its folder, else from the history."""
     try:
         return find_run(text, output)
     except UsageError:
@@ -212,7 +211,7 @@ def _run(text: str, output: Path) -> StoredRun:
 def _with_operators(
     comparison: Comparison, runs: tuple[StoredRun, StoredRun], quiet: bool
 ) -> Comparison:
-    """The same with the operators that changed most; why not, where they cannot be told."""
+    """Add the operators that changed most, or a remark why they are unknown."""
     from etdeploy.compare.model import operator_changes
 
     if comparison.verdict == Verdict.NOT_COMPARABLE:
@@ -226,8 +225,8 @@ def _with_operators(
     except Interrupted:
         raise
     except EtdeployError as error:
-        told = f"The operators were not compared: {error.message.rstrip('.')}."
-        return comparison.model_copy(update={"remarks": (*comparison.remarks, told)})
+        remark = f"The operators were not compared: {error.message.rstrip('.')}."
+        return comparison.model_copy(update={"remarks": (*comparison.remarks, remark)})
     return comparison.model_copy(update={"operators": operator_changes(*times)})
 
 

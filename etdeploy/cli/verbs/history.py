@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from etdeploy.history.model import Check, Trend
     from etdeploy.history.store.store import Filter, Store
 
-# A list of more series than these is for a filter.
+# Longer lists need a filter.
 _SERIES = 30
-# Of lines that are no record; all are in the JSON.
+# Invalid lines in a message; the JSON has all.
 _MOST_BAD = 20
 _LIST_RUNS = 40
 _PAGE = "etdeploy-history.html"
@@ -54,39 +54,39 @@ def _since(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
 
 
 @click.group(invoke_without_command=True)
-@click.option("-r", "--recipe", metavar="NAME", help="Only of the recipe of this name.")
+@click.option("-r", "--recipe", metavar="NAME", help="Only this recipe.")
 @click.option(
-    "-d", "--device", metavar="DEVICE", help="Only of devices with this in their name or model."
+    "-d", "--device", metavar="DEVICE", help="Only devices with this in their name or model."
 )
 @click.option(
     "-m",
     "--metric",
     metavar="NAME",
-    help="latency_ms, first_inference_ms, load_ms, peak_rss_bytes or program_bytes; with sizes "
-    "also latency_ms@SIZE. Of generated text token_ms and ttft_ms, at another point "
+    help="latency_ms, first_inference_ms, load_ms, peak_rss_bytes or program_bytes; with several "
+    "sizes also latency_ms@SIZE. For generated text token_ms and ttft_ms, or one point, like "
     "token_ms@p512-n64-d0. By default latency_ms or token_ms.",
 )
-@click.option("--since", callback=_since, metavar="DATE|30d", help="Only runs from then on.")
+@click.option("--since", callback=_since, metavar="DATE|30d", help="Only runs since then.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1, max=5000),
     default=100,
     show_default=True,
     metavar="N",
-    help="The latest N runs of each series.",
+    help="Show the latest N runs of each series.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(("text", "html")),
-    help="By default text, and html if FILE is named.",
+    help="By default text, or html with --output.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help=f"Where the page goes; by default {_PAGE}. It works offline.",
+    help=f"The HTML page, which works offline. By default {_PAGE}.",
 )
 @options("store", "json")
 @click.pass_context
@@ -104,8 +104,8 @@ def history(
 ) -> None:
     """Show how the numbers of a recipe changed over time, and when.
 
-    Runs that measured the same on the same device are a series. Several series are listed; a single
-    one is shown with its changes and its latest runs.
+    Runs that measured the same thing on the same device form a series. Several series are listed; a
+    single one is shown with its changes and its latest runs.
     """
     from etdeploy.history.location import required_place
     from etdeploy.history.store.store import Filter
@@ -134,9 +134,9 @@ def history(
 @click.argument("file", default="-", type=click.Path(path_type=Path, dir_okay=False))
 @click.pass_obj
 def export(obj: tuple[HistoryLocation, Filter], file: Path) -> None:
-    """Write whole records to FILE as JSON lines, the earliest first; without FILE to stdout.
+    """Write complete records as JSON lines to FILE or stdout, the oldest first.
 
-    Options before `export` choose which.
+    Options before `export` select the records.
     """
     from etdeploy.history.jsonl import lines_of, write_lines
 
@@ -156,10 +156,11 @@ def export(obj: tuple[HistoryLocation, Filter], file: Path) -> None:
 @options("json")
 @click.pass_obj
 def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json: bool) -> None:
-    """Add records to the history: files of JSON lines, runs' folders or records, - for stdin.
+    """Add records to the history.
 
-    Records that are there already are left as they are. Lines that are no record are named, and
-    lose nothing of the others; the exit code is then 2.
+    FILE has JSON lines, or is a run's folder or record; - is stdin. Records that the history has
+    already do not change. Invalid lines are listed, and the others imported; the exit code is then
+    2.
     """
     from etdeploy.history.jsonl import import_all
     from etdeploy.history.store.store import open_store
@@ -170,9 +171,8 @@ def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json
     if as_json:
         console.result_json({"new": done.new, "known": done.known, "bad": done.bad})
     else:
-        console.result(
-            f"{console.count(done.new, 'new record')} in {place.shown}, {done.known:,} were there"
-        )
+        new = console.count(done.new, "new record")
+        console.result(f"{new} in {place.shown}, {done.known:,} known already")
     if done.bad:
         more = len(done.bad) - _MOST_BAD
         shown = [*done.bad[:_MOST_BAD], *([f"and {more:,} more"] if more > 0 else [])]
@@ -184,7 +184,7 @@ def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json
 
 @contextmanager
 def _opened(place: HistoryLocation) -> Iterator[Store | None]:
-    """The history for reading, with the records that waited for it; None if there is none yet."""
+    """Open the history for reading, with queued records; None if there is none yet."""
     from etdeploy.history.record_sink import bring_in
     from etdeploy.history.store.store import open_store
 
@@ -197,15 +197,15 @@ def _opened(place: HistoryLocation) -> Iterator[Store | None]:
         yield None
         return
     with open_store(place, read_only=True) as store:
-        if trouble:  # else opening it for reading has said the same
-            console.warn(f"records that wait for the history cannot be imported: {trouble}")
+        if trouble:  # otherwise opening it for reading has failed, too
+            console.warn(f"queued records cannot be imported: {trouble}")
         yield store
 
 
 def _trends(
     store: Store, wanted: Filter, metric: str | None, limit: int, whole: bool
 ) -> tuple[list[Trend], int]:
-    """The trends of the latest series, and how many more there are."""
+    """Return the trends of the latest series, and how many more there are."""
     from dataclasses import replace
 
     from etdeploy.history.model import trend_of
@@ -221,13 +221,15 @@ def _trends(
 
 
 def _page(form: str | None, output: Path | None, as_json: bool) -> Path | None:
-    """Where the page goes; None for text."""
+    """Return the path of the page; None for text."""
     if form != "html" and (form or not output):
         if output:
-            raise UsageError("--output is for a page", remedy="Leave --format out, or name html.")
+            raise UsageError(
+                "--output is for a page", remedy="Leave out --format, or use --format html."
+            )
         return None
     if as_json:
-        raise UsageError("--json is printed, and a page is written: choose one of them")
+        raise UsageError("choose one of --json and an HTML page")
     from etdeploy.report.formats import Format, require_free
 
     page = output or Path(_PAGE)
@@ -273,8 +275,8 @@ def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
 @click.option(
     "--against",
     metavar="main|last-good|RUN",
-    help="Judge by runs whose recipe was committed on the branch main, by runs that no check found "
-    "worse, or by one run. By default by all earlier runs that can be compared.",
+    help="Compare with runs whose recipe was committed on the branch main, with runs that no check "
+    "found worse, or with one run. By default with all earlier runs that are comparable.",
 )
 @click.option(
     "--max-slowdown",
@@ -282,7 +284,7 @@ def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     default="5%",
     show_default=True,
     metavar="PERCENT",
-    help="How much worse a number may be; also of memory and sizes.",
+    help="How much worse a number may be, including memory and sizes.",
 )
 @click.option(
     "--last",
@@ -290,7 +292,7 @@ def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     default=20,
     show_default=True,
     metavar="N",
-    help="How many earlier runs it is judged by.",
+    help="The number of earlier runs to compare with.",
 )
 @options("runs-in", "store", "json", "quiet")
 def check(
@@ -303,11 +305,11 @@ def check(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Judge a run by earlier ones, and exit with 1 if a number is worse.
+    """Compare a run with earlier ones, and exit with 1 if a number is worse.
 
-    RUN is `last`, an id or its end, or a path. It is judged by the spread between the last runs in
-    the history that measured the same on the same device. The exit code is 0 where nothing can be
-    said: too little history, a disturbed run, one that cannot be compared.
+    RUN is `last`, an ID or its end, or a path. It is compared with the latest runs in the history
+    that measured the same thing on the same device, and with their spread. The exit code is 0 if
+    there is no verdict: too little history, a disturbed run, or one that is not comparable.
     """
     from etdeploy.history.check import LAST_GOOD, MAIN, Question
     from etdeploy.history.entry import find_kept
@@ -323,11 +325,11 @@ def check(
         max_slowdown_percent=max_slowdown,
         last=last,
     )
-    show(_checked(found, question, place, quiet=quiet), found, store, as_json)
+    _show_check(_check(found, question, place, quiet=quiet), found, store, as_json)
 
 
-def _checked(found: StoredRun, question: Question, place: HistoryLocation, *, quiet: bool) -> Check:
-    """Judges the run, and notes in the history what was found."""
+def _check(run: StoredRun, question: Question, place: HistoryLocation, *, quiet: bool) -> Check:
+    """Compare the run with earlier ones, and store the verdict in the history."""
     from etdeploy.history.check import check as check_run
     from etdeploy.history.check import judgement_of
     from etdeploy.history.record_sink import bring_in
@@ -337,47 +339,47 @@ def _checked(found: StoredRun, question: Question, place: HistoryLocation, *, qu
     try:
         bring_in(place)
         with open_store(place) as store:
-            store.add(found.record)
+            store.add(run.record)
     except EtdeployError as error:
         trouble = error
     with open_store(place, read_only=True) as store:
-        if trouble:  # else opening it for reading has said the same
-            console.warn(f"nothing can be noted in the history: {trouble}")
-        told = check_run(store, found.record, question)
-    judgement = judgement_of(told)
+        if trouble:  # otherwise opening it for reading has failed, too
+            console.warn(f"the verdict cannot be stored in the history: {trouble}")
+        found = check_run(store, run.record, question)
+    judgement = judgement_of(found)
     if judgement is None or question.other is not None:
-        return told
+        return found
     try:
         with open_store(place) as store:
-            store.judge(told.run_id, judgement)
+            store.judge(found.run_id, judgement)
     except EtdeployError as error:
         if not quiet:
-            console.warn(f"what was found is not noted in the history: {error}")
-    return told
+            console.warn(f"the verdict was not stored in the history: {error}")
+    return found
 
 
-def show(told: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
-    """Prints a check."""
+def _show_check(found: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
+    """Print a check; raise RegressionError if a number is worse."""
     from etdeploy.bench.records.find import measure_again
     from etdeploy.history.model import CheckVerdict
     from etdeploy.report.terminal import render
     from etdeploy.report.trends import check_text
 
     if as_json:
-        console.result_json(told.model_dump(mode="json"))
+        console.result_json(found.model_dump(mode="json"))
     else:
-        console.result(render(check_text(told, measure_again(run)), console.width()))
-    if told.verdict is CheckVerdict.REGRESSED:
+        console.result(render(check_text(found, measure_again(run)), console.width()))
+    if found.verdict is CheckVerdict.REGRESSED:
         raise RegressionError(
-            told.reason,
-            place=told.run_id,
+            found.reason,
+            place=found.run_id,
             remedy=f"See when it began, and what changed then: {_history_command(run, store)}\n"
             f"Measure again: {measure_again(run)}",
         )
 
 
 def _history_command(run: StoredRun, store: str | None) -> str:
-    """The command that shows the run's series."""
+    """Return the command that shows the run's series."""
     from etdeploy.history.series import DeviceIdentity
 
     device = DeviceIdentity.of(run.record.device.facts).name

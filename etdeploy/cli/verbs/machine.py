@@ -71,9 +71,9 @@ def _unit(value: float | None, unit: str) -> str | None:
 @click.command()
 @options("json")
 def doctor(as_json: bool) -> None:
-    """Check what is installed here, and say how to install what is missing.
+    """Check what is installed, and show how to install what is missing.
 
-    The exit code is 4 if something is missing that a run on this machine needs.
+    The exit code is 4 if a run on this machine needs something that is missing.
     """
     from etdeploy.core.errors import BuildError
     from etdeploy.doctor import examine
@@ -92,7 +92,7 @@ def doctor(as_json: bool) -> None:
     missing = [f.name for f in findings if f.state == "missing"]
     if missing:
         raise BuildError(
-            f"a run on this machine needs what is not installed: {', '.join(missing)}",
+            f"a run on this machine needs {', '.join(missing)}, which is not installed",
             remedy="Run the commands above, then run `etdeploy doctor` again.",
         )
 
@@ -100,11 +100,11 @@ def doctor(as_json: bool) -> None:
 @click.command(epilog="bash: " + _WHERE["bash"])
 @click.argument("shell", type=click.Choice(list(_WHERE)))
 def completion(shell: str) -> None:
-    """Print the completion script of SHELL."""
+    """Print the completion script for a shell."""
     from etdeploy.cli.main import cli
 
     maker = get_completion_class(shell)
     if maker is None:  # pragma: no cover - click has all three
         raise click.ClickException(f"click has no completion for {shell}")
-    console.message(f"To turn it on: {_WHERE[shell]}")
+    console.message(f"Enable it with: {_WHERE[shell]}")
     console.result(maker(cli, {}, "etdeploy", "_ETDEPLOY_COMPLETE").source())

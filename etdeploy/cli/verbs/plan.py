@@ -37,11 +37,12 @@ _NAME_COLUMNS = 52
 @click.option(
     "--check",
     is_flag=True,
-    help="Exit with the error code of a run that cannot start. By default, only a model that "
-    "cannot be exported is an error.",
+    help="Fail with a run's exit code if a run would fail before its first step.",
 )
 def plan(form: str, why: str | None, check: bool, **values: Any) -> None:
     """Explain every choice and every task of a run; change nothing.
+
+    Without --check, it succeeds even if a run could not start, unless the model cannot be exported.
 
     With --target, no device is contacted. `--format cmake-preset` prints a CMakePresets.json for
     plain cmake and IDEs: put it next to the CMakeLists.txt that it names.
@@ -98,7 +99,7 @@ def _require_preset(named: JobOptions) -> None:
 def _show_choice(
     graph: GraphExplanation, ready: Sequence[Ready], why: str, form: str, single: bool
 ) -> None:
-    """One choice in each job; a job whose plan does not have it says so."""
+    """Print one choice of each job whose plan has it; raise UsageError if none has."""
     found, errors = {}, []
     for each, plan in zip(ready, graph.jobs, strict=True):
         try:
@@ -123,7 +124,7 @@ def _show_choice(
 
 
 def graph_text(graph: GraphExplanation, ready: Sequence[Ready], width: int | None = None) -> str:
-    """The graph as text: its jobs, its tasks with whom they serve, and what prevents a run."""
+    """Return the graph as text: its jobs, shared tasks, and what prevents a run."""
     head = f"{console.count(len(graph.jobs), 'run')}, {console.count(len(graph.tasks), 'task')}"
     jobs = [
         f"  {each.member.pair}: {_in_short(plan)}"
@@ -133,13 +134,13 @@ def graph_text(graph: GraphExplanation, ready: Sequence[Ready], width: int | Non
     table = console.table(("task", "state", "why"), rows, width=width and width - 2)
     parts = [
         "\n".join([head, *jobs]),
-        "tasks, each done once for all that it names\n" + _indented(table),
+        "tasks, each done once for all runs that it names\n" + _indented(table),
         *_obstacles(graph, ready),
     ]
     if any(task.expected for task in graph.tasks):
         parts.append(
-            "expected: these runs share the task if their programs are what their recipes let\n"
-            "expect; a run knows after the export."
+            "expected: these runs share the task if their programs turn out as the recipes\n"
+            "suggest; that is known after the export."
         )
     parts.append("etdeploy plan with one recipe and one device explains every choice.")
     return fit("\n\n".join(parts), width)
@@ -155,7 +156,7 @@ def _state(value: str, expected: bool) -> str:
 
 
 def _obstacles(graph: GraphExplanation, ready: Sequence[Ready]) -> Iterator[str]:
-    """What prevents runs, once for all runs that it is the same for."""
+    """Yield what prevents runs, once for all runs with the same reason."""
     by_text: dict[str, list[str]] = {}
     for each, plan in zip(ready, graph.jobs, strict=True):
         for section in obstacles(plan):
@@ -166,7 +167,7 @@ def _obstacles(graph: GraphExplanation, ready: Sequence[Ready]) -> Iterator[str]
 
 
 def find_choice(plan: Explanation, name: str) -> ReasonedChoice:
-    """The choice with that name."""
+    """Return the choice with this name."""
     toolchain = [plan.toolchain] if plan.toolchain else []
     program = (*plan.language_model, *plan.rewrites)
     every = (plan.provider, *toolchain, *program, *plan.components, *plan.options)
@@ -183,7 +184,7 @@ def find_choice(plan: Explanation, name: str) -> ReasonedChoice:
 
 
 def plan_text(plan: Explanation, width: int | None = None) -> str:
-    """The explanation as text, with lines of at most `width` columns if that is given."""
+    """Return the explanation as text, in lines of at most `width` columns."""
     where = f"device {plan.device}" if plan.device else "no device"
     head = [f"recipe {plan.recipe} for {plan.target} ({where})"]
     if plan.provisional:
@@ -213,7 +214,7 @@ def plan_text(plan: Explanation, width: int | None = None) -> str:
 
 
 def obstacles(plan: Explanation) -> list[str]:
-    """What prevents a run, and what to know before one, as sections."""
+    """Return what prevents a run, and notes, as sections."""
     parts = []
     for title, blockers in (("blockers", plan.blockers), ("not installed", plan.not_installed)):
         if blockers:
@@ -229,7 +230,7 @@ def obstacles(plan: Explanation) -> list[str]:
 
 
 def _changed(plan: Explanation) -> list[str]:
-    """What the program changed, as a section; nothing if there are no changes."""
+    """Return a section with what the program changed, if anything."""
     if not plan.changes:
         return []
     lines = [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def recipes(ctx: click.Context) -> None:
-    """List the recipes that can be named; `show` and `schema` print details."""
+    """List the available recipes; `show` and `schema` print details."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_recipes, as_json=False)
 
@@ -25,7 +25,7 @@ def recipes(ctx: click.Context) -> None:
 @recipes.command("list")
 @options("json")
 def list_recipes(as_json: bool) -> None:
-    """List the bundled recipes, and those of installed packages."""
+    """List the bundled recipes and those of installed packages."""
     from etdeploy.recipe.load import bundled_recipes, load_recipe
 
     found = {name: load_recipe(name) for name in bundled_recipes()} | _packaged()
@@ -50,7 +50,7 @@ def list_recipes(as_json: bool) -> None:
 
 
 def _packaged() -> dict[str, LoadedRecipe]:
-    """The recipes of other packages; what does not work there is told, and keeps nothing else."""
+    """Load the recipes of other packages; warn of those that do not work."""
     from etdeploy.core.errors import EtdeployError
     from etdeploy.recipe.find import packaged_recipes, packages_problems, recipes_owner
     from etdeploy.recipe.load import load_recipe

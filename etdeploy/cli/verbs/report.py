@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("html", "markdown", "csv", "jsonl", "pytorch-oss")
 _TEXT, _PERFETTO, _MODEL_EXPLORER = "text", "perfetto", "model-explorer"
-# Has an option of its own.
+# It has its own option.
 _JSON = "json"
 _STDOUT = Path("-")
 _SINGLE, _SEVERAL = "report.html", "etdeploy-report.html"
@@ -35,17 +35,17 @@ _SINGLE, _SEVERAL = "report.html", "etdeploy-report.html"
     "--format",
     "form",
     type=click.Choice(_FORMATS),
-    help="By default what the name of the file ends with, else html.",
+    help="By default from the suffix of FILE, else html.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where the report goes; - is standard output. By default text is printed, and a page is "
-    f"{_SINGLE} in the run's folder, for several runs {_SEVERAL} here.",
+    help=f"Where the report goes; - is standard output. By default html goes to {_SINGLE} in the "
+    f"run's folder, or for several runs to {_SEVERAL} here; other formats are printed.",
 )
-@click.option("--no-profile", is_flag=True, help="Do not read traces, which takes seconds.")
+@click.option("--no-profile", is_flag=True, help="Skip reading traces, which takes seconds.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of run records instead.")
 @options("runs-in", "quiet")
 def report(
@@ -57,10 +57,10 @@ def report(
     runs_in: Path,
     quiet: bool,
 ) -> None:
-    """Show what a run gave: as a page, or as text for other tools.
+    """Write runs as a page, or as text for other tools.
 
-    RUN is a run's folder, its record, its id or the end of that, or last (the default). Several
-    make one report that compares them with the first.
+    RUN is a run's folder, its record, its ID or the end of it, or `last` (the default). Several
+    runs make one report that compares them with the first.
     """
     if schema:
         _print_schema(runs, form)
@@ -86,7 +86,7 @@ def _print_schema(runs: tuple[str, ...], form: str | None) -> None:
     from etdeploy.report.rows import record_schema
 
     if runs or form:
-        raise UsageError("--schema is about all records: it takes no RUN and no --format")
+        raise UsageError("--schema takes no RUN and no --format")
     console.result_json(record_schema())
 
 
@@ -95,13 +95,13 @@ def _format(form: str | None, output: Path | None) -> Format:
 
     if form:
         return Format(form)
-    # What is no file is refused for that, with a remedy of its own.
+    # Another message explains a path that is not a file.
     if output is None or output == _STDOUT or (output.exists() and not output.is_file()):
         return Format.HTML
     found = SUFFIXES.get(output.suffix.lower())
     if found is None:
         raise UsageError(
-            "the name of the file does not say which format the report should have",
+            "the suffix of the file is not that of a report format",
             place=str(output),
             remedy=f"Name it: --format {'|'.join(_FORMATS)}",
         )
@@ -119,7 +119,7 @@ def _default(found: list[StoredRun], form: Format) -> Path:
 def _require_reader(form: Format) -> None:
     if form == "html" and console.is_terminal():
         raise UsageError(
-            "a page of megabytes is nothing for a terminal",
+            "the page is HTML of several megabytes, which a terminal cannot show",
             remedy=f"Name a file: --output {quoted(_SINGLE)}",
         )
 
@@ -153,7 +153,7 @@ def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool)
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write to this file, and not to the standard output, which is -.",
+    help="Write to this file instead of standard output (-).",
 )
 @click.option(
     "-n",
@@ -161,19 +161,21 @@ def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool)
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many operators the text shows.",
+    metavar="N",
+    help="The number of operators in the text.",
 )
 @click.option(
     "--depth",
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="How many levels of modules the text shows.",
+    metavar="N",
+    help="The number of module levels in the text.",
 )
 @click.option(
     "--method",
     metavar="NAME",
-    help="Of a program that generates text: the method that is shown. [default: the one that "
+    help="For a program that generates text: the method to show. [default: the one that "
     "decodes; with --json all]",
 )
 @options("runs-in", "json", "quiet")
@@ -190,13 +192,13 @@ def profile(
 ) -> None:
     """Show where the time of a run's inferences goes, and why.
 
-    Of generated text, it is that of each method's calls.
+    For generated text, it shows the calls of one method.
 
-    RUN is a run's folder, its record, its id or the end of that, or `last`, the newest. Operators,
-    delegates' nodes and modules come from the trace of the run's profile pass.
+    RUN is a run's folder, its record, its ID or the end of it, or `last` (the default). Operators,
+    nodes of delegates, and modules come from the trace of the run's profile pass.
     """
     if as_json and form != _TEXT:
-        raise UsageError(f"--json and --format {form} are two formats", remedy="Leave one out.")
+        raise UsageError(f"choose one of --json and --format {form}")
     form = _JSON if as_json else form
     written = output if output != _STDOUT else None
     if written:
@@ -227,12 +229,12 @@ def _profiles(run: str, runs_in: Path, quiet: bool) -> TextProfile:
 
 
 def _chosen(profiles: TextProfile, method: str | None) -> Profile:
-    """The profile of the method that is asked for, or of the one that stands for the run."""
+    """Return the profile of the method, by default of the main one."""
     name = method or profiles.method
     if name not in profiles.methods:
         known = ", ".join(profiles.methods)
         raise UsageError(
-            f"the run has no trace of a method {name}",
+            f"the run has no trace of the method {name}",
             remedy=f"Name one that has a trace: {known}",
         )
     return profiles.methods[name]
@@ -241,7 +243,7 @@ def _chosen(profiles: TextProfile, method: str | None) -> Profile:
 def _for_people(
     profiles: TextProfile, chosen: Profile, rows: int, depth: int, width: int | None
 ) -> str:
-    """The profile of a method; above it those of the others in a line each."""
+    """Return the profile of a method, below one line for each method."""
     from etdeploy.report.profile import profile_text
     from etdeploy.report.terminal import render
 
@@ -249,7 +251,7 @@ def _for_people(
 
 
 def _as_json(profiles: TextProfile, chosen: Profile, method: str | None) -> str:
-    """The profile of an inference; of text, all methods', or the one that is asked for."""
+    """Return the profile of an inference; for text that of the method, by default of all."""
     shown: Profile | TextProfile = chosen
     if chosen.text:
         own = {chosen.method: chosen} if method else profiles.methods
@@ -268,7 +270,7 @@ def _for_programs(profile: Profile, form: str) -> str:
 
 
 def _file(form: str) -> ResultFile:
-    """Where a profile goes: a new file, or one with an earlier profile of the same format."""
+    """Return a file that may be new, or have an earlier profile of the same format."""
     from etdeploy.core.files.delivery import ResultFile, begins_with, contains
     from etdeploy.report.profile import TRACED
 

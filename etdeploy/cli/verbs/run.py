@@ -51,7 +51,7 @@ def bench(as_json: bool, **named: Any) -> None:
 
 
 def measure(named: JobOptions, as_json: bool) -> None:
-    """Measure every recipe on every device: a summary of one run, a table of several."""
+    """Measure every recipe on every device; show a summary of one run, or a table of several."""
     from etdeploy.bench.diagnosis import require_whole
     from etdeploy.bench.verdict import require_match
     from etdeploy.cli.invocation import print_json, raise_failures, results, run_recipes
@@ -78,7 +78,7 @@ def measure(named: JobOptions, as_json: bool) -> None:
             console.warn(note)
     if not named.quiet:
         _report_unchanged(runs, started_s, named.single)
-    judged = []
+    checked = []
     for end, run in pairs:
         device = end.member.job.device if end.member.job else None
         try:
@@ -87,12 +87,12 @@ def measure(named: JobOptions, as_json: bool) -> None:
                 require_whole(run)
         except (MismatchError, RunError) as error:
             end = replace(end, error=error)
-        judged.append(end)
-    raise_failures(judged)
+        checked.append(end)
+    raise_failures(checked)
 
 
 def _print_table(pairs: Sequence[tuple[JobEnd, StoredRun | None]]) -> None:
-    """A row for each job, and where the details are: of several runs they would fill screens."""
+    """Print a row for each job, and the paths of the records."""
     from etdeploy.cli.invocation import failure_in_short
     from etdeploy.report.comparison import Row, runs_table
     from etdeploy.report.terminal import render
@@ -111,7 +111,7 @@ def _print_table(pairs: Sequence[tuple[JobEnd, StoredRun | None]]) -> None:
 
 
 def _report_unchanged(runs: Sequence[StoredRun], started_s: float, single: bool) -> None:
-    """Say which runs were measured before, and how to measure them again."""
+    """Say which runs were measured earlier, and how to repeat them."""
     old = [run for run in runs if run.record_path.stat().st_mtime < started_s]
     if not old:
         return

@@ -89,7 +89,7 @@ def test_export_and_import(store: Store, capsys: Capture, tmp_path: Path) -> Non
     (tmp_path / "bad.jsonl").write_text('{"x": 1}\n')
     assert run("history", "--store", other, "import", file, str(tmp_path / "bad.jsonl")) == 2
     shown = capsys.readouterr()
-    assert shown.out == f"0 new records in {other}, 10 were there\n"
+    assert shown.out == f"0 new records in {other}, 10 known already\n"
     assert f"1 record could not be imported:\n  {tmp_path}/bad.jsonl:1: this is not a" in shown.err
 
 

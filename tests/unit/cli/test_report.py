@@ -72,10 +72,9 @@ def test_the_name_of_the_file_says_the_format(
 
 def test_another_name_does_not(runs: Path, capsys: Capture) -> None:
     assert report("-o", "a.json") == 2
-    assert capsys.readouterr().err == (
-        "error (usage): a.json: the name of the file does not say which format the report should "
-        "have\n  what to do: Name it: --format html|markdown|csv|jsonl|pytorch-oss\n"
-    )
+    shown = capsys.readouterr().err
+    assert shown.startswith("error (usage): a.json: ")
+    assert "--format html|markdown|csv|jsonl|pytorch-oss\n" in shown
 
 
 def test_a_page_may_go_through_a_pipe_but_not_to_a_terminal(
@@ -87,7 +86,7 @@ def test_a_page_may_go_through_a_pipe_but_not_to_a_terminal(
     assert report("-o", "-") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "Name a file: --output report.html" in captured.err
+    assert "--output report.html" in captured.err
 
 
 def test_a_file_of_the_user_is_refused_before_the_work(

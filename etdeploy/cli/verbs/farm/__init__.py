@@ -9,7 +9,7 @@ from etdeploy.cli.main import LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": (
         "setup",
-        "Write a farm.yaml for the devices here, a GitHub workflow and a systemd timer.",
+        "Write a farm.yaml for the connected devices, a GitHub workflow and a systemd timer.",
     ),
     "plan": ("nights", "Explain what a night would measure, and what it cannot; change nothing."),
     "run": ("nights", "Measure every recipe on its devices, and judge the numbers."),
@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "certificates": ("setup", "Create certificates for the hosts of a farm."),
     "reserve": ("devices", "Keep the farm away from a device for a while."),
     "release": ("devices", "Give a reserved device back."),
-    "quarantine": ("devices", "Set a device aside, or list those that are."),
+    "quarantine": ("devices", "Set a device aside, or list quarantined devices."),
     "bisect": ("bisect", "Find the change that made a recipe slower."),
     "schema": ("setup", "Print the JSON Schema of farm.yaml, for completion in editors."),
 }

@@ -45,22 +45,22 @@ class BisectOptions:
     required=True,
     metavar="PATH",
     shell_complete=complete_recipe,
-    help="The recipe's file; of its repository are the commits.",
+    help="The recipe's file; the commits are those of its git repository.",
 )
 @options("device")
-@click.option("--good", metavar="REVISION", help="A commit at which it was good.")
-@click.option("--bad", metavar="REVISION", help="A later one at which it is bad.")
+@click.option("--good", metavar="REVISION", help="A commit that was fast.")
+@click.option("--bad", metavar="REVISION", help="A later commit that is slow.")
 @click.option(
     "--programs",
     is_flag=True,
-    help="Bisect the programs FILE... in place of commits: .pte files, or digests of programs in "
-    "the cache; the good one first, the bad one last.",
+    help="Bisect programs instead of commits: each FILE is a .pte file, or the digest of a program "
+    "in the cache; the good one first, the bad one last.",
 )
 @click.option(
     "-m",
     "--metric",
     metavar="NAME",
-    help="Which number, as etdeploy history names them; by default what runs are compared by.",
+    help="A metric of `etdeploy history`. By default the one that `etdeploy compare` uses.",
 )
 @click.option(
     "--runs",
@@ -68,20 +68,20 @@ class BisectOptions:
     default=RUNS,
     show_default=True,
     metavar="N",
-    help="How many starts of two candidates take turns.",
+    help="Starts of each of two candidates.",
 )
 @options("set")
-@click.option("--again", is_flag=True, help="Forget the steps of one that was stopped.")
+@click.option("--again", is_flag=True, help="Discard the steps of a bisection that was stopped.")
 @options("output", "json", "quiet")
 def bisect(
     files: tuple[str, ...], programs: bool, runs: int, overrides: tuple[str, ...], as_json: bool,
     **values: Any,
 ) -> None:  # fmt: skip
-    """Find the commit since which a recipe is slower on a device.
+    """Find the commit that made a recipe slower on a device.
 
-    Good and bad are measured interleaved first, and have to differ. Then the candidate in the
-    middle is, interleaved with good. A commit that cannot be built or run is skipped. Commits are
-    checked out into temporary folders; the work tree stays as it is. A bisection that was stopped
+    First, good and bad are measured, and have to differ. Each step then measures the candidate in
+    the middle, interleaved with good. A commit that cannot be built or run is skipped. Commits are
+    checked out into temporary folders; your work tree does not change. A bisection that was stopped
     resumes where it was.
     """
     from etdeploy.farm.verdicts.bisect import bisection_text

@@ -42,13 +42,13 @@ def _duration(_ctx: click.Context, _param: click.Parameter, value: str) -> float
     show_default=True,
     callback=_duration,
     metavar="TIME",
-    help="For how long: 30m, 2h, 3d, 1w.",
+    help="How long, e.g. 30m, 2h, 3d or 1w.",
 )
-@click.option("--note", default="", metavar="TEXT", help="What for; others see it.")
+@click.option("--note", default="", metavar="TEXT", help="The reason; others see it.")
 @click.option(
     "--owner",
     metavar="USER[@HOST]",
-    help="For whom; USER alone is that user on every host. By default you, on this host.",
+    help="For whom; USER without HOST is that user on every host. By default you, on this host.",
 )
 @options("farm", "store", "json")
 def reserve(
@@ -62,8 +62,8 @@ def reserve(
 ) -> None:
     """Keep nights and other people away from a device for a while.
 
-    DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
-    Without it, reservations are listed. Your own reservation of a device is replaced.
+    DEVICE is a value of --device, or the serial number or identity of a device in the history.
+    Without it, reservations are listed. A new reservation replaces your own earlier one.
     """
     from etdeploy.device_pool.lookup import find_device
     from etdeploy.device_pool.reservations import active, duration, local, myself, reserve
@@ -105,10 +105,10 @@ def _list_reserved(found: Any, as_json: bool) -> None:
 
 @click.command()
 @click.argument("device", shell_complete=complete_device)
-@click.option("--force", is_flag=True, help="Also somebody else's reservation.")
+@click.option("--force", is_flag=True, help="Even if somebody else reserved it.")
 @options("farm", "store", "json")
 def release(device: str, force: bool, file: Path | None, store: str | None, as_json: bool) -> None:
-    """Give a reserved device back before its time is over."""
+    """Give a reserved device back early."""
     from etdeploy.device_pool.lookup import find_kept
     from etdeploy.device_pool.reservations import is_same, local, myself, release
 
@@ -131,7 +131,7 @@ def release(device: str, force: bool, file: Path | None, store: str | None, as_j
 
 @click.command()
 @click.argument("device", required=False, shell_complete=complete_device)
-@click.option("--reason", metavar="TEXT", help=f"Why; by default: {_BY_HAND}.")
+@click.option("--reason", metavar="TEXT", help=f"The reason. By default {_BY_HAND!r}.")
 @click.option(
     "--release",
     "released",
@@ -148,10 +148,10 @@ def quarantine(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Set a device aside, so that no night uses it; without DEVICE, list those that are.
+    """Set a device aside, so that no night uses it; without DEVICE, list those devices.
 
-    DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
-    A person's own runs are not kept from it.
+    DEVICE is a value of --device, or the serial number or identity of a device in the history.
+    Runs by hand can still use it.
     """
     from etdeploy.device_pool.reservations import quarantined_devices
 

@@ -30,8 +30,8 @@ def plan(file: Path, as_json: bool) -> None:
     """Explain what a night would do, and what it cannot; change nothing.
 
     Shows which recipe is measured on which device, what is exported and built for all of them, how
-    long the night takes, and which pairs have no device, with the reason. The exit code is 2 for a
-    farm.yaml that cannot be used, and 6 if nothing could be measured.
+    long the night takes, and which pairs have no device and why. The exit code is 2 for a farm.yaml
+    that cannot be used, and 6 if nothing can be measured.
     """
     from etdeploy.farm.certificates import check_certificate
     from etdeploy.farm.spec.load import load_farm
@@ -100,17 +100,17 @@ def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
     "--once",
     "now",
     is_flag=True,
-    help="Begin at once and go on until everything is measured, whatever the window says.",
+    help="Ignore the window: start at once and continue until everything is measured.",
 )
 @click.option(
-    "--again", is_flag=True, help="Begin a new night, even if another one could be gone on with."
+    "--again", is_flag=True, help="Start a new night instead of resuming an unfinished one."
 )
 @click.option(
     "-o",
     "--output",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where run records go, by default `results` of farm.yaml.",
+    help="The folder for run records. By default `results` of farm.yaml.",
 )
 @click.option(
     "--json",
@@ -124,9 +124,9 @@ def run(
 ) -> None:
     """Measure every recipe on its devices in the farm's window, and judge the numbers.
 
-    FILE is a farm.yaml; it waits for its window to open. Ctrl-C or SIGTERM ends what is under way
-    at once: the same command goes on with the night. The exit code is 0 if all is well, 1 if a
-    number has become worse, else that of the worst failure.
+    It waits until the window of the farm.yaml FILE opens. Ctrl-C or SIGTERM stops it at once; the
+    same command resumes the night. The exit code is 0 if all is well, 1 if a number got worse, else
+    that of the worst failure.
     """
     from etdeploy.cli.night import RunOptions, run_farm
 
@@ -135,7 +135,7 @@ def run(
 
 @click.command()
 @options("farm")
-@click.option("-w", "--watch", is_flag=True, help="Update the table until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh the table until Ctrl-C.")
 @options("store", "json")
 def status(file: Path | None, watch: bool, store: str | None, as_json: bool) -> None:
     """Show the devices of the latest night, what each is doing, and when it will be done."""
@@ -183,16 +183,19 @@ def _keep_last(
 @click.command()
 @click.argument("night", default="last")
 @options("farm")
-@click.option("--html", type=_FILE, metavar="FILE", help="Write a page; it works offline.")
+@click.option("--html", type=_FILE, metavar="FILE", help="Write a page that works offline.")
 @click.option(
-    "--markdown", type=_FILE, metavar="FILE", help="Write Markdown for a pull request's comment."
+    "--markdown",
+    type=_FILE,
+    metavar="FILE",
+    help="Write Markdown, e.g. for a comment on a pull request.",
 )
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML for CI.")
 @click.option(
     "--dashboard",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Write the dashboard's pages, those of the latest nights among them.",
+    help="Write the dashboard, with a page for each of the latest nights.",
 )
 @options("store", "json")
 def report(
@@ -207,8 +210,8 @@ def report(
 ) -> None:
     """Show a night: verdicts first, then failures, missed visits and devices.
 
-    NIGHT is `last`, an id or its end. Without a file, the report is printed. The exit code is 0
-    also for a bad night: `etdeploy farm run` ends with that of the night.
+    NIGHT is `last`, an ID or its end. Without a FILE, the report is printed. The exit code is 0
+    even for a bad night: only `etdeploy farm run` reports the night's.
     """
     from etdeploy.farm.report.end import summarize
     from etdeploy.farm.report.forms import RequestedReports, night_text, require_free, write

@@ -34,11 +34,11 @@ running night then ends the connections of these certificates; hosts check each 
     "folder", default=".", type=click.Path(path_type=Path, file_okay=False), metavar="[FOLDER]"
 )
 def init(folder: Path) -> None:
-    """Write a farm.yaml for the devices that are plugged in, with a GitHub workflow and a timer.
+    """Write a farm.yaml for the connected devices, a GitHub workflow and a systemd timer.
 
-    FOLDER is the current one by default. The workflow is for a self-hosted runner and goes to the
-    top of the git repository; the systemd units contain the commands that install them. Files that
-    exist already are never overwritten.
+    FOLDER is the current folder by default. The workflow is for a self-hosted runner and goes to
+    the top of the git repository; the systemd units contain the commands that install them.
+    Existing files are never overwritten.
     """
     from etdeploy.farm.scaffold import farm_files, write_new
 
@@ -95,15 +95,15 @@ def _timezone() -> str | None:
     "--scheduler",
     required=True,
     metavar="ADDRESS",
-    help="Where the coordinator listens: tls://HOST:8786, as hosts.listen of its farm.yaml says.",
+    help="The coordinator's address, tls://HOST:8786: hosts.listen of its farm.yaml.",
 )
-@click.option("--name", metavar="HOST", help="What this host is called; its host name by default.")
+@click.option("--name", metavar="HOST", help="A name for this host. By default its host name.")
 @click.option(
     "--pool",
     "pools",
     multiple=True,
     metavar="NAME",
-    help="A pool that the devices of this host belong to; may be given several times.",
+    help="A pool that this host's devices belong to. Repeatable.",
 )
 @click.option(
     "-d",
@@ -112,15 +112,13 @@ def _timezone() -> str | None:
     multiple=True,
     metavar="DEVICE",
     shell_complete=complete_device,
-    help="Offer only this device; may be given several times. By default every phone that is "
-    "plugged in; boards (ssh:...) and this machine (host) only by name.",
+    help="Offer only this device. Repeatable. By default all connected phones; boards (ssh:...) "
+    "and this machine (host) have to be named.",
 )
 @click.option("--tls-ca", type=_FILE, metavar="FILE", help="The farm's certificate authority.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="This host's certificate.")
-@click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key.")
-@click.option(
-    "--tls-crl", type=_FILE, metavar="FILE", help="The authority's list of revoked certificates."
-)
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="This host's private key.")
+@click.option("--tls-crl", type=_FILE, metavar="FILE", help="The authority's revocation list.")
 def worker(
     scheduler: str,
     name: str | None,
@@ -131,9 +129,9 @@ def worker(
     tls_key: Path | None,
     tls_crl: Path | None,
 ) -> None:
-    """Offer the devices of this host to a farm on another.
+    """Offer the devices of this host to a farm on another host.
 
-    Stays between nights. Phones may be plugged in and out; Ctrl-C or SIGTERM ends it.
+    It keeps running between nights. Phones may be plugged in and out; Ctrl-C or SIGTERM ends it.
     """
     _require_distributed()
     from etdeploy.device_pool.reservations import this_host
@@ -172,16 +170,16 @@ def _require_distributed() -> None:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...")
-@click.option("--renew", is_flag=True, help="Replace certificates and keys that are there.")
-@click.option("--revoke", is_flag=True, help="Put the hosts' certificates on the list of revoked.")
+@click.option("--renew", is_flag=True, help="Replace existing certificates and keys.")
+@click.option("--revoke", is_flag=True, help="Add the hosts' certificates to the revocation list.")
 def certificates(folder: Path, hosts: tuple[str, ...], renew: bool, revoke: bool) -> None:
-    """Make or revoke certificates for the coordinator and the hosts of a farm.
+    """Create or revoke certificates for the coordinator and the hosts of a farm.
 
-    FOLDER gets a private certificate authority (ca.pem, ca-key.pem), its list of revoked
-    certificates (crl.pem), and HOST.pem and HOST-key.pem for each HOST, which expire within a year.
-    With the authority already there, further hosts are added.
+    FOLDER gets a private certificate authority (ca.pem, ca-key.pem), its revocation list (crl.pem),
+    and HOST.pem and HOST-key.pem for each HOST, which expire within a year. If FOLDER has an
+    authority, hosts are added.
 
-    Each host needs ca.pem, crl.pem and its own two files. Whoever has such a pair may run code on
+    Each host needs ca.pem, crl.pem and its own two files. Whoever has such a pair can run code on
     every host; keep ca-key.pem on one machine.
     """
     from etdeploy.farm.certificates import make_certificates, revoke_certificates

@@ -94,7 +94,7 @@ def test_the_least_difference_is_an_option(output: Path, capsys: Capture) -> Non
         ([RUN_A, "nothing"], "there is no run 'nothing'"),
         (["xnnpack", "xnnpack", "--runs", "0"], "0 is not in the range"),
         (["xnnpack", "xnnpack", "--min-difference", "-1"], "-1.0 is not in the range"),
-        (["xnnpack", "--set-b", "benchmark.runs=3"], "A has 10 starts and B has 3"),
+        (["xnnpack", "--set-b", "benchmark.runs=3"], "A has 10, B has 3"),
         (["xnnpack", "gone.yaml"], "there is no such recipe"),
         (["xnnpack", "--set-b", "runtime.thread=1"], "--set-b runtime.thread: unknown key"),
         (["xnnpack", "xnnpack", "--set-a", "runtime"], "--set-a runtime: write it as key.path=v"),
