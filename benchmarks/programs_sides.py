@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etdeploy.runner.etdump import read_executed
+from etdeploy.runner.etdump import read_summary
 
 HERE = Path(__file__).parent
 WORKER, ENGINES = HERE / "programs_worker.py", HERE / "programs_engines.py"
@@ -173,7 +173,7 @@ class ExecutorchProgram:
             trace = Path(folder) / "trace.etdp"
             words = ["--etdump", str(trace), "--warmup", "2", "--iterations", "5"]
             self._run(Path(folder), [*words, "--threads", "1"])
-            return read_executed(trace.read_bytes()).outside
+            return read_summary(trace.read_bytes()).outside
 
     def _run(self, folder: Path, words: Sequence[str]) -> dict[str, Any]:
         inputs, results = folder / "inputs.txt", folder / "results.json"

@@ -23,7 +23,7 @@ from etdeploy.apps.model import (
 )
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.bench.sizes import judged_as
+from etdeploy.bench.outputs import tolerance_scheme
 from etdeploy.bench.tolerance import (
     UnreadableTensorError,
     estimate_step,
@@ -164,7 +164,7 @@ def _expected(
         return value
     known = provenance.output_quantization[index : index + 1]
     step = known[0].scale if known and known[0] else None
-    scheme = judged_as(provenance)
+    scheme = tolerance_scheme(provenance)
     if step is None and scheme in STATIC_SCHEMES and "float" in stored.dtype:
         step = estimate_step(tensor, tensor)
     distance = measure_distance(tensor, tensor)

@@ -10,29 +10,42 @@ from typing import Any
 
 import etdeploy
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.conditions import Revision, cooldown_notes, disturbances_of, samples_of
-from etdeploy.bench.generation_work import GenerationWorkload, compared_ids, text_of, work_of
+from etdeploy.bench.conditions import load_average_disturbance, run_disturbances
+from etdeploy.bench.generation_workload import (
+    GenerationWorkload,
+    counted_runs,
+    decode_ids,
+    logit_ids_of,
+    make_points,
+    make_workload,
+)
 from etdeploy.bench.notes import (
     app_notes,
+    cooldown_notes,
+    generation_notes,
     measurement_notes,
     method_notes,
     simulation_note,
+    size_notes,
+    sustained_notes,
     workload_notes,
 )
-from etdeploy.bench.passes import (
-    MEMORY,
-    PROFILE,
-    SUSTAINED,
-    TEXT,
-    TIMING,
-    PassResult,
-    Results,
-    points_of,
-    runs_of,
-)
+from etdeploy.bench.outputs import Checks, check_text
+from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TEXT, TIMING
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.outputs import Outside, OutsideOperator, RewritesRecord, TextCheck
-from etdeploy.bench.records.performance import Memory, MemoryPoint, Sustained, WeightsKind
+from etdeploy.bench.records.outputs import (
+    RewritesRecord,
+    TextCheck,
+    UndelegatedOperator,
+    UndelegatedTime,
+)
+from etdeploy.bench.records.performance import (
+    Disturbance,
+    Memory,
+    MemoryPoint,
+    Sustained,
+    WeightsKind,
+)
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
@@ -42,12 +55,10 @@ from etdeploy.bench.records.record import (
     RunnerRecord,
     RunRecord,
 )
-from etdeploy.bench.series import StartSeries, series_of
-from etdeploy.bench.sizes import Checks, size_notes, size_records
-from etdeploy.bench.sustained import sustained_notes, sustained_of
-from etdeploy.bench.sweep import ThreadCounts, thread_records
-from etdeploy.bench.verdict import check_text
-from etdeploy.core.commands import pip_command
+from etdeploy.bench.run_pass import PassResult, Results
+from etdeploy.bench.starts import StartSeries, select_starts, size_records, thread_records
+from etdeploy.bench.sustained import make_sustained
+from etdeploy.bench.threads import ThreadCounts
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.spec import require_method, values_of_method
 from etdeploy.program.folder import IDLE, REWRITES, Provenance, load_provenance
@@ -55,10 +66,18 @@ from etdeploy.program.model import Method, Operator, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Tolerance
 from etdeploy.recipe.paths import relative_path, relative_paths
-from etdeploy.runner.etdump import Executed, Kernel
+from etdeploy.runner.etdump import Kernel, TraceSummary
 from etdeploy.runner.generation import GenerationResults
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerMemory, RunnerResults
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A commit; `dirty` when files below the folder differ from it or are not in it."""
+
+    commit: str | None
+    dirty: bool | None
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,7 @@ class Subject:
         """What a recipe measures of a program."""
         made = load_provenance(program_folder)
         if made.generation:
-            work = work_of(loaded, made.generation, program_folder)
+            work = make_workload(loaded, made.generation, program_folder)
             made = made.of(work.method) if work.method in made.methods else made
             made = made.model_copy(update={"method": work.method})
             return cls(loaded, program_folder, program, made, runner, simulated, work)
@@ -120,13 +139,14 @@ def assemble(
 ) -> RunRecord:
     """The run record."""
     timing = results[TIMING].results
-    series = series_of(results, results[TIMING].step.size)
+    series = select_starts(results, results[TIMING].step.size)
     workload = (
         _generation(subject, subject.work, series, results)
         if subject.work
         else _inference(subject, series, results, checks, _sustained(results, device.after))
     )
     memory = _memory(subject, results)
+    samples = tuple(s for key, r in results.items() for s in r.observation.samples(key))
     told = method_notes(
         subject.method.name,
         [method.name for method in subject.program.methods],
@@ -140,14 +160,14 @@ def assemble(
         verify_ms=series.verify_ms,
         peak_rss_bytes=memory.peak_rss_bytes if memory else None,
         memory=memory,
-        device=device.model_copy(update={"during": samples_of(results)}),
+        device=device.model_copy(update={"during": samples}),
         program=_program(subject),
         runner=_runner(subject.runner, timing, threads),
         recipe=_recipe(subject.loaded, revision),
         versions=_versions(subject, timing),
         passes={name: _pass(result) for name, result in results.items()},
         files=dict(files),
-        disturbances=() if subject.simulated else disturbances_of(series, device),
+        disturbances=() if subject.simulated else find_disturbances(series, device),
         interleaved_with=interleaved_with,
         simulated=subject.simulated,
         notes=(
@@ -191,16 +211,25 @@ def _notes_on_times(
     yield from cooldown_notes(results, subject.loaded.recipe.benchmark.cooldown)
 
 
+def find_disturbances(series: StartSeries, device: DeviceRecord) -> tuple[Disturbance, ...]:
+    """What disturbed the run as a whole."""
+    found = run_disturbances([result.disturbances for result in series.passes])
+    known = [result.results.processors for result in series.passes]
+    if any(processors and processors.busy_s is not None for processors in known):
+        return found
+    return (*found, *load_average_disturbance(device.before, device.facts.cpu_count))
+
+
 def _generation(
     subject: Subject, work: GenerationWorkload, series: StartSeries, results: Results
 ) -> TextGeneration:
     starts = [each.generated for each in series.passes if each.generated]
     return TextGeneration(
-        points=points_of(work, starts, subject.program_folder),
+        points=make_points(work, starts, subject.program_folder),
         sampling=work.sampling,
         prompt=work.prompt,
         texts=tuple(
-            texts_of(
+            check_texts(
                 subject.provenance,
                 results[TEXT].generated if TEXT in results else None,
                 subject.loaded.recipe.benchmark.tolerance,
@@ -237,11 +266,11 @@ def _inference(
     )
 
 
-def _outside(subject: Subject, results: Results) -> Outside | None:
+def _outside(subject: Subject, results: Results) -> UndelegatedTime | None:
     executed = results[PROFILE].executed if PROFILE in results else None
     if executed is None or subject.simulated:
         return None
-    return outside_of(executed, subject.method.operators, subject.provenance.details)
+    return find_undelegated(executed, subject.method.operators, subject.provenance.details)
 
 
 def _sustained(results: Results, idle: DeviceState) -> Sustained | None:
@@ -250,11 +279,11 @@ def _sustained(results: Results, idle: DeviceState) -> Sustained | None:
     if work is None:
         return None
     result = results[SUSTAINED]
-    return sustained_of(
+    return make_sustained(
         work,
         [(each.seconds, each.state) for each in result.states],
-        idle=result.observed.before or idle,
-        cooldown=result.observed.cooldown,
+        idle=result.observation.before or idle,
+        cooldown=result.observation.cooldown,
         disturbances=result.disturbances,
         ended_early=result.ended_early,
     )
@@ -263,7 +292,7 @@ def _sustained(results: Results, idle: DeviceState) -> Sustained | None:
 def _memory(subject: Subject, results: Results) -> Memory | None:
     if MEMORY not in results:
         return None
-    return memory_of(results[MEMORY].results, subject.program, subject.method)
+    return make_memory(results[MEMORY].results, subject.program, subject.method)
 
 
 def _versions(subject: Subject, timing: RunnerResults) -> dict[str, str]:
@@ -339,31 +368,15 @@ def _recipe(loaded: LoadedRecipe, revision: Revision) -> RecipeRecord:
     )
 
 
-def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterator[str]:
-    """Sentences about texts and about what was not measured."""
-    for point in workload.points:
-        if point.distinct > 1:
-            yield (
-                f"{point.generations} generations of the same prompt with the same seed "
-                f"({point.label}) gave {point.distinct} different texts: what a kernel computes "
-                "depends on chance, such as the order of its threads."
-            )
-    if has_tokenizer and any(point.text is None for point in workload.points):
-        yield (
-            "The record has token ids and no text, because the model's tokenizer cannot be read: "
-            + pip_command("etdeploy[llm]")
-        )
-
-
-def texts_of(
+def check_texts(
     made: Provenance, results: GenerationResults | None, tolerance: Tolerance, program_folder: Path
 ) -> Iterator[TextCheck]:
     """The verdict on each text."""
     if made.generation is None or results is None:
         return
-    ids = compared_ids(made.generation)
+    ids = logit_ids_of(made.generation)
     for i, expected in enumerate(made.generation.expected):
-        [run] = runs_of(results, i)
+        [run] = counted_runs(results, i)
         yield check_text(
             f"text_{i}",
             run.token_ids,
@@ -371,21 +384,25 @@ def texts_of(
             made.quantization,
             tolerance,
             logits=[dict(zip(ids, logits, strict=True)) for logits in run.logits],
-            prompt=text_of(expected.prompt_ids, made.generation, program_folder),
-            text=text_of(run.token_ids, made.generation, program_folder),
+            prompt=decode_ids(expected.prompt_ids, made.generation, program_folder),
+            text=decode_ids(run.token_ids, made.generation, program_folder),
         )
 
 
 # With less, what the allocator takes for other things would decide.
 _LEAST_WEIGHTS_BYTES = 1 << 20
+
+
 # Of the weights. Packed weights can be half as large as those of the file, and with several
 # delegates only some of them may be copied.
 _COPIED = 0.25
+
+
 # The kernel maps pages around one that is touched, and the program's tables are in the file too.
 _IN_FILE = 0.1
 
 
-def memory_of(results: RunnerResults, program: Program, method: Method) -> Memory:
+def make_memory(results: RunnerResults, program: Program, method: Method) -> Memory:
     """The memory pass as the record has it."""
     peak_rss_bytes = results.peak_rss_bytes or None
     read = results.memory
@@ -435,14 +452,14 @@ def _weights(read: RunnerMemory, planned_bytes: int, size_bytes: int) -> Weights
 _MOST = 10
 
 
-def outside_of(
-    executed: Executed, operators: Sequence[Operator], details: Mapping[str, Any]
-) -> Outside:
+def find_undelegated(
+    executed: TraceSummary, operators: Sequence[Operator], details: Mapping[str, Any]
+) -> UndelegatedTime:
     """What the record has."""
     known: Sequence[Mapping[str, Any]] = details.get("delegation", {}).get("outside", ())
     names = {each.name.partition("::")[2]: each.name for each in operators}
     slowest = sorted(executed.kernels, key=lambda kernel: -kernel.ms)[:_MOST]
-    return Outside(
+    return UndelegatedTime(
         share=executed.outside,
         operators=tuple(
             _operator(kernel, names.get(kernel.name, kernel.name), executed, known)
@@ -452,11 +469,11 @@ def outside_of(
 
 
 def _operator(
-    kernel: Kernel, name: str, executed: Executed, known: Sequence[Mapping[str, Any]]
-) -> OutsideOperator:
+    kernel: Kernel, name: str, executed: TraceSummary, known: Sequence[Mapping[str, Any]]
+) -> UndelegatedOperator:
     # Out variants have one more name behind the dot.
     same = [each for each in known if each["operator"] == name.partition(".")[0]]
-    return OutsideOperator(
+    return UndelegatedOperator(
         name=name,
         calls=round(kernel.calls / max(1, executed.calls)),
         share=min(1.0, kernel.ms / executed.total_ms) if executed.total_ms else 0.0,

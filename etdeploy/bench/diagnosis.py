@@ -10,8 +10,6 @@ from shlex import quote
 from etdeploy.backends.base import NEW_FILE
 from etdeploy.backends.registry import known_backends
 from etdeploy.backends.schemes import DEFAULT, OTHER_BACKEND
-from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
@@ -19,25 +17,45 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import with_settings
 
 _LAST_LINES = 8
+
+
 _LONGEST_LINE = 300
+
+
 _PREFIX = "etdeploy-runner: error: "
+
 
 # Debug and info lines of ExecuTorch's log; warnings and errors begin with another letter.
 _CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
 
+
 _ELSEWHERE = Capabilities()
+
+
 # Stands for remedies that depend on the recipe and the device.
 _CRASHED = ""
+
+
 _SMALLER = "Close other apps, or make the model smaller, for instance by export.quantization."
+
+
 _SMALLER_FILE = (
     f"Close other apps, or export a smaller model, for instance a quantised one, {NEW_FILE}."
 )
+
+
 _SAME_VERSION = "Export it again with the same ExecuTorch version: etdeploy clean programs"
+
+
 _SAME_VERSION_FILE = f"Export the model again with the runner's version of ExecuTorch, {NEW_FILE}."
+
+
 _KILLED = Diagnosis(
     "something killed it from outside, and it was not the system, for lack of memory",
     "Run the same command again; if it is killed again, look for what ends processes there.",
 )
+
+
 _SIGNALS = {
     "SIGKILL": Diagnosis(
         "the system killed it, nearly always because memory ran out", _SMALLER, _SMALLER_FILE
@@ -58,9 +76,13 @@ _SIGNALS = {
     "SIGTERM": Diagnosis("something on the device asked it to end", "Run the same command again."),
 }  # fmt: skip
 
+
 # The pass of `generate` and `chat`, which measures nothing.
 TEXT = "generation"
+
+
 _FEWER_TOKENS = "--set benchmark.iterations=1 --set 'benchmark.generation.new_tokens=[16]'"
+
 
 # What the runner's own exit codes ask for, also of a finished program;
 # templates/runner/arguments.h names them.
@@ -74,8 +96,10 @@ _EXITS = {
     6: ("Check free space and write permission on the device: etdeploy clean --device {device}",),
 }
 
+
 # The same of a program that generates text: it has prompts, and no inputs of its own.
 _TEXT_EXITS = {4: ("Export the model again: etdeploy clean programs",)}
+
 
 # Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
 RUN_FAILURES = FailureTable(
@@ -272,24 +296,48 @@ def _own_words(outcome: RunOutcome, exits: Mapping[int, tuple[str, ...]]) -> Dia
     return None
 
 
-def require_whole(run: StoredRun) -> None:
-    """Raises unless the sustained pass, if there is one, lasted for its time.
+# A release for apps cannot be built again, and neither brings its C library.
+_OF_RUNNERS = re.compile(
+    r"(?:Build (?:it|the runner) again: etdeploy clean runners(?:; or )?)"
+    r"|(?:The runner does not match etdeploy\. )"
+)
+_SOURCE = "Build ExecuTorch for the app: --set app.runtime=source"
+_ON_HOST = "--device host"
+_WITHOUT = "without --as app and --app"
+_RUNNER = "See whether the app is the cause: leave out --as app"
 
-    Args:
-        run: With its record.
 
-    Raises:
-        RunError: It ended early; what it did until then is in the record.
+def app_error(
+    outcome: RunOutcome,
+    pass_name: str,
+    recipe: Recipe,
+    device: str,
+    log: Path,
+    capabilities: Capabilities,
+    iterations: int | None = None,
+    limit_s: float | None = None,
+) -> RunError:
+    """The same as `run_error`, for an app.
+
+    A device that starts no processes is an iPhone, whose apps have ExecuTorch's Swift package.
     """
-    workload = run.record.workload
-    sustained = None if isinstance(workload, TextGeneration) else workload.sustained
-    if sustained is None or sustained.ended_early is None:
-        return
-    raise RunError(
-        f"{sustained.ended_early}. It had worked for {sustained.seconds:.0f} s: the record has "
-        "what was measured until then",
-        place=run.record.device.facts.name,
-        remedy="Measure again, with `run --again`, or for a shorter time: "
-        f"--set benchmark.sustained_s={max(1, int(sustained.seconds / 2))}",
-        log=run.path("log"),
+    has_runner = "process" in capabilities.launches
+    error = run_error(outcome, pass_name, recipe, device, log, capabilities, iterations, limit_s)
+    lines = [_OF_RUNNERS.sub("", line) for line in (error.remedy or "").splitlines()]
+    kept = [_elsewhere(line[0].upper() + line[1:]) for line in lines if line.strip()]
+    rebuilt = lines != (error.remedy or "").splitlines()
+    if rebuilt and has_runner and recipe.app.runtime != "source":
+        kept.append(_SOURCE)
+    if has_runner and not outcome.timed_out:
+        kept.append(_RUNNER)
+    return RunError(
+        error.message.replace("the runner", "the app"),
+        place=error.place,
+        remedy="\n".join(kept) or None,
+        log=error.log,
     )
+
+
+def _elsewhere(line: str) -> str:
+    """This machine runs no apps."""
+    return f"{line}, {_WITHOUT}" if line.endswith(_ON_HOST) else line

@@ -1,30 +1,56 @@
-"""What a reader of the numbers has to know: sentences derived from a measurement."""
+"""Notes of a record: sentences that a reader of the numbers has to know."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.outputs import Checks
+from etdeploy.bench.passes import TIMING
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.performance import (
+    Sustained,
+)
 from etdeploy.bench.records.record import DeviceRecord, Workload
-from etdeploy.bench.series import StartSeries
+from etdeploy.bench.run_pass import Results
+from etdeploy.bench.starts import StartSeries, select_starts
 from etdeploy.bench.statistics import percentile
-from etdeploy.program.folder import FORWARD
+from etdeploy.bench.sustained import FEWEST
+from etdeploy.bench.units import long_time, rate
+from etdeploy.core.commands import pip_command
+from etdeploy.core.console import count
+from etdeploy.program.folder import (
+    FORWARD,
+)
 from etdeploy.program.generation import Generation
-from etdeploy.recipe.model import Benchmark
+from etdeploy.recipe.model import Benchmark, Cooldown
 
 # In percent of the median. Within one start on a quiet machine it is a few percent.
 SPREAD_LIMIT = 20.0
+
+
 SPREAD_SAMPLES = 5
+
+
 # ExecuTorch's own farm saw 41-57 % between runs of one program on one kind of phone.
 BETWEEN_LIMIT = 10.0
+
+
 # What remedies ask for at most: more starts narrow little, and a recipe takes no longer warm-up.
 MOST_RUNS = 50
+
+
 MOST_WARMUP = 100_000
+
+
 # A phone that throttles gets slower over the run instead of at random.
 DRIFT_LIMIT = 0.10
+
+
 DRIFT_SAMPLES = 10
+
+
 # The limit that react-native-executorch's benchmarks set for batteries.
 WARM_CELSIUS = 37.0
 
@@ -100,6 +126,8 @@ _EMULATED = (
     "phone, and the memory includes the emulator's. By default, an emulated run has 1 thread and "
     "at most 10 iterations.",
 )
+
+
 _PORTABLE = (
     "The portable runner was used: it brings its own Linux C library instead of using the "
     "device's. Times may differ a little from those of a native runner.",
@@ -196,3 +224,91 @@ def _drift(samples: Sequence[float]) -> float | None:
     middle = len(samples) // 2
     first, second = (percentile(half, 50) for half in (samples[:middle], samples[middle:]))
     return second / first - 1 if first > 0 else None
+
+
+def size_notes(results: Results, checks: Checks) -> Iterator[str]:
+    """Notes about the samples of further sizes."""
+    for name in list(checks)[1:]:
+        for note in start_notes(select_starts(results, name)):
+            yield f"At {name}: {note[0].lower()}{note[1:]}"
+
+
+def cooldown_notes(results: Results, wanted: Cooldown | None) -> Iterator[str]:
+    """Sentences about a device that was not as cool as the recipe wants."""
+    if wanted is None:
+        return
+    starts = [r for r in results.values() if r.step.name == TIMING]
+    waits = [r.observation.cooldown for r in starts if r.observation.cooldown]
+    if not waits:
+        yield (
+            f"The recipe waits for {wanted.max_celsius:g} °C before each start, but the device "
+            "reports no temperature: no start has waited."
+        )
+    warm = [wait for wait in waits if not wait.reached]
+    if warm:
+        hottest = max(warm, key=lambda wait: wait.to_celsius)
+        where = f"{len(warm)} of {count(len(starts), 'start')}" if len(starts) > 1 else "the start"
+        yield (
+            f"The device did not cool to {wanted.max_celsius:g} °C within "
+            f"{long_time(wanted.timeout_s)} before {where}: {hottest.sensor} was at "
+            f"{hottest.to_celsius:.1f} °C. Wait longer "
+            f"(--set benchmark.cooldown.timeout_s={2 * wanted.timeout_s:g}), or for less "
+            "(--set benchmark.cooldown.max_celsius=...)."
+        )
+
+
+def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterator[str]:
+    """Sentences about texts and about what was not measured."""
+    for point in workload.points:
+        if point.distinct > 1:
+            yield (
+                f"{point.generations} generations of the same prompt with the same seed "
+                f"({point.label}) gave {point.distinct} different texts: what a kernel computes "
+                "depends on chance, such as the order of its threads."
+            )
+    if has_tokenizer and any(point.text is None for point in workload.points):
+        yield (
+            "The record has token ids and no text, because the model's tokenizer cannot be read: "
+            + pip_command("etdeploy[llm]")
+        )
+
+
+# Within this, what remains is what another run of the same pass may show, too.
+_KEPT_PERCENT = 90.0
+# Nothing throttles so soon; what differs within it is noise.
+_SHORT_S = 60.0
+
+
+def sustained_notes(sustained: Sustained) -> Iterator[str]:
+    """Sentences about a sustained pass: what was lost, and what weakens it."""
+    if sustained.ended_early:
+        yield (
+            f"The sustained pass ended after {long_time(sustained.seconds)}: "
+            f"{sustained.ended_early}. Its figures are those until then."
+        )
+    if sustained.cooldown and not sustained.cooldown.reached:
+        yield (
+            f"The sustained pass did not begin cool: {sustained.cooldown.sensor} was at "
+            f"{sustained.cooldown.to_celsius:.0f} °C. A device that begins warm shows less of what "
+            "it loses."
+        )
+    for disturbance in sustained.disturbances:
+        yield f"The sustained pass shows more than heat. {disturbance.text}"
+    if len(sustained.points) < FEWEST or sustained.seconds < _SHORT_S:
+        yield (
+            f"The sustained pass has {count(sustained.inferences, 'inference')} in "
+            f"{long_time(sustained.seconds)}, too little to see what heat does. Let it last for "
+            "minutes: --set benchmark.sustained_s=600"
+        )
+    elif sustained.retained_percent < _KEPT_PERCENT:
+        yield (
+            f"Work without a pause keeps {sustained.retained_percent:.0f} % of its rate"
+            f"{_since(sustained)}: plan with {rate(sustained.end_per_s)} inferences per second "
+            "where an application works for that long."
+        )
+
+
+def _since(sustained: Sustained) -> str:
+    length = f" after {long_time(sustained.seconds)}"
+    drop_s = sustained.to_minus_10_percent_s
+    return f"{length}, and loses the first 10 % after {long_time(drop_s)}" if drop_s else length

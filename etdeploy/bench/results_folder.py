@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from etdeploy.bench.passes import ETDUMP, PROFILE, RUNNER_LOG, PassResult, Results
-from etdeploy.bench.records.find import RUN_ID
+from etdeploy.bench.passes import PROFILE
 from etdeploy.bench.records.record import TRACE, trace_role
-from etdeploy.bench.records.stored import RECORD_FILE
+from etdeploy.bench.records.stored import RECORD_FILE, RUN_ID
+from etdeploy.bench.run_pass import ETDUMP, RUNNER_LOG, PassResult, Results
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core.errors import Interrupted, UsageError
 from etdeploy.core.files.basic import (

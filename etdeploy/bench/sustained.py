@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from etdeploy.bench.conditions import processor_sensor
 from etdeploy.bench.records.performance import (
     CooldownWait,
     Disturbance,
@@ -16,14 +17,11 @@ from etdeploy.bench.records.performance import (
     SustainedPoint,
 )
 from etdeploy.bench.statistics import percentile
-from etdeploy.bench.units import long_time, rate
-from etdeploy.bench.watch import processor_sensor
-from etdeploy.core.console import count
 from etdeploy.devices.base import DeviceState
 from etdeploy.runner.protocol import RunnerSustained
 
 
-def sustained_of(
+def make_sustained(
     work: RunnerSustained,
     readings: Sequence[Reading] = (),
     idle: DeviceState | None = None,
@@ -32,7 +30,7 @@ def sustained_of(
     ended_early: str | None = None,
 ) -> Sustained:
     """What the work shows, with the device's states beside it."""
-    stretches = stretches_of(work.stretches)
+    stretches = make_stretches(work.stretches)
     began_s, seconds = work.began_s, stretches[-1].end_s
     inferences = sum(stretch.inferences for stretch in stretches)
     meanwhile = [reading for reading in readings if 0 <= reading[0] - began_s <= seconds]
@@ -46,7 +44,7 @@ def sustained_of(
         retained_percent=100 * end_per_s / start_per_s if start_per_s > 0 else 100.0,
         to_minus_10_percent_s=drop_s(stretches, 0.10),
         to_minus_25_percent_s=drop_s(stretches, 0.25),
-        energy=estimate(meanwhile, idle, seconds, inferences),
+        energy=estimate_energy(meanwhile, idle, seconds, inferences),
         cooldown=cooldown,
         disturbances=tuple(d for d in disturbances if d.kind != DisturbanceKind.THROTTLED),
         ended_early=ended_early,
@@ -65,6 +63,7 @@ def _point(stretch: Stretch, began_s: float, readings: Sequence[Reading]) -> Sus
 
 # Seconds since the runner was started, and what was read then.
 Reading = tuple[float, DeviceState]
+
 
 # A state that is further away than this, and than a stretch, says nothing about it.
 _NEAR_S = 5.0
@@ -93,11 +92,15 @@ def khz(state: DeviceState) -> int | None:
 
 # Fewer readings, or readings of less than half of the time, say nothing about the average.
 _FEWEST = 3
+
+
 _LEAST_PART = 0.5
+
+
 _MW_PER_W = 1000
 
 
-def estimate(
+def estimate_energy(
     readings: Sequence[tuple[float, DeviceState]],
     idle: DeviceState | None,
     seconds: float,
@@ -136,54 +139,19 @@ def _is_charged(state: DeviceState) -> bool:
     return state.charging is True or (state.battery_milliamps or 0) < 0
 
 
-# Within this, what remains is what another run of the same pass may show, too.
-_KEPT_PERCENT = 90.0
-# Nothing throttles so soon; what differs within it is noise.
-_SHORT_S = 60.0
-
-
-def sustained_notes(sustained: Sustained) -> Iterator[str]:
-    """Sentences about a sustained pass: what was lost, and what weakens it."""
-    if sustained.ended_early:
-        yield (
-            f"The sustained pass ended after {long_time(sustained.seconds)}: "
-            f"{sustained.ended_early}. Its figures are those until then."
-        )
-    if sustained.cooldown and not sustained.cooldown.reached:
-        yield (
-            f"The sustained pass did not begin cool: {sustained.cooldown.sensor} was at "
-            f"{sustained.cooldown.to_celsius:.0f} °C. A device that begins warm shows less of what "
-            "it loses."
-        )
-    for disturbance in sustained.disturbances:
-        yield f"The sustained pass shows more than heat. {disturbance.text}"
-    if len(sustained.points) < FEWEST or sustained.seconds < _SHORT_S:
-        yield (
-            f"The sustained pass has {count(sustained.inferences, 'inference')} in "
-            f"{long_time(sustained.seconds)}, too little to see what heat does. Let it last for "
-            "minutes: --set benchmark.sustained_s=600"
-        )
-    elif sustained.retained_percent < _KEPT_PERCENT:
-        yield (
-            f"Work without a pause keeps {sustained.retained_percent:.0f} % of its rate"
-            f"{_since(sustained)}: plan with {rate(sustained.end_per_s)} inferences per second "
-            "where an application works for that long."
-        )
-
-
-def _since(sustained: Sustained) -> str:
-    length = f" after {long_time(sustained.seconds)}"
-    drop_s = sustained.to_minus_10_percent_s
-    return f"{length}, and loses the first 10 % after {long_time(drop_s)}" if drop_s else length
-
-
 # With fewer stretches, start and end are a few inferences, and a drop cannot be told from noise.
 FEWEST = 10
+
+
 # The rate at the start is the median of so many stretches: one may be disturbed.
 _FIRST = 3
+
+
 # The rate at the end is that of this part of the time. Phones that throttle often change between
 # two frequencies within seconds, and an application gets their average.
 _LAST = 0.1
+
+
 # A running mean over this part of the time shows whether the rate stays low; see `drop_s`.
 _SMOOTHING = 0.1
 
@@ -202,7 +170,7 @@ class Stretch:
         return mean_rate((self,))
 
 
-def stretches_of(ends: Sequence[tuple[float, int]]) -> tuple[Stretch, ...]:
+def make_stretches(ends: Sequence[tuple[float, int]]) -> tuple[Stretch, ...]:
     """Stretches, each from the end of the one before."""
     begins = itertools.chain((0.0,), (end for end, _ in ends))
     return tuple(Stretch(begin, end, n) for begin, (end, n) in zip(begins, ends, strict=False))

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal, Protocol, cast
 
 from etdeploy.bench.diagnosis import TEXT, run_error
-from etdeploy.bench.sweep import choose_threads
+from etdeploy.bench.threads import choose_threads
 from etdeploy.bench.units import duration
 from etdeploy.core import cancel
 from etdeploy.core.console import count

@@ -1,34 +1,27 @@
-"""Whether outputs are correct, as an error that a user can act on."""
+"""Whether a run is complete and its outputs are correct, as an error that a user can act on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck, TextCheck
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.tolerance import logit_cosine, logit_limit
-from etdeploy.core.errors import MismatchError
+from etdeploy.core.errors import MismatchError, RunError
 from etdeploy.devices.base import Capabilities
-from etdeploy.program.generation import ExpectedText, LogitNoise, NextToken, logit_distance
-from etdeploy.recipe.model import Tolerance
 
 _LEAST_HEADROOM = 1.2
+
+
 _ELSEWHERE = Capabilities()
 
 
 def require_match(run: StoredRun, device: Capabilities = _ELSEWHERE) -> None:
-    """Raises unless a run's outputs are within tolerance; a run with nothing to compare passes.
+    """Raises MismatchError, which names the worst output, unless all are within tolerance.
 
-    Args:
-        run: With its record.
-        device: What can be done with its device, for the remedy.
-
-    Raises:
-        MismatchError: An output differs; it names the worst one.
+    A run with nothing to compare passes.
     """
     record = run.record
     wrong = wrong_outputs(record)
@@ -38,7 +31,7 @@ def require_match(run: StoredRun, device: Capabilities = _ELSEWHERE) -> None:
     count = len(record.workload.all_outputs)
     others = f"; {len(wrong)} of {count} outputs differ" if len(wrong) > 1 else ""
     raise MismatchError(
-        f"{worst.name} ({worst.dtype} {list(worst.shape)}) is not what the model gives: "
+        f"{worst.name} ({worst.dtype} {list(worst.shape)}) differs from the model's: "
         f"{explain(worst)}{others}",
         place=record.device.facts.name,
         remedy=_remedy(wrong, run, device),
@@ -46,13 +39,29 @@ def require_match(run: StoredRun, device: Capabilities = _ELSEWHERE) -> None:
     )
 
 
+def require_whole(run: StoredRun) -> None:
+    """Raises RunError if the sustained pass ended early."""
+    workload = run.record.workload
+    sustained = None if isinstance(workload, TextGeneration) else workload.sustained
+    if sustained is None or sustained.ended_early is None:
+        return
+    raise RunError(
+        f"{sustained.ended_early}. The record has what was measured in {sustained.seconds:.0f} s "
+        "before that",
+        place=run.record.device.facts.name,
+        remedy="Measure again, with `run --again`, or for a shorter time: "
+        f"--set benchmark.sustained_s={max(1, int(sustained.seconds / 2))}",
+        log=run.path("log"),
+    )
+
+
 def wrong_outputs(record: RunRecord) -> list[OutputCheck]:
-    """Outputs that were compared and differ, or that cannot be correct."""
+    """Outputs that differ from the model's or cannot be correct."""
     return [check for check in record.workload.all_outputs if check.within_tolerance is False]
 
 
 def uncompared_outputs(record: RunRecord) -> list[OutputCheck]:
-    """Outputs without any number to compare. The cause is the model, not the device."""
+    """Outputs without a number to compare, because of the model and not the device."""
     return [check for check in record.workload.all_outputs if check.within_tolerance is None]
 
 
@@ -77,10 +86,10 @@ def explain(check: OutputCheck) -> str:
 
 
 def strain(check: OutputCheck) -> float:
-    """How much of its tolerance an output uses: 1 for all of it, more for a wrong one.
+    """Return how much of its tolerance an output uses: 1 for all of it, more for a wrong one.
 
-    The larger of two ratios: the error by its tolerance, and the measure of the errors'
-    distribution (their root mean square, or the cosine's distance from 1) by its limit.
+    It is the larger of two ratios: the error by its tolerance, and the root mean square error, or
+    the cosine's distance from 1, by its limit.
     """
     if check.problem or check.max_abs_error is None or check.tolerance_max_abs is None:
         return math.inf
@@ -89,7 +98,7 @@ def strain(check: OutputCheck) -> float:
         _share(check.rms_error, check.tolerance_rms),
         _cosine_strain(check),
     ]
-    # A cosine beyond its limit is not judged where the error is negligible.
+    # The cosine of a negligible error has no limit.
     return min(1.0, max(strains)) if check.within_tolerance else max(strains)
 
 
@@ -106,7 +115,7 @@ def _cosine_strain(check: OutputCheck) -> float:
 
 
 def _distinguishable(cosine: float, limit: float) -> tuple[str, str]:
-    """Both with six significant digits, or as many more as show that they differ."""
+    """Both with six significant digits, or more if they would look equal."""
     texts = [(f"{cosine:.{digits}g}", f"{limit:.{digits}g}") for digits in range(6, 18)]
     return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 
@@ -131,7 +140,7 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun, device: Capabilities) 
         without = ", without --as app and --app" if record.runner.app else ""
         lines.append(f"See whether the device is the cause: --device host{without}")
     if isinstance(record.workload, TextGeneration):
-        return "\n".join([*lines, *_of_texts(record.workload, run)])
+        return "\n".join([*lines, *_text_remedies(record.workload, run)])
     if not any(check.problem for check in wrong):
         lines.append(_allowed(_overrides(record.workload.all_outputs)))
     folders = ", ".join(str(run.folder / record.files[name]) for name in _wrong_folders(record))
@@ -139,12 +148,12 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun, device: Capabilities) 
     return "\n".join(lines)
 
 
-def _of_texts(workload: TextGeneration, run: StoredRun) -> Iterator[str]:
+def _text_remedies(workload: TextGeneration, run: StoredRun) -> Iterator[str]:
     enough = enough_tolerance(workload.texts)
     if enough is not None:
         yield _allowed(f"--set benchmark.tolerance.max_abs_error={_above(enough)}")
     if "text" in run.record.files:
-        yield f"What the device generated is in {run.folder / run.record.files['text']}"
+        yield f"The device's text is in {run.folder / run.record.files['text']}"
 
 
 def _allowed(options: str) -> str:
@@ -152,7 +161,7 @@ def _allowed(options: str) -> str:
 
 
 def _wrong_folders(record: RunRecord) -> list[str]:
-    """The names, in the record's files, of the outputs of every size that has a wrong one."""
+    """Roles in the record's files of the outputs of every size with a wrong one."""
     sizes = record.inference.sizes
     return [
         f"outputs-{size.name}" if index else "outputs"
@@ -174,110 +183,25 @@ def _overrides(outputs: Sequence[OutputCheck]) -> str:
 
 
 def _fails_by_distribution(check: OutputCheck) -> bool:
-    """Whether the distribution of the errors is what makes an output wrong."""
+    """Whether an output is wrong because of the distribution of its errors."""
     if check.within_tolerance is not False:
         return False
     return _share(check.rms_error, check.tolerance_rms) > 1 or _cosine_strain(check) > 1
 
 
 def _above(error: float) -> str:
-    """A limit above the error, as YAML reads numbers: 1e-05 without a point is text to it."""
+    """A limit above the error that YAML reads as a number: 1e-05 without a point is a text."""
     text = f"{error * _LEAST_HEADROOM:.2g}"
     return f"{error * _LEAST_HEADROOM:.1e}" if "e" in text else text
 
 
 def _below(cosine: float) -> str:
-    """A limit below the cosine, in as few digits as keep it there."""
+    """A limit below the cosine, in as few digits as possible."""
     lower = max(-1.0, cosine - 0.2 * (1 - cosine))
     texts = (f"{lower:.{digits}f}" for digits in range(3, 18))
     return next(text for text in texts if float(text) <= cosine)
 
 
-@dataclass(frozen=True)
-class _Position:
-    """One position of a text: `gap` is null where the most probable token is the model's."""
-
-    gap: float | None
-    gap_is_exact: bool
-    error: float
-    limit: float
-    cosine: float
-    least_cosine: float | None
-
-    @property
-    def is_right(self) -> bool:
-        aligned = self.least_cosine is None or self.cosine >= self.least_cosine
-        return self.error <= self.limit and aligned
-
-
-def check_text(
-    name: str,
-    token_ids: Sequence[int],
-    expected: ExpectedText,
-    quantization: str | None,
-    tolerance: Tolerance,
-    *,
-    logits: Sequence[Mapping[int, float]],
-    prompt: str | None = None,
-    text: str | None = None,
-) -> TextCheck:
-    """The verdict on one text."""
-    found, wanted = tuple(token_ids), expected.expected
-    count = min(len(found), len(wanted.tokens))
-    positions = [
-        _position(wanted.tokens[i], found[i], logits[i], quantization, expected.noise, tolerance)
-        for i in range(count)
-    ]
-    other = next((p for p in positions if p.gap is not None), None)
-    wrong = next((i for i, p in enumerate(positions) if not p.is_right), None)
-    judged = other if wrong is None else positions[wrong]
-    limits = positions if wrong is None else [positions[wrong]]
-    original = expected.original.token_ids if expected.quantized else None
-    return TextCheck(
-        name=name,
-        prompt_tokens=len(expected.prompt_ids),
-        prompt=prompt,
-        token_ids=found,
-        text=text,
-        expected_ids=wanted.token_ids,
-        equal_tokens=common(found, wanted.token_ids),
-        gap=judged.gap if judged else None,
-        gap_is_exact=judged.gap_is_exact if judged else True,
-        tolerance_gap=2 * judged.limit if judged and judged.gap is not None else None,
-        compared_tokens=count,
-        wrong_token=None if wrong is None else wrong + 1,
-        max_logit_error=max(p.error for p in positions),
-        tolerance_logit=min(p.limit for p in limits),
-        min_cosine=min(p.cosine for p in positions),
-        tolerance_cosine=limits[0].least_cosine,
-        within_tolerance=wrong is None and len(found) == len(wanted.tokens),
-        original_ids=original,
-        original_equal_tokens=None if original is None else common(found, original),
-    )
-
-
-def _position(
-    choice: NextToken,
-    token: int,
-    logits: Mapping[int, float],
-    quantization: str | None,
-    noise: LogitNoise | None,
-    tolerance: Tolerance,
-) -> _Position:
-    limit = logit_limit(choice.largest, quantization, noise, tolerance.max_abs_error)
-    gap, exact = (None, True) if token == choice.ids[0] else choice.gap(token)
-    error, cosine = logit_distance(choice, logits)
-    least = logit_cosine(quantization, noise, tolerance.max_abs_error)
-    # One of both logits is off by at least half of the gap.
-    return _Position(gap, exact, max(error, (gap or 0) / 2), limit, cosine, least)
-
-
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two texts have in common, from the first on."""
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
-
-
 def enough_tolerance(texts: Sequence[TextCheck]) -> float | None:
-    """The `max_abs_error` with which all logits are right; None where no text is wrong."""
+    """The `max_abs_error` that accepts all logits; None if no text is wrong."""
     return max((t.max_logit_error for t in texts if not t.within_tolerance), default=None)

@@ -91,10 +91,10 @@ def request_files(job: Job, provenance: Provenance, folder: Path) -> Mapping[str
     """
     if provenance.generation is None:
         return None
-    from etdeploy.bench.generation_work import FOLDER, work_of, write_request
+    from etdeploy.bench.generation_workload import FOLDER, make_workload, write_request
 
     try:
-        work = work_of(job.loaded, provenance.generation, folder)
+        work = make_workload(job.loaded, provenance.generation, folder)
     except UsageError:
         return {}
     return write_request(work, job.state / FOLDER)

@@ -82,9 +82,9 @@ def _require_measurable(resolved: Resolved) -> None:
     """Raises UsageError if what a language model is to generate cannot be measured."""
     generation = resolved.export_spec.generation
     if generation is not None:
-        from etdeploy.bench import generation_work as work
+        from etdeploy.bench.generation_workload import require_measurable
 
-        work.refuse_early(resolved.job.loaded, generation.context)
+        require_measurable(resolved.job.loaded, generation.context)
 
 
 def _require_speech(job: Job, exported: CachedProgram) -> None:

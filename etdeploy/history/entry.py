@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etdeploy.bench.records.find import LAST, find_run
-from etdeploy.bench.records.stored import StoredRun, parse_record
+from etdeploy.bench.records.stored import LAST, StoredRun, find_run, parse_record
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, StoreError, UsageError
 from etdeploy.core.values import StrEnum

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from etdeploy.backends.registry import backend_of, find_backend
-from etdeploy.bench.records.find import measure_again
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.records.stored import StoredRun, measure_again
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError

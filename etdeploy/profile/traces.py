@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-from etdeploy.bench.records.find import measure_again
-from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.records.stored import StoredRun, measure_again
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.commands import pip_command, quoted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.outputs import Outside, OutsideOperator, TextCheck
+from etdeploy.bench.records.outputs import TextCheck, UndelegatedOperator, UndelegatedTime
 from etdeploy.bench.records.performance import (
     SLOWING,
     Disturbance,
@@ -398,7 +398,7 @@ def _placement(record: RunRecord) -> Iterator[str]:
         yield ", ".join(called[:_MOST_KERNELS]) + rest
 
 
-def outside_text(outside: Outside, is_delegated: bool) -> str:
+def outside_text(outside: UndelegatedTime, is_delegated: bool) -> str:
     """Return the share outside of delegates, and the operators that take most of it."""
     operators = [each for each in outside.operators if each.share >= _LEAST_SHARE]
     parts = [_outside_operator(each) for each in operators[:_MOST_OUTSIDE]]
@@ -410,7 +410,7 @@ def outside_text(outside: Outside, is_delegated: bool) -> str:
     return f"{share}: {'; '.join(parts)}"
 
 
-def _outside_operator(operator: OutsideOperator) -> str:
+def _outside_operator(operator: UndelegatedOperator) -> str:
     text = f"{percent(100 * operator.share)} in {operator.name}"
     where = [*_one(operator.modules, "module"), *_one(operator.places, "line")]
     text += f" ({', '.join(where)})" if where else ""

@@ -30,7 +30,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Executed:
+class TraceSummary:
     """Calls of a method in a trace, with the part of their time that is in delegates' calls."""
 
     calls: int
@@ -52,7 +52,7 @@ def outside_share(total_ms: float, delegated_ms: float) -> float:
     return min(1.0, max(0.0, 1.0 - delegated_ms / total_ms)) if total_ms > 0 else 0.0
 
 
-def read_executed(data: bytes) -> Executed:
+def read_summary(data: bytes) -> TraceSummary:
     """The calls in an ETDump, whose clock counts nanoseconds on Linux, Android and Apple's systems.
 
     Raises:
@@ -72,7 +72,7 @@ def read_executed(data: bytes) -> Executed:
         Kernel(name.removeprefix(_KERNEL), len(each), sum(each) / 1e6)
         for name, each in times.items()
     )
-    return Executed(len(executed), sum(executed) / 1e6, sum(delegated) / 1e6, tuple(kernels))
+    return TraceSummary(len(executed), sum(executed) / 1e6, sum(delegated) / 1e6, tuple(kernels))
 
 
 def _profiled(run: FlatbufferTable) -> Iterator[FlatbufferTable]:

@@ -95,7 +95,7 @@ class PromptRun(Value):
         return f"point {self.name} {self.depth} {self.new_tokens} {self.repetitions} {self.path}"
 
 
-class Generated(Value):
+class GenerationRun(Value):
     """One repetition of a point.
 
     Attributes:
@@ -140,7 +140,7 @@ class RunnerGeneration(Value):
     load_methods_ms: dict[str, float] = Field(min_length=1)
     huge_page_bytes: int = Field(default=0, ge=0)
     traced: dict[str, TracedCalls] = {}
-    runs: tuple[Generated, ...] = Field(min_length=1)
+    runs: tuple[GenerationRun, ...] = Field(min_length=1)
 
 
 class GenerationResults(StartResults):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.passes import TIMING, Pass, PassResult
+from etdeploy.bench.passes import TIMING, Pass
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.record import (
     DeviceRecord,
@@ -21,7 +21,8 @@ from etdeploy.bench.records.record import (
     SizeRecord,
 )
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.series import StartSeries
+from etdeploy.bench.run_pass import PassResult
+from etdeploy.bench.starts import StartSeries
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
 from etdeploy.program.model import Delegate, Operator

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.conditions import Revision
+from etdeploy.bench.assemble import Revision
 from etdeploy.bench.measure import PreparedMeasurement
 from etdeploy.cache.workspace import Workspace
 from etdeploy.deploy.bundle import bundle_file

@@ -21,7 +21,7 @@ from etdeploy.bench.records.performance import (
 )
 from etdeploy.bench.records.record import DeviceRecord, Inference, RunRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.series import spread_of
+from etdeploy.bench.starts import compute_spread
 from etdeploy.bench.statistics import summarize
 from etdeploy.compare.model import (
     ComparedRun,
@@ -190,7 +190,7 @@ def make_full_record(base_ms: float = 12.0, **changes: Any) -> RunRecord:
             latency_ms=summarize([factor * ms for ms in samples]),
             first_inference_ms=20.0,
             runs=starts,
-            spread=spread_of(starts),
+            spread=compute_spread(starts),
         )
         for threads, factor in ((1, 3.0), (2, 1.6), (4, 1.0))
     )
@@ -205,7 +205,7 @@ def make_full_record(base_ms: float = 12.0, **changes: Any) -> RunRecord:
         outputs=(make_check(),),
         outputs_compared=True,
         runs=starts,
-        spread=spread_of(starts),
+        spread=compute_spread(starts),
         threads=sweep,
         sustained=Sustained(
             seconds=600.0, inferences=40_000, points=points, start_per_s=80.0, end_per_s=50.5,

@@ -8,12 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.generation_work import GenerationWorkload, WorkPoint, point_name, warmup_name
-from etdeploy.bench.passes import TIMING, Pass, PassResult, as_inferences, points_of
+from etdeploy.bench.generation_workload import (
+    GenerationWorkload,
+    WorkPoint,
+    make_points,
+    point_name,
+    warmup_name,
+)
+from etdeploy.bench.passes import TIMING, Pass
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.outputs import TextCheck
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.series import StartSeries
+from etdeploy.bench.run_pass import PassResult, as_inferences
+from etdeploy.bench.starts import StartSeries
 from etdeploy.program.generation import (
     Evaluation,
     ExpectedText,
@@ -130,7 +137,7 @@ def make_text_workload(
     ]
     series = StartSeries(tuple(passes))
     values: dict[str, Any] = {
-        "points": points_of(work, [each.generated for each in passes if each.generated], Path()),
+        "points": make_points(work, [each.generated for each in passes if each.generated], Path()),
         "sampling": work.sampling,
         "prompt": work.prompt,
         "first_ttft_ms": series.first_inference_ms,

@@ -43,7 +43,7 @@ class OutputCheck(Value):
     step: float | None = None
 
 
-class OutsideOperator(Value):
+class UndelegatedOperator(Value):
     """An operator that no delegate runs.
 
     Attributes:
@@ -63,7 +63,7 @@ class OutsideOperator(Value):
     reasons: tuple[str, ...] = ()
 
 
-class Outside(Value):
+class UndelegatedTime(Value):
     """The time outside of delegates, from the trace of the profile pass.
 
     Attributes:
@@ -73,7 +73,7 @@ class Outside(Value):
     """
 
     share: float
-    operators: tuple[OutsideOperator, ...] = ()
+    operators: tuple[UndelegatedOperator, ...] = ()
 
 
 class RewritesLeft(Value):

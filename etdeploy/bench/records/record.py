@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.outputs import OutputCheck, Outside, RewritesRecord
+from etdeploy.bench.records.outputs import OutputCheck, RewritesRecord, UndelegatedTime
 from etdeploy.bench.records.performance import (
     DeviceSample,
     Disturbance,
@@ -219,7 +219,7 @@ class Inference(Value):
     spread: Spread
     threads: tuple[ThreadsRecord, ...] = ()
     sustained: Sustained | None = None
-    outside: Outside | None = None
+    outside: UndelegatedTime | None = None
 
     @property
     def metric(self) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from etdeploy.bench.records.find import LAST, find_run
-from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.records.stored import LAST, StoredRun, find_run
 from etdeploy.cli.options import DEFAULT_OUTPUT, complete_device, complete_recipe, options
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core import console

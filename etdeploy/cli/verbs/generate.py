@@ -207,7 +207,7 @@ def open_session(
         raise _not_a_language_model(name)
     sampling, is_seeded = _sampling(recipe, sampling_values)
     with run_recipe(replace(named, measures=False), StepName.PUSH) as job:
-        from etdeploy.bench.series import emulated_defaults
+        from etdeploy.bench.passes import emulated_defaults
         from etdeploy.bench.text_generator import open_generator
         from etdeploy.graph.job import load_bundle, load_program
         from etdeploy.graph.on_device import device_lock

@@ -360,7 +360,7 @@ def _check(run: StoredRun, question: Question, place: HistoryLocation, *, quiet:
 
 def _show_check(found: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
     """Print a check; raise RegressionError if a number is worse."""
-    from etdeploy.bench.records.find import measure_again
+    from etdeploy.bench.records.stored import measure_again
     from etdeploy.history.model import CheckVerdict
     from etdeploy.report.terminal import render
     from etdeploy.report.trends import check_text

@@ -219,7 +219,7 @@ def profile(
 
 
 def _profiles(run: str, runs_in: Path, quiet: bool) -> TextProfile:
-    from etdeploy.bench.records.find import find_run
+    from etdeploy.bench.records.stored import find_run
     from etdeploy.cli.invocation import reading_traces
     from etdeploy.profile.profiled import profiles_of
 

@@ -52,8 +52,7 @@ def bench(as_json: bool, **named: Any) -> None:
 
 def measure(named: JobOptions, as_json: bool) -> None:
     """Measure every recipe on every device; show a summary of one run, or a table of several."""
-    from etdeploy.bench.diagnosis import require_whole
-    from etdeploy.bench.verdict import require_match
+    from etdeploy.bench.verdict import require_match, require_whole
     from etdeploy.cli.invocation import print_json, raise_failures, results, run_recipes
     from etdeploy.devices.base import Capabilities
     from etdeploy.graph.on_device import load_last_run

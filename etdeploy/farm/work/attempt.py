@@ -11,10 +11,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from etdeploy.bench.measure import PreparedMeasurement, measure, require_match
+from etdeploy.bench.conditions import cooling_sensor
+from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.units import long_time
-from etdeploy.bench.watch import cooling_sensor
+from etdeploy.bench.verdict import require_match
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.cancel import sleep_until_stopped
 from etdeploy.core.console import size

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from etdeploy.bench.conditions import Revision
+from etdeploy.bench.assemble import Revision
 from etdeploy.bench.measure import PreparedMeasurement
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import NOTES, Workspace

@@ -185,7 +185,7 @@ def _run(
 
 
 def _packed(ready: Ready, workspace: Workspace) -> Parcel | AttemptFailure:
-    from etdeploy.bench.conditions import revision_of
+    from etdeploy.bench.measure import revision_of
     from etdeploy.farm.work.parcel import pack
 
     job: Job = ready.resolved.job

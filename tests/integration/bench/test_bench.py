@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.conditions import Revision, revision_of
-from etdeploy.bench.diagnosis import require_whole
-from etdeploy.bench.measure import PreparedMeasurement, measure, require_match
+from etdeploy.bench.assemble import Revision
+from etdeploy.bench.measure import PreparedMeasurement, measure, revision_of
 from etdeploy.bench.records.performance import DisturbanceKind, WeightsKind
 from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.bench.verdict import require_match, require_whole
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, MismatchError, RunError

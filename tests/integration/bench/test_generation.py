@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation_work import work_of, write_request
+from etdeploy.bench.generation_workload import make_workload, write_request
 from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
@@ -53,7 +53,7 @@ class Chain:
         made = Provenance.load(program_folder / EXPORT_INFO)
         made = made.model_copy(update={"generation": self.generation})
         made.save(program_folder / EXPORT_INFO)
-        work = work_of(loaded, self.generation, program_folder)
+        work = make_workload(loaded, self.generation, program_folder)
         request = write_request(work, self.folder / "generation")
         bundle = make_bundle(
             self.runner, program_folder, made, self.folder / "inputs.txt", request=request

@@ -21,7 +21,7 @@ from etdeploy.core.errors import RunError
 from etdeploy.devices.registry import open_device
 from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
-from etdeploy.runner.etdump import read_executed
+from etdeploy.runner.etdump import read_summary
 from etdeploy.runner.generation import PromptRun, Sampling, listening_arguments, request_lines
 from etdeploy.runner.missing import check_program
 from etdeploy.targets.platforms import host_target
@@ -249,7 +249,7 @@ def test_a_trace_is_no_longer_than_ten_calls_of_one_text(
     for method, each in traced.items():
         content = (tmp_path / f"trace.etdp.{method}").read_bytes()
         assert content.count(b"Method::execute") == each.calls
-        assert read_executed(content).calls == each.calls
+        assert read_summary(content).calls == each.calls
     _write(tmp_path, rest, "static")
     run_of_rest = runner.generate(programs.path("static"), tmp_path, etdump="rest.etdp")
     assert run_of_rest.generated.generation.traced["decode"].model_dump() == {

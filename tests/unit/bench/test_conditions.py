@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
+from etdeploy.bench.assemble import find_disturbances
 from etdeploy.bench.conditions import (
-    cooldown_notes,
-    disturbances_of,
-    judged,
-    limits_of,
-    load_disturbance,
+    Observation,
+    frequency_limits,
+    load_average_disturbance,
     run_disturbances,
-    samples_of,
     start_disturbances,
 )
-from etdeploy.bench.passes import PassResult, Results
+from etdeploy.bench.notes import cooldown_notes
 from etdeploy.bench.records.performance import CooldownWait, Disturbance, DisturbanceKind
-from etdeploy.bench.series import StartSeries
-from etdeploy.bench.watch import Observed
+from etdeploy.bench.run_pass import PassResult, Results, add_disturbances
+from etdeploy.bench.starts import StartSeries
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
 from etdeploy.recipe.model import Cooldown
 from etdeploy.runner.protocol import Processors, RunnerResults
@@ -33,9 +31,9 @@ def limited(khz: int) -> DeviceState:
     return DeviceState(clusters=(CpuCluster(cpus=(0,), max_khz=khz),))
 
 
-def started(number: int, observed: Observed, busy_s: float | None = None) -> PassResult:
+def started(number: int, observed: Observation, busy_s: float | None = None) -> PassResult:
     processors = Processors(count=2, wall_s=1, own_s=1, busy_s=busy_s) if busy_s else None
-    return replace(make_pass(number, make_results(processors=processors)), observed=observed)
+    return replace(make_pass(number, make_results(processors=processors)), observation=observed)
 
 
 def results_of(*starts: PassResult) -> Results:
@@ -43,36 +41,29 @@ def results_of(*starts: PassResult) -> Results:
 
 
 def test_a_limit_is_low_by_what_the_whole_run_shows() -> None:
-    hot, cool = Observed(before=limited(1_000_000)), Observed(after=limited(2_000_000))
-    found = judged(results_of(started(1, hot), started(2, cool)), make_device())
+    hot, cool = Observation(before=limited(1_000_000)), Observation(after=limited(2_000_000))
+    found = add_disturbances(results_of(started(1, hot), started(2, cool)), make_device())
     assert [[d.kind for d in each.disturbances] for each in found.values()] == [["throttled"], []]
     after = make_device(after=limited(3_000_000))
-    assert all(each.disturbances for each in judged(found, after).values())
-
-
-def test_the_states_of_all_passes_are_in_one_line() -> None:
-    first = Observed(ended_s=2.0, after=limited(1))
-    second = Observed(began_s=3.0, ended_s=9.0, after=limited(2))
-    samples = samples_of(results_of(started(1, first), started(2, second)))
-    assert [(s.seconds, s.pass_name) for s in samples] == [(2.0, "timing"), (9.0, "timing.2")]
+    assert all(each.disturbances for each in add_disturbances(found, after).values())
 
 
 def test_a_load_average_counts_only_where_the_runner_knows_no_better() -> None:
     loaded = make_device(before=DeviceState(load_average=9.0))
-    told = disturbances_of(StartSeries((started(1, Observed()),)), loaded)
+    told = find_disturbances(StartSeries((started(1, Observation()),)), loaded)
     assert [each.kind for each in told] == [DisturbanceKind.BUSY]
-    assert disturbances_of(StartSeries((started(1, Observed(), busy_s=1.0),)), loaded) == ()
+    assert find_disturbances(StartSeries((started(1, Observation(), busy_s=1.0),)), loaded) == ()
 
 
 def test_most_starts_make_the_run_disturbed() -> None:
     busy = Disturbance(kind=DisturbanceKind.BUSY, text="Other work took 1.0 of 2 processors.")
-    starts = [started(n, Observed(), busy_s=1.0) for n in (1, 2, 3)]
+    starts = [started(n, Observation(), busy_s=1.0) for n in (1, 2, 3)]
     disturbed = [replace(start, disturbances=(busy,)) for start in starts[:2]]
-    assert disturbances_of(StartSeries((*disturbed, starts[2])), make_device()) == (busy,)
+    assert find_disturbances(StartSeries((*disturbed, starts[2])), make_device()) == (busy,)
 
 
-def cooled(to_celsius: float, *, reached: bool) -> Observed:
-    return Observed(
+def cooled(to_celsius: float, *, reached: bool) -> Observation:
+    return Observation(
         cooldown=CooldownWait(
             sensor="battery", from_celsius=41, to_celsius=to_celsius, waited_s=9, reached=reached
         )
@@ -92,9 +83,9 @@ def test_a_device_that_stayed_warm_is_told_with_what_to_do() -> None:
 
 
 def test_a_wish_for_a_cool_device_without_a_sensor_is_told() -> None:
-    [note] = cooldown_notes(results_of(started(1, Observed())), Cooldown())
+    [note] = cooldown_notes(results_of(started(1, Observation())), Cooldown())
     assert "no temperature" in note
-    assert not list(cooldown_notes(results_of(started(1, Observed())), None))
+    assert not list(cooldown_notes(results_of(started(1, Observation())), None))
 
 
 def results(processors: Processors | None = None, threads: int = 2) -> RunnerResults:
@@ -112,8 +103,8 @@ def told(
     """Sentences by kind: of states before, during and after a start."""
     before, *during = states or (DeviceState(),)
     timed = tuple(TimedState(float(n), state) for n, state in enumerate(during, 1))
-    seen = Observed(before=before, during=timed, **observed)
-    found = start_disturbances(seen, results(processors, threads), limits_of(states))
+    seen = Observation(before=before, during=timed, **observed)
+    found = start_disturbances(seen, results(processors, threads), frequency_limits(states))
     return {each.kind.value: each.text for each in found}
 
 
@@ -165,8 +156,8 @@ def test_a_limit_that_is_always_low_is_somebodys_choice() -> None:
 
 
 def test_a_start_after_which_the_limit_rose_was_throttled() -> None:
-    hot = Observed(before=limit(1800000, (7,)), after=limit(1800000, (7,)))
-    limits = limits_of((limit(1800000, (7,)), limit(2800000, (7,))))
+    hot = Observation(before=limit(1800000, (7,)), after=limit(1800000, (7,)))
+    limits = frequency_limits((limit(1800000, (7,)), limit(2800000, (7,))))
     [found] = start_disturbances(hot, results(), limits)
     assert re.findall(r"\b\d[\d.]*", found.text)[:2] == ["7", "1.80"]
 
@@ -227,8 +218,8 @@ def test_a_run_is_disturbed_when_most_of_its_starts_are() -> None:
 
 
 def test_a_load_average_tells_where_nothing_else_does() -> None:
-    [found] = load_disturbance(DeviceState(load_average=3.5), 2)
+    [found] = load_average_disturbance(DeviceState(load_average=3.5), 2)
     assert (found.kind, "3.5 on 2" in found.text) == ("busy", True)
-    assert load_disturbance(DeviceState(load_average=1.9), 2) == ()
-    assert load_disturbance(DeviceState(load_average=9.0), None) == ()
-    assert load_disturbance(DeviceState(), 2) == ()
+    assert load_average_disturbance(DeviceState(load_average=1.9), 2) == ()
+    assert load_average_disturbance(DeviceState(load_average=9.0), None) == ()
+    assert load_average_disturbance(DeviceState(), 2) == ()

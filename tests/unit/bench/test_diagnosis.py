@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.diagnosis import last_lines, run_error
-from etdeploy.bench.passes import app_error
+from etdeploy.bench.diagnosis import app_error, last_lines, run_error
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.load import load_recipe

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import etdeploy.bench.measure as measurement_module
-from etdeploy.bench.conditions import Revision
+from etdeploy.bench.assemble import Revision
 from etdeploy.bench.measure import measure
+from etdeploy.bench.passes import emulated_defaults
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.series import emulated_defaults
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.load import load_recipe

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import etdeploy.bench.measure as measurement_module
-from etdeploy.bench.assemble import generation_notes
-from etdeploy.bench.conditions import Revision
-from etdeploy.bench.generation_work import WorkPoint, work_of, write_request
+from etdeploy.bench.assemble import Revision
+from etdeploy.bench.generation_workload import WorkPoint, make_points, make_workload, write_request
 from etdeploy.bench.measure import PreparedMeasurement, measure
-from etdeploy.bench.passes import as_inferences, points_of
+from etdeploy.bench.notes import generation_notes
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.bench.run_pass import as_inferences
 from etdeploy.core.errors import UsageError
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle, RunOutcome
@@ -112,7 +112,7 @@ def _prepared(folder: Path, **sections: Any) -> PreparedMeasurement:
     program = folder / "program"
     provenance = make_program_folder(program, inputs=(), expected=(), generation=generation)
     runner = make_runner(folder / "runner")
-    request = write_request(work_of(loaded, generation, program), folder / "generation")
+    request = write_request(make_workload(loaded, generation, program), folder / "generation")
     bundle = make_bundle(runner, program, provenance, folder / "inputs.txt", request=request)
     methods = tuple(_method(each.name) for each in generation.methods)
     info = Program(
@@ -268,7 +268,7 @@ def test_rates_and_times_are_those_of_the_generations_that_count() -> None:
         generated("point-0", 5.0, [4.0, 4.0]),
         generated("point-1", 4.0, []),
     )
-    long, short = points_of(WORK, [first, second], Path())
+    long, short = make_points(WORK, [first, second], Path())
     assert (long.counted, short.counted) == ((8, 3, 0), (4, 1, 16))
     assert long.first_token_ms.samples == (4.0, 6.0, 5.0)
     assert long.ttft_ms == 5.0
@@ -288,14 +288,14 @@ def test_texts_that_differ_are_counted() -> None:
         generated("point-0", 4.0, [1.0], ids=(7, 9)),
         generated("point-1", 4.0, [], ids=(2,), stopped=True),
     )
-    long, short = points_of(WORK, [start], Path())
+    long, short = make_points(WORK, [start], Path())
     assert (long.token_ids, long.distinct, long.stopped) == ((7, 8), 2, False)
     assert (short.token_ids, short.text, short.stopped) == ((2,), None, True)
 
 
 def test_a_clock_that_sees_no_time_gives_no_rate() -> None:
     start = make_generated(generated("point-0", 0.0, [0.0]), generated("point-1", 0.0, []))
-    long, _ = points_of(WORK, [start], Path())
+    long, _ = make_points(WORK, [start], Path())
     assert (long.prefill_tokens_per_s, long.decode_tokens_per_s) == (0.0, 0.0)
 
 

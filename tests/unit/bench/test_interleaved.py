@@ -35,12 +35,14 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
 
     @contextmanager
-    def begin(_device: Any, prepared: Any, _output: Path, progress: Any) -> Iterator[_Played]:
+    def open_measurement(
+        _device: Any, prepared: Any, _output: Path, progress: Any
+    ) -> Iterator[_Played]:
         progress("begins", 0.5)
         yield _Played(prepared.name, prepared.starts, calls)
         calls.append(f"close {prepared.name}")
 
-    monkeypatch.setattr(measure, "begin", begin)
+    monkeypatch.setattr(measure, "open_measurement", open_measurement)
     return calls
 
 

@@ -15,12 +15,12 @@ import pytest
 
 import etdeploy.bench.measure as measurement_module
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.conditions import Revision
-from etdeploy.bench.diagnosis import require_whole
-from etdeploy.bench.measure import PreparedMeasurement, begin, measure, require_match
+from etdeploy.bench.assemble import Revision
+from etdeploy.bench.measure import PreparedMeasurement, measure, open_measurement
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.results_folder import DESCRIPTIONS
+from etdeploy.bench.verdict import require_match, require_whole
 from etdeploy.core.errors import (
     DeviceError,
     EtdeployError,
@@ -510,7 +510,7 @@ def test_two_measurements_take_turns_on_one_device(setting: Setting) -> None:
     device = _device()
     prepared = setting.prepared(benchmark={"runs": 2, "memory": False, "profile": False})
     out = setting.folder / "out"
-    with begin(device, prepared, out) as a, begin(device, prepared, out) as b:
+    with open_measurement(device, prepared, out) as a, open_measurement(device, prepared, out) as b:
         for number in range(1, a.starts + 1):
             a.start(number)
             b.start(number)
@@ -529,7 +529,10 @@ def test_of_two_that_take_turns_a_failure_leaves_no_record(setting: Setting) -> 
     prepared, out = setting.prepared(), setting.folder / "out"
 
     def take_turns() -> None:
-        with begin(device, prepared, out) as a, begin(device, prepared, out) as b:
+        with (
+            open_measurement(device, prepared, out) as a,
+            open_measurement(device, prepared, out) as b,
+        ):
             for number in (1, 2):
                 a.start(number)
                 b.start(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.assemble import memory_of
+from etdeploy.bench.assemble import make_memory
 from etdeploy.bench.records.performance import MemoryPoint, WeightsKind
 from etdeploy.program.model import Delegate, Method, Program
 from etdeploy.runner.protocol import MemoryState, RunnerMemory, RunnerResults
@@ -56,7 +56,7 @@ def _read(copied: int | None, resident: int | None) -> RunnerMemory:
 
 
 def test_what_was_read_and_what_the_file_says() -> None:
-    memory = memory_of(_results(_read(20 * _MB, 4096)), _PROGRAM, _METHOD)
+    memory = make_memory(_results(_read(20 * _MB, 4096)), _PROGRAM, _METHOD)
     assert (memory.peak_rss_bytes, memory.peak_pss_bytes) == (32 * _MB, 27 * _MB)
     assert (memory.before_load_rss_bytes, memory.after_load_rss_bytes) == (4 * _MB, 20 * _MB)
     assert (memory.planned_bytes, memory.program_resident_bytes) == (4096, 4096)
@@ -83,22 +83,22 @@ def test_what_was_read_and_what_the_file_says() -> None:
 def test_where_the_weights_are(
     copied: int | None, resident: int | None, kind: WeightsKind | None
 ) -> None:
-    assert memory_of(_results(_read(copied, resident)), _PROGRAM, _METHOD).weights == kind
+    assert make_memory(_results(_read(copied, resident)), _PROGRAM, _METHOD).weights == kind
 
 
 def test_planned_memory_is_no_copy_of_weights() -> None:
     method = _METHOD.model_copy(update={"planned_memory_bytes": 18 * _MB})
-    memory = memory_of(_results(_read(19 * _MB, 20 * _MB)), _PROGRAM, method)
+    memory = make_memory(_results(_read(19 * _MB, 20 * _MB)), _PROGRAM, method)
     assert memory.weights == WeightsKind.MAPPED
 
 
 def test_nothing_is_said_of_few_weights() -> None:
     method = _METHOD.model_copy(update={"delegates": ()})
     program = _PROGRAM.model_copy(update={"constant_bytes": 1000})
-    assert memory_of(_results(_read(20 * _MB, 4096)), program, method).weights is None
+    assert make_memory(_results(_read(20 * _MB, 4096)), program, method).weights is None
 
 
 def test_a_system_that_reports_nothing() -> None:
-    memory = memory_of(_results(None, peak=0), _PROGRAM, _METHOD)
+    memory = make_memory(_results(None, peak=0), _PROGRAM, _METHOD)
     assert memory.peak_rss_bytes is None
     assert (memory.planned_bytes, memory.weights, memory.points) == (4096, None, ())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from etdeploy.bench.assemble import outside_of
-from etdeploy.bench.records.outputs import OutsideOperator
+from etdeploy.bench.assemble import find_undelegated
+from etdeploy.bench.records.outputs import UndelegatedOperator
 from etdeploy.program.model import Operator
-from etdeploy.runner.etdump import Executed, Kernel
+from etdeploy.runner.etdump import Kernel, TraceSummary
 
 # Ten inferences of 1 ms.
-_EXECUTED = Executed(
+_EXECUTED = TraceSummary(
     10,
     10.0,
     7.0,
@@ -26,10 +26,10 @@ def _mean(line: int, module: str, reason: str | None = "too many dimensions") ->
 
 def test_operators_have_their_share_of_the_time_place_and_reason() -> None:
     known = [_mean(3, "head"), _mean(3, "head"), _mean(9, "tail", None)]
-    found = outside_of(_EXECUTED, _OPERATORS, {"delegation": {"outside": known}})
+    found = find_undelegated(_EXECUTED, _OPERATORS, {"delegation": {"outside": known}})
     assert round(found.share, 6) == 0.3
     assert found.operators == (
-        OutsideOperator(
+        UndelegatedOperator(
             name="aten::mean.out",
             calls=2,
             share=0.2,
@@ -37,23 +37,25 @@ def test_operators_have_their_share_of_the_time_place_and_reason() -> None:
             places=("net.py:3", "net.py:9"),
             reasons=("too many dimensions",),
         ),
-        OutsideOperator(name="aten::add.out", calls=1, share=0.05),
-        OutsideOperator(name="own.out", calls=1, share=0.0),
+        UndelegatedOperator(name="aten::add.out", calls=1, share=0.05),
+        UndelegatedOperator(name="own.out", calls=1, share=0.0),
     )
 
 
 def test_of_a_finished_program_only_times_are_known() -> None:
-    (mean, *_) = outside_of(_EXECUTED, (), {}).operators
-    assert mean == OutsideOperator(name="mean.out", calls=2, share=0.2)
+    (mean, *_) = find_undelegated(_EXECUTED, (), {}).operators
+    assert mean == UndelegatedOperator(name="mean.out", calls=2, share=0.2)
 
 
 def test_exports_of_older_versions_have_no_modules() -> None:
     known = [{k: v for k, v in _mean(3, "head").items() if k != "modules"}]
-    (mean, *_) = outside_of(_EXECUTED, _OPERATORS, {"delegation": {"outside": known}}).operators
+    (mean, *_) = find_undelegated(
+        _EXECUTED, _OPERATORS, {"delegation": {"outside": known}}
+    ).operators
     assert (mean.modules, mean.places) == ((), ("net.py:3",))
 
 
 def test_ten_operators_are_enough() -> None:
     many = tuple(Kernel(f"k{i}.out", 1, float(i)) for i in range(30))
-    found = outside_of(Executed(1, 1000.0, 0.0, many), (), {})
+    found = find_undelegated(TraceSummary(1, 1000.0, 0.0, many), (), {})
     assert [each.name for each in found.operators] == [f"k{i}.out" for i in range(29, 19, -1)]

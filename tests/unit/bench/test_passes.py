@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.passes import Pass, app_options, run_pass, runner_arguments
-from etdeploy.bench.sweep import Plan, ThreadCounts, plan_for_app, plan_passes
+from etdeploy.bench.passes import Pass, Plan, plan_for_app, plan_passes
+from etdeploy.bench.run_pass import app_options, run_pass, runner_arguments
+from etdeploy.bench.threads import ThreadCounts
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import RunOutcome

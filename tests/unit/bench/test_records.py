@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation_work import WorkPoint
-from etdeploy.bench.records.find import find_run, measure_again
+from etdeploy.bench.generation_workload import WorkPoint
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RecipeRecord, RunRecord
-from etdeploy.bench.records.stored import RECORD_FILE, StoredRun, load_record, load_run
+from etdeploy.bench.records.stored import (
+    RECORD_FILE,
+    StoredRun,
+    find_run,
+    load_record,
+    load_run,
+    measure_again,
+)
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.hashing import sha256_file

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.passes import RUNNER_LOG
 from etdeploy.bench.results_folder import require_output, results_folder, run_id
+from etdeploy.bench.run_pass import RUNNER_LOG
 from etdeploy.core.errors import Interrupted, UsageError
 
 _WHEN = datetime(2026, 11, 21, 8, 44, 49, tzinfo=timezone.utc)

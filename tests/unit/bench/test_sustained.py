@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from etdeploy.bench import measure
-from etdeploy.bench.measure import cool_start, telling_time
+from etdeploy.bench.measure import show_elapsed, sustained_cooldown
+from etdeploy.bench.notes import sustained_notes
 from etdeploy.bench.records.performance import (
     CooldownWait,
     Disturbance,
@@ -25,13 +26,12 @@ from etdeploy.bench.sustained import (
     celsius,
     drop_s,
     end_rate,
-    estimate,
+    estimate_energy,
     khz,
+    make_stretches,
+    make_sustained,
     mean_rate,
     start_rate,
-    stretches_of,
-    sustained_notes,
-    sustained_of,
 )
 from etdeploy.devices.base import Capabilities, CpuCluster, DeviceState
 from etdeploy.recipe.model import Cooldown
@@ -60,7 +60,7 @@ _READINGS = [_reading(at_s, 30 + at_s) for at_s in range(22)]
 
 
 def test_what_the_work_shows() -> None:
-    shown = sustained_of(_WORK, _READINGS, idle=DeviceState())
+    shown = make_sustained(_WORK, _READINGS, idle=DeviceState())
     assert (shown.seconds, shown.inferences) == (20.0, 1500)
     assert (shown.start_per_s, shown.end_per_s, shown.retained_percent) == (100, 50, 50)
     assert shown.to_minus_10_percent_s == pytest.approx(10.5)
@@ -71,7 +71,7 @@ def test_what_the_work_shows() -> None:
 
 
 def test_states_stand_beside_the_stretch_in_which_they_were_read() -> None:
-    shown = sustained_of(_WORK, _READINGS)
+    shown = make_sustained(_WORK, _READINGS)
     # The work began half a second after the runner, and this stretch ended 10 s later.
     tenth = shown.points[19]
     assert tenth.seconds == 10.0
@@ -80,22 +80,22 @@ def test_states_stand_beside_the_stretch_in_which_they_were_read() -> None:
 
 
 def test_a_state_that_is_far_away_is_not_beside_it() -> None:
-    shown = sustained_of(_WORK, _READINGS[:3])
+    shown = make_sustained(_WORK, _READINGS[:3])
     assert shown.points[5].celsius is not None
     assert shown.points[-1].celsius is None
-    assert sustained_of(_WORK).points[0].khz is None
+    assert make_sustained(_WORK).points[0].khz is None
 
 
 def test_throttling_is_the_result_and_no_disturbance() -> None:
     busy = Disturbance(kind=DisturbanceKind.BUSY, text="Other work took 1.0 of 2 processors.")
     hot = Disturbance(kind=DisturbanceKind.THROTTLED, text="The device was hot.")
-    shown = sustained_of(_WORK, disturbances=(hot, busy))
+    shown = make_sustained(_WORK, disturbances=(hot, busy))
     assert shown.disturbances == (busy,)
     assert any("Other work" in note for note in sustained_notes(shown))
 
 
 def test_a_single_inference_keeps_its_rate() -> None:
-    shown = sustained_of(RunnerSustained(began_s=0, stretches=((1.5, 1),)))
+    shown = make_sustained(RunnerSustained(began_s=0, stretches=((1.5, 1),)))
     assert shown.inferences == 1
     assert shown.retained_percent == pytest.approx(100)
     assert (shown.to_minus_10_percent_s, shown.energy) == (None, None)
@@ -125,7 +125,7 @@ def _curve(per_s: Callable[[float], float], count: int = 100, each_s: float = 6.
 
 
 def test_stretches_follow_each_other() -> None:
-    assert stretches_of([(1.5, 3), (2.5, 4)]) == (Stretch(0.0, 1.5, 3), Stretch(1.5, 2.5, 4))
+    assert make_stretches([(1.5, 3), (2.5, 4)]) == (Stretch(0.0, 1.5, 3), Stretch(1.5, 2.5, 4))
 
 
 def test_a_rate_is_of_whole_stretches() -> None:
@@ -200,7 +200,7 @@ _BATTERY = [(0.0, _state(1000.0)), (10.0, _state(1000.0)), (20.0, _state(2000.0)
 
 
 def test_power_is_averaged_over_time() -> None:
-    energy = estimate(_BATTERY, _state(250.0), 20.0, 100)
+    energy = estimate_energy(_BATTERY, _state(250.0), 20.0, 100)
     assert energy is not None
     assert energy.watts == pytest.approx((10 * 4 + 10 * 6) / 20)
     assert energy.joules_per_inference == pytest.approx(5 * 20 / 100)
@@ -225,17 +225,17 @@ def test_power_is_averaged_over_time() -> None:
     ],
 )  # fmt: skip
 def test_what_says_nothing_gives_nothing(readings: list[tuple[float, DeviceState]]) -> None:
-    assert estimate(readings, None, 20.0, 100) is None
+    assert estimate_energy(readings, None, 20.0, 100) is None
 
 
 def test_no_idle_power_of_a_device_that_was_charged_before() -> None:
-    energy = estimate(_BATTERY, _state(-900.0), 20.0, 100)
+    energy = estimate_energy(_BATTERY, _state(-900.0), 20.0, 100)
     assert energy is not None
     assert energy.idle_watts is None
 
 
 def test_no_inference_has_no_energy() -> None:
-    assert estimate(_BATTERY, None, 20.0, 0) is None
+    assert estimate_energy(_BATTERY, None, 20.0, 0) is None
 
 
 def _sustained(count: int = 100, **changes: Any) -> Sustained:
@@ -289,17 +289,17 @@ _ELSEWHERE = Capabilities()
 
 def test_the_recipe_decides() -> None:
     wanted = Cooldown(max_celsius=30)
-    assert cool_start(wanted, DeviceState(), _ELSEWHERE) == wanted
+    assert sustained_cooldown(wanted, DeviceState(), _ELSEWHERE) == wanted
 
 
 def test_a_phone_waits_without_being_told() -> None:
-    assert cool_start(None, _PHONE, _ELSEWHERE) == Cooldown(max_celsius=37, timeout_s=300)
+    assert sustained_cooldown(None, _PHONE, _ELSEWHERE) == Cooldown(max_celsius=37, timeout_s=300)
 
 
 def test_a_machine_with_a_fan_does_not_wait() -> None:
     board = DeviceState(temperatures_celsius={"cpu-thermal": 60.0})
-    assert cool_start(None, board, _ELSEWHERE) is None
-    assert cool_start(None, _PHONE, Capabilities(shares_cores=True)) is None
+    assert sustained_cooldown(None, board, _ELSEWHERE) is None
+    assert sustained_cooldown(None, _PHONE, Capabilities(shares_cores=True)) is None
 
 
 def test_time_is_told_until_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_time_is_told_until_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> No
         if len(told) > 1:
             twice.set()
 
-    with telling_time(progress, "sustained pass", 0.002):
+    with show_elapsed(progress, "sustained pass", 0.002):
         assert twice.wait(30)
     text, fraction = told[-1]
     assert text.startswith("sustained pass: 0 s of 0")
@@ -324,5 +324,5 @@ def test_nothing_is_told_of_other_passes() -> None:
     def never(text: str, fraction: float | None = None) -> None:
         raise AssertionError(text, fraction)
 
-    with telling_time(never, "timing pass", 0):
+    with show_elapsed(never, "timing pass", 0):
         assert not any(thread.name == "telling time" for thread in threading.enumerate())

@@ -8,15 +8,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 import yaml
 
+from etdeploy.bench.outputs import check_text, count_common
 from etdeploy.bench.records.outputs import OutputCheck, TextCheck
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.verdict import (
-    check_text,
-    common,
-    enough_tolerance,
-    explain,
-    require_match,
-)
+from etdeploy.bench.verdict import enough_tolerance, explain, require_match
 from etdeploy.core.errors import MismatchError
 from etdeploy.devices.base import Capabilities
 from etdeploy.program.generation import ExpectedText, GreedyText, LogitNoise, NextToken
@@ -293,7 +288,11 @@ def test_a_quantised_text_is_judged_by_the_quantised_model() -> None:
 
 
 def test_common_tokens() -> None:
-    assert (common((1, 2, 3), (1, 2, 4)), common((1, 2), (1, 2, 3)), common((), (1,))) == (2, 2, 0)
+    assert (
+        count_common((1, 2, 3), (1, 2, 4)),
+        count_common((1, 2), (1, 2, 3)),
+        count_common((), (1,)),
+    ) == (2, 2, 0)
 
 
 def test_a_wrong_text_ends_the_run_with_what_to_do() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etdeploy.bench.generation_work import WorkPoint
+from etdeploy.bench.generation_workload import WorkPoint
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.compare.runs import compare_runs

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import etdeploy.bench.measure as measurement_module
-from etdeploy.bench.conditions import Revision
+from etdeploy.bench.assemble import Revision
 from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.records.stored import load_run
 from etdeploy.cache.workspace import Workspace

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation_work import WorkPoint
+from etdeploy.bench.generation_workload import WorkPoint
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.check import findings
 from etdeploy.history.entry import entry_of

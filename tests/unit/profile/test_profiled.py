@@ -7,7 +7,7 @@ from etdeploy.profile.model import ModuleTime, Profile
 from etdeploy.profile.profiled import profile_from
 from etdeploy.profile.protocol import Trace
 from etdeploy.program.model import Operator
-from etdeploy.runner.etdump import read_executed
+from etdeploy.runner.etdump import read_summary
 from tests.support.bench_values import make_program, make_record
 from tests.support.etdumps import make_etdump
 from tests.support.text_values import TRACED, make_text_record, make_text_workload
@@ -111,7 +111,7 @@ def test_the_share_outside_of_delegates_is_the_records() -> None:
     profile = _profile()
     call = [("DELEGATE_CALL", 0, 6_000_000), ("Method::execute", 0, 10_000_000)]
     assert profile.outside_delegates == pytest.approx(0.4)
-    assert profile.outside_delegates == pytest.approx(read_executed(make_etdump(call)).outside)
+    assert profile.outside_delegates == pytest.approx(read_summary(make_etdump(call)).outside)
 
 
 @pytest.mark.parametrize(("method", "untraced_ms"), [("decode", 5.055), ("prefill", 5.005)])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation_work import WorkPoint
+from etdeploy.bench.generation_workload import WorkPoint
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.outputs import Outside, OutsideOperator
+from etdeploy.bench.records.outputs import UndelegatedOperator, UndelegatedTime
 from etdeploy.bench.records.performance import (
     Disturbance,
     DisturbanceKind,
@@ -20,7 +20,7 @@ from etdeploy.bench.records.performance import (
     WeightsKind,
 )
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.series import StartSeries
+from etdeploy.bench.starts import StartSeries
 from etdeploy.devices.base import DeviceState
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.report.document import Fact
@@ -274,11 +274,11 @@ def test_where_it_runs(changes: dict[str, Any], parts: tuple[str, ...]) -> None:
     assert ("%" in text) == ("(80 %" in parts[0])
 
 
-SUM = OutsideOperator(name="aten::sum.out", calls=2, share=0.051, modules=("head",),
+SUM = UndelegatedOperator(name="aten::sum.out", calls=2, share=0.051, modules=("head",),
                       places=("net.py:3",), reasons=("XNNPACK has no sum",))  # fmt: skip
-COPY = OutsideOperator(name="aten::clone.out", calls=9, share=0.012, modules=("a", "b"),
+COPY = UndelegatedOperator(name="aten::clone.out", calls=9, share=0.012, modules=("a", "b"),
                        places=("net.py:3",), reasons=("one", "another"))  # fmt: skip
-SMALL = OutsideOperator(name="aten::add.out", calls=1, share=0.0009)
+SMALL = UndelegatedOperator(name="aten::add.out", calls=1, share=0.0009)
 
 
 @pytest.mark.parametrize(
@@ -294,16 +294,20 @@ SMALL = OutsideOperator(name="aten::add.out", calls=1, share=0.0009)
     ],
 )  # fmt: skip
 def test_the_time_outside_of_delegates(
-    share: float, operators: tuple[OutsideOperator, ...], is_delegated: bool, start: str, end: str
+    share: float,
+    operators: tuple[UndelegatedOperator, ...],
+    is_delegated: bool,
+    start: str,
+    end: str,
 ) -> None:
-    text = outside_text(Outside(share=share, operators=operators), is_delegated)
+    text = outside_text(UndelegatedTime(share=share, operators=operators), is_delegated)
     assert text.startswith(start)
     assert text.endswith(end)
     assert text.count("clone") == min(4, operators.count(COPY))
 
 
 def test_the_share_outside_of_delegates_stands_with_what_runs_there() -> None:
-    workload = make_record().workload.model_copy(update={"outside": Outside(share=0.07)})
+    workload = make_record().workload.model_copy(update={"outside": UndelegatedTime(share=0.07)})
     assert "\n7 % of the time" in shown(make_record(workload=workload), "runs on")
 
 

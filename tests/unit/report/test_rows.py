@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation_work import WorkPoint
+from etdeploy.bench.generation_workload import WorkPoint
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.formats import BEGINNINGS, Format

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation_work import WorkPoint
+from etdeploy.bench.generation_workload import WorkPoint
 from etdeploy.bench.records.performance import CooldownWait, Disturbance, DisturbanceKind, Spread
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun

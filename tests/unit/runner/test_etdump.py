@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.flatbuffer import CorruptError
-from etdeploy.runner.etdump import Kernel, outside_share, read_executed
+from etdeploy.runner.etdump import Kernel, outside_share, read_summary
 from tests.support.etdumps import make_etdump
 
 # 10 us, of which 6 us and 1 us are in delegates; what is in a delegate is no call of its own.
@@ -20,7 +20,7 @@ _CALL = (
 
 def test_the_share_is_what_is_in_no_delegate_of_all_calls() -> None:
     slower = [(name, 3 * start, 3 * end) for name, start, end in _CALL[-1:]]
-    found = read_executed(make_etdump(_CALL, slower, ()))
+    found = read_summary(make_etdump(_CALL, slower, ()))
     assert (found.calls, found.total_ms, found.delegated_ms) == (2, 0.04, 0.007)
     assert found.outside == pytest.approx(33 / 40)
 
@@ -33,7 +33,7 @@ def test_kernels_outside_of_delegates_are_added_up() -> None:
         ("native_call_mean.out", 1_200, 3_200),
         ("Method::execute", 0, 10_000),
     )
-    found = read_executed(make_etdump(call, call))
+    found = read_summary(make_etdump(call, call))
     assert found.kernels == (Kernel("mean.out", 4, 0.006), Kernel("add.out", 2, 0.0002))
 
 
@@ -51,4 +51,4 @@ def test_what_is_cut_off_or_something_else_is_refused() -> None:
     whole = make_etdump(_CALL)
     for data in (b"", whole[:-1], whole[:20], b"\x08\0\0\0" + b"\0" * 8):
         with pytest.raises(CorruptError):
-            read_executed(data)
+            read_summary(data)

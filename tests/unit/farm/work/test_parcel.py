@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.conditions import Revision
+from etdeploy.bench.assemble import Revision
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.tidy import find_units, remove_units
 from etdeploy.cache.workspace import Workspace

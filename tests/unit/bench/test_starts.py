@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from etdeploy.bench.series import series_of
+from etdeploy.bench.starts import select_starts
 from etdeploy.bench.statistics import percentile, sample_stddev, summarize
 from etdeploy.bench.units import duration, long_time, unit_for
 from tests.support.bench_values import make_pass, make_results, make_series
@@ -55,8 +55,8 @@ def test_load_and_first_inference_are_medians_over_the_starts() -> None:
 
 def test_other_passes_are_no_starts() -> None:
     results = {f"timing.{n}": make_pass(n, make_results((float(n),))) for n in (1, 2)}
-    assert [start.median_ms for start in series_of(results, "").starts] == [1.0, 2.0]
-    assert series_of(results, "long").passes == ()
+    assert [start.median_ms for start in select_starts(results, "").starts] == [1.0, 2.0]
+    assert select_starts(results, "long").passes == ()
 
 
 _SAMPLES = (4.0, 1.0, 3.0, 2.0, 10.0)

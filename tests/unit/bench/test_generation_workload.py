@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from etdeploy.bench.generation_work import (
+from etdeploy.bench.generation_workload import (
     GenerationWorkload,
     WorkPoint,
+    decode_ids,
+    make_workload,
     random_ids,
-    refuse_early,
-    text_of,
-    tokenised,
-    work_of,
+    require_measurable,
+    tokenize_prompt,
     write_request,
 )
-from etdeploy.bench.measure import plan_generation
-from etdeploy.bench.sweep import Plan, ThreadCounts
+from etdeploy.bench.passes import Plan, plan_generation
+from etdeploy.bench.threads import ThreadCounts
 from etdeploy.core.errors import UsageError
 from etdeploy.program.generation import ExpectedText, GreedyText, NextToken
 from etdeploy.runner.generation import Sampling
@@ -31,7 +31,7 @@ from tests.support.tokenizers import save
 
 def _work(grid: dict[str, Any] | None = None, **benchmark: Any) -> GenerationWorkload:
     loaded = make_loaded(benchmark={"generation": grid or {}, **benchmark})
-    return work_of(loaded, make_generation(), Path())
+    return make_workload(loaded, make_generation(), Path())
 
 
 def test_each_prompt_meets_each_number_of_new_tokens_at_each_depth() -> None:
@@ -44,7 +44,7 @@ def test_each_prompt_meets_each_number_of_new_tokens_at_each_depth() -> None:
 
 
 def test_a_recipe_without_the_section_generates_by_its_defaults() -> None:
-    work = work_of(make_loaded(), make_generation(), Path())
+    work = make_workload(make_loaded(), make_generation(), Path())
     assert [(len(p.prompt), p.new_tokens, p.depth) for p in work.points] == [(128, 64, 0)]
 
 
@@ -84,7 +84,7 @@ def test_what_does_not_fit_names_its_place_and_what_would_do() -> None:
         export={"generation": {"context": 256}},
     )
     with pytest.raises(UsageError, match=r"8 .*, 4 .* 1,000") as raised:
-        work_of(loaded, make_generation(), Path())
+        make_workload(loaded, make_generation(), Path())
     assert raised.value.place == "tiny.yaml:9:5"
     assert "export.generation.context=1011" in str(raised.value.remedy)
 
@@ -92,8 +92,8 @@ def test_what_does_not_fit_names_its_place_and_what_would_do() -> None:
 @pytest.mark.parametrize(
     ("sections", "told", "place"),
     [
-        ({"benchmark": {"sustained_s": 5}}, "no sustained pass yet", "tiny.yaml:3:5"),
-        ({"runtime": {"threads": [1, 2]}}, "no sweep of threads yet", "/recipes/tiny.yaml"),
+        ({"benchmark": {"sustained_s": 5}}, "sustained pass", "tiny.yaml:3:5"),
+        ({"runtime": {"threads": [1, 2]}}, "sweep of threads", "/recipes/tiny.yaml"),
     ],
 )
 def test_what_generating_text_does_not_have_is_refused(
@@ -101,7 +101,7 @@ def test_what_generating_text_does_not_have_is_refused(
 ) -> None:
     loaded = make_loaded({("benchmark", "sustained_s"): 3}, **sections)
     with pytest.raises(UsageError, match=told) as raised:
-        work_of(loaded, make_generation(), Path())
+        make_workload(loaded, make_generation(), Path())
     assert raised.value.place == place
 
 
@@ -122,26 +122,28 @@ def test_the_method_is_the_one_that_gives_the_first_points_tokens(
 def test_what_cannot_fit_is_refused_before_the_export() -> None:
     grid = {"prompt_tokens": [8, 128], "new_tokens": [65], "depth": [0, 64]}
     export = {"generation": {"context": 256}}
-    refuse_early(make_loaded(benchmark={"generation": grid}, export=export), 256)
-    refuse_early(make_loaded(), 2048)
+    require_measurable(make_loaded(benchmark={"generation": grid}, export=export), 256)
+    require_measurable(make_loaded(), 2048)
     longer = make_loaded(benchmark={"generation": {**grid, "depth": [65]}}, export=export)
     with pytest.raises(UsageError, match="context of 256") as raised:
-        refuse_early(longer, 256)
+        require_measurable(longer, 256)
     assert "context=257" in str(raised.value.remedy)
-    refuse_early(make_loaded(benchmark={"generation": {**grid, "prompt": "x"}}, export=export), 256)
-    with pytest.raises(UsageError, match="no sustained pass yet"):
-        refuse_early(make_loaded(benchmark={"sustained_s": 5}), 256)
+    require_measurable(
+        make_loaded(benchmark={"generation": {**grid, "prompt": "x"}}, export=export), 256
+    )
+    with pytest.raises(UsageError, match="sustained pass"):
+        require_measurable(make_loaded(benchmark={"sustained_s": 5}), 256)
 
 
 def test_a_model_with_too_few_positions_is_asked_for_fewer_tokens() -> None:
     grid = {"prompt_tokens": [128], "new_tokens": [64], "depth": [8]}
     with pytest.raises(UsageError, match="context of 100") as raised:
-        refuse_early(make_loaded(benchmark={"generation": grid}), 100)
+        require_measurable(make_loaded(benchmark={"generation": grid}), 100)
     settings = shlex.split(str(raised.value.remedy).splitlines()[-1])[1::2]
     assert settings == [f"benchmark.generation.{x}" for x in
                         ("prompt_tokens=[67]", "new_tokens=[33]", "depth=[0]")]  # fmt: skip
     fitting = {"prompt_tokens": [67], "new_tokens": [33], "depth": [0]}
-    refuse_early(make_loaded(benchmark={"generation": fitting}), 100)
+    require_measurable(make_loaded(benchmark={"generation": fitting}), 100)
 
 
 PLACE = "tiny.yaml:3:5"
@@ -175,23 +177,23 @@ def test_without_a_first_token_of_its_own_a_model_gets_random_ones() -> None:
 
 def test_a_text_becomes_what_the_models_tokenizer_makes_of_it(folder: Path) -> None:
     generation = make_generation(tokenizer="tokenizer")
-    assert tokenised("good morning", generation, folder, PLACE) == (1, 3, 4)
-    assert text_of((3, 4, 2), generation, folder) == "good morning"
+    assert tokenize_prompt("good morning", generation, folder, PLACE) == (1, 3, 4)
+    assert decode_ids((3, 4, 2), generation, folder) == "good morning"
 
 
 def test_a_prompt_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no tokenizer") as raised:
-        tokenised("good", make_generation(), tmp_path, PLACE)
+        tokenize_prompt("good", make_generation(), tmp_path, PLACE)
     assert raised.value.place == PLACE
-    assert text_of((1,), make_generation(), tmp_path) is None
+    assert decode_ids((1,), make_generation(), tmp_path) is None
 
 
 def test_a_tokenizer_that_is_gone_is_named(tmp_path: Path) -> None:
     generation = make_generation(tokenizer="tokenizer")
     with pytest.raises(UsageError, match="tokenizer cannot be read") as raised:
-        tokenised("good", generation, tmp_path, PLACE)
+        tokenize_prompt("good", generation, tmp_path, PLACE)
     assert raised.value.place == str(tmp_path / "tokenizer" / "tokenizer.json")
-    assert text_of((1,), generation, tmp_path) is None
+    assert decode_ids((1,), generation, tmp_path) is None
 
 
 def test_without_the_package_the_prompt_is_refused_and_the_ids_stay(
@@ -200,10 +202,10 @@ def test_without_the_package_the_prompt_is_refused_and_the_ids_stay(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     generation = make_generation(tokenizer="tokenizer")
     with pytest.raises(UsageError, match="not installed") as raised:
-        tokenised("good", generation, folder, PLACE)
+        tokenize_prompt("good", generation, folder, PLACE)
     assert raised.value.place == PLACE
     assert "[llm]'" in str(raised.value.remedy)
-    assert text_of((3,), generation, folder) is None
+    assert decode_ids((3,), generation, folder) is None
 
 
 def _plan(simulated: bool = False, texts: int = 0, **benchmark: Any) -> Plan:

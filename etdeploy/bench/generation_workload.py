@@ -1,4 +1,4 @@
-"""What a recipe wants of a program that generates text, and the files that ask a runner for it."""
+"""Prompts of a program that generates text, request files for the runner, and its results."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
+from etdeploy.bench.records.generation import GenerationPoint
+from etdeploy.bench.statistics import percentile, summarize
 from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
@@ -18,21 +20,25 @@ from etdeploy.program.generation import random_ids as draw_ids
 from etdeploy.program.tokenizer import load_tokenizer
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Benchmark, BenchmarkGeneration, ExportGeneration
-from etdeploy.runner.generation import PromptRun, Sampling, prompt_bytes, request_lines
+from etdeploy.runner.generation import (
+    GenerationResults,
+    GenerationRun,
+    PromptRun,
+    Sampling,
+    prompt_bytes,
+    request_lines,
+    tokens_per_s,
+)
 
 _GRID = ("benchmark", "generation")
 
 
 @dataclass(frozen=True)
 class WorkPoint:
-    """A prompt, with what is generated after it.
+    """A prompt with the text to generate after it.
 
-    Attributes:
-        prompt: Its token ids.
-        new_tokens: The most that are generated.
-        depth: Tokens in the cache before it.
-        warmup: Generations before those that count.
-        repetitions: Generations that count.
+    `depth` tokens are in the cache before the prompt. `warmup` generations come before the
+    `repetitions` that count.
     """
 
     prompt: tuple[int, ...]
@@ -43,7 +49,7 @@ class WorkPoint:
 
     @property
     def positions(self) -> int:
-        """How many the cache needs: the last token is not fed back."""
+        """How many positions the cache needs: the last token is not fed back."""
         return self.depth + len(self.prompt) + self.new_tokens - 1
 
 
@@ -51,12 +57,8 @@ class WorkPoint:
 class GenerationWorkload:
     """All that a start of the runner generates.
 
-    Attributes:
-        generation: Of the program.
-        sampling: How the next token is chosen.
-        stop_ids: Tokens that end a text; none with random prompts, whose texts have no end.
-        points: At least one. The first one stands for the run.
-        prompt: The recipe's own; None where prompts are random.
+    The first of the `points` represents the run. Random prompts, for which `prompt` is None, have
+    no stop tokens.
     """
 
     generation: Generation
@@ -67,17 +69,17 @@ class GenerationWorkload:
 
     @property
     def traced(self) -> tuple[int, ...]:
-        """Numbers of the points that the profile pass generates.
+        """Indexes of the points that the profile pass generates.
 
-        The first one, and those with the fewest and the most positions: a method serves up to a
-        position, so these call what the others do.
+        The first one, and those with the fewest and the most positions: as methods differ in their
+        positions, these call all methods that the others call.
         """
         order = sorted(range(len(self.points)), key=lambda i: self.points[i].positions)
         return tuple(dict.fromkeys((0, order[0], order[-1])))
 
     @property
     def method(self) -> str:
-        """The method that decodes the first point's tokens, or the one that takes its prompt."""
+        """The method that decodes the first point's tokens, or else takes its prompt."""
         first = self.points[0]
         role: Literal["prefill", "decode"] = "decode" if first.new_tokens > 1 else "prefill"
         end = min(first.positions, self.generation.context)
@@ -85,30 +87,24 @@ class GenerationWorkload:
         return chosen.name
 
 
-def work_of(
+def make_workload(
     loaded: LoadedRecipe, generation: Generation, program_folder: Path
 ) -> GenerationWorkload:
-    """What a recipe wants of a program; the same each time.
+    """Return what a recipe generates with a program, which is always the same.
 
-    Args:
-        loaded: The recipe.
-        generation: How the program is called.
-        program_folder: With its tokenizer.
-
-    Raises:
-        UsageError: It does not fit the program's context, the recipe asks for something that
-            generating text does not have, or its prompt cannot be tokenised.
+    Raises UsageError if it does not fit the program's context, if the recipe requests something
+    that text generation does not support, or if its prompt cannot be tokenised.
     """
-    wanted = loaded.recipe.benchmark
+    benchmark = loaded.recipe.benchmark
     _refuse(loaded)
-    grid = wanted.generation or BenchmarkGeneration()
+    grid = benchmark.generation or BenchmarkGeneration()
     if grid.prompt is None:
         rows = random_ids(grid.prompt_tokens, generation, grid.seed)
     else:
         place = _place(loaded, *_GRID, "prompt")
-        rows = (tokenised(grid.prompt, generation, program_folder, place),)
+        rows = (tokenize_prompt(grid.prompt, generation, program_folder, place),)
     points = tuple(
-        WorkPoint(row, new_tokens, depth, *_repeated(wanted, row, new_tokens))
+        WorkPoint(row, new_tokens, depth, *_repetitions(benchmark, row, new_tokens))
         for row, new_tokens, depth in product(rows, grid.new_tokens, grid.depth)
     )
     largest = max(points, key=lambda point: point.positions)
@@ -123,68 +119,52 @@ def work_of(
     )
 
 
-def refuse_early(loaded: LoadedRecipe, context: int) -> None:
-    """Refuses what a recipe of a language model cannot be measured by, before it is exported.
+def require_measurable(loaded: LoadedRecipe, context: int) -> None:
+    """Raises UsageError, before the export, where `make_workload` would.
 
-    Args:
-        loaded: The recipe.
-        context: Of the program; a model may have fewer positions than its recipe's.
-
-    Raises:
-        UsageError: As for `work_of`; not for the recipe's own prompt, which only the tokenizer can
-            count.
+    The recipe's own prompt is not checked: its tokens cannot be counted without the tokenizer.
+    `context` is the program's, which may be shorter than the recipe's.
     """
     _refuse(loaded)
-    wanted = loaded.recipe.benchmark.generation or BenchmarkGeneration()
-    if wanted.prompt is None:
-        largest = (max(wanted.prompt_tokens), max(wanted.new_tokens), max(wanted.depth))
+    grid = loaded.recipe.benchmark.generation or BenchmarkGeneration()
+    if grid.prompt is None:
+        largest = (max(grid.prompt_tokens), max(grid.new_tokens), max(grid.depth))
         _require_room(loaded, context, *largest)
 
 
-def _repeated(wanted: Benchmark, prompt: Sequence[int], new_tokens: int) -> tuple[int, int]:
-    """Generations before those that count, and those.
+def _repetitions(benchmark: Benchmark, prompt: Sequence[int], new_tokens: int) -> tuple[int, int]:
+    """Numbers of warm-up generations and of those that count.
 
     `iterations` and `warmup` count inferences: one for each token after the first, or one for each
-    of the prompt's where there is no other.
+    token of the prompt if there is only a first token.
     """
     inferences = new_tokens - 1 or len(prompt)
-    warmup = inferences if wanted.warmup == "auto" else wanted.warmup
-    return math.ceil(warmup / inferences), math.ceil(wanted.iterations / inferences)
+    warmup = inferences if benchmark.warmup == "auto" else benchmark.warmup
+    return math.ceil(warmup / inferences), math.ceil(benchmark.iterations / inferences)
 
 
 def _refuse(loaded: LoadedRecipe) -> None:
-    """Raises UsageError for what a recipe wants and generating text does not have."""
-    for keys, what, remedy in _unknown(loaded):
-        raise UsageError(
-            f"the program generates text, for which there is no {what}",
-            place=_place(loaded, *keys),
-            remedy=remedy,
-        )
+    """Raises UsageError for settings that text generation does not support.
 
-
-def _unknown(loaded: LoadedRecipe) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Keys that cannot count, with what there is not, and the remedy.
-
-    Sizes, inputs and a method are refused with the recipe.
+    Sizes, inputs and a method are refused when the recipe is read.
     """
-    if loaded.recipe.benchmark.sustained_s:
-        yield (
-            ("benchmark", "sustained_s"),
-            "sustained pass yet",
-            "Leave it out: --set benchmark.sustained_s=0",
-        )
-    if loaded.recipe.benchmark.tolerance.cosine_similarity is not None:
-        yield (
-            ("benchmark", "tolerance", "cosine_similarity"),
-            "cosine of outputs",
-            "Say how far logits may be off: benchmark.tolerance.max_abs_error",
-        )
-    if not isinstance(loaded.recipe.runtime.threads, int | str):
-        yield (
-            ("runtime", "threads"),
-            "sweep of threads yet",
-            "Name one number: --set runtime.threads=auto",
-        )
+    benchmark, threads = loaded.recipe.benchmark, loaded.recipe.runtime.threads
+    unsupported = (
+        (bool(benchmark.sustained_s), ("benchmark", "sustained_s"), "a sustained pass",
+         "Leave it out: --set benchmark.sustained_s=0"),
+        (benchmark.tolerance.cosine_similarity is not None,
+         ("benchmark", "tolerance", "cosine_similarity"), "a cosine of outputs",
+         "Limit the error of logits: benchmark.tolerance.max_abs_error"),
+        (not isinstance(threads, int | str), ("runtime", "threads"), "a sweep of threads",
+         "Set one number: --set runtime.threads=auto"),
+    )  # fmt: skip
+    for is_set, keys, what, remedy in unsupported:
+        if is_set:
+            raise UsageError(
+                f"the program generates text, which does not support {what}",
+                place=_place(loaded, *keys),
+                remedy=remedy,
+            )
 
 
 def _require_room(
@@ -204,28 +184,24 @@ def _require_room(
         f"{', '.join(parts[:-1])} and {parts[-1]} do not fit the program's context of "
         f"{context:,} tokens",
         place=_place(loaded, *_GRID, max(keys, key=lambda key: keys[key])),
-        remedy=_ask_for_fewer(context, depth)
-        if context < _context_of(loaded)  # the model has no more positions
-        else f"Ask for fewer, or export for more: --set export.generation.context={positions}",
+        remedy=_request_fewer(context, depth)
+        if context < (loaded.recipe.export.generation or ExportGeneration()).context
+        else f"Request fewer, or export for more: --set export.generation.context={positions}",
     )
 
 
-def _context_of(loaded: LoadedRecipe) -> int:
-    return (loaded.recipe.export.generation or ExportGeneration()).context
-
-
-def _ask_for_fewer(context: int, depth: int) -> str:
-    """The remedy where a model has no more positions: a third of them for new tokens."""
+def _request_fewer(context: int, depth: int) -> str:
+    """The remedy if the model has no more positions: a third of them for new tokens."""
     new = max(context // 3, 1)
     fewer = {"prompt_tokens": context - new, "new_tokens": new, **({"depth": 0} if depth else {})}
     settings = (quoted(f"benchmark.generation.{key}=[{number}]") for key, number in fewer.items())
-    return "The model has no more positions. Ask for fewer:\n" + " ".join(
+    return "The model has no more positions. Request fewer:\n" + " ".join(
         f"--set {setting}" for setting in settings
     )
 
 
 def _place(loaded: LoadedRecipe, *keys: str) -> str:
-    """Where a key is in the recipe; its section, or the file, where it is not written there."""
+    """The place of a key in the recipe, or that of its section, or the file."""
     for end in range(len(keys), 0, -1):
         if place := loaded.places.get(keys[:end]):
             return str(place)
@@ -235,15 +211,10 @@ def _place(loaded: LoadedRecipe, *keys: str) -> str:
 def random_ids(
     lengths: Sequence[int], generation: Generation, seed: int
 ) -> tuple[tuple[int, ...], ...]:
-    """A prompt of each length; the shorter ones begin like the longer ones.
+    """A random prompt of each length, the same on every machine for a seed and vocabulary.
 
-    Each begins with the model's own first token, where it has one. None has a token that ends
-    texts, after which some models give nothing sensible.
-
-    Args:
-        lengths: How many tokens each has.
-        generation: Of the program.
-        seed: The same prompts for the same seed and vocabulary, on every machine.
+    Shorter ones are prefixes of longer ones. Each begins with the model's first token, if it has
+    one, and has no stop token, after which some models generate nonsense.
     """
     return draw_ids(
         lengths,
@@ -254,19 +225,12 @@ def random_ids(
     )
 
 
-def tokenised(
+def tokenize_prompt(
     text: str, generation: Generation, program_folder: Path, place: str
 ) -> tuple[int, ...]:
-    """A text as the model's own tokenizer splits it, with the tokens that it adds.
+    """A text as tokens of the model's tokenizer, with the tokens that it adds.
 
-    Args:
-        text: The prompt.
-        generation: Of the program.
-        program_folder: With the tokenizer.
-        place: Of the text, for messages.
-
-    Raises:
-        UsageError: There is no tokenizer, nothing to read it, or nothing in the text.
+    Raises UsageError, with `place`, without a tokenizer or for an empty text.
     """
     try:
         tokenizer = load_tokenizer(generation, program_folder)
@@ -276,16 +240,16 @@ def tokenised(
         raise UsageError(
             "the program has no tokenizer for the prompt",
             place=place,
-            remedy="Leave benchmark.generation.prompt out: prompts are random tokens then",
+            remedy="Leave out benchmark.generation.prompt to use random tokens",
         )
     ids = tokenizer.encode(text)
     if not ids:
-        raise UsageError("the prompt has no token", place=place)
+        raise UsageError("the prompt is empty", place=place)
     return ids
 
 
-def text_of(ids: Sequence[int], generation: Generation, program_folder: Path) -> str | None:
-    """Token ids as text; None without a tokenizer that can be read."""
+def decode_ids(ids: Sequence[int], generation: Generation, program_folder: Path) -> str | None:
+    """Token ids as text; None without a readable tokenizer."""
     try:
         tokenizer = load_tokenizer(generation, program_folder)
     except UsageError:
@@ -298,53 +262,47 @@ TIMING_REQUEST = f"{FOLDER}/timing.txt"
 MEMORY_REQUEST = f"{FOLDER}/memory.txt"
 TEXT_REQUEST = f"{FOLDER}/text.txt"
 PROFILE_REQUEST = f"{FOLDER}/profile.txt"
-# Tokens of a warm-up before traced calls: most of these have a text of their own before them.
+# New tokens of the warm-up before traced calls.
 _WARMUP_TOKENS = 4
 
 
 def point_name(index: int) -> str:
-    """Names a point in the runner's results."""
+    """The name of a point in the runner's results."""
     return f"point-{index}"
 
 
 def warmup_name(index: int) -> str:
-    """Names the same point in the generations before those that count."""
+    """The name of a point's warm-up in the runner's results."""
     return f"warmup-{index}"
 
 
 def write_request(work: GenerationWorkload, folder: Path) -> Mapping[str, Path]:
-    """Writes what the runner is told, and the prompts.
+    """Writes request files and prompts, and returns them by their paths in the bundle.
 
-    Args:
-        work: What is generated.
-        folder: Gets the files; they must remain as long as the bundle is used.
-
-    Returns:
-        The files by their paths in the bundle.
+    The files must exist as long as the bundle is used.
     """
     # A text that ends early would leave methods untraced.
     endless = replace(work, stop_ids=())
     files = {TIMING_REQUEST: _requested(work, _timed(work.points)),
-             MEMORY_REQUEST: _requested(work, _short(work.points)),
+             MEMORY_REQUEST: _requested(work, iter([_point(point_name(0), 0, work.points[0], 1)])),
              PROFILE_REQUEST: _requested(endless, _traced(work))}  # fmt: skip
     files |= {
         f"{FOLDER}/{_prompt_file(i)}": prompt_bytes(point.prompt)
         for i, point in enumerate(work.points)
     }
     files |= _expected(work)
-    found = {}
+    paths = {name: folder / Path(name).name for name in files}
     for name, content in files.items():
-        found[name] = folder / Path(name).name
-        write_atomic(found[name], content)
-    return found
+        write_atomic(paths[name], content)
+    return paths
 
 
 def _expected(work: GenerationWorkload) -> dict[str, bytes]:
-    """The texts of the model, which the program follows: a token that differs changes no other."""
+    """The model's texts, which the program is fed, so that a wrong token changes no other."""
     texts = work.generation.expected
     if not texts:
         return {}
-    ids = compared_ids(work.generation)
+    ids = logit_ids_of(work.generation)
     points = [
         PromptRun(
             name=point_name(i), new_tokens=len(text.expected.tokens),
@@ -361,8 +319,8 @@ def _expected(work: GenerationWorkload) -> dict[str, bytes]:
     }
 
 
-def compared_ids(generation: Generation) -> tuple[int, ...]:
-    """The tokens whose logits are compared with the model's at every position."""
+def logit_ids_of(generation: Generation) -> tuple[int, ...]:
+    """The token ids whose logits are compared with the model's at every position."""
     choices = [token for text in generation.expected for token in text.expected.tokens]
     top = (identity for token in choices for identity in token.ids)
     return tuple(dict.fromkeys((*sampled_ids(generation.vocabulary), *top)))
@@ -373,19 +331,14 @@ def _expected_prompt_file(index: int) -> str:
 
 
 def _timed(points: Sequence[WorkPoint]) -> Iterator[PromptRun]:
-    """Each point, after its own warm-up: points differ in the methods that they call."""
+    """Each point after its own warm-up: points call different methods."""
     for i, point in enumerate(points):
         names = ((warmup_name(i), point.warmup), (point_name(i), point.repetitions))
         yield from (_point(name, i, point, number) for name, number in names if number)
 
 
-def _short(points: Sequence[WorkPoint]) -> Iterator[PromptRun]:
-    """The first point, once."""
-    yield _point(point_name(0), 0, points[0], 1)
-
-
 def _traced(work: GenerationWorkload) -> Iterator[PromptRun]:
-    """Once each, the first point last: a trace is of the last generation that calls a method."""
+    """Each once, the first point last: a trace has the last generation that calls a method."""
     for i in reversed(work.traced):
         point = work.points[i]
         short = replace(point, new_tokens=min(point.new_tokens, _WARMUP_TOKENS))
@@ -415,3 +368,48 @@ def _requested(
         made.methods, work.sampling, work.stop_ids, list(points), made.rewind, logit_ids
     )
     return lines.encode()
+
+
+def counted_runs(results: GenerationResults, index: int) -> Sequence[GenerationRun]:
+    """The generations of a point without its warm-up."""
+    return [run for run in results.generation.runs if run.point == point_name(index)]
+
+
+def make_points(
+    work: GenerationWorkload, starts: Sequence[GenerationResults], program_folder: Path
+) -> tuple[GenerationPoint, ...]:
+    """Every point of a measurement."""
+    return tuple(
+        _generation_point(
+            point, [run for start in starts for run in counted_runs(start, i)], work, program_folder
+        )
+        for i, point in enumerate(work.points)
+    )
+
+
+def _generation_point(
+    point: WorkPoint, runs: Sequence[GenerationRun], work: GenerationWorkload, program_folder: Path
+) -> GenerationPoint:
+    first, tokens_ms = runs[0], [ms for run in runs for ms in run.token_ms]
+    first_token = summarize([run.first_token_ms for run in runs])
+    return GenerationPoint(
+        prompt_tokens=len(point.prompt),
+        new_tokens=point.new_tokens,
+        depth=point.depth,
+        ttft_ms=first_token.median,
+        prefill_tokens_per_s=tokens_per_s(len(point.prompt), first_token.median),
+        decode_tokens_per_s=_decode_rate(runs),
+        first_token_ms=first_token,
+        token_ms=summarize(tokens_ms) if tokens_ms else None,
+        token_ids=first.token_ids,
+        text=decode_ids(first.token_ids, work.generation, program_folder),
+        stopped=first.stopped,
+        generations=len(runs),
+        distinct=len({run.token_ids for run in runs}),
+    )
+
+
+def _decode_rate(runs: Sequence[GenerationRun]) -> float | None:
+    """The median over the generations that have more than a first token."""
+    rates = [tokens_per_s(len(run.token_ms), sum(run.token_ms)) for run in runs if run.token_ms]
+    return percentile(rates, 50) if rates else None

@@ -1,34 +1,34 @@
-"""The results of each size of a recipe, from its passes."""
+"""Compare outputs and texts of the device with the model's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.bench.notes import start_notes
-from etdeploy.bench.passes import PassResult, Results
-from etdeploy.bench.records.outputs import OutputCheck
-from etdeploy.bench.records.record import SizeRecord
-from etdeploy.bench.series import series_of
+from etdeploy.bench.records.outputs import OutputCheck, TextCheck
+from etdeploy.bench.run_pass import PassResult, Results
 from etdeploy.bench.tolerance import (
     Limits,
     UnreadableTensorError,
     estimate_step,
     limits_for,
+    logit_cosine,
+    logit_limit,
     read_tensor,
 )
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
-from etdeploy.program.folder import InputSet, Provenance, Stored, TensorFile
+from etdeploy.program.folder import Provenance, Stored, TensorFile
+from etdeploy.program.generation import ExpectedText, LogitNoise, NextToken, logit_distance
 from etdeploy.program.model import PlainValue
 from etdeploy.program.quality import TensorDistance, measure_distance
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runner.protocol import RunnerOutput
 
-# The checks of each size by its name, in the order of the recipe; one without a name has no sizes.
+# The checks of each size, in the recipe's order; the name is empty without sizes.
 Checks = Mapping[str, tuple[OutputCheck, ...]]
 
 
@@ -39,10 +39,7 @@ def compare_sizes(
     provenance: Provenance,
     tolerance: Tolerance,
 ) -> Checks:
-    """Compares the outputs of every pass that wrote some with those expected at its size.
-
-    Of a sweep of threads, that is the one with the chosen number.
-    """
+    """Compare the outputs at each size, after a sweep with the chosen number of threads."""
     return {
         result.step.size: _compare(result, here, program_folder, provenance, tolerance)
         for result in results.values()
@@ -57,7 +54,7 @@ def compare_threads(
     provenance: Provenance,
     tolerance: Tolerance,
 ) -> Mapping[int, tuple[OutputCheck, ...]]:
-    """Compares the outputs with each number of threads of a sweep."""
+    """Compare the outputs with each number of threads of a sweep."""
     return {
         result.step.threads: _compare(result, here, program_folder, provenance, tolerance)
         for result in results.values()
@@ -72,7 +69,6 @@ def _compare(
     provenance: Provenance,
     tolerance: Tolerance,
 ) -> tuple[OutputCheck, ...]:
-    # Of the program's quantisation, which is the same at every size.
     steps = tuple(known.scale if known else None for known in provenance.output_quantization)
     return compare_outputs(
         result.results.outputs,
@@ -80,69 +76,26 @@ def _compare(
         Expectation(
             provenance.measured[result.step.size].expected,
             program_folder,
-            judged_as(provenance),
+            tolerance_scheme(provenance),
             tolerance,
             steps,
         ),
     )
 
 
-def judged_as(provenance: Provenance) -> str | None:
-    """The scheme whose tolerances hold: a backend may compute in fewer bits than it was given."""
+def tolerance_scheme(provenance: Provenance) -> str | None:
+    """The scheme whose tolerances apply: a backend may compute in fewer bits than the program."""
     backend = find_backend(provenance.backend) if provenance.backend else None
     scheme = provenance.quantization
     return backend.judged_as.get(scheme, scheme) if backend and scheme else scheme
 
 
-def size_records(
-    results: Results, checks: Checks, provenance: Provenance
-) -> tuple[SizeRecord, ...]:
-    """The record of every size that the recipe names; none for a recipe without."""
-    return tuple(
-        _record(provenance.measured[name], results, outputs)
-        for name, outputs in checks.items()
-        if name
-    )
-
-
-def size_notes(results: Results, checks: Checks) -> Iterator[str]:
-    """Notes about the samples of further sizes."""
-    for name in list(checks)[1:]:
-        for note in start_notes(series_of(results, name)):
-            yield f"At {name}: {note[0].lower()}{note[1:]}"
-
-
-def _record(made: InputSet, results: Results, outputs: tuple[OutputCheck, ...]) -> SizeRecord:
-    series = series_of(results, made.name)
-    memory = [r for r in results.values() if (r.step.name, r.step.size) == ("memory", made.name)]
-    return SizeRecord(
-        name=made.name,
-        sizes=made.sizes,
-        shapes={
-            value.name or f"input_{index}": value.shape
-            for index, value in enumerate(made.inputs)
-            if isinstance(value, TensorFile)
-        },
-        latency_ms=series.latency,
-        first_inference_ms=series.first_inference_ms,
-        peak_rss_bytes=(memory[0].results.peak_rss_bytes or None) if memory else None,
-        outputs=outputs,
-        runs=series.starts,
-        spread=series.spread,
-    )
-
-
 @dataclass(frozen=True)
 class Expectation:
-    """What the outputs are compared with.
+    """The eager model's outputs with their files' folder, and what decides about tolerances.
 
-    Attributes:
-        tensors: The eager model's outputs; empty when there are none.
-        folder: Where their files are.
-        quantization: The program's scheme.
-        tolerance: The recipe's own limits.
-        steps: Of each output's quantisation, where the exporter saw it; None, or nothing at the
-            end, where it did not.
+    `steps` are those of each output's quantisation; None, or missing, if the exporter did not see
+    them.
     """
 
     tensors: tuple[Stored, ...]
@@ -152,14 +105,14 @@ class Expectation:
     steps: tuple[float | None, ...] = ()
 
     def step_of(self, index: int) -> float | None:
-        """The step of one output's quantisation, where it is known."""
+        """The step of an output's quantisation, if known."""
         return self.steps[index] if index < len(self.steps) else None
 
 
 def compare_outputs(
     outputs: Sequence[RunnerOutput], folder: Path, expectation: Expectation
 ) -> tuple[OutputCheck, ...]:
-    """Compares every expected output; a difference is part of the result, not an error."""
+    """Compare every expected output; a difference is a result and not an error."""
     expected = expectation.tensors
     if not expected:
         return ()
@@ -168,7 +121,7 @@ def compare_outputs(
         checkpoint()
         try:
             if index >= len(outputs):
-                raise UnreadableTensorError("the device gave no such output")
+                raise UnreadableTensorError("the device did not return this output")
             checks.append(_check(index, outputs[index], folder, expectation))
         except UnreadableTensorError as error:
             checks.append(_failed(index, tensor, str(error)))
@@ -181,13 +134,11 @@ def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectat
     if isinstance(expected, PlainValue):
         return check_plain(_name(index, expected), output, expected, expectation.tolerance)
     if output.kind != "Tensor" or output.path is None:
-        raise UnreadableTensorError(
-            f"a value of kind {output.kind} was received instead of a tensor"
-        )
+        raise UnreadableTensorError(f"the device returned {output.kind} instead of a tensor")
     have = f"{output.dtype} {list(output.shape or ())}"
     want = f"{expected.dtype} {list(expected.shape)}"
     if have != want:
-        raise UnreadableTensorError(f"{have} was received instead of {want}")
+        raise UnreadableTensorError(f"the device returned {have} instead of {want}")
     actual = read_tensor(_inside(folder, output.path), expected.dtype, expected.shape)
     wanted = read_tensor(_inside(expectation.folder, expected.path), expected.dtype, expected.shape)
     distance = measure_distance(actual, wanted)
@@ -197,23 +148,23 @@ def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectat
     limits = limits_for(
         expected.dtype, expectation.quantization, distance, expectation.tolerance, step
     )
-    return judged(_name(index, expected), expected, distance, limits, step)
+    return check_tensor(_name(index, expected), expected, distance, limits, step)
 
 
-def judged(
+def check_tensor(
     name: str,
     tensor: TensorFile,
     distance: TensorDistance,
     limits: Limits,
     step: float | None = None,
 ) -> OutputCheck:
-    """The verdict on one output."""
+    """Check one output against its limits."""
     judges_angle = "float" in tensor.dtype or limits.cosine_similarity is not None
     cosine = distance.cosine_similarity if judges_angle else None
     error = distance.max_abs_error
     problem = _problem(distance)
-    within = problem is None and _within(distance, limits)
-    nothing = distance.elements > 0 and distance.compared == 0
+    within = problem is None and _is_within(distance, limits)
+    incomparable = distance.elements > 0 and distance.compared == 0
     return OutputCheck(
         name=name,
         dtype=tensor.dtype,
@@ -222,7 +173,7 @@ def judged(
         cosine_similarity=cosine,
         tolerance_max_abs=limits.max_abs_error,
         tolerance_cosine=limits.cosine_similarity,
-        within_tolerance=None if nothing and problem is None else within,
+        within_tolerance=None if incomparable and problem is None else within,
         problem=problem,
         remark=_remark(distance, limits) if problem is None else None,
         rms_error=distance.rms_error,
@@ -240,7 +191,7 @@ def _problem(distance: TensorDistance) -> str | None:
 
 
 def _remark(distance: TensorDistance, limits: Limits) -> str | None:
-    """What weakens the comparison of an output without a problem."""
+    """What weakens the comparison."""
     odd = distance.elements - distance.compared
     if odd:
         count = (
@@ -255,7 +206,7 @@ def _remark(distance: TensorDistance, limits: Limits) -> str | None:
     return None
 
 
-def _within(distance: TensorDistance, limits: Limits) -> bool:
+def _is_within(distance: TensorDistance, limits: Limits) -> bool:
     error, rms, cosine = distance.max_abs_error, distance.rms_error, distance.cosine_similarity
     if error is None or rms is None or cosine is None:
         return True
@@ -293,24 +244,25 @@ def _failed(index: int, tensor: Stored, problem: str) -> OutputCheck:
 
 def _surplus(index: int, output: RunnerOutput) -> OutputCheck:
     tensor = TensorFile(path="", dtype=output.dtype or output.kind, shape=output.shape or ())
-    return _failed(index, tensor, "the model has no such output")
+    return _failed(index, tensor, "the model does not have this output")
 
 
 def check_plain(
     name: str, output: RunnerOutput, expected: PlainValue, tolerance: Tolerance
 ) -> OutputCheck:
-    """The verdict on a number, a boolean or None.
+    """Check a number, a boolean or None.
 
-    A number that is infinite or undefined on both sides counts as equal: the runner does not report
-    which of these it is.
+    Infinite and undefined numbers count as equal: the runner does not report which of them it is.
     """
     if output.kind != expected.kind:
-        raise UnreadableTensorError(
-            f"a value of kind {output.kind} was received instead of {expected.kind}"
-        )
+        raise UnreadableTensorError(f"the device returned {output.kind} instead of {expected.kind}")
     have, want = output.value, expected.value
     if have is None or want is None:
-        problem = None if have is want else f"{_shown(have)} was received instead of {_shown(want)}"
+        problem = (
+            None
+            if have is want
+            else f"the device returned {_shown(have)} instead of {_shown(want)}"
+        )
         return _verdict(name, expected, None, None, problem)
     import numpy as np
 
@@ -343,3 +295,90 @@ def _verdict(
         and (error is None or limits is None or error <= limits.max_abs_error),
         problem=problem,
     )
+
+
+@dataclass(frozen=True)
+class _TextPosition:
+    """One position of a text; `gap` is None if the most probable token is the model's."""
+
+    gap: float | None
+    gap_is_exact: bool
+    error: float
+    limit: float
+    cosine: float
+    least_cosine: float | None
+
+    @property
+    def is_right(self) -> bool:
+        aligned = self.least_cosine is None or self.cosine >= self.least_cosine
+        return self.error <= self.limit and aligned
+
+
+def check_text(
+    name: str,
+    token_ids: Sequence[int],
+    expected: ExpectedText,
+    quantization: str | None,
+    tolerance: Tolerance,
+    *,
+    logits: Sequence[Mapping[int, float]],
+    prompt: str | None = None,
+    text: str | None = None,
+) -> TextCheck:
+    """Check one text, position by position."""
+    actual, reference = tuple(token_ids), expected.expected
+    count = min(len(actual), len(reference.tokens))
+    positions = [
+        _text_position(
+            reference.tokens[i], actual[i], logits[i], quantization, expected.noise, tolerance
+        )
+        for i in range(count)
+    ]
+    other = next((p for p in positions if p.gap is not None), None)
+    wrong = next((i for i, p in enumerate(positions) if not p.is_right), None)
+    shown = other if wrong is None else positions[wrong]
+    limits = positions if wrong is None else [positions[wrong]]
+    original = expected.original.token_ids if expected.quantized else None
+    return TextCheck(
+        name=name,
+        prompt_tokens=len(expected.prompt_ids),
+        prompt=prompt,
+        token_ids=actual,
+        text=text,
+        expected_ids=reference.token_ids,
+        equal_tokens=count_common(actual, reference.token_ids),
+        gap=shown.gap if shown else None,
+        gap_is_exact=shown.gap_is_exact if shown else True,
+        tolerance_gap=2 * shown.limit if shown and shown.gap is not None else None,
+        compared_tokens=count,
+        wrong_token=None if wrong is None else wrong + 1,
+        max_logit_error=max(p.error for p in positions),
+        tolerance_logit=min(p.limit for p in limits),
+        min_cosine=min(p.cosine for p in positions),
+        tolerance_cosine=limits[0].least_cosine,
+        within_tolerance=wrong is None and len(actual) == len(reference.tokens),
+        original_ids=original,
+        original_equal_tokens=None if original is None else count_common(actual, original),
+    )
+
+
+def _text_position(
+    choice: NextToken,
+    token: int,
+    logits: Mapping[int, float],
+    quantization: str | None,
+    noise: LogitNoise | None,
+    tolerance: Tolerance,
+) -> _TextPosition:
+    limit = logit_limit(choice.largest, quantization, noise, tolerance.max_abs_error)
+    gap, exact = (None, True) if token == choice.ids[0] else choice.gap(token)
+    error, cosine = logit_distance(choice, logits)
+    least = logit_cosine(quantization, noise, tolerance.max_abs_error)
+    # One of both logits is off by at least half of the gap.
+    return _TextPosition(gap, exact, max(error, (gap or 0) / 2), limit, cosine, least)
+
+
+def count_common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the common prefix of two texts."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.passes import PassResult
-from etdeploy.bench.series import series_of
-from etdeploy.bench.sweep import (
+from etdeploy.bench.run_pass import PassResult
+from etdeploy.bench.starts import (
+    fastest,
+    fastest_threads,
+    promote_fastest,
+    select_starts,
+    thread_records,
+)
+from etdeploy.bench.threads import (
     ThreadCounts,
     choose_threads,
-    chosen_threads,
-    compared_with_cores,
-    fastest,
+    note_core_count,
     performance_cores,
-    settled,
-    thread_records,
 )
 from etdeploy.devices.base import CpuCluster, DeviceState
 from tests.support.bench_values import make_pass, make_results
@@ -49,12 +51,12 @@ def test_the_fastest_becomes_what_the_record_is_about(tmp_path: Path) -> None:
         (tmp_path / result.file).write_text(result.file)
         if result.outputs:
             (tmp_path / result.outputs).mkdir()
-    now = settled(results, 2, tmp_path)
+    now = promote_fastest(results, 2, tmp_path)
     assert list(now) == ["timing.threads-1", "timing", "timing.threads-1.2", "timing.2"]
     assert all((tmp_path / result.file).is_file() for result in now.values())
     assert (tmp_path / "timing.2.json").read_text() == "timing.threads-2.2.json"
     assert sorted(p.name for p in tmp_path.glob("outputs*")) == ["outputs", "outputs.threads-1"]
-    assert series_of(now, "").latency.samples == (4.0, 4.2)
+    assert select_starts(now, "").latency.samples == (4.0, 4.2)
     records = thread_records(now)
     assert [(r.threads, r.latency_ms.median, len(r.runs)) for r in records] == [
         (1, 8.05, 2), (2, 4.1, 2),
@@ -66,22 +68,22 @@ def test_a_list_of_one_number_is_no_curve(tmp_path: Path) -> None:
     for result in results.values():
         (tmp_path / result.file).touch()
         (tmp_path / str(result.outputs)).mkdir()
-    assert thread_records(settled(results, 4, tmp_path)) == ()
-    assert chosen_threads(results, 4, ()).reason is None
+    assert thread_records(promote_fastest(results, 4, tmp_path)) == ()
+    assert fastest_threads(results, 4, ()).reason is None
 
 
 def test_why_it_was_chosen_and_what_may_be_as_fast() -> None:
-    clear = chosen_threads(_results({1: (8.0, 8.1), 2: (4.0, 4.2)}), 2, ())
+    clear = fastest_threads(_results({1: (8.0, 8.1), 2: (4.0, 4.2)}), 2, ())
     assert (clear.numbers, clear.reason, clear.notes) == ((2,), "the fastest of 1, 2", ())
-    close = chosen_threads(_results({1: (8.0, 8.1), 2: (4.0, 4.4), 4: (4.3, 4.5)}), 2, ())
+    close = fastest_threads(_results({1: (8.0, 8.1), 2: (4.0, 4.4), 4: (4.3, 4.5)}), 2, ())
     [note] = close.notes
     assert note.startswith("4 threads ")
-    single = chosen_threads(_results({1: (8.0,), 2: (4.0,)}), 2, ())
+    single = fastest_threads(_results({1: (8.0,), 2: (4.0,)}), 2, ())
     assert single.notes == ()
 
 
 def test_wrong_outputs_with_another_number_are_told() -> None:
-    [note] = chosen_threads(_results({1: (8.0, 8.1), 2: (4.0, 4.2)}), 2, (1, 2)).notes
+    [note] = fastest_threads(_results({1: (8.0, 8.1), 2: (4.0, 4.2)}), 2, (1, 2)).notes
     assert "With 1 thread " in note
     assert "outputs.threads-1" in note
 
@@ -184,8 +186,8 @@ def test_without_a_pool_there_is_nothing_to_choose(wanted: Any) -> None:
 
 def test_executorchs_own_choice_is_compared_with_the_cores() -> None:
     state, left = _state(*PIXEL_6), ThreadCounts((0,))
-    [note] = compared_with_cores(left, state, 8).notes
+    [note] = note_core_count(left, state, 8).notes
     assert not lacks(note, "8 threads", "4 cores", "'runtime.threads=[4, 8]'")
-    assert compared_with_cores(left, state, 4) == left
-    assert compared_with_cores(ThreadCounts((8,)), state, 8) == ThreadCounts((8,))
-    assert compared_with_cores(left, DeviceState(), 8) == left
+    assert note_core_count(left, state, 4) == left
+    assert note_core_count(ThreadCounts((8,)), state, 8) == ThreadCounts((8,))
+    assert note_core_count(left, DeviceState(), 8) == left
