@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from etdeploy.core.errors import RecipeError
+from etdeploy.recipe.document import read_document
 from etdeploy.recipe.load import bundled_recipes, load_recipe
-from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.model import PartQuantization, Recipe
 from etdeploy.recipe.paths import relative_paths
 from etdeploy.recipe.reference import reference, schema
 
 ROOT = Path(__file__).resolve().parents[3]
+MLP = "model: {example: mlp}\n"
 SMALLEST = "model: {example: mlp}\nexport: {backend: xnnpack}\n"
 
 
@@ -24,18 +27,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(name: str, text: str) -> str:
+def write(name: str, content: str | bytes) -> str:
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     return name
-
-
-def problems(name: str, *overrides: str) -> list[str]:
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(name, overrides)
-    assert caught.value.exit_code == 2
-    return [str(problem) for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize("name", ["coreml", "portable", "qnn", "vulkan", "xnnpack"])
@@ -114,104 +110,6 @@ def test_overrides_are_read_as_yaml_and_the_last_one_wins() -> None:
     assert benchmark.tolerance.max_abs_error == 0.5
 
 
-def test_every_problem_is_told_at_its_place() -> None:
-    bad = write(
-        "bad.yaml",
-        """\
-model:
-  exmaple: mlp
-  program: nothing.pte
-  program: again.pte
-export:
-  backend: xnpack
-  quantisation: int8
-benchmark:
-  iterations: many
-  warmup: 3.5
-  profile: "yes"
-  tolerance: 7
-""",
-    )
-    assert problems(bad, "benchmark.itrations=4", "foo", "x.y=[", "runtime.threads=-1") == [
-        "bad.yaml:4:3: duplicate key 'program' (first defined at bad.yaml:3:3)",
-        "--set foo: write it as key.path=value (e.g. --set benchmark.iterations=100)",
-        "--set x.y: this is not YAML: did not find expected node content "
-        "(while parsing a flow node)",
-        "--set benchmark.itrations: unknown key 'benchmark.itrations' (did you mean 'iterations'?)",
-        "--set runtime.threads: runtime.threads takes a whole number from 0 to 256, auto, or a "
-        "list of different numbers from 1 to 256, not -1",
-        "bad.yaml:2:3: unknown key 'model.exmaple' (did you mean 'example'?)",
-        "bad.yaml:6:3: export.backend takes portable, xnnpack, qnn, vulkan, coreml or openvino, "
-        "not 'xnpack' (did you mean 'xnnpack'?)",
-        "bad.yaml:7:3: unknown key 'export.quantisation' (did you mean 'quantization'?)",
-        "bad.yaml:9:3: benchmark.iterations takes a whole number, not 'many'",
-        "bad.yaml:10:3: benchmark.warmup takes a whole number from 0 to 100000, or auto, not 3.5",
-        "bad.yaml:11:3: benchmark.profile takes true or false, not 'yes'",
-        "bad.yaml:12:3: benchmark.tolerance takes a mapping of keys, not 7",
-        f"bad.yaml:3:3: model.program: the file {Path.cwd()}/nothing.pte does not exist",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "r.yaml:1:1: the file is empty"),
-        ("- a\n", "r.yaml:1:1: a recipe is a mapping with the key `model`"),
-        ("{}", "r.yaml:1:1: the key 'model' is missing (e.g. model: {example: mlp})"),
-        ("model: {}", "r.yaml:1:1: model: name one model source: example, python, exported, "
-                      "program or hf"),
-        ("model: {example: mlp, program: r.yaml}",
-         "r.yaml:1:1: model: name one model source: example, python, exported, program or hf; "
-         "2 are given: example, program"),
-        ("model: {example: mlp}\nexport:\n  backend: portable\n  quantization: 8da4w\n",
-         "r.yaml:4:3: export.quantization: the backend portable does not support "
-         "quantization '8da4w'; choose from none"),
-        ("model: {example: mlp}\nexport: {soc: SM8650}\n",
-         "r.yaml:2:10: export.soc: soc applies to the qnn backend only"),
-        ("model: {python: nothing}\n",
-         "r.yaml:1:9: model.python: 'nothing' does not name a function "
-         "(write file.py:function or package.module:function)"),
-        ("model: {example: !!python/object:os.system x}\n",
-         "r.yaml:1:18: python/object:os.system values are not supported"),
-        ("name: ../up\nmodel: {example: mlp}\n",
-         "r.yaml:1:1: name '../up' cannot name a folder "
-         "(use letters, digits, dot, dash and underscore)"),
-        ("extends: [a]\n", "r.yaml:1:1: extends takes the name or path of one recipe"),
-        ("extends: gone.yaml\n", "r.yaml:1:1: there is no such recipe: 'gone.yaml' "
-         "(did you mean 'r.yaml'?)"),
-        ("extends: r.yaml\n",
-         "r.yaml:1:1: recipes extend each other in a circle: r.yaml -> r.yaml"),
-    ],
-)  # fmt: skip
-def test_one_problem(text: str, expected: str) -> None:
-    assert problems(write("r.yaml", text))[0] == expected
-
-
-def test_broken_yaml_is_told_with_line_and_column() -> None:
-    assert problems(write("r.yaml", "model:\n\texample: mlp\n")) == [
-        "r.yaml:2:1: this is not YAML: a tab indents here (use spaces)"
-    ]
-
-
-def test_what_is_no_file() -> None:
-    write("some/my.yaml", SMALLEST)
-    assert problems("some") == ["some: a recipe is a YAML file, and this is a folder"]
-    assert problems("xnpack") == ["xnpack: there is no such recipe (did you mean 'xnnpack'?)"]
-    assert problems("some/mine.yaml") == [
-        "some/mine.yaml: there is no such recipe (did you mean 'some/my.yaml'?)"
-    ]
-    Path("latin.yaml").write_bytes(b"name: caf\xe9\n")
-    assert problems("latin.yaml") == ["latin.yaml: the file is not UTF-8 text (byte 9)"]
-
-
-def test_a_bomb_of_aliases_is_refused() -> None:
-    lines = ["a: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"b{i}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(8)]
-    assert problems(write("bomb.yaml", "\n".join(lines))) == [
-        "bomb.yaml: the file contains too many values"
-    ]
-
-
 def test_recipes_are_frozen() -> None:
     recipe = load_recipe("xnnpack").recipe
     with pytest.raises(ValueError, match="frozen"):
@@ -247,3 +145,109 @@ def test_paths_of_a_record_are_relative_to_the_recipes_folder(tmp_path: Path) ->
         "runtime": {"source": "../executorch", "cmake": {"DIR": "/opt/x"}},
     }
     assert content["model"]["python"] == f"{tmp_path}/a/net.py:make"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: 2.5\nc: true\nd: ~\ne: text\nf: '5'\ng: 0x1f\nh: 1_000\n",
+        "a: {b: [1, {c: d}], e: []}\nf: {}\n",
+        "base: &base {x: 1, y: 2}\nchild: {<<: *base, y: 3}\n",
+        "one: &one {x: 1}\ntwo: &two {x: 2, z: 2}\nboth: {<<: [*one, *two]}\n",
+        "a: &a [1, 2]\nb: *a\nc: |\n  two\n  lines\n",
+        "'quoted key': \"caf\\u00e9\"\nümlaut: naïve\n",
+    ],
+)
+def test_data_is_what_safe_load_gives(text: str) -> None:
+    document = read_document(Path(write("r.yaml", text)))
+    assert document.data == yaml.safe_load(text)
+    assert document.problems == []
+
+
+def test_sizes_can_be_set_by_name() -> None:
+    recipe = load_recipe(write("r.yaml", MLP), ["benchmark.sizes.short.tokens=16"]).recipe
+    assert recipe.benchmark.sizes == {"short": {"tokens": 16}}
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read() -> None:
+    name = write("r.yaml", b"\xef\xbb\xbfmodel:\r\n  example: mlp\r\n")
+    assert load_recipe(name).recipe.model.example == "mlp"
+
+
+def test_dates_stay_text() -> None:
+    name = write("r.yaml", "model: {example: mlp, arguments: {day: 2024-02-30}}\n")
+    assert load_recipe(name).recipe.model.arguments == {"day": "2024-02-30"}
+
+
+def test_an_empty_value_stands_for_the_default() -> None:
+    name = write("r.yaml", MLP + "export:\n  quantization:\n  calibration: null\nbenchmark:\n")
+    recipe = load_recipe(name).recipe
+    assert (recipe.export.quantization, recipe.benchmark.iterations) == ("none", 50)
+
+
+def test_an_empty_value_takes_back_what_is_inherited() -> None:
+    write("base.yaml", MLP + "benchmark: {iterations: 7, warmup: 1}\nexport: {seed: 3}\n")
+    child = write("child.yaml", "extends: base.yaml\nbenchmark: {iterations: }\nexport: ~\n")
+    recipe = load_recipe(child).recipe
+    assert (recipe.benchmark.iterations, recipe.benchmark.warmup, recipe.export.seed) == (50, 1, 0)
+
+
+def test_an_empty_source_is_no_other_source() -> None:
+    write("base.yaml", MLP)
+    child = write("child.yaml", "extends: base.yaml\nmodel: {program: , arguments: {width: 8}}\n")
+    model = load_recipe(child).recipe.model
+    assert (model.example, model.arguments) == ("mlp", {"width": 8})
+
+
+def test_the_order_of_overrides_of_different_keys_does_not_matter() -> None:
+    write("make.py", "")
+    write("w.pt", "")
+    overrides = ["model.weights=w.pt", "model.python=make.py:make"]
+    one = load_recipe("xnnpack", overrides).recipe.model
+    assert one == load_recipe("xnnpack", overrides[::-1]).recipe.model
+    assert one.weights == f"{Path.cwd()}/w.pt"
+
+
+def test_a_missing_file_that_a_child_replaces_is_no_problem() -> None:
+    write("make.py", "")
+    write("base.yaml", "model: {python: make.py:make, weights: gone.pt}\n")
+    write("w.pt", "")
+    child = write("child.yaml", "extends: base.yaml\nmodel: {weights: w.pt}\n")
+    assert load_recipe(child).recipe.model.weights == f"{Path.cwd()}/w.pt"
+    with pytest.raises(RecipeError, match=r"base\.yaml:1:31: .*/gone\.pt"):
+        load_recipe("base.yaml")
+
+
+def test_a_part_may_have_groups_of_its_own() -> None:
+    text = """\
+model: {example: mlp}
+export:
+  quantization: 8da8w
+  overrides:
+    head: {quantization: 8da4w, group_size: 64}
+    body: none
+"""
+    overrides = load_recipe(write("r.yaml", text)).recipe.export.overrides
+    assert overrides == {
+        "head": PartQuantization(quantization="8da4w", group_size=64),
+        "body": "none",
+    }
+
+
+def test_overrides_of_nothing_are_none() -> None:
+    text = "model: {example: mlp}\nexport: {overrides: {head: null}}\n"
+    loaded = load_recipe(write("r.yaml", text))
+    assert loaded.recipe.export.overrides == {"head": None}
+
+
+def test_a_bundled_name_with_a_suffix_is_that_recipe_unless_there_is_such_a_file(
+    tmp_path: Path,
+) -> None:
+    for name in ("qnn.yaml", "qnn.yml"):
+        assert load_recipe(name).path == load_recipe("qnn").path
+    Path("qnn.yaml").write_text("model: {example: mlp}\n")
+    assert load_recipe("qnn.yaml").path == tmp_path / "qnn.yaml"
+    Path("extending.yaml").write_text("extends: xnnpack.yaml\n")
+    assert load_recipe("extending.yaml").recipe.export == load_recipe("xnnpack").recipe.export
+    with pytest.raises(RecipeError):
+        load_recipe("./xnnpack.yaml")
