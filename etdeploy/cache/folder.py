@@ -38,12 +38,7 @@ _OTHER = f"export {CACHE_VARIABLE}=/path/to/another/folder"
 
 
 def prepare_cache(root: Path) -> None:
-    """Creates the folder, marks it, and tries to write to it.
-
-    Raises:
-        UsageError: It cannot be created or written to, or contains something that is not ours.
-        BuildError: The disk has no room for it.
-    """
+    """Creates the folder, marks it, and tries to write to it."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not is_marked(root):
@@ -63,11 +58,7 @@ def prepare_cache(root: Path) -> None:
 
 
 def require_ours(root: Path) -> None:
-    """Raises unless the cache may be deleted from; called before anything is deleted.
-
-    Raises:
-        UsageError: The folder exists, but etdeploy did not create it.
-    """
+    """Raises unless the cache may be deleted from; called before anything is deleted."""
     if root.is_dir() and not is_marked(root):
         _require_adoptable(root)
 
@@ -77,12 +68,6 @@ def limit_bytes() -> int | None:
 
     20 GB hold a checkout of ExecuTorch with the builds for a few targets and a few dozen programs
     of usual size, and leave most of a laptop's disk to its user.
-
-    Returns:
-        Bytes; None for no limit (`0` or `none`).
-
-    Raises:
-        UsageError: The variable is not a size.
     """
     return size_limit(LIMIT_VARIABLE, _LIMIT_BYTES)
 

@@ -212,7 +212,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class CacheRemoval:
-    """What was removed, and what was kept because a run is using it."""
+    """What was removed, and what stays because a run uses it."""
 
     removed: tuple[Unit, ...] = ()
     kept: tuple[Unit, ...] = ()
@@ -235,10 +235,6 @@ def remove_units(
         workspace: The cache.
         units: Parts of that cache.
         until_s: The time (of `time.monotonic`) after which no further part is removed.
-
-    Raises:
-        UsageError: The folder is not a cache of ours; nothing was removed.
-        OSError: Something cannot be removed.
     """
     require_ours(workspace.root)
     removed: list[Unit] = []
@@ -258,13 +254,7 @@ def remove_units(
 
 
 def remove_kind(workspace: Workspace, kind: CacheKind) -> CacheRemoval:
-    """Removes all of one kind; while other runs are active, only what they do not use.
-
-    Raises:
-        ValueError: There is no such kind.
-        UsageError: The folder is not a cache of ours; nothing was removed.
-        OSError: Something cannot be removed.
-    """
+    """Removes all of one kind; while other runs are active, only what they do not use."""
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is not a part of the cache")
     require_ours(workspace.root)
@@ -287,9 +277,6 @@ def keep_below(workspace: Workspace, limit_bytes: int) -> CacheRemoval:
 
     Keeps what this run has used, and the state of recipes, which is small. What cannot be removed
     within a few seconds is left to the next run.
-
-    Raises:
-        OSError: Something cannot be removed.
     """
     units = find_units(workspace)
     excess_bytes = sum(unit.size_bytes for unit in units) - limit_bytes

@@ -168,11 +168,7 @@ _SETTLED_NS = 2_000_000_000
 
 
 class FileDigests:
-    """SHA-256 by path, so that large weights are not read again in each run.
-
-    Args:
-        store: Where size, dates, inode and digest of each file are kept.
-    """
+    """SHA-256 by path, so that large weights are not read again in each run."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -253,11 +249,7 @@ class Workspace:
 
     @classmethod
     def default(cls) -> Workspace:
-        """`ETDEPLOY_CACHE_DIR`, or the platform's user cache.
-
-        Raises:
-            UsageError: The variable does not name a folder.
-        """
+        """`ETDEPLOY_CACHE_DIR`, or the platform's user cache."""
         chosen = os.environ.get(CACHE_VARIABLE)
         if chosen:
             try:
@@ -274,12 +266,7 @@ class Workspace:
 
     @classmethod
     def opened(cls) -> Workspace:
-        """The default one, created if missing, and checked to be usable.
-
-        Raises:
-            UsageError: It cannot be used, is not a cache of etdeploy, or its limit is not a size.
-            BuildError: There is no room for it.
-        """
+        """The default one, created if missing, and checked to be usable."""
         workspace = cls.default()
         # A wrong limit is reported now, and not after the work.
         limit_bytes()
@@ -330,11 +317,7 @@ class Workspace:
         return self.folder(CacheKind.STATE) / name
 
     def sweep(self, state: Path) -> None:
-        """Deletes what killed runs left half-written, but nothing that a run is using.
-
-        Args:
-            state: The folder of the recipe and device of this run.
-        """
+        """Deletes what killed runs left half-written, but nothing that a run is using."""
         for name in _WRITTEN_ASIDE:
             sweep(self.root / name)
         sweep(state)

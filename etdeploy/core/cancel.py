@@ -113,16 +113,7 @@ def in_threads(call: Callable[[S], T], items: Iterable[S]) -> list[T]:
 def sleep_until_stopped(
     seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> None:
-    """Sleeps in slices, each after a checkpoint.
-
-    Args:
-        seconds: How long.
-        clock: In seconds, from any moment on.
-        sleep: Sleeps for so many seconds.
-
-    Raises:
-        Interrupted: The run was asked to stop.
-    """
+    """Sleeps in slices, each after a checkpoint."""
     until = clock() + seconds
     while (left := until - clock()) > 0:
         checkpoint()
@@ -198,12 +189,7 @@ def first_interrupt(flag: Flag) -> Iterator[None]:
 
 @contextmanager
 def waiting_for_input() -> Iterator[None]:
-    """Lets signals end a wait for somebody's input, which goes on after a handler that returns.
-
-    Raises:
-        KeyboardInterrupt: There was a Ctrl-C, which stops nothing else.
-        Interrupted: The run was asked to stop.
-    """
+    """Lets signals end a wait for somebody's input, which goes on after a handler that returns."""
 
     def handle(signum: int, frame: FrameType | None) -> None:
         _handle(signum, frame)

@@ -44,9 +44,5 @@ def system_command(package: str) -> str:
 
 
 def quoted(path: Path | str) -> str:
-    """One word of a POSIX shell's command line; a plain path stays as it is.
-
-    Args:
-        path: Anything that a remedy names: a user's folder may have spaces and quotes in its name.
-    """
+    """One word of a POSIX shell's command line; a plain path stays as it is."""
     return shlex.quote(str(path))

@@ -93,11 +93,7 @@ def _simpler(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def result(text: str) -> None:
-    """Writes a result to stdout; JSON in its own escapes where the encoding lacks a character.
-
-    Raises:
-        OutputError: It cannot be written there.
-    """
+    """Writes a result to stdout; JSON in its own escapes where the encoding lacks a character."""
     if text.startswith(("{", "[")):
         text = _escaped(text, sys.stdout.encoding or "utf-8")
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -117,9 +113,6 @@ def write_chunk(text: str) -> None:
 
     A terminal gets no control characters of it, since it is not from here: they could change what
     the terminal shows or does.
-
-    Raises:
-        OutputError: It cannot be written there.
     """
     if is_terminal():
         text = "".join(c if c in "\n\t" or category(c) != "Cc" else _CONTROL for c in text)
@@ -131,9 +124,6 @@ def ask(prompt: str) -> str | None:
     """The next line of standard input, without its end; None at the end of the input.
 
     A terminal shows the prompt, and lets the line be edited.
-
-    Raises:
-        UsageError: It is no text.
     """
     if sys.stdin is None:
         return None
@@ -147,11 +137,7 @@ def ask(prompt: str) -> str | None:
 
 
 def read() -> str:
-    """All of standard input.
-
-    Raises:
-        UsageError: It is no text.
-    """
+    """All of standard input."""
     with _text_only():
         return sys.stdin.read() if sys.stdin else ""
 
@@ -204,13 +190,6 @@ def watch(text: Callable[[], str], every_s: float) -> None:
     """Shows a text that changes, until the run is asked to stop: that is its usual end.
 
     On a terminal it stands in one place; elsewhere each new text follows the one before.
-
-    Args:
-        text: Gives it.
-        every_s: How often it is asked for, in seconds.
-
-    Raises:
-        OutputError: It cannot be written.
     """
     if is_terminal():
         _watch_live(text, every_s)
@@ -413,13 +392,7 @@ class TaskDisplay:
 
 @contextlib.contextmanager
 def lazy_task(display: TaskDisplay, name: str, done: str) -> Iterator[Progress]:
-    """Gives the progress of work that may have nothing to do.
-
-    Args:
-        display: Shows the task from its first progress on.
-        name: Of the task.
-        done: What is shown when the block ends well.
-    """
+    """Gives the progress of work that may have nothing to do."""
     started = False
 
     def tell(text: str, fraction: float | None = None) -> None:

@@ -223,11 +223,7 @@ class Blocker:
 
 
 def require(found: T | Blocker, error: type[EtdeployError] = BuildError) -> T:
-    """Returns what was found.
-
-    Raises:
-        EtdeployError: It was not found; an error of the given kind.
-    """
+    """Returns what was found."""
     if isinstance(found, Blocker):
         raise error(found.why, remedy=found.remedy)
     return found
@@ -248,9 +244,5 @@ def joined(blockers: Iterable[Blocker]) -> Blocker | None:
 
 
 def refuse(blockers: Iterable[Blocker], error: type[EtdeployError] = BuildError) -> None:
-    """Raises unless there are none.
-
-    Raises:
-        EtdeployError: There are blockers; the message names all of them.
-    """
+    """Raises unless there are none."""
     require(joined(blockers), error)

@@ -34,19 +34,11 @@ class FlatBuffer:
         self._budget = _WORK_PER_BYTE * len(data) + 4096
 
     def root(self) -> FlatbufferTable:
-        """The root table.
-
-        Raises:
-            CorruptError: It lies outside of the buffer.
-        """
+        """The root table."""
         return FlatbufferTable(self, self.follow(0))
 
     def spend(self, work: int) -> None:
-        """Accounts for `work` bytes of reading.
-
-        Raises:
-            CorruptError: More than a valid file can need.
-        """
+        """Accounts for `work` bytes of reading."""
         self._budget -= work
         if self._budget < 0:
             raise CorruptError("its parts refer to each other too often")
@@ -102,11 +94,7 @@ class FlatbufferTable:
         return self._scalar(slot, self._types.Uint64Flags, default)
 
     def string(self, slot: int) -> str:
-        """A name; empty when absent.
-
-        Raises:
-            CorruptError: It is not printable UTF-8, or is longer than any name.
-        """
+        """A name; empty when absent."""
         field = self._field(slot)
         if field is None:
             return ""
@@ -135,11 +123,7 @@ class FlatbufferTable:
             yield FlatbufferTable(self._buffer, self._buffer.follow(start + 4 * i))
 
     def table_at(self, slot: int, index: int) -> FlatbufferTable:
-        """One item of a list of tables.
-
-        Raises:
-            CorruptError: The list has no such item.
-        """
+        """One item of a list of tables."""
         start, count = self._list(slot, 4)
         if not 0 <= index < count:
             raise CorruptError(f"item {index} of a list with {count} items is asked for")

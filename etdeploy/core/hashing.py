@@ -25,16 +25,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_read(path: Path, take: Callable[[bytes], object] = len) -> str:
-    """The SHA-256 of a regular file that may be large.
-
-    Args:
-        path: The file.
-        take: Gets its bytes, as they are read.
-
-    Raises:
-        OSError: It cannot be read, or is no regular file.
-        Interrupted: The run was asked to stop.
-    """
+    """The SHA-256 of a regular file that may be large."""
     digest = hashlib.sha256()
     with open_regular(path) as stream:
         while chunk := stream.read(_CHUNK):
@@ -50,10 +41,6 @@ def sha256_parts(path: Path, part_bytes: int) -> tuple[str, tuple[str, ...]]:
     Args:
         path: The file.
         part_bytes: Size of all parts but the last; a multiple of 1 MiB.
-
-    Raises:
-        OSError: It cannot be read, or is no regular file.
-        Interrupted: The run was asked to stop.
     """
     whole = hashlib.sha256()
     parts: list[str] = []
@@ -92,10 +79,6 @@ def code_digest(*parts: str, package: Path = PACKAGE) -> str:
     """A digest of the Python files of parts of etdeploy, read once per process.
 
     It is part of the key of what these parts make: a release with other rules makes it again.
-
-    Args:
-        parts: Names of packages, such as `runtime`.
-        package: The folder that contains them.
     """
     files = sorted(path for part in parts for path in (package / part).rglob("*.py"))
     return digest_json({p.relative_to(package).as_posix(): sha256_file(p) for p in files})

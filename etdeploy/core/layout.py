@@ -145,15 +145,8 @@ for _power, _letter in enumerate("kmgt", start=1):
 def size_limit(variable: str, default_bytes: int) -> int | None:
     """The limit in bytes that an environment variable sets.
 
-    Args:
-        variable: Its name; the value is a size as `parse_size` reads it, or `none`.
-        default_bytes: The limit if the variable is not set.
-
     Returns:
         None for no limit (`0` or `none`).
-
-    Raises:
-        UsageError: The variable is not a size.
     """
     chosen = os.environ.get(variable, "").strip()
     if chosen.lower() == "none":
@@ -168,9 +161,6 @@ def parse_size(text: str, variable: str | None = None) -> int:
         text: A number with or without a unit: B, kB, MB, GB, TB (powers of 1000, their first
             letter is enough), KiB, MiB, GiB, TiB (powers of 1024); upper or lower case.
         variable: The variable that it comes from, for the message.
-
-    Raises:
-        UsageError: It is not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     factor = _UNITS.get(match[2].lower()) if match else None

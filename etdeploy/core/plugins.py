@@ -37,11 +37,7 @@ GROUPS = "etdeploy."
 
 
 def plugin_names(group: str) -> tuple[str, ...]:
-    """The names of all plug-ins of a group, sorted; nothing is imported.
-
-    Args:
-        group: `etdeploy.devices` and the like.
-    """
+    """The names of all plug-ins of a group, sorted; nothing is imported."""
     from importlib.metadata import entry_points
 
     return tuple(sorted({point.name for point in entry_points(group=group)}))
@@ -49,11 +45,6 @@ def plugin_names(group: str) -> tuple[str, ...]:
 
 def load_plugin(group: str, name: str, expected: type[T]) -> T | None:
     """The plug-in of that name; None if no package has one.
-
-    Args:
-        group: `etdeploy.devices` and the like.
-        name: Of the entry point.
-        expected: What it has to be an instance of.
 
     Raises:
         UsageError: It cannot be imported, is something else, or two packages have this name.
@@ -147,13 +138,6 @@ def plugin_folder(group: str, name: str) -> Path | None:
     """The folder of the Python package that an entry point without attribute names.
 
     The package is not imported. None if no package has such a plug-in.
-
-    Args:
-        group: `etdeploy.recipes` and the like.
-        name: Of the entry point.
-
-    Raises:
-        UsageError: There is no such folder, or two packages have this name.
     """
     point = _only(group, name)
     if point is None:
@@ -292,11 +276,7 @@ def call_hook(hook: Callable[..., Any], expected: type[T], *arguments: Any) -> T
 
 
 def check_hooks(group: str, name: str, value: object, interface: type) -> None:
-    """Refuses a plug-in that lacks a hook, or has one with other parameters than etdeploy passes.
-
-    Raises:
-        UsageError: It was written for another version of etdeploy.
-    """
+    """Refuses a plug-in that lacks a hook, or whose hook takes other parameters."""
     for hook in filter(isfunction, vars(interface).values()):
         if not hook.__name__.startswith("_") and (why := _misfit(value, hook)):
             raise _broken(_points(group, name)[0], why)

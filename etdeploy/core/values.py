@@ -100,9 +100,6 @@ class cached_property(Generic[T]):  # noqa: N801 - as functools calls it
 
     That of functools has one lock for all objects of a class up to Python 3.11: while one device
     was asked, all others waited.
-
-    Args:
-        compute: Gives the value of an object.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:

@@ -133,8 +133,8 @@ def library_plan(
     plan = derive_plan(changed, program, target, host or host_target(), available, custom)
     by_hand = {option.name for option in plan.options if option.by_hand}
     own = {option.name: option for option in _FOR_APPS if option.name not in by_hand}
-    kept = (option for option in plan.options if option.name not in own)
-    return plan.model_copy(update={"options": (*kept, *own.values())})
+    derived = (option for option in plan.options if option.name not in own)
+    return plan.model_copy(update={"options": (*derived, *own.values())})
 
 
 def _parts() -> Iterator[ReasonedChoice]:

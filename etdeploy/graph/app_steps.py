@@ -71,8 +71,8 @@ def _project(resolved: Resolved) -> Step:
             notes=(*notes, *_source_notes(subject.plan)),
         )
         project.save(output)
-        told = "".join(f"; {note}" for note in project.notes)
-        return f"{console.count(len(files), 'file')} for {platform.name}{told}"
+        suffix = "".join(f"; {note}" for note in project.notes)
+        return f"{console.count(len(files), 'file')} for {platform.name}{suffix}"
 
     return Step(
         StepName.PROJECT,
@@ -302,12 +302,7 @@ def load_project(job: Job) -> Project:
 
 
 def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project, Written]:
-    """Writes the project of the project step into a folder of the user.
-
-    Raises:
-        UsageError: The folder holds something else, or the user changed what is generated in
-            another way now.
-    """
+    """Writes the project of the project step into a folder of the user."""
     project = load_project(job)
     made = Path(project.folder)
     content = {name: made / name for name in folder_files(made) if name != LIST_FILE}
@@ -317,11 +312,7 @@ def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project,
 
 
 def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
-    """Builds the app of a user's project, with all that the user changed in it.
-
-    Raises:
-        BuildError: A tool is missing or failed.
-    """
+    """Builds the app of a user's project, with all that the user changed in it."""
     log = job.state / "app.log"
     subject = subject_of(job, written_model(job))
     if subject.plan.provider.value == Provider.SOURCE:
@@ -334,7 +325,7 @@ def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
 
 
 def _beside(built: BuiltApp, target: Path) -> Path:
-    """The app where the system's own tools would leave it, which is no part of the sources."""
+    """The app where the system's own tools would leave it, outside of the sources."""
     source = Path(built.archive)
     if source != target and not (target.is_file() and sha256_file(target) == built.sha256):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -113,11 +113,7 @@ class GraphExplanation(Value):
 
 
 def explain(resolved: Resolved) -> Explanation:
-    """Explains what a run would do, from the program if it is known, else from the recipe.
-
-    Raises:
-        ExportError: The language model cannot be exported, so there is nothing to explain.
-    """
+    """Explains what a run would do, from the program if it is known, else from the recipe."""
     job, plan = resolved.job, resolved.plan
     tasks = tasks_of([(make_steps(resolved), job.state)])
     return Explanation(

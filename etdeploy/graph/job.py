@@ -127,7 +127,7 @@ class Job:
 
     @property
     def runs_it(self) -> str:
-        """What runs the program, for messages."""
+        """An app or a runner, for messages."""
         return "an app" if self.app else "a runner"
 
     @property

@@ -247,13 +247,7 @@ def open_job(
     target: str | None = None,
     app: AppOptions | None = None,
 ) -> Iterator[Job]:
-    """Open one device and make one job.
-
-    Raises:
-        UsageError: As `open_members`, or the device cannot run the target.
-        BuildError: There is no room for the cache.
-        DeviceError: The device cannot be reached or chosen.
-    """
+    """Open one device and make one job."""
     selection = JobSelection((loaded,), (device,), output, target, app=app)
     with open_members(selection) as members:
         yield members.all[0].require_job()
@@ -291,12 +285,7 @@ def make_job(
     measure_again: bool,
     app: AppOptions | None = None,
 ) -> Job:
-    """The job of a recipe on a device that was reached, or for a target alone.
-
-    Raises:
-        UsageError: ExecuTorch does not support this machine, or the device cannot run the target
-            or any runner.
-    """
+    """The job of a recipe on a device that was reached, or for a target alone."""
     host = host_target()
     own = TARGETS[there.facts.target] if there else host
     if there:

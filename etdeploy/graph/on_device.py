@@ -101,7 +101,7 @@ def request_files(job: Job, provenance: Provenance, folder: Path) -> Mapping[str
 
 
 def generation_inputs(job: Job) -> dict[str, object]:
-    """What of a recipe decides what is generated, and the checks of it."""
+    """The keys of a recipe that decide the generated text and its checks."""
     wanted = job.loaded.recipe.benchmark
     if wanted.generation is None:
         return {}
@@ -147,7 +147,7 @@ def push_step(job: Job, device: Device) -> Step:
 
 
 def pushed_line(report: PushReport) -> str:
-    """What a push sent, kept and removed."""
+    """The line that reports a push."""
     if not report.pushed_files:
         return f"the device already has {console.count(report.kept_files, 'file')}"
     resumed = f" ({console.size(report.resumed_bytes)} were there of an interrupted push)"
@@ -198,11 +198,7 @@ def load_last_run(job: Job) -> StoredRun:
 
 @contextmanager
 def device_lock(job: Job, progress: Progress) -> Iterator[None]:
-    """Hold the device for this run alone.
-
-    Raises:
-        DeviceError: Somebody else has reserved it.
-    """
+    """Hold the device for this run alone."""
     from etdeploy.device_pool.lookup import device_held
 
     if job.device is None or job.identity is None:

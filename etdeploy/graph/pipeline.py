@@ -94,8 +94,8 @@ def _export(resolved: Resolved, exporter: Exporter) -> Step:
         folder = Path(exported.folder)
         program = Program.load(folder / PROGRAM_INFO)
         retraced = load_provenance(folder).details.get(RETRACED)
-        told = f"; {retraced}" if retraced else ""
-        return f"program.pte {origin(spec, exported)}: {_briefly(program)}{told}"
+        suffix = f"; {retraced}" if retraced else ""
+        return f"program.pte {origin(spec, exported)}: {_briefly(program)}{suffix}"
 
     def sound() -> str | None:
         exported = ExportedProgram.load(output)
@@ -187,11 +187,11 @@ def _runtime(resolved: Resolved) -> Step:
         planned = resolved.with_program(program)
         libraries = obtain_libraries(planned, made_with, log.progress, log.log)
         libraries.save(output)
-        told = "".join(f"; {note}" for note in libraries.notes)
+        suffix = "".join(f"; {note}" for note in libraries.notes)
         if libraries.wheel:
             wheel = libraries.wheel
-            return f"ExecuTorch {wheel.version} for {wheel.target}, {wheel.origin}{told}"
-        return f"the sources of ExecuTorch {libraries.version}{told}"
+            return f"ExecuTorch {wheel.version} for {wheel.target}, {wheel.origin}{suffix}"
+        return f"the sources of ExecuTorch {libraries.version}{suffix}"
 
     def sound() -> str | None:
         libraries = Libraries.load(output)

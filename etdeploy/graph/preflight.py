@@ -25,15 +25,6 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool
         resolved: What to run.
         with_runner: Whether the run also builds a runner.
         measures: Whether it also writes a run record, unless that is there already.
-
-    Raises:
-        UsageError: The program will not have the method that the recipe runs, what is to be
-            generated does not fit it, its model cannot be talked with, or the folder for run
-            records cannot be used.
-        ExportError: The backend needs an SDK, or a package for exporting is missing.
-        BuildError: The recipe asks for a runner that cannot be built, or that needs something that
-            is not installed.
-        CheckError: The program was compiled for a SoC other than the device's.
     """
     with remedies_for(resolved.job.loaded.recipe):
         _refuse_early(resolved, with_runner=with_runner, measures=measures)

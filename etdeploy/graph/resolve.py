@@ -148,9 +148,6 @@ class Resolved:
         """The same job with the plan for another program.
 
         Looks up the sources if the plan needs them now and did not before.
-
-        Raises:
-            BuildError: A derived option is unknown to the checkout: a bug in etdeploy.
         """
         plan, sources = _plan(
             self.job, program, self.custom_ops, self.sources, self.wheel_version, self.lookups
@@ -160,10 +157,6 @@ class Resolved:
 
 def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
     """Looks up everything.
-
-    Args:
-        job: What a run works on.
-        lookups: What was found for other jobs of the same invocation, and gets what is found now.
 
     Raises:
         UsageError: The finished program is damaged, or not a program.
@@ -207,8 +200,8 @@ def export_spec_of(job: Job) -> ExportSpec:
     places = job.loaded.places
     spec = fit_context(export_spec(job.loaded.recipe, places, job.target.arch), places)
     soc = wanted_soc(job, backend_named(str(spec.backend))) if spec.soc else None
-    told = {"speech": job.speech, **({"soc": soc} if soc else {})}
-    return spec.model_copy(update=told)
+    changes = {"speech": job.speech, **({"soc": soc} if soc else {})}
+    return spec.model_copy(update=changes)
 
 
 def _situation(job: Job, spec: ExportSpec, lookups: Lookups) -> tuple[ExportContext, str | None]:

@@ -97,9 +97,6 @@ def run_jobs(
 
     With `fail_fast` the first failure stops the others. `slots` are shared with other work on this
     machine. `brief` shows only tasks that take time, with the jobs that they serve.
-
-    Raises:
-        Interrupted: The run was asked to stop from outside.
     """
     ends: dict[RecipeDevicePair, JobEnd] = {}
     left = list(ready)

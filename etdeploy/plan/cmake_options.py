@@ -204,8 +204,8 @@ def with_overrides(
         )
         for name, value in by_hand.items()
     }
-    kept = tuple(forced.pop(option.name, option) for option in options)
-    return (*kept, *forced.values())
+    replaced = tuple(forced.pop(option.name, option) for option in options)
+    return (*replaced, *forced.values())
 
 
 def apply_relations(
@@ -252,11 +252,7 @@ def _conflicts(found: Mapping[str, ReasonedChoice], table: OptionTable) -> Itera
 def spelled_for(
     options: tuple[ReasonedChoice, ...], table: OptionTable
 ) -> tuple[ReasonedChoice, ...]:
-    """The options, by this release's names for them.
-
-    Raises:
-        BuildError: It does not know a derived option, which is a bug in etdeploy.
-    """
+    """The options, by this release's names for them."""
     return tuple(_spelled(option, table) for option in options)
 
 

@@ -104,17 +104,6 @@ def derive_plan(
 ) -> RuntimePlan:
     """Derives the plan; the same values give the same plan on every machine.
 
-    Args:
-        recipe: What the user requested.
-        program: The exported program; None gives a provisional plan from the recipe alone.
-        target: What the runner is for.
-        host: The machine that builds it.
-        available: What can be linked.
-        custom: The kernels of `runtime.custom_ops`.
-
-    Returns:
-        The plan. Its `blockers` say what prevents it from being built; nothing is raised for them.
-
     Raises:
         BuildError: The checkout does not know a derived option: a bug in etdeploy.
     """
@@ -177,10 +166,6 @@ def derive_plan(
 
 def require_feasible(plan: RuntimePlan, noun: str = "a runner") -> None:
     """Raises unless a plan can be built.
-
-    Args:
-        plan: With its blockers.
-        noun: What it is of, for the message.
 
     Raises:
         BuildError: It has blockers; all of them are named.

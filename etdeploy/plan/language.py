@@ -22,15 +22,7 @@ _KERNEL = (
 
 
 def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[ReasonedChoice, ...]:
-    """Scales, the path, the operators of the attention and the methods of a program.
-
-    Args:
-        recipe: What the user requested.
-        generation: Of the exported program; None before the export.
-
-    Returns:
-        Nothing for other models.
-    """
+    """Scales, the path, the operators of the attention and the methods of a program."""
     return tuple(_choices(recipe, generation)) if recipe.model.hf is not None else ()
 
 
@@ -103,13 +95,7 @@ def _path(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
 def rewrite_choices(
     recipe: Recipe, chosen: Chosen, found: Mapping[str, Any] | None
 ) -> tuple[ReasonedChoice, ...]:
-    """One entry for each rewrite that the backend has.
-
-    Args:
-        recipe: What the user requested.
-        chosen: What is tried for the target.
-        found: What the export told of them, as `export.json` has it; None before the export.
-    """
+    """One entry for each rewrite that the backend has."""
     asked = recipe.export.rewrites
     named = () if isinstance(asked, str) else {*asked} & {*chosen.names}
     return tuple(

@@ -61,18 +61,14 @@ class Takes:
     words: tuple[str, ...] = ("auto",)
 
     def check(self, value: object, inner: core_schema.ValidatorFunctionWrapHandler) -> object:
-        """The value itself.
-
-        Raises:
-            PydanticCustomError: It fits none of the types.
-        """
+        """The value itself."""
         try:
             return inner(value)
         except ValidationError as error:
             at = (part for e in error.errors() for part in e["loc"] if isinstance(part, int))
             item = next(at, None) if isinstance(value, list) else None
-            told = {"takes": self.text, "words": list(self.words), "item": item}
-            raise PydanticCustomError("takes", "takes {takes}", told) from None
+            context = {"takes": self.text, "words": list(self.words), "item": item}
+            raise PydanticCustomError("takes", "takes {takes}", context) from None
 
     def __get_pydantic_core_schema__(
         self,

@@ -77,15 +77,7 @@ class Document:
 
 
 def read_document(path: Path, kind: FileKind = RECIPE) -> Document:
-    """Reads a YAML file whose top level is a mapping.
-
-    Args:
-        path: Of the file.
-        kind: What it is, for messages.
-
-    Raises:
-        RecipeError: It is not UTF-8, not YAML, empty, or its top level is not a mapping.
-    """
+    """Reads a YAML file whose top level is a mapping."""
     shown = _shown(path)
     try:
         with open_regular(path) as stream:

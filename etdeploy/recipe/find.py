@@ -28,10 +28,6 @@ def find_recipe(name: str, folder: Path, place: SourceLocation | None = None) ->
             is no such file, and a package or etdeploy has a recipe of that name.
         folder: Where relative paths start.
         place: Where the name appears, for messages; the command line when None.
-
-    Raises:
-        RecipeError: There is no such recipe, or it is a folder.
-        UsageError: The package that it names has no folder of recipes.
     """
     shown = str(place) if place else name
     if name in bundled_recipes():
@@ -82,11 +78,7 @@ def _available() -> str:
 
 
 def resolved(folder: Path, name: str) -> Path:
-    """The absolute path of `name`, which may start with `~`.
-
-    Raises:
-        OSError: No file can have that path.
-    """
+    """The absolute path of `name`, which may start with `~`."""
     try:
         return (folder / Path(name).expanduser()).resolve()
     except (ValueError, RuntimeError) as error:
@@ -119,11 +111,7 @@ GROUP = "etdeploy.recipes"
 
 
 def packaged_recipe(name: str) -> Path | None:
-    """The file of a recipe that is named `package/recipe`; None if there is no such recipe.
-
-    Raises:
-        UsageError: The entry point of that name leads nowhere, or two packages have one.
-    """
+    """The file of a recipe that is named `package/recipe`; None if there is no such recipe."""
     package, slash, recipe = name.partition("/")
     # A name, not a path: only a file right in the package's folder can be meant.
     if not slash or not recipe or recipe in (".", "..") or "/" in recipe or "\\" in recipe:

@@ -109,11 +109,7 @@ def load_recipe(name: str, overrides: Overrides = ()) -> LoadedRecipe:
 
 
 def load_recipes(names: Sequence[str], overrides: Overrides = ()) -> tuple[LoadedRecipe, ...]:
-    """Loads several recipes, with the same overrides for each.
-
-    Raises:
-        RecipeError: One of them cannot be found, read or used; reports every problem of all.
-    """
+    """Loads several recipes, with the same overrides for each."""
     return load_each([(name, overrides) for name in names])
 
 
@@ -133,7 +129,7 @@ def load_each(named: Iterable[tuple[str, Overrides]]) -> tuple[LoadedRecipe, ...
 
 
 def _joined(errors: Sequence[RecipeError]) -> RecipeError:
-    """All problems; one that recipes share, like that of an override, is told once."""
+    """All problems; one that recipes share, such as that of an override, once."""
     problems = {str(p): p for error in errors for p in error.problems}
     remedies = dict.fromkeys(error.remedy for error in errors if error.remedy)
     return RecipeError(
@@ -217,7 +213,7 @@ def _overrides(given: Overrides, below: Document) -> Document:
 
 
 def _put_context(above: Document, context: int, below: Document) -> None:
-    """What --context changes: what is computed at once has to fit, too."""
+    """Sets what --context names; `prefill_tokens` must not exceed it."""
     generation = ("export", "generation")
     _put(above, (*generation, "context"), context, below, "--context")
     section: Any = below.data

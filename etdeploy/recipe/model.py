@@ -17,13 +17,9 @@ from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
     DEFAULT_EVALUATED,
     DEFAULT_GROUP_SIZE,
-    app_rules,
-    benchmark_rules,
-    export_rules,
-    model_rules,
+    RULES,
     recipe_rules,
     require,
-    runtime_rules,
 )
 
 BackendName = Annotated[str, Choice(lambda name: find_backend(name) is not None, exporting_names)]
@@ -121,6 +117,12 @@ class Section(BaseModel):
             return data
         return {k: v for k, v in data.items() if v is not None or k not in cls.model_fields}
 
+    @model_validator(mode="after")
+    def _keep_rules(self) -> Section:
+        if rules := RULES.get(type(self).__name__.lower()):
+            require(rules(vars(self)))
+        return self
+
 
 class Model(Section):
     """Where the model comes from: one of `example`, `python`, `exported`, `program`, `hf`."""
@@ -167,11 +169,6 @@ class Model(Section):
 
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the factory or the example."""
-
-    @model_validator(mode="after")
-    def _rules(self) -> Model:
-        require(model_rules(vars(self)))
-        return self
 
 
 class ExportGeneration(Section):
@@ -228,7 +225,7 @@ class PartQuantization(Section):
 PartChoice = Annotated[
     Quantization | PartQuantization,
     Takes(
-        f"{', '.join(get_args(Quantization))}, or one of them with groups of its own: "
+        f"{', '.join(get_args(Quantization))}, or one of them with another group size: "
         "{quantization: 8da4w, group_size: 64}",
         words=get_args(Quantization),
     ),
@@ -247,8 +244,8 @@ class Export(Section):
     overrides: dict[str, PartChoice | None] = Field(default_factory=dict)
     """Other schemes for parts of the model, by patterns of module paths:
     `{head: 16a8w, "layers.*.attention": 16a8w}`. A pattern is for a module with everything inside;
-    `*` also stands for dots. Of several that match, the first counts. A part can have groups of its
-    own: `{lm_head: {quantization: 8da4w, group_size: 64}}`. The
+    `*` also stands for dots. Of several that match, the first counts. A part can have another group
+    size: `{lm_head: {quantization: 8da4w, group_size: 64}}`. The
     [table of backends](#backends) says which schemes can be mixed."""
 
     embeddings: EmbeddingQuantization | None = None
@@ -300,11 +297,6 @@ class Export(Section):
 
     generation: ExportGeneration | None = None
     """For a model of `hf`, which has these defaults."""
-
-    @model_validator(mode="after")
-    def _rules(self) -> Export:
-        require(export_rules(vars(self)))
-        return self
 
 
 class Runtime(Section):
@@ -364,11 +356,6 @@ class Runtime(Section):
     cmake: dict[str, str | bool | int] = Field(default_factory=dict)
     """Extra cmake options; each is checked, and shown with the reason `recipe`.
     Needs `source`."""
-
-    @model_validator(mode="after")
-    def _rules(self) -> Runtime:
-        require(runtime_rules(vars(self)))
-        return self
 
 
 class Tolerance(Section):
@@ -484,11 +471,6 @@ class Benchmark(Section):
     generation: BenchmarkGeneration | None = None
     """For a model of `hf`, which has these defaults."""
 
-    @model_validator(mode="after")
-    def _rules(self) -> Benchmark:
-        require(benchmark_rules(vars(self)))
-        return self
-
 
 class App(Section):
     """The sample app: `etdeploy app`, and `etdeploy run --as app`."""
@@ -523,11 +505,6 @@ class App(Section):
     team: str | None = None
     """The team that signs an iOS app: 10 letters and digits. By default ETDEPLOY_TEAM, else the
     only one of the keychain."""
-
-    @model_validator(mode="after")
-    def _rules(self) -> App:
-        require(app_rules(vars(self)))
-        return self
 
 
 class Recipe(Section):
@@ -594,7 +571,7 @@ _TASK: Task = "text-generation"
 
 
 def _with_generation(section: Any) -> Any:
-    """A section with `generation`, which has its defaults; as it is where it is no mapping."""
+    """A section with `generation`, which has its defaults; unchanged unless it is a mapping."""
     if section is None:
         return {"generation": {}}
     if not isinstance(section, dict) or section.get("generation") is not None:

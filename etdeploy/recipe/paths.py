@@ -75,7 +75,7 @@ def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def _absolute_models(document: Document) -> Iterator[Problem]:
-    """Makes the folder of a language model absolute; what is no folder is an id."""
+    """Makes the folder of a language model absolute; anything else is an ID."""
     section: Any = document.data.get("model")
     for keys in _MODEL_KEYS:
         value = section.get(keys[1]) if isinstance(section, dict) else None
@@ -130,12 +130,7 @@ def _existing(
 
 
 def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A loaded recipe's values, with absolute paths made relative to a folder.
-
-    Args:
-        content: The recipe as JSON.
-        folder: Absolute.
-    """
+    """A loaded recipe's values, with absolute paths made relative to a folder."""
     result = deepcopy(content)
     for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_MODEL_KEYS, *_FUNCTION_KEYS):
         section = _section_of(result, keys)

@@ -70,8 +70,8 @@ def in_order(found: Iterable[Found]) -> list[Problem]:
 
 def _found(details: list[ErrorDetails], document: Document, top: _Top) -> list[Found]:
     meant = {_meant(d, top) for d in details}
-    kept = [d for d in details if d["type"] != "missing" or d["loc"] not in meant]
-    return [(place_of(document, _location(d)), *_problem(d, top)) for d in kept]
+    shown = [d for d in details if d["type"] != "missing" or d["loc"] not in meant]
+    return [(place_of(document, _location(d)), *_problem(d, top)) for d in shown]
 
 
 def _location(details: ErrorDetails) -> KeyPath:
@@ -135,8 +135,8 @@ def _unknown_key(key: str, details: ErrorDetails, top: _Top) -> tuple[str, str |
     known = ", ".join(_fields(tuple(section), top))
     elsewhere = meant is not None and list(meant[:-1]) != section
     shown = ".".join(map(str, meant if elsewhere else meant[-1:])) if meant else ""
-    told = _NOT_THERE.get(key) or (f"did you mean {shown!r}?" if shown else None)
-    return f"unknown key {key!r}", told or f"{where} has {known}"
+    hint = _NOT_THERE.get(key) or (f"did you mean {shown!r}?" if shown else None)
+    return f"unknown key {key!r}", hint or f"{where} has {known}"
 
 
 _NOT_THERE = {
@@ -220,7 +220,7 @@ def _fields(section: KeyPath, top: _Top) -> list[str]:
     model: type[BaseModel] | None = top[0]
     for name in section:
         field = model.model_fields.get(str(name)) if model else None
-        # What is no key is a position in a list, or a name in a mapping: of a section each.
+        # Anything but a key is a position in a list or a name in a mapping, each of a section.
         if field is not None:
             model = section_of(field.annotation)
     return [f.alias or name for name, f in model.model_fields.items()] if model else []

@@ -115,9 +115,9 @@ def _kind(annotation: Any) -> str:
 
 def _choices(field: FieldInfo) -> str | None:
     """The values of a field whose type does not say them; None for another field."""
-    told = [item.text for item in field.metadata if isinstance(item, Takes)]
-    if told:
-        return re.sub(r"\bauto\b", "`auto`", told[0])
+    takes = [item.text for item in field.metadata if isinstance(item, Takes)]
+    if takes:
+        return re.sub(r"\bauto\b", "`auto`", takes[0])
     if not any(isinstance(item, Choice) for item in field.metadata):
         return None
     # Other packages may add to them; this page is etdeploy's.
@@ -255,8 +255,8 @@ def _schema_options() -> Iterator[tuple[str, dict[str, Any]]]:
     for backend in (exporting_backends() | plugged_backends()).values():
         for option in backend.options:
             takes = {"enum": list(option.choices)} if option.choices else {}
-            told = f"{backend.name}: {option.text}"
-            kind = {"type": _TYPES[type(option.default)], "description": told, **takes}
+            text = f"{backend.name}: {option.text}"
+            kind = {"type": _TYPES[type(option.default)], "description": text, **takes}
             by_name.setdefault(option.name, []).append(kind)
     for name, kinds in by_name.items():
         yield name, kinds[0] if len(kinds) == 1 else {"anyOf": kinds}

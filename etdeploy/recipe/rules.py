@@ -121,16 +121,19 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     yield from _evaluation_findings(section)
     yield from _attention_findings(backend, _keys_of(section.get("generation")))
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
-        those = [b.name for b in known_backends() if b.socs and b.lowering]
-        backends = "backend" if len(those) == 1 else "backends"
-        yield "soc", f"soc applies to the {' and '.join(those)} {backends} only"
+        yield "soc", f"soc applies to the backend {_backends_where(lambda b: b.socs)} only"
+
+
+def _backends_where(has: Callable[[Backend], object]) -> str:
+    """The names of the backends that a recipe can name and that have something, for a message."""
+    return ", ".join(b.name for b in known_backends() if b.lowering and has(b))
 
 
 def _rewrite_findings(backend: Backend | None, rewrites: object) -> Iterator[RecipeFinding]:
     if backend is None or not isinstance(rewrites, list | tuple):
         return
     if not backend.rewrites:
-        those = ", ".join(b.name for b in known_backends() if b.rewrites and b.lowering)
+        those = _backends_where(lambda b: b.rewrites)
         yield (
             "rewrites",
             f"the backend {backend.name} has no rewrites; they apply to {those} only",
@@ -143,7 +146,7 @@ def _embedding_findings(
     if embeddings in (None, "none") or backend is None:
         return
     if not backend.embeddings:
-        those = ", ".join(b.name for b in known_backends() if b.embeddings and b.lowering)
+        those = _backends_where(lambda b: b.embeddings)
         yield (
             "embeddings",
             f"a program for the backend {backend.name} has its tables of embeddings in floats; "
@@ -191,7 +194,7 @@ def _override_findings(
     given = {pattern: _scheme_in(part) for pattern, part in overrides.items() if part is not None}
     mixed = ", ".join(backend.overrides)
     if given and not mixed:
-        those = ", ".join(b.name for b in known_backends() if b.overrides and b.lowering)
+        those = _backends_where(lambda b: b.overrides)
         yield (
             "overrides",
             f"the backend {backend.name} quantises the whole model by one scheme; overrides apply "
@@ -214,7 +217,7 @@ def _override_findings(
 
 
 def _keys_of(section: Any) -> Mapping[str, Any]:
-    """The keys of a section in a section, of a file or of a model; none of what is no section."""
+    """The keys of a section in a section, of a file or of a model; empty for anything else."""
     return section if isinstance(section, Mapping) else getattr(section, "__dict__", {})
 
 
@@ -246,7 +249,7 @@ def _attention_findings(
     if generation.get("attention") != "kernel":
         return
     if backend and not backend.own_kernels:
-        those = ", ".join(b.name for b in known_backends() if b.own_kernels and b.lowering)
+        those = _backends_where(lambda b: b.own_kernels)
         yield (
             "generation.attention",
             f"etdeploy's kernel runs on the CPU, and {backend.name} computes elsewhere; it applies "
@@ -304,10 +307,10 @@ def _sampling_findings(generation: Mapping[str, Any]) -> Iterator[RecipeFinding]
 def app_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """The rules of the section `app`."""
     if isinstance(app_id := section.get("id"), str) and (wrong := android_id_problem(app_id)):
-        yield "id", f"{app_id!r} is no id of an app: {wrong}"
+        yield "id", f"{app_id!r} is not an app ID: {wrong}"
     team = section.get("team")
     if isinstance(team, str) and not _TEAM.fullmatch(team):
-        yield "team", f"{team!r} is no team: Apple's have 10 capital letters and digits"
+        yield "team", f"{team!r} is not a team: Apple's have 10 capital letters and digits"
     name = section.get("name")
     if isinstance(name, str) and (not name.isprintable() or not name.strip()):
         yield "name", "the name needs letters or digits, and no control characters"
@@ -345,11 +348,10 @@ def _language_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     scheme = export.get("quantization")
     backend = find_backend(str(export.get("backend") or DEFAULT))
     if export.get("overrides") and backend and backend.overrides and not _mixes(backend):
-        those = [b.name for b in known_backends() if _mixes(b) and b.lowering]
         yield (
             "export.overrides",
             f"the overrides of {backend.name} need calibration inputs, and a model of `hf` takes "
-            f"none; for such a model, overrides apply to {', '.join(those)} only",
+            f"none; for such a model, overrides apply to {_backends_where(_mixes)} only",
         )
     if scheme not in STATIC_SCHEMES:
         return

@@ -83,10 +83,6 @@ def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Blocker:
 
     A variable is the user's choice: if it names no NDK, or one that is too old, that is reported
     and no other is used instead.
-
-    Args:
-        environ: The environment.
-        home: The user's home folder, for the places where Android Studio puts the SDK.
     """
     installed = sorted(_installed(environ, home), key=_preference)
     best = installed[-1] if installed else None
@@ -101,12 +97,7 @@ def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Blocker:
 
 
 def android_definitions(abi: str, api: int) -> tuple[ReasonedChoice, ...]:
-    """Definitions for the NDK's own toolchain file, equal on every machine.
-
-    Args:
-        abi: As the NDK names it: arm64-v8a or x86_64.
-        api: The lowest API level of Android that the program runs on.
-    """
+    """Definitions for the NDK's own toolchain file, equal on every machine."""
     linker = f"-Wl,-z,max-page-size={_PAGE_BYTES}"
     pages = "Android 15 and newer may have pages of 16 KB: the NDK aligns for 4 KB before r28"
     return (
@@ -128,11 +119,7 @@ def android_definitions(abi: str, api: int) -> tuple[ReasonedChoice, ...]:
 
 
 def install_command(named_by: str = "") -> str:
-    """How to get the recommended NDK.
-
-    Args:
-        named_by: What names another one. If it is a variable, it overrides what is installed.
-    """
+    """How to get the recommended NDK."""
     return (
         (f"unset {named_by}\n" if named_by in VARIABLES else "")
         + f"sdkmanager 'ndk;{RECOMMENDED}'\n"

@@ -87,11 +87,7 @@ ANDROID_ABIS: dict[str, str] = {"arm64-v8a": "android-arm64", "x86_64": "android
 
 
 def find_target(name: str) -> Target:
-    """The target of that name.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """The target of that name."""
     try:
         return TARGETS[name]
     except KeyError:
@@ -101,11 +97,7 @@ def find_target(name: str) -> Target:
 
 
 def host_target() -> Target:
-    """The target of this machine.
-
-    Raises:
-        UsageError: ExecuTorch has no libraries for it.
-    """
+    """The target of this machine."""
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(
         platform.machine().lower(), platform.machine()
     )
@@ -133,11 +125,7 @@ _PLATFORMS = {
 
 
 def apple_definitions(target: str) -> tuple[ReasonedChoice, ...]:
-    """Definitions for ios-cmake.
-
-    Args:
-        target: ios-arm64, ios-simulator or macos-arm64.
-    """
+    """Definitions for ios-cmake."""
     platform, oldest = _PLATFORMS[target]
     return (
         ReasonedChoice(name="PLATFORM", value=platform, reason=f"{target}, as ios-cmake names it"),

@@ -86,9 +86,6 @@ def not_regular(path: Path) -> str | None:
     """What a path is instead of a regular file, like "a folder"; None for a regular file.
 
     Reading anything else may block forever (a FIFO), never end (a device), or make no sense.
-
-    Raises:
-        OSError: It does not exist, or cannot be accessed.
     """
     return _other_than_regular(path.stat().st_mode)
 

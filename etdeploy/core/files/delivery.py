@@ -44,13 +44,13 @@ class Delivery:
     Attributes:
         folder: As the user named it.
         content: What is delivered, for the message: "program", "runner".
-        kept: Folders that must not be replaced, nor any folder around them, by description.
+        protected: Folders that must not be replaced, nor any folder around them, by description.
         cache: The cache folder; nothing is delivered into it either.
     """
 
     folder: Path
     content: str
-    kept: dict[str, Path]
+    protected: dict[str, Path]
     cache: Path
 
     def require_free(self) -> None:
@@ -66,13 +66,6 @@ class Delivery:
 
     def put(self, source: Path, leave_out: Sequence[str] = ()) -> Path:
         """Copies `source` there, all of it or nothing.
-
-        Args:
-            source: A folder of plain files.
-            leave_out: Paths in it that are not copied.
-
-        Returns:
-            The folder's absolute path.
 
         Raises:
             UsageError: The folder cannot be replaced, or something cannot be written.
@@ -97,7 +90,7 @@ class Delivery:
         if self.folder.exists() and not self.folder.is_dir():
             raise self._refused("is not a folder", _CHOOSE)
         resolved = self.folder.resolve()
-        around = {"working folder": Path.cwd(), "home folder": Path.home(), **self.kept}
+        around = {"working folder": Path.cwd(), "home folder": Path.home(), **self.protected}
         for what, path in {**around, "cache": self.cache}.items():
             if path.resolve().is_relative_to(resolved):
                 # Nothing is delivered below the cache either.
@@ -298,10 +291,6 @@ class ResultFile:
 
         Returns:
             The file's absolute path; where `path` is a link, of what it leads to.
-
-        Raises:
-            UsageError: The file is somebody else's, or cannot be written.
-            OSError: The disk is full.
         """
         self.require_free(path)
         final = path.resolve()

@@ -40,21 +40,21 @@ def exclusive(
 
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, is_singleton=False, thread_local=False)
-    told = False
+    reported = False
     began = time.monotonic()
     while True:
         checkpoint()
         try:
-            lock.acquire(timeout=0 if not told else _POLL_S)
+            lock.acquire(timeout=0 if not reported else _POLL_S)
             break
         except Timeout:
             if timeout_s is not None and time.monotonic() - began >= timeout_s:
                 raise TimeoutError(f"another run uses {what}{_process(*_noted(path))}") from None
-            if not told:
+            if not reported:
                 process, command = _noted(path)
                 who = _holder(process, command)
                 progress(f"waiting for {who} that uses {what}{_process(process, path=path)}")
-                told = True
+                reported = True
     try:
         _note_holder(path)
         yield
@@ -87,9 +87,6 @@ def open_shared(path: Path) -> int:
 
     The lock lasts until the file is closed or the process ends. An exclusive holder has it only for
     a moment (`try_lock`), and is waited for.
-
-    Raises:
-        Interrupted: The run was stopped while waiting.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -193,22 +190,14 @@ def exclusive_folder(folder: Path, what: str, progress: Progress = silent) -> It
 
     File systems without such locks, like some network ones, are ignored: runs with the same cache
     still have that cache's own lock.
-
-    Args:
-        folder: An existing folder.
-        what: Its name in the message.
-        progress: Called once if the run has to wait.
-
-    Raises:
-        Interrupted: The run was stopped while waiting.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        told = False
+        reported = False
         while not _taken_folder(handle):
-            if not told:
+            if not reported:
                 progress(f"waiting for another run that uses {what}")
-                told = True
+                reported = True
             checkpoint()
             time.sleep(_POLL_S)
         yield

@@ -97,11 +97,7 @@ class InteractiveProcess:
         return self._child.poll()
 
     def ended(self, timeout_s: float) -> int:
-        """Waits for its end, and returns its exit code.
-
-        Raises:
-            TimeoutError: It did not end.
-        """
+        """Waits for its end, and returns its exit code."""
         deadline = time.monotonic() + timeout_s
         while (code := self._child.poll()) is None:
             if time.monotonic() > deadline:

@@ -46,10 +46,6 @@ class Fork:
         stdout: Its output and its errors, in one pipe.
         stderr: None.
         lost: Whether the server ended before it.
-
-    Raises:
-        ForkRefusedError: The child does not start.
-        Interrupted: The run was asked to stop while the server was not ready.
     """
 
     def __init__(self, answers: socket.socket, output: IO[bytes]) -> None:
@@ -119,11 +115,7 @@ class Fork:
 
 
 class ForkServer:
-    """The other end of a server's socket; any thread may order children.
-
-    Args:
-        control: A SOCK_SEQPACKET socket. Its end ends the server.
-    """
+    """The other end of a server's socket; any thread may order children."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -139,10 +131,6 @@ class ForkServer:
             cwd: Its working folder; the caller's when None.
             env: Its whole environment.
             mark: A pipe that the child holds open.
-
-        Raises:
-            ForkRefusedError: The server will not or cannot fork, or is gone.
-            Interrupted: The run was asked to stop meanwhile.
         """
         order = {"argv": list(argv), "cwd": str(cwd or Path.cwd()), "env": dict(env)}
         ours, theirs = socket.socketpair()

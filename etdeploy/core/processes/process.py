@@ -102,10 +102,6 @@ def signal_name(number: int) -> str:
 def run(request: Request, server: ForkServer | None = None) -> Outcome:
     """Runs a process to its end.
 
-    Args:
-        request: The process.
-        server: Forks it, in place of starting the program; stderr is always merged into stdout.
-
     Raises:
         FileNotFoundError, PermissionError: The program cannot be started.
         ForkRefusedError: The server did not fork; nothing has run.
@@ -132,23 +128,15 @@ def run(request: Request, server: ForkServer | None = None) -> Outcome:
 
 @contextlib.contextmanager
 def fork_server(request: Request) -> Iterator[ForkServer]:
-    """Starts a program that forks children on request, and ends it with the block.
-
-    Args:
-        request: The program; it gets one more argument, the number of its socket's descriptor.
-            All that it prints goes to the log. See `forks.py` for what it has to answer.
-
-    Raises:
-        FileNotFoundError, PermissionError: The program cannot be started.
-    """
+    """Starts a program that forks children on request, and ends it with the block."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    told = replace(request, argv=(*request.argv, str(theirs.fileno())))
+    started_with_socket = replace(request, argv=(*request.argv, str(theirs.fileno())))
     with (
         ours,
         theirs,
-        _open_log(told) as log,
+        _open_log(started_with_socket) as log,
         contextlib.ExitStack() as after_its_end,
-        _started(told, inherited=(theirs.fileno(),)) as child,
+        _started(started_with_socket, inherited=(theirs.fileno(),)) as child,
     ):
         theirs.close()
         collector = Collector({"stdout": child.stdout, "stderr": child.stderr}, None, log)
@@ -161,9 +149,6 @@ def talking(request: Request) -> Iterator[InteractiveProcess]:
     """Starts a process whose input and output are the caller's, and ends it with the block.
 
     Its input is a pipe unless the request has one; time limit, log and on_line are not heeded.
-
-    Raises:
-        FileNotFoundError, PermissionError: The program cannot be started.
     """
     with contextlib.ExitStack() as stack:
         words: int | None = None
@@ -192,13 +177,7 @@ def which(name: str) -> Path | None:
 
 
 def run_git(folder: Path, *arguments: str, timeout_s: float = 10.0) -> str | None:
-    """What git prints; None if it fails or is not installed.
-
-    Args:
-        folder: Where git runs.
-        arguments: Git's arguments.
-        timeout_s: After this many seconds it counts as failed.
-    """
+    """What git prints; None if it fails or is not installed."""
     program = which("git")
     if program is None:
         return None

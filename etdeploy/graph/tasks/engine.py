@@ -173,8 +173,8 @@ class Run:
 
     def _failed(self, task: Task, error: BaseException) -> None:
         error = plugin_error(error) or error
-        told = isinstance(error, EtdeployError) and error.log is None
-        if told and task.log.is_file() and task.log.stat().st_size:
+        lacks_log = isinstance(error, EtdeployError) and error.log is None
+        if lacks_log and task.log.is_file() and task.log.stat().st_size:
             error.log = task.log  # type: ignore[attr-defined]
         with self._lock:
             self.ended.failures[task.name] = error
@@ -218,7 +218,7 @@ class Run:
 
 
 def cause_of(name: str, tasks: Sequence[Task], ended: TaskRunResult) -> str | None:
-    """The task whose failure kept a task from ending well; itself if that failed."""
+    """The task whose failure stopped a task; the task itself if that failed."""
     by_name = {task.name: task for task in tasks}
 
     def failed_before(name: str, seen: frozenset[str]) -> Iterator[str]:
@@ -346,7 +346,7 @@ class _NoNotes:
         self._notes.clear()
 
     def dump(self) -> None:
-        """Nothing is kept."""
+        """Stores nothing."""
 
 
 def _run_command() -> Any:

@@ -55,9 +55,6 @@ class Slots:
 
     Exports and builds go before measurements on the same cores: a measurement begins when none is
     under way. There is only so much of them, so it cannot wait forever.
-
-    Args:
-        heavy: How many heavy steps may run at once.
     """
 
     def __init__(self, heavy: int) -> None:
@@ -85,11 +82,7 @@ class Slots:
 
     @contextmanager
     def alone(self, name: str | None) -> Iterator[None]:
-        """Waits until nobody else uses what has that name; None for nothing to wait for.
-
-        Raises:
-            Interrupted: The run was stopped while waiting.
-        """
+        """Waits until nobody else uses what has that name; None for nothing to wait for."""
         if name is None:
             yield
             return
@@ -193,7 +186,7 @@ class Step:
 
     @property
     def inputs_path(self) -> Path:
-        """Where the inputs of the last run are kept, to say what changed."""
+        """The file with the inputs of the last run, which show what changed."""
         return self.output.with_suffix(".inputs.json")
 
 
@@ -208,7 +201,7 @@ def reasons_to_run(step: Step) -> list[str]:
 
 
 def inputs_now(step: Step) -> dict[str, Any]:
-    """Everything that determines the output, as it is now; to be kept if the step runs."""
+    """Everything that determines the output now; stored when the step runs."""
     return {**step.inputs, **_read_values(step)}
 
 
