@@ -30,7 +30,7 @@ from pathlib import Path
 from etdeploy.bench.measure import PreparedMeasurement, measure_interleaved
 from etdeploy.compare.model import Comparison, Ratio, Verdict, judge
 from etdeploy.compare.runs import compare_runs
-from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
+from etdeploy.compare.statistics import deviation_from_history, paired_ratio, unpaired_ratio
 from etdeploy.core.console import TaskDisplay
 from etdeploy.core.files.basic import resource_folder
 from etdeploy.graph.job import Job, StepName
@@ -131,7 +131,7 @@ def records(draw: random.Random, apart: float, count: int, ratio: float) -> Rati
 
 def history(draw: random.Random, apart: float, count: int, ratio: float) -> Ratio:
     *earlier, now = (sorted(record(draw, 0.01, apart, 3))[1] for _ in range(count + 1))
-    return departure(now * ratio, earlier, 0.01 / math.sqrt(3)).ratio
+    return deviation_from_history(now * ratio, earlier, 0.01 / math.sqrt(3)).ratio
 
 
 def found(series: int, seed: str, measure: Callable[[random.Random, float], Ratio]) -> list[float]:

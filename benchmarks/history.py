@@ -29,11 +29,10 @@ from sqlalchemy import insert
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.history.check import findings
-from etdeploy.history.entry import HistoryEntry, entry_of
-from etdeploy.history.location import HistoryLocation, required_place
-from etdeploy.history.model import FindingKind
-from etdeploy.history.store.errors import WRITES, engine_of
+from etdeploy.history.check import FindingKind, judge_metrics
+from etdeploy.history.entry import HistoryEntry, entry_from
+from etdeploy.history.location import HistoryLocation, require_location
+from etdeploy.history.store.errors import WRITES, create_store_engine
 from etdeploy.history.store.store import open_store
 from etdeploy.history.store.tables import metrics, records, runs, series
 from tests.support.bench_values import make_device
@@ -63,10 +62,10 @@ def fill(place: HistoryLocation, count: int) -> None:
     """Puts records in with few statements; that is no measure of `Store.add`."""
     with open_store(place):
         pass
-    engine = engine_of(place)
+    engine = create_store_engine(place)
     numbers = iter(range(1, count + 1))
     templates = [
-        (*entry_of(record), record.model_dump(mode="json"))
+        (*entry_from(record), record.model_dump(mode="json"))
         for recipe, device in itertools.product(range(RECIPES), range(DEVICES))
         for record in [template(recipe, device)]
     ]
@@ -155,7 +154,7 @@ def verbs_s(place: HistoryLocation, folder: Path) -> dict[str, float]:
 def called_regressed(slower: float, spread: float, history: int = 20, times: int = 400) -> float:
     """Share of simulated runs that are called a regression at 5 %."""
     draw = random.Random(f"{slower} {spread}")
-    plain, _ = entry_of(run_at(0))
+    plain, _ = entry_from(run_at(0))
 
     def run(factor: float = 1.0) -> HistoryEntry:
         values = {
@@ -168,7 +167,7 @@ def called_regressed(slower: float, spread: float, history: int = 20, times: int
     called = 0
     for _ in range(times):
         earlier = [run() for _ in range(history)]
-        found = findings(run(1 + slower), earlier, 5.0)
+        found = judge_metrics(run(1 + slower), earlier, 5.0)
         called += any(one.kind is FindingKind.REGRESSED for one in found)
     return called / times
 
@@ -181,7 +180,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        place = required_place(options.store or str(folder / "history.db"))
+        place = require_location(options.store or str(folder / "history.db"))
         started = time.perf_counter()
         fill(place, options.records)
         found: dict[str, Any] = {

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from etdeploy.report.formats import Format, text_of
+from etdeploy.report.formats import Format, render_report
 from etdeploy.report.html import render
 from etdeploy.report.page import run_page
 from etdeploy.report.report_data import Report, ReportData
@@ -53,9 +53,9 @@ FILTER = """() => {
 def main() -> None:
     run = make_report_data()
     run = ReportData(run.run, run.name, run.plan, (make_profile(OPERATORS),))
-    first_s = timed(lambda: text_of(Report((run,)), Format.HTML))
+    first_s = timed(lambda: render_report(Report((run,)), Format.HTML))
     again_s = timed(lambda: render(run_page(run)))
-    text = text_of(Report((run,)), Format.HTML)
+    text = render_report(Report((run,)), Format.HTML)
     size_mb = len(text.encode()) / 1e6
     print(f"{OPERATORS:,} operators: {size_mb:.2f} MB, written in {first_s:.2f} s "
           f"(with plotly.js packed already: {again_s:.2f} s)")  # fmt: skip

@@ -36,7 +36,7 @@ from etdeploy.farm.spec.matrix import plan_night
 from etdeploy.farm.spec.model import LoadedFarm
 from etdeploy.farm.spec.written import prepare_results
 from etdeploy.graph.tasks.steps import Slots, heavy_at_once
-from etdeploy.history.location import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, require_location
 
 if TYPE_CHECKING:
     from etdeploy.farm.report.model import NightReport
@@ -69,7 +69,7 @@ class RunOptions:
 def run_farm(options: RunOptions) -> None:
     """Run a night and show it; raise the error that it ends with."""
     loaded = load_farm(options.file)
-    place = required_place(loaded.farm.store)
+    place = require_location(loaded.farm.store)
     # In the journal of a timer, the steps of thousands of attempts would hide how they ended.
     with console.TaskDisplay(quiet=options.quiet, steps=False) as display:
         verdicts = LiveVerdicts(loaded, place)

@@ -165,7 +165,7 @@ def visit_json(state: VisitState, device: str | None, verdict: str | None) -> di
 def measured_figure(ending: AttemptResult) -> str:
     """Return the headline number of the attempt's record; empty if there is none to read."""
     from etdeploy.bench.records.stored import load_run
-    from etdeploy.history.entry import disturbance_of
+    from etdeploy.history.entry import describe_disturbance
     from etdeploy.report.facts import main_figure
 
     if ending.record is None:
@@ -174,7 +174,7 @@ def measured_figure(ending: AttemptResult) -> str:
         record = load_run(Path(ending.record)).record
     except EtdeployError:  # the end of the night reports it
         return ""
-    disturbed = " (disturbed)" if disturbance_of(record) else ""
+    disturbed = " (disturbed)" if describe_disturbance(record) else ""
     return f"{main_figure(record)}{disturbed}"
 
 

@@ -240,15 +240,15 @@ def named_farm(file: Path | None, store: str | None) -> NamedFarm:
     from etdeploy.farm.report.source import Settings
     from etdeploy.farm.spec.load import load_farm
     from etdeploy.farm.spec.model import Farm
-    from etdeploy.history.location import required_place
+    from etdeploy.history.location import require_location
 
     if file is None and not FARM_FILE.is_file():
         plain = Farm(name="farm", groups={}, pairs=(), results=Path())
-        return NamedFarm(Settings(plain), required_place(store), None)
+        return NamedFarm(Settings(plain), require_location(store), None)
     if file is not None and file.is_dir():
         raise UsageError("this is a folder", place=str(file), remedy="Name a farm.yaml.")
     loaded = load_farm(file or FARM_FILE)
-    place = required_place(store or loaded.farm.store)
+    place = require_location(store or loaded.farm.store)
     return NamedFarm(judge_settings(loaded), place, loaded.farm.name)
 
 
@@ -256,9 +256,9 @@ def require_metric(metric: str | None) -> None:
     """Raise UsageError for the name of a metric that does not exist."""
     from difflib import get_close_matches
 
-    from etdeploy.history.series import TITLES, base_of
+    from etdeploy.history.series import TITLES, base_metric
 
-    if metric is None or base_of(metric) in TITLES:
+    if metric is None or base_metric(metric) in TITLES:
         return
     near = get_close_matches(metric, TITLES, n=1)
     raise UsageError(

@@ -34,7 +34,7 @@ _MOST_LEFT_OUT = 0.5
 
 
 @dataclass(frozen=True)
-class Usable:
+class UsableTimes:
     """The times that can be compared.
 
     Attributes:
@@ -53,23 +53,25 @@ class Usable:
     medians_ms: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
-def medians_of(record: RunRecord) -> tuple[float, ...]:
+def start_medians(record: RunRecord) -> tuple[float, ...]:
     """Median of each start."""
     return tuple(start.median_ms for start in record.workload.runs)
 
 
-def usable_pairs(a: RunRecord, b: RunRecord) -> Usable:
+def select_pairs(a: RunRecord, b: RunRecord) -> UsableTimes:
     """The starts of records that took turns, without pairs that were throttled."""
     pairs = list(zip(a.workload.runs, b.workload.runs, strict=True))
-    kept = [i for i, p in enumerate(pairs) if not any(_why(start, _OF_PAIRS) for start in p)]
-    told = [d for p in pairs for start in p for d in _why(start, _OF_PAIRS)]
+    kept = [
+        i for i, p in enumerate(pairs) if not any(_disturbances(start, _OF_PAIRS) for start in p)
+    ]
+    told = [d for p in pairs for start in p for d in _disturbances(start, _OF_PAIRS)]
     told += [d for record in (a, b) for d in record.disturbances if d.kind in _OF_PAIRS]
     out = len(pairs) - len(kept)
     # What is told of the whole run, and of no start, is true of all of them.
     too_many = out > _MOST_LEFT_OUT * len(pairs) or (told and not out)
     remarks = [f"{out} of {len(pairs)} pairs are left out: {told[0].text}"] if out else []
-    medians = (medians_of(a), medians_of(b))
-    usable = Usable(
+    medians = (start_medians(a), start_medians(b))
+    usable = UsableTimes(
         tuple(medians[0][i] for i in kept),
         tuple(medians[1][i] for i in kept),
         (f"throttled: {_clause(told[0])}",) if too_many else (),
@@ -82,8 +84,8 @@ def usable_pairs(a: RunRecord, b: RunRecord) -> Usable:
 
 
 def _by_fastest(
-    usable: Usable, a_ms: tuple[float, ...], b_ms: tuple[float, ...], *, busy: bool
-) -> Usable:
+    usable: UsableTimes, a_ms: tuple[float, ...], b_ms: tuple[float, ...], *, busy: bool
+) -> UsableTimes:
     """With the fastest inferences for the medians, where these say little.
 
     What decides does not know which start is whose: to take the one that differs more would find
@@ -126,7 +128,7 @@ def _were_busy(a: RunRecord, b: RunRecord) -> bool:
     """Whether other work met so many starts that their medians say little."""
     whole = any(d.kind == DisturbanceKind.BUSY for r in (a, b) for d in r.disturbances)
     starts = [*a.workload.runs, *b.workload.runs]
-    met = sum(bool(_why(start, (DisturbanceKind.BUSY,))) for start in starts)
+    met = sum(bool(_disturbances(start, (DisturbanceKind.BUSY,))) for start in starts)
     return whole or met > _FEW_BUSY * len(starts)
 
 
@@ -147,7 +149,7 @@ def samples_by_start(record: RunRecord) -> tuple[tuple[float, ...], ...]:
     return starts.samples_by_start(runs, record.workload.timed)
 
 
-def usable_starts(a: RunRecord, b: RunRecord) -> Usable:
+def select_starts(a: RunRecord, b: RunRecord) -> UsableTimes:
     """The starts of records of different times, without those that were disturbed."""
     both_saved = _saved_power(a) and _saved_power(b)
     # That mode changes all times alike.
@@ -165,7 +167,7 @@ def usable_starts(a: RunRecord, b: RunRecord) -> Usable:
     ]
     told = [d.text for d in _all(a) if d.kind == DisturbanceKind.POWER_SAVING][:1]
     remarks += told if both_saved else []
-    return Usable(sides[0][0], sides[1][0], tuple(obstacles), tuple(remarks))
+    return UsableTimes(sides[0][0], sides[1][0], tuple(obstacles), tuple(remarks))
 
 
 def _undisturbed(
@@ -173,11 +175,11 @@ def _undisturbed(
 ) -> tuple[tuple[float, ...], list[Disturbance]]:
     """Medians of the starts that count, and what disturbed the others; none if most were."""
     runs = record.workload.runs
-    told = [d for start in runs for d in _why(start, kinds)]
+    told = [d for start in runs for d in _disturbances(start, kinds)]
     whole = [d for d in record.disturbances if d.kind in kinds]
     if not told:
-        return ((), whole) if whole else (medians_of(record), [])
-    kept = tuple(start.median_ms for start in runs if not _why(start, kinds))
+        return ((), whole) if whole else (start_medians(record), [])
+    kept = tuple(start.median_ms for start in runs if not _disturbances(start, kinds))
     return (kept if len(runs) - len(kept) <= _MOST_LEFT_OUT * len(runs) else ()), told
 
 
@@ -200,7 +202,7 @@ def _all(record: RunRecord) -> Sequence[Disturbance]:
     return [*record.disturbances, *starts]
 
 
-def _why(start: Start, kinds: Collection[DisturbanceKind]) -> list[Disturbance]:
+def _disturbances(start: Start, kinds: Collection[DisturbanceKind]) -> list[Disturbance]:
     return [d for d in start.disturbances if d.kind in kinds]
 
 

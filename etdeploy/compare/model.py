@@ -216,7 +216,9 @@ def is_small(ratio: Ratio, min_difference_percent: float) -> bool:
     return max(ratio.median, 1 / ratio.median) < 1 + min_difference_percent / 100
 
 
-def why(ratio: Ratio, pairs: int, min_difference_percent: float = MIN_DIFFERENCE_PERCENT) -> str:
+def explain_verdict(
+    ratio: Ratio, pairs: int, min_difference_percent: float = MIN_DIFFERENCE_PERCENT
+) -> str:
     """The reason for the verdict, in a sentence."""
     of = f"{pairs} pairs" if pairs != 1 else "one pair"
     if ratio.low is None or ratio.high is None:
@@ -249,7 +251,7 @@ _DEVICE = {
 }
 
 
-def obstacles(a: StoredRun, b: StoredRun) -> tuple[str, ...]:
+def find_obstacles(a: StoredRun, b: StoredRun) -> tuple[str, ...]:
     """Why B cannot be measured against A, each as a clause; nothing of disturbances."""
     if a.record.run_id == b.record.run_id:
         return ("both are the same run",)

@@ -17,7 +17,7 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.tolerance import UnreadableTensorError, read_tensor
 from etdeploy.bench.verdict import uncompared_outputs
-from etdeploy.compare.disturbed import Usable, medians_of, usable_pairs, usable_starts
+from etdeploy.compare.disturbed import UsableTimes, select_pairs, select_starts, start_medians
 from etdeploy.compare.model import (
     MIN_DIFFERENCE_PERCENT,
     ComparedRun,
@@ -27,9 +27,9 @@ from etdeploy.compare.model import (
     Ratio,
     StartPair,
     Verdict,
+    explain_verdict,
+    find_obstacles,
     judge,
-    obstacles,
-    why,
 )
 from etdeploy.compare.statistics import BETWEEN_RECORDS, paired_ratio, unpaired_ratio
 from etdeploy.core.cancel import checkpoint
@@ -61,7 +61,7 @@ def compare_runs(
         operators: As `operator_changes` found them, where both have a profile.
     """
     paired = took_turns(a.record, b.record)
-    usable = (usable_pairs if paired else usable_starts)(a.record, b.record)
+    usable = (select_pairs if paired else select_starts)(a.record, b.record)
     against = _refusals(a, b, usable)
     ratio = None if against else _ratio(usable, paired)
     pairs = _pairs(usable) if paired and ratio else ()
@@ -69,7 +69,7 @@ def compare_runs(
         verdict, reason = Verdict.NOT_COMPARABLE, "; ".join(against)
     else:
         verdict = judge(ratio, min_difference_percent)
-        reason = why(ratio, len(pairs), min_difference_percent)
+        reason = explain_verdict(ratio, len(pairs), min_difference_percent)
     return Comparison(
         metric=a.record.workload.metric,
         a=_side(a),
@@ -92,8 +92,8 @@ def took_turns(a: RunRecord, b: RunRecord) -> bool:
     return together and len(a.workload.runs) == len(b.workload.runs)
 
 
-def _refusals(a: StoredRun, b: StoredRun, usable: Usable) -> tuple[str, ...]:
-    found = obstacles(a, b)
+def _refusals(a: StoredRun, b: StoredRun, usable: UsableTimes) -> tuple[str, ...]:
+    found = find_obstacles(a, b)
     # A simulator's times, or a device's that is another, need no further reason.
     if found:
         return found
@@ -104,13 +104,13 @@ def _refusals(a: StoredRun, b: StoredRun, usable: Usable) -> tuple[str, ...]:
     return ()
 
 
-def _ratio(usable: Usable, paired: bool) -> Ratio:
+def _ratio(usable: UsableTimes, paired: bool) -> Ratio:
     if paired:
         return paired_ratio(usable.a_ms, usable.b_ms)
     return unpaired_ratio(usable.a_ms, usable.b_ms)
 
 
-def _pairs(usable: Usable) -> tuple[StartPair, ...]:
+def _pairs(usable: UsableTimes) -> tuple[StartPair, ...]:
     return tuple(
         StartPair(a_ms=a, b_ms=b, ratio=b / a)
         for a, b in zip(usable.a_ms, usable.b_ms, strict=True)
@@ -119,7 +119,7 @@ def _pairs(usable: Usable) -> tuple[StartPair, ...]:
 
 def _side(run: StoredRun) -> ComparedRun:
     """What the record says of itself, disturbed starts included."""
-    medians = medians_of(run.record)
+    medians = start_medians(run.record)
     return ComparedRun(
         name=run.record.recipe.name,
         run_id=run.record.run_id,
@@ -130,7 +130,7 @@ def _side(run: StoredRun) -> ComparedRun:
     )
 
 
-def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterator[str]:
+def _remarks(a: RunRecord, b: RunRecord, usable: UsableTimes, paired: bool) -> Iterator[str]:
     if not paired:
         yield (
             "The runs were measured at different times: the interval includes what records of "
@@ -157,7 +157,7 @@ def _short_starts(a: RunRecord, b: RunRecord) -> Iterator[str]:
     """That starts are too short to agree well, where they do not."""
     if max(r.workload.spread.between_percent or 0 for r in (a, b)) < _FAR_APART_PERCENT:
         return
-    times_ms = [median(medians_of(record)) for record in (a, b)]
+    times_ms = [median(start_medians(record)) for record in (a, b)]
     samples = min(start.samples for record in (a, b) for start in record.workload.runs)
     if samples * max(times_ms) < _SHORT_MS:
         enough = min(_round_up(2 * _SHORT_MS / min(times_ms)), 1_000_000)

@@ -62,12 +62,12 @@ def unpaired_ratio(
     starts = max(math.sqrt(squares / degrees), LEAST_SPREAD)
     of_medians = starts**2 * sum(variance_of_median(len(side)) for side in sides)
     error = math.sqrt(of_medians + 2 * max(starts, between_records) ** 2)
-    reach = student(degrees) * error
-    return ratio(center, center - reach, center + reach)
+    reach = student_quantile(degrees) * error
+    return ratio_from_logs(center, center - reach, center + reach)
 
 
 @dataclass(frozen=True)
-class Departure:
+class HistoryDeviation:
     """How far a new value is from earlier ones.
 
     Attributes:
@@ -86,7 +86,9 @@ class Departure:
     spread: float = 0.0
 
 
-def departure(value_ms: float, earlier_ms: Sequence[float], starts: float = 0.0) -> Departure:
+def deviation_from_history(
+    value_ms: float, earlier_ms: Sequence[float], starts: float = 0.0
+) -> HistoryDeviation:
     """Judges a new value by earlier ones that were measured at other times.
 
     Args:
@@ -112,10 +114,10 @@ def departure(value_ms: float, earlier_ms: Sequence[float], starts: float = 0.0)
     away = math.log(value_ms) - center
     # In units in which the bounds are where those of a normal distribution are.
     z = away / reach * _NORMAL
-    return Departure(ratio(away, away - reach, away + reach), z, count, seen)
+    return HistoryDeviation(ratio_from_logs(away, away - reach, away + reach), z, count, seen)
 
 
-def student(degrees: int) -> float:
+def student_quantile(degrees: int) -> float:
     """Quantile of Student's distribution at 97.5 %, to 0.1 %, for 1, 2, ... degrees of freedom.
 
     Above the table, the expansion of Abramowitz and Stegun, 26.7.5, to its second term.
@@ -143,7 +145,7 @@ def variance_of_median(count: int) -> float:
     return (_MEDIAN_VARIANCE if count > 2 else 1.0) / count
 
 
-def ratio(center: float, low: float, high: float) -> Ratio:
+def ratio_from_logs(center: float, low: float, high: float) -> Ratio:
     """The ratio with its bounds, from their logarithms."""
     # The bounds of a few values that are far apart may be beyond what a float can be.
     values = [math.exp(max(-_LARGEST_LOG, min(x, _LARGEST_LOG))) for x in (center, low, high)]
@@ -210,7 +212,7 @@ def paired_ratio(a_ms: Sequence[float], b_ms: Sequence[float]) -> Ratio:
         return Ratio(median=math.exp(center), low=None, high=None)
     low, high = (_bootstrap if len(apart) >= _BOOTSTRAP_PAIRS else _student_around_mean)(apart)
     # The mean of a few values, the middle of Student's interval, may be far from their median.
-    return ratio(center, min(low, center), max(high, center))
+    return ratio_from_logs(center, min(low, center), max(high, center))
 
 
 def _by_exchanges(a: Sequence[float], b: Sequence[float]) -> Ratio:
@@ -223,7 +225,7 @@ def _by_exchanges(a: Sequence[float], b: Sequence[float]) -> Ratio:
     # No start of one side is further from one of the other than that.
     furthest = max(max(a) - min(b), max(b) - min(a), 0.0) + LEAST_SPREAD
     low, high = (_bound(rejects, center, end) for end in (-furthest, furthest))
-    return ratio(center, low, high)
+    return ratio_from_logs(center, low, high)
 
 
 def _bound(rejects: Callable[[float], bool], center: float, end: float) -> float:
@@ -277,12 +279,12 @@ def _bootstrap(values: Sequence[float]) -> tuple[float, float]:
     count = len(values)
     draw = random.Random(_SEED)  # noqa: S311 - no secret
     medians = [median(draw.choices(values, k=count)) for _ in range(_RESAMPLES)]
-    wider = math.sqrt(count / (count - 1)) * student(count - 1)
+    wider = math.sqrt(count / (count - 1)) * student_quantile(count - 1)
     tail = 100 * NormalDist().cdf(-wider)
     return percentile(medians, tail), percentile(medians, 100 - tail)
 
 
 def _student_around_mean(values: Sequence[float]) -> tuple[float, float]:
     error = max(stdev(values), LEAST_SPREAD) / math.sqrt(len(values))
-    reach = student(len(values) - 1) * error
+    reach = student_quantile(len(values) - 1) * error
     return fmean(values) - reach, fmean(values) + reach

@@ -12,7 +12,7 @@ from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress
 from etdeploy.device_pool.reservations import myself, this_host
-from etdeploy.history.location import HistoryLocation, place_of
+from etdeploy.history.location import HistoryLocation, resolve_location
 from etdeploy.history.nights import Shelved, host_of
 
 _MOST_NAMED = 12
@@ -136,7 +136,7 @@ def require_free(identity: str, device: str) -> None:
         if _unreadable:
             return
         try:
-            place = place_of()
+            place = resolve_location()
             if place is None or (place.file and not place.file.is_file()):
                 return
             from etdeploy.history.store.sqlite import reservations_at

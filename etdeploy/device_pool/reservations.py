@@ -11,7 +11,7 @@ from datetime import datetime
 from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
-from etdeploy.history.location import HistoryLocation, option_for
+from etdeploy.history.location import HistoryLocation, store_option
 from etdeploy.history.nights import Quarantined as Quarantined
 from etdeploy.history.nights import Reservation as Reservation
 from etdeploy.history.nights import Shelved as Shelved
@@ -126,7 +126,7 @@ def release(
                 f"{kept.owner} has reserved this device until {local(kept.until)}{_noted(kept)}",
                 place=device.device,
                 remedy="Ask them, or end their reservation: "
-                f"etdeploy farm release {quoted(device.device)} --force{option_for(place)}",
+                f"etdeploy farm release {quoted(device.device)} --force{store_option(place)}",
             )
         device_pool.release(connection, device)
         return kept

@@ -394,7 +394,7 @@ def run_interleaved(
     like a change there.
     """
     from etdeploy.bench.measure import measure_interleaved
-    from etdeploy.history.record_sink import keep
+    from etdeploy.history.record_sink import save_run
 
     device = a.device
     if device is None:
@@ -405,5 +405,5 @@ def run_interleaved(
             progress(pushed_line(device.push(each.bundle, progress)))
         runs = measure_interleaved(device, *ready, a.output, progress)
     for run in runs if in_history else ():
-        keep(run)
+        save_run(run)
     return runs

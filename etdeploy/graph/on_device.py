@@ -215,12 +215,12 @@ def bench_step(job: Job, device: Device) -> Step:
 
     def act(log: StepLog) -> str:
         from etdeploy.bench.measure import measure
-        from etdeploy.history.record_sink import keep
+        from etdeploy.history.record_sink import save_run
 
         run = measure(device, prepared(job), job.output, log.progress)
         path = run.record_path
         Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
-        keep(run)
+        save_run(run)
         if run.record.simulated:
             return f"simulated by {run.record.simulated.by}"
         return measured_line(run.record.workload)

@@ -12,13 +12,24 @@ from typing import TYPE_CHECKING
 
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.compare.model import Ratio
-from etdeploy.compare.statistics import BETWEEN_RECORDS, MIN_HISTORY, Departure, departure
+from etdeploy.compare.statistics import (
+    BETWEEN_RECORDS,
+    MIN_HISTORY,
+    HistoryDeviation,
+    deviation_from_history,
+)
 from etdeploy.core.errors import UsageError
 from etdeploy.core.processes.process import run_git
-from etdeploy.history.changes import steps
-from etdeploy.history.entry import HistoryEntry, Judgement, entry_of
-from etdeploy.history.model import Check, CheckVerdict, FindingKind, MetricFinding
-from etdeploy.history.series import HEADLINES, differences, metric_text, series_of, title
+from etdeploy.core.values import StrEnum, Value
+from etdeploy.history.entry import HistoryEntry, Judgement, entry_from
+from etdeploy.history.series import (
+    HEADLINES,
+    explain_differences,
+    format_metric,
+    metric_title,
+    series_from,
+)
+from etdeploy.history.trend import find_level_shifts
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
@@ -31,8 +42,76 @@ _BRANCHES = ("main", "origin/main", "master", "origin/master")
 _REVISION = re.compile(r"[0-9a-f]{7,64}")
 
 
+class CheckVerdict(StrEnum):
+    """What a check found."""
+
+    PASSED = "passed"
+    REGRESSED = "regressed"
+    NOT_ENOUGH_HISTORY = "not enough history"
+    NOT_COMPARABLE = "not comparable"
+    NOT_JUDGED = "not judged"
+
+
+class FindingKind(StrEnum):
+    """What a check found of one number."""
+
+    REGRESSED = "regressed"
+    IMPROVED = "improved"
+    NO_DIFFERENCE = "no difference found"
+    NOT_JUDGED = "not judged"
+
+
+class MetricFinding(Value):
+    """One number of a run, judged.
+
+    Attributes:
+        metric: Its name; `outputs` for whether the outputs are right.
+        kind: What was found.
+        value: Of the run.
+        expected: Median of the earlier runs, or the value of the run that it is checked against.
+        ratio: Value by expected, with bounds that contain 1 for 95 of 100 runs in which nothing
+            changed; null where it was not judged.
+        z: The distance in standard deviations between runs; positive where it is worse.
+        earlier: How many runs it was judged by.
+        reason: In a sentence.
+    """
+
+    metric: str
+    kind: FindingKind
+    value: float | None = None
+    expected: float | None = None
+    ratio: Ratio | None = None
+    z: float | None = None
+    earlier: int = 0
+    reason: str = ""
+
+
+class Check(Value):
+    """A run judged by those before it.
+
+    Attributes:
+        run_id: The run.
+        against: What it was judged by, in words.
+        verdict: What was found.
+        reason: Why, in a sentence.
+        max_slowdown_percent: What is allowed.
+        findings: One for each number.
+        earlier: The runs that it was judged by, the earliest first.
+        needed: How many are needed.
+    """
+
+    run_id: str
+    against: str
+    verdict: CheckVerdict
+    reason: str
+    max_slowdown_percent: float
+    findings: tuple[MetricFinding, ...] = ()
+    earlier: tuple[str, ...] = ()
+    needed: int = 0
+
+
 @dataclass(frozen=True)
-class Question:
+class CheckOptions:
     """What is asked of a check.
 
     Attributes:
@@ -50,38 +129,38 @@ class Question:
     repository: Path = Path()
 
 
-def check(store: Store, record: RunRecord, question: Question) -> Check:
+def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
     """Judges a run by earlier ones.
 
     Raises:
         UsageError: `main` is asked for outside a repository, or there is no such branch.
         StoreError: The history cannot be read.
     """
-    run, _ = entry_of(record)
-    unfit, other = _unfit(run, record), question.other
-    if not unfit and other is not None and (reason := _incomparable(record, other)):
-        return _told(run, question, CheckVerdict.NOT_COMPARABLE, reason)
-    against = entry_of(other)[0] if other else None
-    earlier = _earlier(store, run, question, fit=True)
+    run, _ = entry_from(record)
+    unfit, other = _explain_unfit(run, record), options.other
+    if not unfit and other is not None and (reason := _explain_incomparable(record, other)):
+        return _result(run, options, CheckVerdict.NOT_COMPARABLE, reason)
+    against = entry_from(other)[0] if other else None
+    earlier = _earlier(store, run, options, fit=True)
     # Outputs are right or wrong whatever disturbed the times.
-    past = earlier if run.outputs_ok is not False else _earlier(store, run, question, fit=False)
-    found = () if unfit else findings(run, earlier, question.max_slowdown_percent, against)
+    past = earlier if run.outputs_ok is not False else _earlier(store, run, options, fit=False)
+    found = () if unfit else judge_metrics(run, earlier, options.max_slowdown_percent, against)
     if not (unfit and against):
-        found = (*found, *outputs_finding(run, [against] if against else past))
+        found = (*found, *judge_outputs(run, [against] if against else past))
     worse = [one for one in found if one.kind is FindingKind.REGRESSED]
     if unfit and not worse:
-        return _told(run, question, CheckVerdict.NOT_JUDGED, unfit)
-    asked = _told(run, question, CheckVerdict.PASSED, "no number is worse than it may be")
+        return _result(run, options, CheckVerdict.NOT_JUDGED, unfit)
+    asked = _result(run, options, CheckVerdict.PASSED, "no number is worse than it may be")
     told = asked.model_copy(
         update={
-            "against": _against(question, len(past)),
+            "against": _describe_baseline(options, len(past)),
             "findings": found,
             "earlier": tuple(entry.run_id for entry in past),
         }
     )
     if worse:
         return told.model_copy(
-            update={"verdict": CheckVerdict.REGRESSED, "reason": sentence(worse)}
+            update={"verdict": CheckVerdict.REGRESSED, "reason": describe_regressions(worse)}
         )
     if against is None and len(earlier) < MIN_HISTORY:
         return told.model_copy(
@@ -90,45 +169,45 @@ def check(store: Store, record: RunRecord, question: Question) -> Check:
     return told
 
 
-def judgement_of(found: Check) -> Judgement | None:
+def to_judgement(found: Check) -> Judgement | None:
     """What the history notes of a check; None where nothing was judged."""
     if found.verdict is CheckVerdict.PASSED:
         return Judgement.PASSED
     return Judgement.REGRESSED if found.verdict is CheckVerdict.REGRESSED else None
 
 
-def _told(run: HistoryEntry, question: Question, verdict: CheckVerdict, reason: str) -> Check:
+def _result(run: HistoryEntry, options: CheckOptions, verdict: CheckVerdict, reason: str) -> Check:
     return Check(
         run_id=run.run_id,
-        against=_against(question, question.last),
+        against=_describe_baseline(options, options.last),
         verdict=verdict,
         reason=reason,
-        max_slowdown_percent=question.max_slowdown_percent,
-        needed=0 if question.other else MIN_HISTORY,
+        max_slowdown_percent=options.max_slowdown_percent,
+        needed=0 if options.other else MIN_HISTORY,
     )
 
 
-def _against(question: Question, runs: int) -> str:
-    if question.other is not None:
-        return question.other.run_id
+def _describe_baseline(options: CheckOptions, runs: int) -> str:
+    if options.other is not None:
+        return options.other.run_id
     which = {MAIN: " of the branch main", LAST_GOOD: " that no check found worse"}
     what = "comparable run" if runs == 1 else f"{runs} comparable runs"
-    return f"the last {what}{which.get(question.against or '', '')}"
+    return f"the last {what}{which.get(options.against or '', '')}"
 
 
-def _unfit(run: HistoryEntry, record: RunRecord) -> str:
+def _explain_unfit(run: HistoryEntry, record: RunRecord) -> str:
     """Why a run's times say nothing; empty where they do."""
     if record.simulated:
         return f"it was simulated by {record.simulated.by}, so it has no times"
     return f"it was disturbed: {run.disturbed}" if run.disturbed else ""
 
 
-def _incomparable(record: RunRecord, other: RunRecord) -> str:
-    if why := differences(series_of(record), series_of(other)):
+def _explain_incomparable(record: RunRecord, other: RunRecord) -> str:
+    if why := explain_differences(series_from(record), series_from(other)):
         return "; ".join(why)
     if record.run_id == other.run_id:
         return "it is the same run"
-    reason = _unfit(entry_of(other)[0], other)
+    reason = _explain_unfit(entry_from(other)[0], other)
     return f"of the other run: {reason}" if reason else ""
 
 
@@ -139,27 +218,27 @@ def _too_few(earlier: Sequence[HistoryEntry]) -> str:
 
 
 def _earlier(
-    store: Store, run: HistoryEntry, question: Question, *, fit: bool
+    store: Store, run: HistoryEntry, options: CheckOptions, *, fit: bool
 ) -> list[HistoryEntry]:
     """The comparable runs before it, the earliest first; with `fit` those whose numbers count."""
     from etdeploy.history.store.store import Filter
 
     wanted = Filter(series=run.series, until=run.started_at, fit=fit)
-    many = question.last * (_LOOK_BACK if question.against else 1) + 1
+    many = options.last * (_LOOK_BACK if options.against else 1) + 1
     found = [entry for entry in store.entries(wanted, many) if entry.run_id != run.run_id]
-    if question.other is not None:
-        found = [entry for entry in found if entry.run_id != question.other.run_id]
-    return baseline(found, question.against, question.repository)[-question.last :]
+    if options.other is not None:
+        found = [entry for entry in found if entry.run_id != options.other.run_id]
+    return select_baseline(found, options.against, options.repository)[-options.last :]
 
 
-def baseline(
+def select_baseline(
     entries: Sequence[HistoryEntry], against: str | None, repository: Path
 ) -> list[HistoryEntry]:
     """Those of earlier runs that a run is judged by.
 
     Args:
         entries: Comparable runs.
-        against: As a question has it.
+        against: As a options has it.
         repository: A folder in the recipe's repository, for `main`.
 
     Raises:
@@ -204,7 +283,7 @@ _Z_OTHERS = 3.0
 _MIN_SPREAD = 0.002
 
 
-def findings(
+def judge_metrics(
     run: HistoryEntry,
     earlier: Sequence[HistoryEntry],
     max_slowdown_percent: float,
@@ -219,9 +298,9 @@ def findings(
     return tuple(found)
 
 
-def level(values: Sequence[float]) -> Sequence[float]:
+def current_level(values: Sequence[float]) -> Sequence[float]:
     """Those since the last change of level, where that are enough; else all."""
-    found = steps(values)
+    found = find_level_shifts(values)
     since = values[found[-1].index :] if found else values
     return since if len(since) >= MIN_HISTORY else values
 
@@ -234,18 +313,20 @@ def _judge(
     against: HistoryEntry | None,
 ) -> MetricFinding:
     having = [entry for entry in earlier if entry.metrics.get(metric, 0) > 0]
-    values = level([entry.metrics[metric] for entry in having])
+    values = current_level([entry.metrics[metric] for entry in having])
     if against is not None:
         if against.metrics.get(metric, 0) <= 0:
             return _not_judged(metric, value, "the other run does not have it")
         expected = against.metrics[metric]
-        away = _from_one(value, expected, values)
+        away = _deviation_from_one(value, expected, values)
     elif len(values) < MIN_HISTORY:
         why = f"{len(values)} earlier runs have it, and {MIN_HISTORY} are needed"
         return _not_judged(metric, value, why)
     else:
         expected = median(values)
-        away = departure(value, values, _of_starts(having) if metric in HEADLINES else 0.0)
+        away = deviation_from_history(
+            value, values, _start_spread(having) if metric in HEADLINES else 0.0
+        )
     kind = _kind(metric, away, max_slowdown_percent)
     return MetricFinding(
         metric=metric,
@@ -259,10 +340,10 @@ def _judge(
     )
 
 
-def _from_one(value: float, other: float, values: Sequence[float]) -> Departure:
+def _deviation_from_one(value: float, other: float, values: Sequence[float]) -> HistoryDeviation:
     """Two single values: each is as far from the truth as the history's are."""
     if len(values) >= MIN_HISTORY:
-        seen = departure(value, values)
+        seen = deviation_from_history(value, values)
         # Its bounds are around a median of many, these around a single value.
         reach = math.log((seen.ratio.high or 1.0) / seen.ratio.median) * math.sqrt(2)
     else:
@@ -270,10 +351,10 @@ def _from_one(value: float, other: float, values: Sequence[float]) -> Departure:
     reach = max(reach, _Z * _MIN_SPREAD)
     away = math.log(value / other)
     ratio = Ratio(median=math.exp(away), low=math.exp(away - reach), high=math.exp(away + reach))
-    return Departure(ratio, away / reach * _Z, len(values))
+    return HistoryDeviation(ratio, away / reach * _Z, len(values))
 
 
-def _of_starts(entries: Sequence[HistoryEntry]) -> float:
+def _start_spread(entries: Sequence[HistoryEntry]) -> float:
     """What the spread between starts gives to a run's median, as a logarithm."""
     spreads = [
         entry.spread_percent / 100 / math.sqrt(entry.starts)
@@ -283,7 +364,7 @@ def _of_starts(entries: Sequence[HistoryEntry]) -> float:
     return median(spreads) if spreads else 0.0
 
 
-def _kind(metric: str, away: Departure, max_slowdown_percent: float) -> FindingKind:
+def _kind(metric: str, away: HistoryDeviation, max_slowdown_percent: float) -> FindingKind:
     sure = _Z if metric in HEADLINES else _Z_OTHERS
     allowed = 1 + max_slowdown_percent / 100
     if away.ratio.median > allowed and away.z >= sure:
@@ -298,11 +379,11 @@ def _reason(
     kind: FindingKind,
     value: float,
     expected: float,
-    away: Departure,
+    away: HistoryDeviation,
     max_slowdown_percent: float,
 ) -> str:
     percent = 100 * (away.ratio.median - 1)
-    now, before = metric_text(metric, value), metric_text(metric, expected)
+    now, before = format_metric(metric, value), format_metric(metric, expected)
     what = f"{now} instead of {before}, {percent:+.1f} %"
     if kind is not FindingKind.NO_DIFFERENCE:
         return f"{what}, {abs(away.z):.1f} standard deviations between runs"
@@ -311,7 +392,7 @@ def _reason(
     return f"{what}: within normal run-to-run variation"
 
 
-def outputs_finding(run: HistoryEntry, others: Sequence[HistoryEntry]) -> Iterator[MetricFinding]:
+def judge_outputs(run: HistoryEntry, others: Sequence[HistoryEntry]) -> Iterator[MetricFinding]:
     """What is found of a run's outputs; nothing where none of the others' were right."""
     if run.outputs_ok is None or not any(entry.outputs_ok for entry in others):
         return
@@ -324,9 +405,9 @@ def _not_judged(metric: str, value: float, reason: str) -> MetricFinding:
     return MetricFinding(metric=metric, kind=FindingKind.NOT_JUDGED, value=value, reason=reason)
 
 
-def sentence(found: Sequence[MetricFinding]) -> str:
+def describe_regressions(found: Sequence[MetricFinding]) -> str:
     """What regressed, in one sentence."""
     return "; ".join(
-        f"{title(finding.metric)} {'are' if finding.metric == OUTPUTS else 'is'} {finding.reason}"
-        for finding in found
+        f"{metric_title(each.metric)} {'are' if each.metric == OUTPUTS else 'is'} {each.reason}"
+        for each in found
     )

@@ -12,8 +12,8 @@ from etdeploy.bench.records.stored import LAST, StoredRun, find_run, parse_recor
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, StoreError, UsageError
 from etdeploy.core.values import StrEnum
-from etdeploy.history.location import HistoryLocation, place_of
-from etdeploy.history.series import Series, metrics_of, series_of
+from etdeploy.history.location import HistoryLocation, resolve_location
+from etdeploy.history.series import Series, read_metrics, series_from
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord
@@ -68,9 +68,9 @@ class HistoryEntry:
         return not self.disturbed and not self.simulated and self.outputs_ok is not False
 
 
-def entry_of(record: RunRecord) -> tuple[HistoryEntry, Series]:
+def entry_from(record: RunRecord) -> tuple[HistoryEntry, Series]:
     """A record as the history knows it, with its series."""
-    series, workload = series_of(record), record.workload
+    series, workload = series_from(record), record.workload
     return (
         HistoryEntry(
             run_id=record.run_id,
@@ -80,18 +80,18 @@ def entry_of(record: RunRecord) -> tuple[HistoryEntry, Series]:
             versions=dict(record.versions),
             git_revision=record.recipe.git_revision,
             git_dirty=record.recipe.git_dirty,
-            disturbed=disturbance_of(record),
+            disturbed=describe_disturbance(record),
             simulated=record.simulated is not None,
             outputs_ok=_outputs_ok(record),
             spread_percent=workload.spread.between_percent,
             starts=len(workload.runs),
-            metrics=metrics_of(record),
+            metrics=read_metrics(record),
         ),
         series,
     )
 
 
-def disturbance_of(record: RunRecord) -> str:
+def describe_disturbance(record: RunRecord) -> str:
     """What disturbed a run as a whole, or more than half of its starts; empty for nothing.
 
     A median over the starts forgives it if fewer were disturbed.
@@ -129,7 +129,7 @@ def _outputs_ok(record: RunRecord) -> bool | None:
 _SHORTEST = 4
 
 
-def find_kept(text: str, output: Path, place: HistoryLocation | None) -> StoredRun:
+def find_recorded_run(text: str, output: Path, place: HistoryLocation | None) -> StoredRun:
     """The run that `text` names, in the output folder or else in the history.
 
     Args:
@@ -155,7 +155,7 @@ def find_kept(text: str, output: Path, place: HistoryLocation | None) -> StoredR
         return found
 
 
-def find_anywhere(text: str, output: Path) -> StoredRun:
+def find_run_anywhere(text: str, output: Path) -> StoredRun:
     """The same with the user's history, which is looked for only if the folder is gone.
 
     Raises:
@@ -165,11 +165,11 @@ def find_anywhere(text: str, output: Path) -> StoredRun:
         return find_run(text, output)
     except UsageError:
         try:
-            place = place_of()
+            place = resolve_location()
         except StoreError as error:
             console.warn(f"the run was not looked for in the history: {error}")
             place = None
-        return find_kept(text, output, place)
+        return find_recorded_run(text, output, place)
 
 
 def _in_history(text: str, output: Path, place: HistoryLocation) -> StoredRun | None:

@@ -38,7 +38,7 @@ class Imported:
     bad: list[str] = field(default_factory=list)
 
 
-def lines_of(contents: Iterable[dict[str, Any]]) -> Iterator[str]:
+def to_lines(contents: Iterable[dict[str, Any]]) -> Iterator[str]:
     """A line for each record."""
     for content in contents:
         yield json.dumps(content, ensure_ascii=False, separators=(",", ":"))

@@ -50,7 +50,7 @@ def default_file() -> Path:
     return data_folder() / _FILE
 
 
-def place_of(named: str | None = None) -> HistoryLocation | None:
+def resolve_location(named: str | None = None) -> HistoryLocation | None:
     """The history that a command line or the environment names; by default the user's own.
 
     Args:
@@ -80,13 +80,13 @@ def place_of(named: str | None = None) -> HistoryLocation | None:
     return _postgres(chosen, rest, origin)
 
 
-def required_place(named: str | None) -> HistoryLocation:
+def require_location(named: str | None) -> HistoryLocation:
     """The same for a verb that needs a history.
 
     Raises:
         StoreError: None is wanted, or it cannot be one.
     """
-    place = place_of(named)
+    place = resolve_location(named)
     if place is None:
         raise StoreError(
             "no history is kept",
@@ -96,10 +96,10 @@ def required_place(named: str | None) -> HistoryLocation:
     return place
 
 
-def option_for(place: HistoryLocation) -> str:
+def store_option(place: HistoryLocation) -> str:
     """` --store PLACE` for a command that is to use this history; empty if it does by default."""
     try:
-        is_default = place == place_of()
+        is_default = place == resolve_location()
     except StoreError:
         is_default = False
     return "" if is_default else f" --store {quoted(place.shown)}"

@@ -15,7 +15,7 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.files.basic import read_text, write_atomic
 from etdeploy.core.files.locks import short_lock
-from etdeploy.history.location import HistoryLocation, data_folder, place_of
+from etdeploy.history.location import HistoryLocation, data_folder, resolve_location
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -27,11 +27,11 @@ _AT_ONCE = 50
 _lock = threading.Lock()
 # What was said already, and which histories failed, in this process: jobs of one run are told once,
 # and none of them waits for a server again.
-_said: set[str] = set()
+_warned: set[str] = set()
 _failed: set[str] = set()
 
 
-def keep(run: StoredRun) -> None:
+def save_run(run: StoredRun) -> None:
     """Keeps a run's record, and those that waited for the history.
 
     If that fails, a warning says why once, and the record waits in its own file.
@@ -42,22 +42,22 @@ def keep(run: StoredRun) -> None:
     with _lock:
         place = None
         try:
-            place = place_of()
+            place = resolve_location()
             if place is None:
                 return
             if place.shown in _failed:
-                _wait(run, place)
+                _queue(run, place)
                 return
-            _keep(run, place)
+            _save(run, place)
         except Interrupted:
             if place:
-                _wait(run, place)
+                _queue(run, place)
             raise
         except Exception as error:
-            _refused(run, place, error)
+            _report_failure(run, place, error)
 
 
-def bring_in(place: HistoryLocation, at_most: int | None = None) -> int:
+def import_pending(place: HistoryLocation, at_most: int | None = None) -> int:
     """Imports the records that wait for a history, and returns how many were new.
 
     Records that are gone, or cannot be read, are taken off the list with a warning.
@@ -66,7 +66,7 @@ def bring_in(place: HistoryLocation, at_most: int | None = None) -> int:
         StoreError: The history cannot be used; what is not imported still waits.
         BuildError: Its disk is full.
     """
-    entries = waiting(place)[:at_most]
+    entries = pending_records(place)[:at_most]
     if not entries:
         return 0
     from etdeploy.bench.records.stored import load_run
@@ -88,53 +88,53 @@ def bring_in(place: HistoryLocation, at_most: int | None = None) -> int:
     return new
 
 
-def _keep(run: StoredRun, place: HistoryLocation) -> None:
+def _save(run: StoredRun, place: HistoryLocation) -> None:
     from etdeploy.history.store.store import open_store
 
     with open_store(place) as store:
         store.add(run.record)
-    bring_in(place, _AT_ONCE)
+    import_pending(place, _AT_ONCE)
 
 
-def _refused(run: StoredRun, place: HistoryLocation | None, error: Exception) -> None:
+def _report_failure(run: StoredRun, place: HistoryLocation | None, error: Exception) -> None:
     """Says why, and notes the record for later."""
     bug = not isinstance(error, EtdeployError)
     why = f"{type(error).__name__}: {error}" if bug else str(error)
-    _say(f"the history does not have this run yet: {why}")
+    _warn_once(f"the history does not have this run yet: {why}")
     if place:
         _failed.add(place.shown)
-        _wait(run, place)
+        _queue(run, place)
     else:
-        _say(by_hand(run.record_path))
+        _warn_once(import_command(run.record_path))
 
 
-def _wait(run: StoredRun, place: HistoryLocation) -> None:
+def _queue(run: StoredRun, place: HistoryLocation) -> None:
     try:
-        note(run.record_path, place)
+        add_pending(run.record_path, place)
     except OSError as error:
         what = error.strerror or error
-        _say(f"nor can it be noted for later: {what}\n  {by_hand(run.record_path)}")
+        _warn_once(f"nor can it be noted for later: {what}\n  {import_command(run.record_path)}")
     else:
-        _say("Its record is kept as a file; the next run, or etdeploy history, imports it.")
+        _warn_once("Its record is kept as a file; the next run, or etdeploy history, imports it.")
 
 
-def by_hand(record: Path) -> str:
+def import_command(record: Path) -> str:
     """How to import a record that is in no list."""
     return f"Its record is a file; import it with: etdeploy history import {quoted(record)}"
 
 
-def _forget(done: Sequence[Pending]) -> None:
+def _forget(done: Sequence[PendingRecord]) -> None:
     if not done:
         return
     try:
-        forget(done)
+        remove_pending(done)
     except OSError as error:  # they are imported again, which changes nothing
-        _say(f"the list of records that wait cannot be written: {error.strerror or error}")
+        _warn_once(f"the list of records that wait cannot be written: {error.strerror or error}")
 
 
-def _say(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
         console.warn(text)
 
 
@@ -142,25 +142,25 @@ _FILE = "pending.jsonl"
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingRecord:
     """A record that waits for a history: its file, and the history that it is for."""
 
     record: Path
     store: str
 
 
-def note(record: Path, place: HistoryLocation) -> None:
+def add_pending(record: Path, place: HistoryLocation) -> None:
     """Adds a record to the list."""
     with _locked() as file, file.open("a", encoding="utf-8") as stream:
-        stream.write(_line(Pending(record.absolute(), place.shown)))
+        stream.write(_line(PendingRecord(record.absolute(), place.shown)))
 
 
-def waiting(place: HistoryLocation) -> list[Pending]:
+def pending_records(place: HistoryLocation) -> list[PendingRecord]:
     """The records that wait for this history."""
     return [entry for entry in _entries() if entry.store == place.shown]
 
 
-def forget(done: Iterable[Pending]) -> None:
+def remove_pending(done: Iterable[PendingRecord]) -> None:
     """Takes records off the list, and leaves alone what was added meanwhile."""
     with _locked() as file:
         gone = set(done)
@@ -171,16 +171,16 @@ def forget(done: Iterable[Pending]) -> None:
             file.unlink(missing_ok=True)
 
 
-def _entries() -> Iterator[Pending]:
+def _entries() -> Iterator[PendingRecord]:
     for line in read_text(data_folder() / _FILE).splitlines():
         try:
             content = json.loads(line)
-            yield Pending(Path(content["record"]), content["store"])
+            yield PendingRecord(Path(content["record"]), content["store"])
         except (ValueError, KeyError, TypeError):  # a line that a full disk cut off
             continue
 
 
-def _line(entry: Pending) -> str:
+def _line(entry: PendingRecord) -> str:
     return json.dumps({"record": str(entry.record), "store": entry.store}) + "\n"
 
 

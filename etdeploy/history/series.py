@@ -130,7 +130,7 @@ def _threads(asked: Any) -> str:
     return f"threads {', '.join(map(str, asked))}"
 
 
-def series_of(record: RunRecord) -> Series:
+def series_from(record: RunRecord) -> Series:
     """The series that a record belongs to."""
     content = record.recipe.content
     model, export, runtime, benchmark = (
@@ -138,11 +138,11 @@ def series_of(record: RunRecord) -> Series:
     )
     return Series(
         recipe=record.recipe.name,
-        model=_told(model, _MODEL),
+        model=_select(model, _MODEL),
         source=record.program.source,
         backend=record.program.backend,
         quantization=record.program.quantization,
-        precision=_told(export, _PRECISION),
+        precision=_select(export, _PRECISION),
         # Which of its methods decode is how such a program is made.
         method=GENERATION if _is_text(record) else record.program.method,
         sizes=_points(benchmark) if _is_text(record) else _sizes(benchmark),
@@ -153,7 +153,7 @@ def series_of(record: RunRecord) -> Series:
     )
 
 
-def differences(a: Series, b: Series) -> list[str]:
+def explain_differences(a: Series, b: Series) -> list[str]:
     """Why records of two series cannot be compared, each reason in a few words."""
     return list(_differences(a, b))
 
@@ -182,7 +182,7 @@ def _shown(value: Any) -> str:
 
 def _sizes(benchmark: Mapping[str, Any]) -> dict[str, Any]:
     """Their order counts: a record's `latency_ms` is about the first."""
-    told = _told(benchmark, ("sizes", "inputs"))
+    told = _select(benchmark, ("sizes", "inputs"))
     return {**told, "order": list(told["sizes"])} if "sizes" in told else told
 
 
@@ -199,7 +199,7 @@ def _section(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
-def _told(section: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+def _select(section: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """The keys that say something, so that one that a later release adds changes nothing."""
     return {key: section[key] for key in keys if section.get(key) not in (None, {}, [], "")}
 
@@ -229,7 +229,7 @@ _AT = "@"
 _DIGITS = 8
 
 
-def metrics_of(record: RunRecord) -> dict[str, float]:
+def read_metrics(record: RunRecord) -> dict[str, float]:
     """The numbers of one record, by metric; of a simulated one none, for they are the simulator's.
 
     Numbers that are infinite or NaN are left out. Where the recipe names sizes, the first one's is
@@ -248,7 +248,7 @@ def _metrics(record: RunRecord) -> Iterator[tuple[str, float]]:
 
     workload = record.workload
     if isinstance(workload, TextGeneration):
-        yield from _of_text(workload)
+        yield from _text_metrics(workload)
     else:
         yield LATENCY, workload.latency_ms.median
         for size in workload.sizes[1:]:
@@ -263,7 +263,7 @@ def _metrics(record: RunRecord) -> Iterator[tuple[str, float]]:
             yield f"{NOISE}{_AT}{loss.name}", loss.noise
 
 
-def _of_text(workload: TextGeneration) -> Iterator[tuple[str, float]]:
+def _text_metrics(workload: TextGeneration) -> Iterator[tuple[str, float]]:
     for index, point in enumerate(workload.points):
         at = f"{_AT}{point.key}" if index else ""
         if point.token_ms:
@@ -276,21 +276,21 @@ def _of_text(workload: TextGeneration) -> Iterator[tuple[str, float]]:
         yield f"{PERPLEXITY}{_AT}{text}", evaluation.exported_perplexity
 
 
-def base_of(metric: str) -> str:
+def base_metric(metric: str) -> str:
     """A metric's name without that of a size."""
     return metric.partition(_AT)[0]
 
 
-def title(metric: str) -> str:
+def metric_title(metric: str) -> str:
     """What a metric is called in a sentence."""
     name, _, size = metric.partition(_AT)
     return TITLES.get(name, name) + (f" at {size}" if size else "")
 
 
-def metric_text(metric: str, value: float) -> str:
+def format_metric(metric: str, value: float) -> str:
     """A value with its unit."""
-    if base_of(metric) == PERPLEXITY:
+    if base_metric(metric) == PERPLEXITY:
         return f"{value:.4g}"
-    if base_of(metric) == NOISE:
+    if base_metric(metric) == NOISE:
         return f"{100 * value:.3g} % of the signal"
     return console.size(round(value)) if "bytes" in metric else duration(value)

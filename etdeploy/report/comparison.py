@@ -40,8 +40,8 @@ from etdeploy.report.document import (
     table,
 )
 from etdeploy.report.facts import OUTPUT_TONES, SIMULATED, disturbance_kinds
-from etdeploy.report.figures.runs import MOST_CURVES, by_run, distributions, ratios
-from etdeploy.report.formatting import in_unit, percent, ratio_text, unit_of
+from etdeploy.report.formatting import in_unit, percent, ratio_text, time_unit
+from etdeploy.report.plots_latency import MOST_CURVES, plot_distributions, plot_ratios, plot_runs
 from etdeploy.report.profile import compared_table
 from etdeploy.report.report_data import Report, ReportData
 
@@ -78,7 +78,7 @@ def runs_table(rows: Sequence[Row]) -> Table:
     fits 80 columns.
     """
     records = [row.record for row in rows if row.record and not row.record.simulated]
-    unit = unit_of(max((record.workload.timed.median for record in records), default=0.0))
+    unit = time_unit(max((record.workload.timed.median for record in records), default=0.0))
     median, first, load = (f"{name} {unit.name}" for name in ("median", "first", "load"))
     numbers: tuple[str, ...] = (median, "spread", first, load, "memory")
     if with_text := any(isinstance(record.workload, TextGeneration) for record in records):
@@ -152,7 +152,7 @@ def headline(comparison: Comparison) -> str:
 
 def _sides(comparison: Comparison) -> Table:
     like = comparison.a.median_ms
-    unit = unit_of(like)
+    unit = time_unit(like)
     sides: list[tuple[str, ComparedRun]] = [("A", comparison.a), ("B", comparison.b)]
     rows = [
         [letter, side.name, in_unit(unit, side.median_ms, like), side.starts,
@@ -183,7 +183,7 @@ def _comparison(comparison: Comparison) -> Iterator[Block]:
 
 def _pairs(comparison: Comparison) -> Table:
     pairs, like = comparison.pairs, comparison.a.median_ms
-    unit = unit_of(like)
+    unit = time_unit(like)
     of = "" if comparison.statistic == Statistic.MEDIAN else f"{comparison.statistic} "
     columns = ("pair", f"A {of}{unit.name}", f"B {of}{unit.name}", "B by A")
     rows = [
@@ -198,7 +198,7 @@ def _pairs(comparison: Comparison) -> Table:
 def _operators(changes: Sequence[OperatorChange]) -> Table:
     """Times of a traced inference, the largest change first."""
     largest = max(max(change.a_ms or 0.0, change.b_ms or 0.0) for change in changes)
-    unit = unit_of(largest)
+    unit = time_unit(largest)
     rows = []
     for change in changes:
         by = (change.b_ms or 0.0) - (change.a_ms or 0.0)
@@ -279,7 +279,7 @@ def _notices(runs: Sequence[ReportData]) -> Iterator[Text]:
 
 def _verdicts(report: Report) -> Iterator[Block]:
     names = [run.name for run in report.runs[1:]]
-    if figure := ratios("plot-ratios", names, report.comparisons):
+    if figure := plot_ratios("plot-ratios", names, report.comparisons):
         yield figure
     rows = [
         [code(run.name), ratio_text(c) if c else "1",
@@ -303,8 +303,8 @@ def _latency(runs: Sequence[ReportData]) -> Iterator[Block]:
         yield Text("No run has times: all were simulated.")
         return
     if len(timed) <= MOST_CURVES:
-        yield distributions("plot-distributions", timed)
-    yield by_run("plot-runs", timed)
+        yield plot_distributions("plot-distributions", timed)
+    yield plot_runs("plot-runs", timed)
 
 
 def _profile(runs: Sequence[ReportData]) -> Iterator[Block]:

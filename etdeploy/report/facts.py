@@ -126,7 +126,7 @@ def _times(record: RunRecord) -> Iterator[Fact]:
     if record.verify_ms is not None:
         checked = f"after {duration(record.verify_ms)} for checking the file"
     yield Fact("load", (f"{load}, {checked}",), duration(record.load_ms))
-    first = formatting.first_of(workload)
+    first = formatting.first_call_name(workload)
     yield Fact(first, ("of a new process, before any warm-up",), duration(workload.first_ms))
     if record.runner.threads_reason:
         yield Fact("threads", (f"{record.runner.threads}: {record.runner.threads_reason}",))
@@ -180,7 +180,7 @@ def _spread(record: RunRecord) -> Fact:
         lines = ("one start cannot show the spread between starts, --runs 5 does", within)
         return Fact("spread", lines, "unknown", QUIET)
     medians = [start.median_ms for start in starts]
-    unit = formatting.unit_of(min(medians))
+    unit = formatting.time_unit(min(medians))
     ends = medians if len(medians) <= _MOST_MEDIANS else (min(medians), max(medians))
     numbers = [formatting.in_unit(unit, ms, min(medians)) for ms in ends]
     shown = ", ".join(numbers) if ends is medians else f"from {' to '.join(numbers)}"

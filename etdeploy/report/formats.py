@@ -51,7 +51,7 @@ BEGINNINGS = {
 }
 
 
-def text_of(report: Report, form: Format) -> str:
+def render_report(report: Report, form: Format) -> str:
     """The whole report as text that ends with a line break."""
     return _WRITERS[form](report)
 

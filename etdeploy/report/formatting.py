@@ -39,7 +39,7 @@ def sample(workload: Workload) -> Sample:
     return Sample(workload.sample, _TIMES.get(workload.metric, INFERENCE.time))
 
 
-def first_of(workload: Workload) -> str:
+def first_call_name(workload: Workload) -> str:
     """Return the name of what a process does before its warm-up."""
     return "first token" if isinstance(workload, TextGeneration) else "first inference"
 
@@ -54,7 +54,7 @@ def duration(value_ms: float | None) -> str:
     return _duration(value_ms) if value_ms is not None and is_number(value_ms) else NOTHING
 
 
-def unit_of(value_ms: float | None) -> TimeUnit:
+def time_unit(value_ms: float | None) -> TimeUnit:
     """The unit in which a time is shown."""
     return unit_for(value_ms if value_ms is not None and is_number(value_ms) else 0.0)
 
@@ -83,7 +83,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{digits}g}" if value is not None and is_number(value) else NOTHING
 
 
-def moment(iso: str) -> str:
+def utc_text(iso: str) -> str:
     """A date and time in UTC as people write it: `2026-11-21 08:44:49 UTC`."""
     return f"{iso[:19].replace('T', ' ')} UTC"
 

@@ -44,15 +44,15 @@ from etdeploy.report.facts import (
     record_notes,
     run_facts,
 )
-from etdeploy.report.figures.device import (
-    cores,
-    device_over_time,
-    memory_curve,
-    sustained_curve,
-    threads_curve,
+from etdeploy.report.formatting import duration, in_unit, size, time_unit
+from etdeploy.report.plots_device import (
+    cores_text,
+    plot_device,
+    plot_memory,
+    plot_sustained,
+    plot_threads,
 )
-from etdeploy.report.figures.latency import distribution, run_to_run
-from etdeploy.report.formatting import duration, in_unit, size, unit_of
+from etdeploy.report.plots_latency import plot_histogram, plot_starts
 from etdeploy.report.profile import methods_table, profile_blocks
 from etdeploy.report.report_data import ReportData
 from etdeploy.report.run import (
@@ -96,7 +96,7 @@ def run_page(run: ReportData) -> Page:
     return Page(
         title=run_title(record),
         subtitle=f"{headline(record)}; {record.program.source}, {where}, "
-        f"{formatting.moment(record.started_at)}",
+        f"{formatting.utc_text(record.started_at)}",
         badges=tuple(_badges(run)),
         cards=tuple(_card(fact, lead=not i) for i, fact in enumerate(f for f in facts if f.value)),
         notices=tuple(_notices(run)),
@@ -140,10 +140,10 @@ def _latency(run: ReportData) -> Iterator[PageSection]:
         if text := generated_text(workload):
             blocks.append(Text(text, "info", "Text."))
         yield PageSection("tokens", "Tokens", tuple(blocks))
-    histogram = distribution("plot-latency", workload.timed, of)
+    histogram = plot_histogram("plot-latency", workload.timed, of)
     heading = of.time[0].upper() + of.time[1:]
     yield PageSection("latency", heading, (histogram, statistics_table(record)))
-    blocks = [run_to_run("plot-starts", starts, workload.timed, of)]
+    blocks = [plot_starts("plot-starts", starts, workload.timed, of)]
     if len(starts) > 1:
         blocks.append(Folded(f"All {count(len(starts), 'start')} as a table", (_starts(record),)))
     yield PageSection("starts", "From start to start", tuple(blocks))
@@ -152,7 +152,7 @@ def _latency(run: ReportData) -> Iterator[PageSection]:
 def _starts(record: RunRecord) -> Table:
     """Every start with its warm-up, its times, and what disturbed it."""
     starts, like = record.workload.runs, record.workload.timed.median
-    unit = unit_of(like)
+    unit = time_unit(like)
     cooled = any(start.cooldown for start in starts)
     rows = [
         [number, *(in_unit(unit, ms, like) for ms in (s.median_ms, s.stddev_ms)), s.samples,
@@ -162,7 +162,7 @@ def _starts(record: RunRecord) -> Table:
               WARN if s.disturbances else QUIET)]
         for number, s in enumerate(starts, 1)
     ]  # fmt: skip
-    first = formatting.first_of(record.workload)
+    first = formatting.first_call_name(record.workload)
     columns = ("start", f"median {unit.name}", f"stddev {unit.name}", "samples", "warm-up", "load",
                first, *(["cooled"] if cooled else []), "disturbed by")  # fmt: skip
     return table("Starts", columns, rows, right=columns[:-1])
@@ -219,21 +219,21 @@ def _further_passes(record: RunRecord) -> Iterator[PageSection]:
     if not isinstance(workload, TextGeneration):
         if workload.threads:
             blocks = (
-                threads_curve("plot-threads", workload.threads),
+                plot_threads("plot-threads", workload.threads),
                 threads_table(workload.threads),
             )
             yield PageSection("threads", "Threads", blocks)
         if workload.sustained:
-            figure = sustained_curve("plot-sustained", workload.sustained)
+            figure = plot_sustained("plot-sustained", workload.sustained)
             yield PageSection("sustained", "Sustained work", (figure,))
     if memory and len(memory.points) >= _LEAST_POINTS:
-        yield PageSection("memory", "Memory", (memory_curve("plot-memory", memory),))
+        yield PageSection("memory", "Memory", (plot_memory("plot-memory", memory),))
 
 
 def _device(record: RunRecord) -> Iterator[Block]:
     """The device's facts, and its state during, before and after the run."""
     during = record.device.during
-    figure = device_over_time("plot-device", during) if len(during) >= _LEAST_POINTS else None
+    figure = plot_device("plot-device", during) if len(during) >= _LEAST_POINTS else None
     if figure:
         yield figure
     facts = {name: value for name, value in record.device.facts if value is not None}
@@ -259,7 +259,7 @@ def _state(state: DeviceState) -> dict[str, str]:
         ]
         frequencies = "" if set(mhz) == {NOTHING} else f"{mhz[0]} of {mhz[1]} MHz"
         if text := " ".join(part for part in (frequencies, cluster.governor) if part):
-            found[cores(cluster.cpus)] = text
+            found[cores_text(cluster.cpus)] = text
     return found
 
 
@@ -317,7 +317,7 @@ def _provenance(run: ReportData) -> Iterator[Block]:
     }
     passes = ", ".join(f"{name} {each.seconds:.1f} s" for name, each in record.passes.items())
     texts = {
-        "Started": formatting.moment(record.started_at),
+        "Started": formatting.utc_text(record.started_at),
         "ExecuTorch": f"{record.runner.executorch_version} ({record.runner.provider})",
         "Versions": ", ".join(f"{tool} {version}" for tool, version in record.versions.items()),
         "Passes": passes,

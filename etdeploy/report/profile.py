@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etdeploy.bench.units import TimeUnit
 from etdeploy.core.console import count
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile
-from etdeploy.report.document import Block, Folded, Operators, Table, Text, code, table
-from etdeploy.report.figures.modules import KERNELS, icicle, shares_bar
-from etdeploy.report.formatting import duration, in_unit, is_number, unit_of
+from etdeploy.report.document import Block, Figure, Folded, Operators, Table, Text, code, table
+from etdeploy.report.formatting import duration, in_unit, is_number, time_unit
+from etdeploy.report.plots import SERIES, Values, escape, rounded, series_colour
 
 # Kinds of work as a person reads them; a delegate has its own name.
 _KINDS = {
@@ -55,10 +55,10 @@ def profile_blocks(profile: Profile, key: str = "") -> Iterator[Block]:
     """Return one method's profile for a page; `key` distinguishes the blocks of several."""
     yield Text(f"{_traced(profile)}.", title=f"{profile.method}." if profile.text else "")
     if profile.shares:
-        yield shares_bar(f"plot-shares{key}", profile.shares)
+        yield plot_shares(f"plot-shares{key}", profile.shares)
         yield Folded("Shares as a table", (shares_table(profile),))
     if profile.modules:
-        yield icicle(f"plot-modules{key}", profile, profile.modules)
+        yield plot_modules(f"plot-modules{key}", profile, profile.modules)
         content = modules_table(profile, profile.modules)
         yield Folded(f"{count(len(content.rows), 'module')} as a table", (content,))
     if profile.operators:
@@ -88,7 +88,7 @@ def methods_table(profiles: Sequence[Profile]) -> Table:
 
 def shares_table(profile: Profile) -> Table:
     """Return the time of each kind of work."""
-    unit = unit_of(profile.inference_ms)
+    unit = time_unit(profile.inference_ms)
     rows = [
         [code(_KINDS.get(kind, kind)), _time(share * profile.inference_ms, profile, unit),
          _percent(share)]
@@ -100,7 +100,7 @@ def shares_table(profile: Profile) -> Table:
 
 def brief_operators(profile: Profile, most: int = _BRIEF) -> Table:
     """Return operators of one name together: those of 30 layers would fill a screen."""
-    unit = unit_of(profile.inference_ms)
+    unit = time_unit(profile.inference_ms)
     groups: dict[tuple[str, str], list[OperatorTime]] = {}
     for each in profile.operators:
         groups.setdefault((each.name, each.delegate), []).append(each)
@@ -137,7 +137,7 @@ def modules_table(
     profile: Profile, root: ModuleTime, depth: int | None = None, least_share: float = 0.0
 ) -> Table:
     """Return the tree of modules, for the largest of them a row each."""
-    unit, whole_ms = unit_of(profile.inference_ms), profile.inference_ms
+    unit, whole_ms = time_unit(profile.inference_ms), profile.inference_ms
     found = list(_walk(root, depth, whole_ms * least_share))
     # The largest, but in the order of the tree.
     largest = {id(m) for _, _, m in sorted(found, key=lambda e: -e[2].total_ms)[:_MOST_MODULES]}
@@ -207,7 +207,7 @@ class _Strings:
 def operators_table(key: str, profile: Profile) -> Operators:
     """Every operator and delegate node, with module, source line and reason."""
     strings = _Strings()
-    unit = unit_of(max((each.self_ms for each in profile.operators), default=0.0))
+    unit = time_unit(max((each.self_ms for each in profile.operators), default=0.0))
     rows = [_row(each, strings, unit.per_ms) for each in profile.operators]
     time = {"type": "number", "digits": _digits(profile.operators), "width": "7.5rem"}
     payload = {
@@ -237,7 +237,7 @@ def compared_table(key: str, names: Sequence[str], profiles: Sequence[Profile]) 
     """
     sums = [_by_identity(profile) for profile in profiles]
     identities = list(dict.fromkeys(identity for each in sums for identity in each))
-    unit = unit_of(max((ms for each in sums for ms in each.values()), default=0.0))
+    unit = time_unit(max((ms for each in sums for ms in each.values()), default=0.0))
     strings = _Strings()
     last = len(profiles) - 1
     rows = []
@@ -294,10 +294,139 @@ def _six(value: float) -> float:
 
 def _digits(operators: Sequence[OperatorTime]) -> int:
     longest = max((each.self_ms for each in operators), default=0.0)
-    unit = unit_of(longest)
+    unit = time_unit(longest)
     return len(in_unit(unit, longest).partition(".")[2])
 
 
 def _digits_of(sums: Sequence[dict[tuple[str, str, str], float]], per_ms: float) -> int:
     longest = max((ms for each in sums for ms in each.values()), default=0.0)
     return len(f"{longest * per_ms:#.4g}".partition(".")[2])
+
+
+KERNELS = "CPU kernels"
+MIXED = "several"
+# Above that share of a module's time, it has the colour of one backend.
+_MOSTLY = 0.9
+# Deeper levels are a click away.
+_LEVELS = 6
+
+
+def plot_modules(key: str, profile: Profile, root: ModuleTime) -> Figure:
+    """The tree of modules; the width is the time, the colour what computed it."""
+    colours = delegate_colours(root)
+    rows = list(_walk_all(root, ""))
+    ids = [path for path, _, _ in rows]
+    total = profile.inference_ms
+    trace: Values = {
+        "type": "icicle",
+        "ids": ids,
+        "parents": [parent for _, parent, _ in rows],
+        "labels": [_label(module) for _, _, module in rows],
+        # Own time: then a parent is as wide as what is in it, whatever was rounded.
+        "values": rounded(max(0.0, module.self_ms) for _, _, module in rows),
+        "branchvalues": "remainder",
+        "customdata": [_hover(module, total) for _, _, module in rows],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "marker": {
+            "colors": [colours[_owner(module)] for _, _, module in rows],
+            "line": {"color": "@surface", "width": 1},
+        },
+        "textfont": {"color": "@onfill", "size": 12},
+        "leaf": {"opacity": 1},
+        "maxdepth": _LEVELS,
+        "sort": False,
+        "tiling": {"orientation": "v"},
+        "pathbar": {"thickness": 22, "textfont": {"color": "@text"}},
+    }
+    layout = {
+        "margin": {"l": 8, "r": 8, "t": 26, "b": 8},
+        # A name that does not fit is left out instead of shrunk.
+        "uniformtext": {"minsize": 11, "mode": "hide"},
+    }
+    levels = min(_LEVELS, max(path.count("\x1f") for path in ids) + 1)
+    legend = tuple((tone.lstrip("@"), name) for name, tone in colours.items())
+    caption = "The width is time. Click a module to go into it, the bar above to come back."
+    label = "Time of each module of the model, from the whole to its parts"
+    return Figure(key, [trace], layout, label, caption, height=64 + 44 * levels, legend=legend)
+
+
+def delegate_colours(root: ModuleTime) -> dict[str, str]:
+    """A colour for each backend, kernels, and modules that several compute."""
+    backends = sorted({name for _, _, m in _walk_all(root, "") for name in m.delegates if name})
+    # Orange is the kernels'.
+    tones = [tone for tone in SERIES if tone not in ("@orange", "@grey")]
+    found = {name: tones[i % len(tones)] for i, name in enumerate(backends)}
+    owners = {_owner(module) for _, _, module in _walk_all(root, "")}
+    found |= {KERNELS: "@orange"} if KERNELS in owners else {}
+    return found | ({MIXED: "@grey"} if MIXED in owners else {})
+
+
+def plot_shares(key: str, shares: Mapping[str, float]) -> Figure:
+    """The shares of the inference's time as one bar."""
+    known = [(name, share) for name, share in shares.items() if share > 0]
+    traces = [
+        {
+            "type": "bar", "orientation": "h", "x": [round(100 * share, 3)], "y": [""],
+            "name": escape(name), "marker": {"color": series_colour(i)},
+            "text": f"{escape(name)} {100 * share:.0f} %" if share >= 0.12 else "",
+            "textposition": "inside", "insidetextanchor": "middle",
+            "textfont": {"color": "@onfill"}, "textangle": 0,
+            "hovertemplate": f"{escape(name)}: %{{x:.1f}} %<extra></extra>",
+        }
+        for i, (name, share) in enumerate(known)
+    ]  # fmt: skip
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"visible": False, "range": [0, max(100.0, sum(100 * s for _, s in known))]},
+        "yaxis": {"visible": False},
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+    }
+    legend = tuple(
+        (series_colour(i).lstrip("@"), f"{name} {100 * share:.1f} %")
+        for i, (name, share) in enumerate(known)
+    )
+    return Figure(key, traces, layout, "Shares of the inference's time", height=64, legend=legend)
+
+
+def _walk_all(module: ModuleTime, parent: str) -> Iterator[tuple[str, str, ModuleTime]]:
+    """Every module with a name of its own and that of its parent; the parent comes first."""
+    # A path may occur twice, where a module is called from two places.
+    waiting = [(parent, "0", module)]
+    while waiting:
+        above, number, each = waiting.pop()
+        own = f"{above}\x1f{number}" if above else number
+        yield own, above, each
+        waiting += [(own, str(i), child) for i, child in reversed(list(enumerate(each.children)))]
+
+
+def _owner(module: ModuleTime) -> str:
+    """What computed nearly all of a module."""
+    total = sum(module.delegates.values())
+    for name, ms in module.delegates.items():
+        if total > 0 and ms >= _MOSTLY * total:
+            return name or KERNELS
+    return MIXED if total > 0 else KERNELS
+
+
+def _label(module: ModuleTime) -> str:
+    *_, above, own = ["", *module.path.split(".")]
+    # "3" alone says nothing: "layers.3".
+    return escape(
+        (f"{above}.{own}" if own.isdigit() and above else own) or _class(module) or "model"
+    )
+
+
+def _class(module: ModuleTime) -> str:
+    """The name of its class without the package."""
+    return module.kind.rpartition(".")[2]
+
+
+def _hover(module: ModuleTime, total_ms: float) -> str:
+    share = f" ({100 * module.total_ms / total_ms:.1f} %)" if total_ms > 0 else ""
+    lines = [
+        f"<b>{escape(module.path or 'the model')}</b>",
+        escape(module.kind),
+        f"{duration(module.total_ms)}{share}, itself {duration(module.self_ms)}",
+        *(f"{escape(name or KERNELS)}: {duration(ms)}" for name, ms in module.delegates.items()),
+    ]
+    return "<br>".join(line for line in lines if line)

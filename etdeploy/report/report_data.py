@@ -74,7 +74,7 @@ class Report:
         return self.runs[0] if len(self.runs) == 1 else None
 
 
-def plan_of(run: StoredRun) -> tuple[RuntimePlan | None, tuple[str, ...]]:
+def load_plan(run: StoredRun) -> tuple[RuntimePlan | None, tuple[str, ...]]:
     """The plan of a run's runner, or why there is none."""
     try:
         path = run.path("plan")
@@ -89,7 +89,7 @@ def plan_of(run: StoredRun) -> tuple[RuntimePlan | None, tuple[str, ...]]:
     return plan, () if plan else (_NO_PLAN.format(f"{path.name} is not a plan of this release"),)
 
 
-def names(runs: Sequence[StoredRun]) -> tuple[str, ...]:
+def distinct_names(runs: Sequence[StoredRun]) -> tuple[str, ...]:
     """A name for each run that no other one has, as short as possible.
 
     The recipe's; with the device, the time, or the run's id where that does not tell them apart.
@@ -114,7 +114,7 @@ def names(runs: Sequence[StoredRun]) -> tuple[str, ...]:
 _NO_PROFILE = "Where the time goes is not shown: {}."
 
 
-def gather(
+def collect_report(
     runs: Sequence[StoredRun],
     workspace: Workspace | None,
     progress: Progress = silent,
@@ -131,22 +131,22 @@ def gather(
     """
     found = tuple(
         _collect(run, name, workspace, progress)
-        for run, name in zip(runs, names(runs), strict=True)
+        for run, name in zip(runs, distinct_names(runs), strict=True)
     )
     first, *others = found
     return Report(found, tuple(_compared(first, other) for other in others))
 
 
-def bare(runs: Sequence[StoredRun]) -> Report:
+def records_only(runs: Sequence[StoredRun]) -> Report:
     """The records alone, for formats that show nothing else."""
-    named = zip(runs, names(runs), strict=True)
+    named = zip(runs, distinct_names(runs), strict=True)
     return Report(tuple(ReportData(run, name) for run, name in named))
 
 
 def _collect(
     run: StoredRun, name: str, workspace: Workspace | None, progress: Progress
 ) -> ReportData:
-    plan, no_plan = plan_of(run)
+    plan, no_plan = load_plan(run)
     profiles, no_profile = _profiles(run, workspace, progress)
     return ReportData(run, name, plan, profiles, no_plan, no_profile)
 

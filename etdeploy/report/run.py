@@ -32,7 +32,7 @@ from etdeploy.report.facts import (
     record_notes,
     run_facts,
 )
-from etdeploy.report.formatting import duration, in_unit, percent, size, unit_of
+from etdeploy.report.formatting import duration, in_unit, percent, size, time_unit
 
 _LONGEST_DIMENSIONS = 40
 _DEFINITIONS = {
@@ -76,7 +76,7 @@ def _tables(record: RunRecord) -> Iterator[Block]:
 def statistics_table(record: RunRecord) -> Table:
     """The statistics of all samples in one unit."""
     latency = record.workload.timed
-    unit = unit_of(latency.median)
+    unit = time_unit(latency.median)
     values = {
         "min": latency.min, "median": latency.median, "mean": latency.mean, "p90": latency.p90,
         "p99": latency.p99, "stddev": latency.stddev,
@@ -110,7 +110,7 @@ def threads_table(sweep: Sequence[ThreadsRecord]) -> Table:
     fastest = min(sweep, key=lambda each: (each.latency_ms.median, each.threads))
     fewest_ms = min(sweep, key=lambda each: each.threads).latency_ms.median
     best_ms = fastest.latency_ms.median
-    unit = unit_of(best_ms)
+    unit = time_unit(best_ms)
     rows = []
     for each in sweep:
         median_ms = each.latency_ms.median
@@ -136,7 +136,7 @@ def sizes_table(record: RunRecord) -> Table:
         ]
         return table("Sizes", ("size", "dimensions", "latency", "outputs"), verdicts)
     like = min(each.latency_ms.median for each in sizes)
-    unit = unit_of(like)
+    unit = time_unit(like)
     rows = []
     for each in sizes:
         times = (each.latency_ms.median, each.latency_ms.p90, each.first_inference_ms)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from etdeploy.bench.units import unit_for
 from etdeploy.core.console import count
 from etdeploy.core.layout import sparkline
-from etdeploy.history.check import OUTPUTS
-from etdeploy.history.model import (
-    Check,
-    CheckVerdict,
-    FindingKind,
-    LevelChange,
-    Trend,
-    TrendPoint,
-)
-from etdeploy.history.series import metric_text, title
+from etdeploy.history.check import OUTPUTS, Check, CheckVerdict, FindingKind
+from etdeploy.history.series import NOISE, PERPLEXITY, base_metric, format_metric, metric_title
+from etdeploy.history.trend import LevelChange, Trend, TrendPoint
 from etdeploy.report.document import (
     BAD,
     GOOD,
@@ -26,6 +20,7 @@ from etdeploy.report.document import (
     Cell,
     Fact,
     Facts,
+    Figure,
     Folded,
     Page,
     PageSection,
@@ -34,8 +29,16 @@ from etdeploy.report.document import (
     code,
     table,
 )
-from etdeploy.report.figures.history import over_time
-from etdeploy.report.formatting import moment, percent
+from etdeploy.report.formatting import percent, utc_text
+from etdeploy.report.plots import (
+    Values,
+    axis,
+    count_above,
+    escape,
+    rounded,
+    vertical_line,
+    visible_range,
+)
 
 # More cards than that are no summary.
 _MOST_CARDS = 8
@@ -53,7 +56,7 @@ def list_text(trends: Sequence[Trend], more: int) -> Table:
         rows.append([
             trend.series.recipe, trend.series.device.label, f"{trend.runs:,}",
             trend.points[-1].started_at[:10] if trend.points else None,
-            metric_text(trend.metric, values[-1]) if values else None,
+            format_metric(trend.metric, values[-1]) if values else None,
             percent(trend.spread_percent), trend.series.label or None,
             sparkline(values, _CURVE) or None,
         ])  # fmt: skip
@@ -68,16 +71,20 @@ def trend_text(trend: Trend, width: int | None) -> Iterator[Block]:
     yield Text(f"{series.recipe} on {series.device.label}: {series.label or series.source}")
     facts = [Fact("series", (f"{trend.key}, {count(trend.runs, 'run')} in the history",))]
     if not values:
-        facts.append(Fact(title(trend.metric), ("no run has it",)))
+        facts.append(Fact(metric_title(trend.metric), ("no run has it",)))
     else:
         curve = sparkline(values, min(_LONG_CURVE, (width or 80) - 30))
-        latest = metric_text(trend.metric, values[-1])
-        facts.append(Fact(title(trend.metric), (f"{curve}  {count(len(values), 'run')}",), latest))
+        latest = format_metric(trend.metric, values[-1])
+        facts.append(
+            Fact(metric_title(trend.metric), (f"{curve}  {count(len(values), 'run')}",), latest)
+        )
     if trend.median is not None:
         since = "since the last change" if trend.changes else "of all"
         apart = f", spread between runs {percent(trend.spread_percent)}"
         apart = apart if trend.spread_percent is not None else ""
-        facts.append(Fact("median", (f"{since}{apart}",), metric_text(trend.metric, trend.median)))
+        facts.append(
+            Fact("median", (f"{since}{apart}",), format_metric(trend.metric, trend.median))
+        )
     if values and not trend.changes:
         facts.append(Fact("changes", ("none found",)))
     yield Facts(tuple(facts))
@@ -97,7 +104,7 @@ def check_text(check: Check, again: str) -> Iterator[Block]:
         yield Text(f"checked against {check.against}")
     rows = []
     for finding in check.findings:
-        name = OUTPUTS if finding.metric == OUTPUTS else title(finding.metric)
+        name = OUTPUTS if finding.metric == OUTPUTS else metric_title(finding.metric)
         regressed = finding.kind is FindingKind.REGRESSED
         kind = Cell("REGRESSED", BAD) if regressed else str(finding.kind)
         rows.append([name, kind, finding.reason])
@@ -121,7 +128,7 @@ def trends_page(trends: Sequence[Trend], more: int = 0) -> Page:
     return Page(
         title=f"{metric[0].upper()}{metric[1:]} over time",
         subtitle=f"{count(runs, 'run')} of {series}, the latest of "
-        f"{moment(max(times)) if times else NOTHING}",
+        f"{utc_text(max(times)) if times else NOTHING}",
         badges=(Cell(count(changes, "change") if changes else "no change found", QUIET),),
         cards=tuple(map(_card, trends)) if len(trends) <= _MOST_CARDS else (),
         notices=(Text(f"{more:,} more series are not shown.", QUIET),) if more else (),
@@ -132,7 +139,7 @@ def trends_page(trends: Sequence[Trend], more: int = 0) -> Page:
 def _metric(trends: Sequence[Trend]) -> str:
     """The metric of all trends; empty where there are several."""
     metrics = {trend.metric for trend in trends}
-    return title(trends[0].metric) if len(metrics) == 1 else ""
+    return metric_title(trends[0].metric) if len(metrics) == 1 else ""
 
 
 def _values(trend: Trend) -> list[float]:
@@ -143,7 +150,7 @@ def _card(trend: Trend) -> Card:
     label, values = f"{trend.series.recipe} on {trend.series.device.label}", _values(trend)
     if not values:
         return Card(label, "no value", "", ("no run of it can be compared",), QUIET)
-    number, _, unit = metric_text(trend.metric, values[-1]).partition(" ")
+    number, _, unit = format_metric(trend.metric, values[-1]).partition(" ")
     lines = [f"latest of {count(trend.runs, 'run')}"]
     if trend.spread_percent is not None:
         lines.append(f"{percent(trend.spread_percent)} between runs")
@@ -161,7 +168,7 @@ def _section(index: int, trend: Trend) -> PageSection:
         blocks: tuple[Block, ...] = (Text("No run of this series has this number.", QUIET),)
     else:
         blocks = (
-            over_time(f"plot-{index}", trend),
+            plot_trend(f"plot-{index}", trend),
             _changes(trend) if trend.changes else Text("No change was found.", QUIET),
             Folded(count(len(trend.points), "run"), (_runs(trend, trend.points[::-1]),)),
         )
@@ -171,10 +178,10 @@ def _section(index: int, trend: Trend) -> PageSection:
 def _changes(trend: Trend) -> Table:
     rows = []
     for change in trend.changes:
-        values = [metric_text(trend.metric, value) for value in (change.before, change.after)]
+        values = [format_metric(trend.metric, value) for value in (change.before, change.after)]
         by = Cell(_by(change), BAD if change.ratio > 1 else GOOD)
         differs = "; ".join(change.differs) or "nothing that the records show"
-        rows.append([moment(change.started_at)[:16], *values, by, code(change.run_id), differs])
+        rows.append([utc_text(change.started_at)[:16], *values, by, code(change.run_id), differs])
     columns = ("since", "before", "after", "change", "first run", "what else changed")
     return table("Changes of level", columns, rows, right=columns[1:4])
 
@@ -186,11 +193,146 @@ def _by(change: LevelChange) -> str:
 def _runs(trend: Trend, points: Sequence[TrendPoint]) -> Table:
     rows = []
     for point in points:
-        value = None if point.value is None else metric_text(trend.metric, point.value)
+        value = None if point.value is None else format_metric(trend.metric, point.value)
         remark = point.remark if point.used else f"not used: {point.remark or 'no such number'}"
         rows.append([
-            moment(point.started_at)[:16], value, percent(point.spread_percent),
+            utc_text(point.started_at)[:16], value, percent(point.spread_percent),
             code(point.run_id), code((point.git_revision or NOTHING)[:10]), remark,
         ])  # fmt: skip
-    columns = ("started", title(trend.metric), "spread", "run", "recipe", "remark")
+    columns = ("started", metric_title(trend.metric), "spread", "run", "recipe", "remark")
     return table("Runs", columns, rows, right=columns[1:3])
+
+
+_TICKS = 6
+_BYTES_PER_MB = 1e6
+
+
+def plot_trend(key: str, trend: Trend, marked: Collection[str] = ()) -> Figure:
+    """The values of a metric run by run, the level between changes, and the changes.
+
+    Runs stand beside each other at the same distance: those of one evening would be a single line
+    on an axis of dates.
+
+    Args:
+        key: Of the figure.
+        trend: What is shown.
+        marked: Ids of runs that stand out, like those of the last night.
+    """
+    unit, factor = _unit(trend)
+    numbered = list(enumerate(trend.points))
+    used = [(i, p) for i, p in numbered if p.used]
+    other = [(i, p) for i, p in numbered if not p.used and p.value is not None]
+    traces = [_markers("runs", used, factor, unit, "@blue", "circle")]
+    if other:
+        traces.append(_markers("not used", other, factor, unit, "@grey", "x"))
+    if ringed := [(i, p) for i, p in numbered if p.run_id in marked and p.value is not None]:
+        traces.append(_rings(ringed, factor))
+    traces.append(_levels(trend, factor))
+    values = [p.value * factor for _, p in used if p.value is not None]
+    window = visible_range(values)
+    lines, texts = _change_marks(trend)
+    layout = {
+        "xaxis": axis("", **_ticks(trend), range=[-0.7, max(len(numbered) - 0.3, 1)]),
+        "yaxis": axis(metric_title(trend.metric) + (f" ({unit})" if unit else ""), window),
+        "shapes": lines,
+        "annotations": texts,
+        "showlegend": bool(other or ringed),
+        "margin": {"t": 36},
+    }  # fmt: skip
+    more = count_above(values, window[1]) if window else 0
+    caption = "In the order of time; the line is the median between two changes."
+    caption += f" {more} values lie above this range." if more else ""
+    where = f"{trend.series.recipe} on {trend.series.device.label}"
+    label = f"{metric_title(trend.metric)} of {where}, by run"
+    return Figure(key, traces, layout, label, caption, height=360)
+
+
+def _unit(trend: Trend) -> tuple[str, float]:
+    """The unit of the values, and by what they are multiplied."""
+    if "bytes" in trend.metric:
+        return "MB", 1 / _BYTES_PER_MB
+    if base_metric(trend.metric) == PERPLEXITY:
+        return "", 1.0
+    if base_metric(trend.metric) == NOISE:
+        return "% of the signal", 100.0
+    unit = unit_for(trend.median or 0.0)
+    return unit.name, unit.per_ms
+
+
+def _markers(
+    name: str,
+    points: list[tuple[int, TrendPoint]],
+    factor: float,
+    unit: str,
+    tone: str,
+    symbol: str,
+) -> Values:
+    worse = ["@red" if point.judgement == "regressed" else tone for _, point in points]
+    return {
+        "type": "scatter", "mode": "markers", "name": name,
+        "x": [i for i, _ in points],
+        "y": rounded([(point.value or 0.0) * factor for _, point in points]),
+        "text": [_hover(point) for _, point in points],
+        "marker": {"size": 8, "color": worse, "symbol": symbol},
+        "hovertemplate": f"%{{y:.4g}} {unit}<br>%{{text}}<extra></extra>",
+    }  # fmt: skip
+
+
+def _rings(points: list[tuple[int, TrendPoint]], factor: float) -> Values:
+    return {
+        "type": "scatter", "mode": "markers", "name": "this night",
+        "x": [i for i, _ in points],
+        "y": rounded([(point.value or 0.0) * factor for _, point in points]),
+        "marker": {"size": 15, "color": "@orange", "symbol": "circle-open", "line": {"width": 2}},
+        "hoverinfo": "skip",
+    }  # fmt: skip
+
+
+def _hover(point: TrendPoint) -> str:
+    lines = [utc_text(point.started_at), point.run_id]
+    if point.git_revision:
+        lines.append(f"recipe {point.git_revision[:10]}")
+    if point.spread_percent is not None:
+        lines.append(f"{point.spread_percent:.1f} % between its starts")
+    return "<br>".join(escape(line) for line in [*lines, *([point.remark] if point.remark else [])])
+
+
+def _levels(trend: Trend, factor: float) -> Values:
+    """A line for each level, with a gap at each change."""
+    places = {point.run_id: i for i, point in enumerate(trend.points)}
+    starts = [0, *(places[change.run_id] for change in trend.changes), len(trend.points)]
+    medians = [change.before for change in trend.changes]
+    medians += [trend.median] if trend.median is not None else []
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for i, median in enumerate(medians):
+        x += [starts[i] - 0.4, starts[i + 1] - 0.6, None]
+        y += [median * factor, median * factor, None]
+    return {
+        "type": "scatter", "mode": "lines", "x": x, "y": rounded(y), "name": "median",
+        "line": {"color": "@orange", "width": 2}, "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+
+
+def _change_marks(trend: Trend) -> tuple[list[Values], list[Values]]:
+    places = {point.run_id: i for i, point in enumerate(trend.points)}
+    lines, texts = [], []
+    for change in trend.changes:
+        tone = "@red" if change.ratio > 1 else "@green"
+        text = f"{100 * (change.ratio - 1):+.1f} %"
+        line, words = vertical_line(places[change.run_id] - 0.5, text, tone)
+        lines.append(line)
+        texts.append(words)
+    return lines, texts
+
+
+def _ticks(trend: Trend) -> Values:
+    """A few dates, evenly picked."""
+    count = len(trend.points)
+    step = max(1, -(-count // _TICKS))
+    places = list(range(0, count, step))
+    times = [trend.points[i].started_at for i in places]
+    # Dates, or of runs of one day their times.
+    part = slice(11, 16) if len({time[:10] for time in times}) == 1 < count else slice(10)
+    texts = [escape(time[part]) for time in times]
+    return {"tickvals": places, "ticktext": texts, "showgrid": False, "zeroline": False}

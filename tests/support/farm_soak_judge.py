@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.farm.model import Standing
-from etdeploy.history.location import required_place
+from etdeploy.history.location import require_location
 from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit
 from tests.support.farm_soak_adbd import RealPhone
 from tests.support.farm_soak_night import Settings
@@ -134,7 +134,7 @@ def _kept(where: str) -> tuple[list[KeptNight], list[KeptVisit], Counter[str]]:
     from etdeploy.history.store import nights
     from etdeploy.history.store.store import Filter, open_store
 
-    with open_store(required_place(where), read_only=True) as store:
+    with open_store(require_location(where), read_only=True) as store:
         with store.transaction() as connection:
             found = list(nights.nights_of(connection, "soak", 100))
             visits = nights.visits_of(connection, found[0].id) if found else []

@@ -34,7 +34,7 @@ from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.spec.matrix import plan_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, Hosts, LoadedFarm
 from etdeploy.farm.work.prepare import PreparedParcels
-from etdeploy.history.location import required_place
+from etdeploy.history.location import require_location
 from tests.support.farm_cluster import parcel
 from tests.support.farm_soak_phone import PROGRAM
 
@@ -111,7 +111,7 @@ def run(folder: Path) -> None:
     settings = Settings.load(folder)
     clock = FastClock(settings.began_s, settings.scale)
     loaded = farm_of(settings, folder)
-    place = required_place(settings.store)
+    place = require_location(settings.store)
     made = {label: _parcel(folder, label) for label in settings.recipes}
 
     def prepare(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:

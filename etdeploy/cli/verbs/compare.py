@@ -201,10 +201,10 @@ def _run(text: str, output: Path) -> StoredRun:
     try:
         return find_run(text, output)
     except UsageError:
-        from etdeploy.history.entry import find_kept
-        from etdeploy.history.location import place_of
+        from etdeploy.history.entry import find_recorded_run
+        from etdeploy.history.location import resolve_location
 
-        return find_kept(text, output, place_of())
+        return find_recorded_run(text, output, resolve_location())
 
 
 def _with_operators(

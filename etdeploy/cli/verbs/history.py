@@ -19,10 +19,10 @@ from etdeploy.core.errors import EtdeployError, RegressionError, UsageError
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
-    from etdeploy.history.check import Question
+    from etdeploy.history.check import Check, CheckOptions
     from etdeploy.history.location import HistoryLocation
-    from etdeploy.history.model import Check, Trend
     from etdeploy.history.store.store import Filter, Store
+    from etdeploy.history.trend import Trend
 
 # Longer lists need a filter.
 _SERIES = 30
@@ -107,12 +107,12 @@ def history(
     Runs that measured the same thing on the same device form a series. Several series are listed; a
     single one is shown with its changes and its latest runs.
     """
-    from etdeploy.history.location import required_place
+    from etdeploy.history.location import require_location
     from etdeploy.history.store.store import Filter
 
     require_metric(metric)
     page = _page(form, output, as_json)
-    place = required_place(store)
+    place = require_location(store)
     wanted = Filter(recipe=recipe, device=device, since=since)
     ctx.obj = (place, wanted)
     if ctx.invoked_subcommand is not None:
@@ -138,11 +138,11 @@ def export(obj: tuple[HistoryLocation, Filter], file: Path) -> None:
 
     Options before `export` select the records.
     """
-    from etdeploy.history.jsonl import lines_of, write_lines
+    from etdeploy.history.jsonl import to_lines, write_lines
 
     place, wanted = obj
     with _opened(place) as opened:
-        lines = lines_of(opened.contents(wanted)) if opened else iter(())
+        lines = to_lines(opened.contents(wanted)) if opened else iter(())
         if str(file) == "-":
             for line in lines:
                 console.result(line)
@@ -185,12 +185,12 @@ def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json
 @contextmanager
 def _opened(place: HistoryLocation) -> Iterator[Store | None]:
     """Open the history for reading, with queued records; None if there is none yet."""
-    from etdeploy.history.record_sink import bring_in
+    from etdeploy.history.record_sink import import_pending
     from etdeploy.history.store.store import open_store
 
     trouble = None
     try:
-        bring_in(place)
+        import_pending(place)
     except EtdeployError as error:
         trouble = error
     if place.file and not place.file.exists():
@@ -208,7 +208,7 @@ def _trends(
     """Return the trends of the latest series, and how many more there are."""
     from dataclasses import replace
 
-    from etdeploy.history.model import trend_of
+    from etdeploy.history.trend import compute_trend
 
     known = store.series(wanted)
     single = len(known) == 1
@@ -216,7 +216,7 @@ def _trends(
     trends = []
     for one in known[:_SERIES]:
         entries = store.entries(replace(wanted, series=one.series.key), many)
-        trends.append(trend_of(one.series, entries, metric or one.series.metric, one.runs))
+        trends.append(compute_trend(one.series, entries, metric or one.series.metric, one.runs))
     return trends, len(known) - len(trends)
 
 
@@ -311,15 +311,15 @@ def check(
     that measured the same thing on the same device, and with their spread. The exit code is 0 if
     there is no verdict: too little history, a disturbed run, or one that is not comparable.
     """
-    from etdeploy.history.check import LAST_GOOD, MAIN, Question
-    from etdeploy.history.entry import find_kept
-    from etdeploy.history.location import required_place
+    from etdeploy.history.check import LAST_GOOD, MAIN, CheckOptions
+    from etdeploy.history.entry import find_recorded_run
+    from etdeploy.history.location import require_location
 
-    place = required_place(store)
-    found = find_kept(run, runs_in, place)
+    place = require_location(store)
+    found = find_recorded_run(run, runs_in, place)
     by_name = against in (None, MAIN, LAST_GOOD)
-    other = None if by_name else find_kept(str(against), runs_in, place).record
-    question = Question(
+    other = None if by_name else find_recorded_run(str(against), runs_in, place).record
+    question = CheckOptions(
         against=against if by_name else None,
         other=other,
         max_slowdown_percent=max_slowdown,
@@ -328,16 +328,16 @@ def check(
     _show_check(_check(found, question, place, quiet=quiet), found, store, as_json)
 
 
-def _check(run: StoredRun, question: Question, place: HistoryLocation, *, quiet: bool) -> Check:
+def _check(run: StoredRun, question: CheckOptions, place: HistoryLocation, *, quiet: bool) -> Check:
     """Compare the run with earlier ones, and store the verdict in the history."""
     from etdeploy.history.check import check as check_run
-    from etdeploy.history.check import judgement_of
-    from etdeploy.history.record_sink import bring_in
+    from etdeploy.history.check import to_judgement
+    from etdeploy.history.record_sink import import_pending
     from etdeploy.history.store.store import open_store
 
     trouble = None
     try:
-        bring_in(place)
+        import_pending(place)
         with open_store(place) as store:
             store.add(run.record)
     except EtdeployError as error:
@@ -346,7 +346,7 @@ def _check(run: StoredRun, question: Question, place: HistoryLocation, *, quiet:
         if trouble:  # otherwise opening it for reading has failed, too
             console.warn(f"the verdict cannot be stored in the history: {trouble}")
         found = check_run(store, run.record, question)
-    judgement = judgement_of(found)
+    judgement = to_judgement(found)
     if judgement is None or question.other is not None:
         return found
     try:
@@ -361,7 +361,7 @@ def _check(run: StoredRun, question: Question, place: HistoryLocation, *, quiet:
 def _show_check(found: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
     """Print a check; raise RegressionError if a number is worse."""
     from etdeploy.bench.records.stored import measure_again
-    from etdeploy.history.model import CheckVerdict
+    from etdeploy.history.check import CheckVerdict
     from etdeploy.report.terminal import render
     from etdeploy.report.trends import check_text
 

@@ -65,17 +65,17 @@ def report(
     if schema:
         _print_schema(runs, form)
         return
-    from etdeploy.history.entry import find_anywhere
-    from etdeploy.report.formats import require_free, text_of, write_report
+    from etdeploy.history.entry import find_run_anywhere
+    from etdeploy.report.formats import render_report, require_free, write_report
 
     chosen = _format(form, output)
-    found = [find_anywhere(text, runs_in) for text in runs or ("last",)]
+    found = [find_run_anywhere(text, runs_in) for text in runs or ("last",)]
     target = output or _default(found, chosen)
     if target == _STDOUT:
         _require_reader(chosen)
     else:
         require_free(target, chosen)
-    text = text_of(_gather(found, chosen, no_profile, quiet), chosen)
+    text = render_report(_gather(found, chosen, no_profile, quiet), chosen)
     if target == _STDOUT:
         console.result(text)
     else:
@@ -125,16 +125,16 @@ def _require_reader(form: Format) -> None:
 
 
 def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool) -> Report:
-    from etdeploy.report.report_data import bare, gather
+    from etdeploy.report.report_data import collect_report, records_only
 
     if not form.is_for_people:
-        return bare(found)
+        return records_only(found)
     if no_profile:
-        return gather(found, None)
+        return collect_report(found, None)
     from etdeploy.cli.invocation import reading_traces
 
     with reading_traces(quiet) as (workspace, tell):
-        return gather(found, workspace, tell)
+        return collect_report(found, workspace, tell)
 
 
 @click.command()

@@ -203,11 +203,11 @@ def headline_of(ending: AttemptResult) -> float | None:
         UsageError: The record cannot be read.
     """
     from etdeploy.bench.records.stored import load_run
-    from etdeploy.history.series import HEADLINES, metrics_of
+    from etdeploy.history.series import HEADLINES, read_metrics
 
     if ending.record is None:
         return None
-    metrics = metrics_of(load_run(Path(ending.record)).record)
+    metrics = read_metrics(load_run(Path(ending.record)).record)
     return next((metrics[name] for name in HEADLINES if name in metrics), None)
 
 

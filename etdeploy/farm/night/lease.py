@@ -45,14 +45,14 @@ class Lease:
         """
         from etdeploy.history.store import nights
 
-        if other := nights.take(connection, self.farm, self.mine, anew=anew):
+        if other := nights.take_farm(connection, self.farm, self.mine, anew=anew):
             raise taken(self.farm, other)
 
     def require(self, connection: Connection) -> None:
         """Make sure that nobody takes the farm until the transaction ends."""
         from etdeploy.history.store import nights
 
-        other = nights.holder(connection, self.farm)
+        other = nights.farm_holder(connection, self.farm)
         if other is None:
             self.take(connection)
         elif other.token != self.mine.token:
@@ -62,7 +62,7 @@ class Lease:
         """Let another coordinator have the farm at once."""
         from etdeploy.history.store import nights
 
-        nights.give_back(connection, self.farm, self.mine.token)
+        nights.release_farm(connection, self.farm, self.mine.token)
 
 
 def taken(farm: str, by: CoordinatorProcess) -> TakenError:

@@ -19,7 +19,7 @@ from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport, V
 from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, Since, VerdictKind
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.nights import storable
-from etdeploy.history.series import HEADLINES, LATENCY, metric_text, title
+from etdeploy.history.series import HEADLINES, LATENCY, format_metric, metric_title
 from etdeploy.report import html as page
 from etdeploy.report import markdown as comment
 from etdeploy.report.document import (
@@ -36,7 +36,7 @@ from etdeploy.report.document import (
     code,
     table,
 )
-from etdeploy.report.formatting import moment, percent
+from etdeploy.report.formatting import percent, utc_text
 
 TONES = {
     VerdictKind.REGRESSED: BAD,
@@ -61,9 +61,9 @@ def value_text(finding: NightFinding | None) -> str:
     """The night's value with its unit, and its metric if that is not the latency."""
     if finding is None or finding.metric == OUTPUTS or finding.value is None:
         return NOTHING
-    what = "" if finding.metric == LATENCY else f" {title(finding.metric)}"
+    what = "" if finding.metric == LATENCY else f" {metric_title(finding.metric)}"
     disturbed = " (disturbed)" if finding.disturbed else ""
-    return f"{metric_text(finding.metric, finding.value)}{what}{disturbed}"
+    return f"{format_metric(finding.metric, finding.value)}{what}{disturbed}"
 
 
 def change_text(finding: NightFinding | None) -> str:
@@ -77,7 +77,7 @@ def since_text(since: Since | None) -> str:
     """When a number became worse, with the commits; empty without a change."""
     if since is None:
         return ""
-    when = f"since {moment(since.started_at)}" if since.dated else "since the last night"
+    when = f"since {utc_text(since.started_at)}" if since.dated else "since the last night"
     commits = f", commits {since.commits}" if since.commits else ""
     others = [text for text in since.differs if not text.startswith("recipe ")]
     return f"{when}{commits}" + (f" ({'; '.join(others)})" if others else "")
@@ -118,8 +118,8 @@ def _health(device: DeviceNight) -> Iterator[str]:
 
 def when(report: NightReport) -> str:
     night = report.night
-    end = f" to {moment(night.finished_at)}" if night.finished_at else ", not finished"
-    return f"{moment(night.started_at)}{end}"
+    end = f" to {utc_text(night.finished_at)}" if night.finished_at else ", not finished"
+    return f"{utc_text(night.started_at)}{end}"
 
 
 def measured(report: NightReport) -> str:

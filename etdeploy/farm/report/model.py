@@ -19,7 +19,7 @@ from etdeploy.farm.model import (
     VisitState,
 )
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
-from etdeploy.history.model import Trend
+from etdeploy.history.trend import Trend
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
@@ -203,8 +203,8 @@ def assemble_report(
 
 def load_trends(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, ...]:
     """Load the trend of each verdict's series: of the metric that is worse, else of the first."""
-    from etdeploy.history.model import trend_of
     from etdeploy.history.store.store import Filter
+    from etdeploy.history.trend import compute_trend
 
     found = []
     for verdict in verdicts:
@@ -212,7 +212,7 @@ def load_trends(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, .
         for one in known:
             entries = store.entries(Filter(series=verdict.series), _TREND_RUNS)
             metric = verdict.since.metric if verdict.since else one.series.metric
-            found.append(trend_of(one.series, entries, metric, one.runs))
+            found.append(compute_trend(one.series, entries, metric, one.runs))
     return tuple(found)
 
 

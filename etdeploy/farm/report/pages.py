@@ -28,9 +28,9 @@ from etdeploy.farm.report.forms import (
 from etdeploy.farm.report.model import FailureGroup, NightReport
 from etdeploy.farm.report.status import Activity, DeviceStatus, Status
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
-from etdeploy.history.model import Trend
 from etdeploy.history.nights import storable
-from etdeploy.history.series import title
+from etdeploy.history.series import metric_title
+from etdeploy.history.trend import Trend
 from etdeploy.report.document import (
     BAD,
     GOOD,
@@ -48,10 +48,9 @@ from etdeploy.report.document import (
     code,
     table,
 )
-from etdeploy.report.figures.history import over_time
-from etdeploy.report.formatting import moment
+from etdeploy.report.formatting import utc_text
 from etdeploy.report.html import render
-from etdeploy.report.trends import trends_page
+from etdeploy.report.trends import plot_trend, trends_page
 
 INDEX, HISTORY = "index.html", "history.html"
 _NIGHT = "night-{}.html"
@@ -115,15 +114,15 @@ def _index(board: Dashboard, links: tuple[tuple[str, str], ...]) -> Page:
 
 
 def _subtitle(status: Status) -> str:
-    at = f"as of {moment(status.at)}"
+    at = f"as of {utc_text(status.at)}"
     if status.night is None:
         return f"no night yet; {at}"
     night = status.night
     if night.finished_at:
-        return f"night {night.id} ended {moment(night.finished_at)}; {at}"
-    end = f", expected to end {moment(status.expected_end)}" if status.expected_end else ""
+        return f"night {night.id} ended {utc_text(night.finished_at)}; {at}"
+    end = f", expected to end {utc_text(status.expected_end)}" if status.expected_end else ""
     end = ", stopped" if status.stopped else end
-    return f"night {night.id} began {moment(night.started_at)}{end}; {at}"
+    return f"night {night.id} began {utc_text(night.started_at)}{end}; {at}"
 
 
 def _progress(status: Status) -> Card:
@@ -294,7 +293,7 @@ def _why(verdict: PairVerdict) -> Text:
 
 def _every(verdict: PairVerdict) -> Table:
     rows = [
-        [title(each.metric), value_text(each), change_text(each),
+        [metric_title(each.metric), value_text(each), change_text(each),
          spread_text(each), str(each.nights), Cell(str(each.kind), TONES[each.kind]),
          each.reason]
         for each in verdict.findings
@@ -322,7 +321,7 @@ def _trends(report: NightReport) -> Iterator[Block]:
     own = {run_id for verdict in report.verdicts for run_id in verdict.run_ids}
     for i, trend in enumerate(report.trends[:_MOST_PLOTS]):
         yield Text("", "", f"{trend.series.recipe} on {trend.series.device.label}")
-        yield over_time(f"trend-{i}", trend, marked=own)
+        yield plot_trend(f"trend-{i}", trend, marked=own)
     series = sum(bool(verdict.series) for verdict in report.verdicts)
     more = max(series, len(report.trends)) - _MOST_PLOTS
     if more > 0:

@@ -210,7 +210,7 @@ def _is_run(place: HistoryLocation, farm: str) -> bool:
     from etdeploy.history.store.store import open_store
 
     with open_store(place, read_only=True) as store, store.transaction() as connection:
-        return nights.is_run(connection, farm)
+        return nights.is_farm_held(connection, farm)
 
 
 def load_dashboard(

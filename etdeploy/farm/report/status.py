@@ -14,7 +14,7 @@ from etdeploy.core.values import StrEnum, Value
 from etdeploy.farm.model import AttemptResult, Fate, Standing, VisitState
 from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.work.parcel import GATE
-from etdeploy.report.formatting import moment
+from etdeploy.report.formatting import utc_text
 
 _OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
 
@@ -330,9 +330,9 @@ def _head(status: Status) -> str:
     if status.night is None:
         return "no night yet"
     night = status.night
-    over = f"ended {moment(night.finished_at)}" if night.finished_at else _progress(status)
+    over = f"ended {utc_text(night.finished_at)}" if night.finished_at else _progress(status)
     return (
-        f"{night.farm}, night {night.id}, began {moment(night.started_at)}, {over}\n"
+        f"{night.farm}, night {night.id}, began {utc_text(night.started_at)}, {over}\n"
         f"{status.done:,} of {status.visits:,} visits measured, {status.failed:,} failed, "
         f"{status.missed:,} missed"
     )
@@ -342,5 +342,5 @@ def _progress(status: Status) -> str:
     if status.stopped:
         return "stopped: etdeploy farm run resumes it"
     if status.expected_end:
-        return f"expected to end {moment(status.expected_end)}"
+        return f"expected to end {utc_text(status.expected_end)}"
     return "running"

@@ -277,7 +277,7 @@ def read_command(words: Sequence[str], findings: Findings) -> tuple[str, ...]:
 
 def read_store(written: str | None, findings: Findings) -> str | None:
     """Read the history as `--store` takes it; a path is made absolute."""
-    from etdeploy.history.location import OFF, place_of
+    from etdeploy.history.location import OFF, resolve_location
 
     if written is None:
         return None
@@ -290,7 +290,7 @@ def read_store(written: str | None, findings: Findings) -> str | None:
         path = findings.path(_STORE, written)
         return str(path) if path else None
     try:
-        place_of(written)
+        resolve_location(written)
     except StoreError as error:
         findings.add(_STORE, f"store: {error.message}", "e.g. postgresql://USER@HOST/DATABASE")
     return written

@@ -24,7 +24,7 @@ from etdeploy.core.errors import (
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.layout import cut, table
 from etdeploy.core.values import StrEnum, Value
-from etdeploy.history.series import metrics_of, title
+from etdeploy.history.series import metric_title, read_metrics
 from etdeploy.recipe.load import LoadedRecipe
 
 
@@ -105,7 +105,7 @@ def bisection_text(found: Bisection, width: int | None = None) -> str:
         lines += [f"  {candidate.label}" for candidate in found.first_bad]
     change = 100 * (found.ratio - 1)
     lines.append(f"last good: {found.last_good.label}")
-    lines.append(f"{title(found.metric)} on {found.device}, {change:+.1f} % in all")
+    lines.append(f"{metric_title(found.metric)} on {found.device}, {change:+.1f} % in all")
     return "\n".join(lines)
 
 
@@ -298,12 +298,12 @@ def pairs_of(good: StoredRun, other: StoredRun, metric: str | None) -> Pairs:
         sides = [[getattr(start, metric) for start in run.record.workload.runs]
                  for run in (good, other)]  # fmt: skip
         return tuple(zip(*sides, strict=True))
-    values = [metrics_of(run.record).get(metric) for run in (good, other)]
+    values = [read_metrics(run.record).get(metric) for run in (good, other)]
     if not values[0] or not values[1]:
         raise UsageError(
             f"the runs have no {metric}",
             place="--metric",
-            remedy=f"They have {', '.join(metrics_of(good.record))}",
+            remedy=f"They have {', '.join(read_metrics(good.record))}",
         )
     return ((values[0], values[1]),)
 

@@ -32,9 +32,9 @@ from etdeploy.farm.verdicts.pair import (
     worst_kind,
 )
 from etdeploy.farm.verdicts.rule import is_headline_metric
-from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, baseline
+from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, select_baseline
 from etdeploy.history.entry import HistoryEntry, Judgement
-from etdeploy.history.series import HEADLINES, title
+from etdeploy.history.series import HEADLINES, metric_title
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
@@ -170,14 +170,18 @@ def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> PairHisto
     every = past = _before(store, farm, night, fit=True)
     if not all(entry.fit for entry in night.entries):
         past = _before(store, farm, night, fit=False)
-    nights, all_nights = group_by_night(baseline(every, against, repository)), group_by_night(every)
+    nights, all_nights = (
+        group_by_night(select_baseline(every, against, repository)),
+        group_by_night(every),
+    )
     is_wrong = any(entry.outputs_ok is False for entry in night.entries)
     return PairHistory(
         night,
         tuple(nights[-_NIGHTS:]),
         tuple(all_nights[-_NIGHTS * _LOOK_BACK :]),
         nights=len(group_by_night(past)),
-        were_right=is_wrong and any(e.outputs_ok for e in baseline(past, against, repository)),
+        were_right=is_wrong
+        and any(e.outputs_ok for e in select_baseline(past, against, repository)),
     )
 
 
@@ -245,7 +249,7 @@ def _reasons(kind: VerdictKind, findings: Sequence[NightFinding], problem: str) 
         for each in findings:
             if each.kind is kind:
                 verb = "are" if each.metric == OUTPUTS else "is"
-                yield f"{title(each.metric)} {verb} {each.reason}"
+                yield f"{metric_title(each.metric)} {verb} {each.reason}"
     elif problem:
         yield problem
     elif kind is VerdictKind.NOT_JUDGED:

@@ -19,11 +19,10 @@ from etdeploy.farm.verdicts.rule import (
     measure_deviation,
     p_value_of_mean,
 )
-from etdeploy.history.changes import steps
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import HistoryEntry
-from etdeploy.history.model import differing
-from etdeploy.history.series import metric_text
+from etdeploy.history.series import format_metric
+from etdeploy.history.trend import describe_changes, find_level_shifts
 
 # Repeats are spread over the hours of a window, and the day lies between two windows.
 _GAP_S = 6 * 3600.0
@@ -294,7 +293,7 @@ def _reason(
     result: MetricResult, away: Deviation, kind: VerdictKind, allowed_percent: float
 ) -> str:
     percent = 100 * (away.ratio.median - 1)
-    now, before = (metric_text(result.metric, value) for value in (away.value, away.expected))
+    now, before = (format_metric(result.metric, value) for value in (away.value, away.expected))
     change = f"{now} instead of {before}, {percent:+.1f} %"
     if kind is VerdictKind.NO_DIFFERENCE:
         is_small = abs(percent) <= allowed_percent
@@ -392,7 +391,7 @@ def date_change(pair: PairHistory, metric: str) -> Since | None:
     return Since(
         metric=metric, run_id=new.run_id, started_at=new.started_at, before_run_id=old.run_id,
         before=before, after=after, old_revision=old.git_revision, new_revision=new.git_revision,
-        differs=differing(old, new), dated=at < len(every) - 1,
+        differs=describe_changes(old, new), dated=at < len(every) - 1,
     )  # fmt: skip
 
 
@@ -402,7 +401,7 @@ def _first_of_new_level(levels: Sequence[float]) -> int:
     It is where the last change upwards was found; else the first of the nights up to the last one
     that are nearer to it than to those before.
     """
-    found = [step.index for step in steps(levels) if step.after > step.before]
+    found = [step.index for step in find_level_shifts(levels) if step.after > step.before]
     if found:
         return found[-1]
     limit, at = math.sqrt(min(levels) * levels[-1]), len(levels) - 1

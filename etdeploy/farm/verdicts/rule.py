@@ -23,13 +23,13 @@ from statistics import NormalDist, fmean, median
 from etdeploy.compare.model import Ratio
 from etdeploy.compare.statistics import (
     MIN_HISTORY,
-    departure,
+    deviation_from_history,
     mad_quantile,
-    ratio,
+    ratio_from_logs,
     variance_of_median,
 )
-from etdeploy.history.check import level
-from etdeploy.history.series import HEADLINES, base_of
+from etdeploy.history.check import current_level
+from etdeploy.history.series import HEADLINES, base_metric
 
 MIN_NIGHTS = MIN_HISTORY
 """Earlier nights that a new one can be judged by."""
@@ -87,13 +87,13 @@ def measure_deviation(
     if len(nights) < MIN_NIGHTS:
         return None
     all_levels = [geometric_median(night) for night in nights]
-    levels = level(all_levels)
+    levels = current_level(all_levels)
     recent = nights[len(nights) - len(levels) :]
     value, expected = geometric_median(values), median(levels)
     within = within_spread([*recent, values])
     own = (within or 0.0) ** 2 * variance_of_median(len(values))
     usual = (within or 0.0) ** 2 * median(variance_of_median(len(night)) for night in recent)
-    away = departure(value, levels, math.sqrt(own))
+    away = deviation_from_history(value, levels, math.sqrt(own))
     reach = math.log((away.ratio.high or 1.0) / away.ratio.median)
     # With fewer repeats than usual, the runs' part is larger than the nights' values show.
     reach = math.hypot(reach, _NORMAL * math.sqrt(max(0.0, own - usual)))
@@ -101,7 +101,7 @@ def measure_deviation(
     return Deviation(
         value=value,
         expected=expected,
-        ratio=ratio(apart, apart - reach, apart + reach),
+        ratio=ratio_from_logs(apart, apart - reach, apart + reach),
         z=apart / reach * _NORMAL,
         p_value=p_value_of(apart / reach, len(levels), exact=away.spread == 0.0),
         nights=len(levels),
@@ -182,4 +182,4 @@ def is_headline_metric(metric: str) -> bool:
 
 
 def _z_limit(metric: str) -> float:
-    return _Z if base_of(metric) == metric and is_headline_metric(metric) else _Z_OTHERS
+    return _Z if base_metric(metric) == metric and is_headline_metric(metric) else _Z_OTHERS

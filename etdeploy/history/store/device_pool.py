@@ -10,7 +10,7 @@ from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.engine import Connection, RowMapping
 
 from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of, locked_as
-from etdeploy.history.store.errors import now_of, text_of
+from etdeploy.history.store.errors import database_now, utc_text
 from etdeploy.history.store.tables import (
     attempts,
     nights,
@@ -28,7 +28,7 @@ def active_reservations(connection: Connection) -> list[Reservation]:
     """Those that have not ended."""
     query = (
         select(reservations)
-        .where(reservations.c.until > text_of(now_of(connection)))
+        .where(reservations.c.until > utc_text(database_now(connection)))
         .order_by(reservations.c.until, reservations.c.device)
     )
     return [reservation_of(row) for row in connection.execute(query).mappings()]
@@ -38,14 +38,14 @@ def reserve(
     connection: Connection, device: Shelved, owner: str, for_s: float, note: str
 ) -> Reservation:
     """Notes a reservation in the place of every other one of the device, and of ended ones."""
-    now = now_of(connection)
+    now = database_now(connection)
     made = Reservation(
         identity=device.identity, device=device.device, host=device.host, owner=owner,
         until=now + timedelta(seconds=for_s), note=note,
     )  # fmt: skip
-    connection.execute(delete(reservations).where(reservations.c.until <= text_of(now)))
+    connection.execute(delete(reservations).where(reservations.c.until <= utc_text(now)))
     _remove(connection, reservations, device)
-    values = made.model_dump() | {"since": text_of(now), "until": text_of(made.until)}
+    values = made.model_dump() | {"since": utc_text(now), "until": utc_text(made.until)}
     connection.execute(insert(reservations).values(values))
     return made
 
@@ -71,10 +71,10 @@ def set_aside(connection: Connection, device: Shelved, reason: str, by: str) -> 
     """Sets a device aside, with another reason than before if it was."""
     made = Quarantined(
         identity=device.identity, device=device.device, host=device.host,
-        reason=reason, since=now_of(connection), by=by,
+        reason=reason, since=database_now(connection), by=by,
     )  # fmt: skip
     _remove(connection, quarantine, device)
-    values = made.model_dump(exclude={"by"}) | {"since": text_of(made.since), "set_by": by}
+    values = made.model_dump(exclude={"by"}) | {"since": utc_text(made.since), "set_by": by}
     connection.execute(insert(quarantine).values(values))
     return made
 

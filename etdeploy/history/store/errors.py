@@ -51,7 +51,7 @@ _UNREACHED = "Look whether the server runs, and whether this machine may connect
 
 
 # Which of these pass by themselves, as does a server that cannot be reached.
-_PASSING = ("database is locked", "read-only", "lock timeout", "statement timeout")
+_TRANSIENT = ("database is locked", "read-only", "lock timeout", "statement timeout")
 
 
 class UnreachableError(StoreError):
@@ -64,7 +64,7 @@ def is_refused(error: EtdeployError) -> bool:
 
 
 @contextmanager
-def explained(place: HistoryLocation) -> Iterator[None]:
+def explain_errors(place: HistoryLocation) -> Iterator[None]:
     """Turns a database's errors in the block into one for the user."""
     try:
         yield
@@ -88,10 +88,12 @@ def explained(place: HistoryLocation) -> Iterator[None]:
 
 
 def _for_user(error: SQLAlchemyError, place: HistoryLocation) -> EtdeployError:
-    return as_error(error.orig if isinstance(error, DBAPIError) and error.orig else error, place)
+    return to_user_error(
+        error.orig if isinstance(error, DBAPIError) and error.orig else error, place
+    )
 
 
-def as_error(error: Exception, place: HistoryLocation) -> EtdeployError:
+def to_user_error(error: Exception, place: HistoryLocation) -> EtdeployError:
     """What a driver says, as an error for the user."""
     text = _hidden(str(error).strip(), place) or type(error).__name__
     if "disk is full" in text or "No space left on device" in text:
@@ -114,7 +116,7 @@ def _sqlite(text: str, place: HistoryLocation) -> StoreError:
         if said in text:
             if said == "not a database" and place.file == default_file():
                 remedy = "Move it away, and a new one is made: mv {file} {backup}"
-            kind = UnreachableError if said in _PASSING else StoreError
+            kind = UnreachableError if said in _TRANSIENT else StoreError
             return kind(
                 f"the history cannot be used: {meaning}",
                 place=place.shown,
@@ -127,7 +129,7 @@ def _postgres(text: str, place: HistoryLocation) -> StoreError:
     first = next((line for line in text.splitlines() if line.strip()), text).strip()
     known = next(((said, told) for said, told in _POSTGRES if said in text), None)
     said, remedy = known or ("", _UNREACHED)
-    kind = UnreachableError if known is None or said in _PASSING else StoreError
+    kind = UnreachableError if known is None or said in _TRANSIENT else StoreError
     return kind(
         f"the history cannot be used: {first}", place=place.shown, remedy=f"{remedy}\n{_OTHER}"
     )
@@ -156,7 +158,7 @@ _STATEMENT_S = 60
 WRITES = "etdeploy_writes"
 
 
-def engine_of(place: HistoryLocation, *, read_only: bool = False) -> Engine:
+def create_store_engine(place: HistoryLocation, *, read_only: bool = False) -> Engine:
     """An engine that connects when it is first used."""
     if place.file is None:
         return _postgres_engine(str(place.url))
@@ -194,7 +196,7 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def now_of(connection: Connection) -> datetime:
+def database_now(connection: Connection) -> datetime:
     """The time in UTC, in whole seconds. A SQLite file has the clock of this machine."""
     if connection.dialect.name == "postgresql":
         found: datetime = connection.scalars(select(func.clock_timestamp())).one()
@@ -203,6 +205,6 @@ def now_of(connection: Connection) -> datetime:
     return found.astimezone(timezone.utc).replace(microsecond=0)
 
 
-def text_of(time: datetime) -> str:
+def utc_text(time: datetime) -> str:
     """As the tables have it: the order of the texts is that of the times."""
     return time.astimezone(timezone.utc).isoformat(timespec="seconds")

@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.engine import Connection, RowMapping
 
 from etdeploy.history.nights import CoordinatorProcess, KeptAttempt, KeptNight, KeptVisit, storable
-from etdeploy.history.store.errors import now_of, text_of
+from etdeploy.history.store.errors import database_now, utc_text
 from etdeploy.history.store.tables import attempts, coordinators, nights, visits
 
 
@@ -144,7 +144,7 @@ STALE_S = 60.0
 _ADVISORY_LOCK = 0x6574_6661
 
 
-def take(
+def take_farm(
     connection: Connection, farm: str, mine: CoordinatorProcess, *, anew: bool
 ) -> CoordinatorProcess | None:
     """Takes a farm, or says that its coordinator still lives.
@@ -161,7 +161,7 @@ def take(
     """
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-    now = now_of(connection)
+    now = database_now(connection)
     row = connection.execute(
         select(coordinators).where(coordinators.c.farm == farm)
     ).mappings().one_or_none()  # fmt: skip
@@ -171,7 +171,7 @@ def take(
             return CoordinatorProcess(
                 **{name: row[name] for name in CoordinatorProcess.model_fields}
             )
-    values = mine.model_dump() | {"beat_at": text_of(now)}
+    values = mine.model_dump() | {"beat_at": utc_text(now)}
     if row:
         connection.execute(update(coordinators).where(coordinators.c.farm == farm).values(values))
     else:
@@ -179,7 +179,7 @@ def take(
     return None
 
 
-def holder(connection: Connection, farm: str) -> CoordinatorProcess | None:
+def farm_holder(connection: Connection, farm: str) -> CoordinatorProcess | None:
     """Who has a farm; it keeps it until the transaction ends. None for nobody."""
     query = select(coordinators).where(coordinators.c.farm == farm).with_for_update()
     row = connection.execute(query).mappings().one_or_none()
@@ -190,16 +190,16 @@ def holder(connection: Connection, farm: str) -> CoordinatorProcess | None:
     )
 
 
-def is_run(connection: Connection, farm: str) -> bool:
+def is_farm_held(connection: Connection, farm: str) -> bool:
     """Whether a coordinator has a farm, and has said so lately."""
     query = select(coordinators.c.beat_at).where(coordinators.c.farm == farm)
     beat_at = connection.execute(query).scalar_one_or_none()
     if beat_at is None:
         return False
-    return now_of(connection) - datetime.fromisoformat(beat_at) <= timedelta(seconds=STALE_S)
+    return database_now(connection) - datetime.fromisoformat(beat_at) <= timedelta(seconds=STALE_S)
 
 
-def give_back(connection: Connection, farm: str, token: str) -> None:
+def release_farm(connection: Connection, farm: str, token: str) -> None:
     """Lets another coordinator have the farm at once."""
     mine = (coordinators.c.farm == farm, coordinators.c.token == token)
     connection.execute(delete(coordinators).where(*mine))

@@ -108,9 +108,9 @@ def reservations_at(place: HistoryLocation) -> list[Reservation]:
     try:
         return _of_file(place.file)
     except sqlite3.Error as error:
-        from etdeploy.history.store.errors import as_error
+        from etdeploy.history.store.errors import to_user_error
 
-        raise as_error(error, place) from error
+        raise to_user_error(error, place) from error
 
 
 def _of_file(file: Path) -> list[Reservation]:
@@ -144,8 +144,8 @@ def _of_server(place: HistoryLocation) -> list[Reservation]:
     except psycopg.errors.UndefinedTable:
         return []
     except psycopg.Error as error:
-        from etdeploy.history.store.errors import as_error
+        from etdeploy.history.store.errors import to_user_error
 
         # Its text may have the password, so it is no cause.
-        raise as_error(error, place) from None
+        raise to_user_error(error, place) from None
     return [Reservation.model_validate(dict(zip(_COLUMNS, row, strict=True))) for row in rows]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.history.location import required_place
+from etdeploy.history.location import require_location
 from etdeploy.history.store.store import Filter, open_store
 from tests.integration.cache.test_disk import tmpfs
 from tests.support.adbd import (  # noqa: F401 - fixtures
@@ -170,7 +170,7 @@ def test_a_phone_and_the_database_go_away_in_a_night_over_hosts(
         with worker(cli, scheduler, tmp_path / "cache"), beside(enemy):
             done = coordinator("farm", "run", "--now", "--json")
         visits, totals = lines_of(done.stdout)
-        with open_store(required_place(store), read_only=True) as history:
+        with open_store(require_location(store), read_only=True) as history:
             kept = [entry.run_id for entry in history.entries(Filter(), 99)]
     assert (done.code, totals["exit_code"]) == (0, 0), done.stderr
     assert sorted((v["recipe"], v["repeat"], v["standing"], v["host"]) for v in visits) == [
@@ -253,7 +253,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_night(cli: Cli, tmp_path: Path) 
     visits = first + second
     assert [each["standing"] for each in visits] == ["done"] * 4
     assert records == {each["run_id"] for each in visits}
-    with open_store(required_place(cli.env["ETDEPLOY_STORE"]), read_only=True) as history:
+    with open_store(require_location(cli.env["ETDEPLOY_STORE"]), read_only=True) as history:
         assert {entry.run_id for entry in history.entries(Filter(), 99)} == records
 
 

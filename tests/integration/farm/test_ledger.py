@@ -22,7 +22,7 @@ from etdeploy.farm.model import Fate, Standing, VisitState
 from etdeploy.farm.night import outbox as outbox_module
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.outbox import Outbox
-from etdeploy.history.location import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, require_location
 from etdeploy.history.store import errors
 from etdeploy.history.store.errors import UnreachableError
 from etdeploy.history.store.store import Filter, open_store
@@ -71,13 +71,13 @@ with Ledger(required_place(where), folder=Path(data)) as ledger:
 
 @pytest.fixture
 def database(postgres: Postgres) -> HistoryLocation:
-    return required_place(postgres.new_database(f"farm_{secrets.token_hex(4)}"))
+    return require_location(postgres.new_database(f"farm_{secrets.token_hex(4)}"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> HistoryLocation:
     if request.param == "sqlite":
-        return required_place(str(tmp_path / "history.db"))
+        return require_location(str(tmp_path / "history.db"))
     found: HistoryLocation = request.getfixturevalue("database")
     return found
 
@@ -176,7 +176,7 @@ def waiting(folder: Path) -> list[Path]:
 
 
 def test_a_server_that_is_stopped_for_a_while(server: Restartable, tmp_path: Path) -> None:
-    place = required_place(server.url())
+    place = require_location(server.url())
     said: list[str] = []
     with Ledger(place, folder=tmp_path / "data", tell=said.append) as ledger:
         night = ledger.open_night("nightly", "digest", NOW).night
@@ -197,7 +197,7 @@ def test_a_server_that_is_stopped_for_a_while(server: Restartable, tmp_path: Pat
 
 
 def test_killed_while_the_server_is_stopped(server: Restartable, tmp_path: Path) -> None:
-    place = required_place(server.url())
+    place = require_location(server.url())
     first = start(place, tmp_path, "slow")
     assert first.stdout
     night = first.stdout.readline().strip()
@@ -227,7 +227,7 @@ def test_a_server_that_hangs(
     server: Restartable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_module, "_WAIT_S", 0.5)
-    place = required_place(server.url())
+    place = require_location(server.url())
     said: list[str] = []
     with Ledger(place, folder=tmp_path / "data", tell=said.append) as ledger:
         night = ledger.open_night("nightly", "digest", NOW).night
@@ -319,12 +319,12 @@ def test_a_run_asks_the_server(
 def test_what_passes_by_itself_is_told_apart(database: HistoryLocation, postgres: Postgres) -> None:
     from etdeploy.core.errors import StoreError
 
-    gone = required_place("postgresql://me@127.0.0.1:1/bench")
+    gone = require_location("postgresql://me@127.0.0.1:1/bench")
     with pytest.raises(UnreachableError), open_store(gone):
         pass
     with (
         pytest.raises(StoreError) as caught,
-        open_store(required_place(postgres.url("postgres", "wr0ng"))),
+        open_store(require_location(postgres.url("postgres", "wr0ng"))),
     ):
         pass
     assert not isinstance(caught.value, UnreachableError)
@@ -333,7 +333,7 @@ def test_what_passes_by_itself_is_told_apart(database: HistoryLocation, postgres
 def test_the_disk_of_the_outbox_is_full(tmp_path: Path) -> None:
     from tests.integration.cache.test_disk import tmpfs
 
-    place = required_place(str(tmp_path / "history.db"))
+    place = require_location(str(tmp_path / "history.db"))
     said: list[str] = []
     with tmpfs(tmp_path / "data", "size=64k") as disk:
         with Ledger(place, folder=disk, tell=said.append) as ledger:

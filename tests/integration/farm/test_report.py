@@ -20,7 +20,7 @@ from etdeploy.farm.report.source import (
     load_snapshot,
 )
 from etdeploy.farm.verdicts.pair import VerdictKind
-from etdeploy.history.location import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, require_location
 from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_device
 from tests.support.browser import chromium, opened
@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> HistoryLocation:
     if request.param == "sqlite":
         return place_in(tmp_path)
     server: Postgres = request.getfixturevalue("postgres")
-    return required_place(server.new_database(tmp_path.name))
+    return require_location(server.new_database(tmp_path.name))
 
 
 def _kept(place: HistoryLocation, folder: Path, day: int, runs: Sequence[RunRecord]) -> str:

@@ -21,12 +21,11 @@ from etdeploy.core.errors import BuildError, StoreError
 from etdeploy.history import record_sink as module
 from etdeploy.history import record_sink as pending
 from etdeploy.history.entry import Judgement
-from etdeploy.history.location import HistoryLocation, required_place
-from etdeploy.history.record_sink import bring_in, keep
+from etdeploy.history.location import HistoryLocation, require_location
+from etdeploy.history.record_sink import import_pending, save_run
 from etdeploy.history.store import errors as connect
-from etdeploy.history.store.errors import engine_of
-from etdeploy.history.store.migrate import migrate
-from etdeploy.history.store.store import Filter, open_store
+from etdeploy.history.store.errors import create_store_engine
+from etdeploy.history.store.store import Filter, migrate, open_store
 from tests.integration.cache.test_disk import tmpfs
 from tests.support.bench_values import make_device
 from tests.support.histories import fill, recipe_named, run_at
@@ -40,20 +39,20 @@ ALL = Filter()
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_said", set())
+    monkeypatch.setattr(module, "_warned", set())
     monkeypatch.setattr(module, "_failed", set())
 
 
 @pytest.fixture
 def database(postgres: Postgres) -> HistoryLocation:
     """A new database of PostgreSQL."""
-    return required_place(postgres.new_database(f"history_{secrets.token_hex(4)}"))
+    return require_location(postgres.new_database(f"history_{secrets.token_hex(4)}"))
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> HistoryLocation:
     """A new SQLite file."""
-    return required_place(str(tmp_path / "a folder" / "history.db"))
+    return require_location(str(tmp_path / "a folder" / "history.db"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -67,7 +66,7 @@ def place(request: pytest.FixtureRequest) -> HistoryLocation:
 @contextmanager
 def engine(place: HistoryLocation) -> Iterator[Engine]:
     """A way in beside the history's own."""
-    made = engine_of(place)
+    made = create_store_engine(place)
     try:
         yield made
     finally:
@@ -188,24 +187,24 @@ def test_an_earlier_history_is_refused_and_left_alone(place: HistoryLocation) ->
 
 
 def test_a_server_that_is_down(database: HistoryLocation) -> None:
-    told = refused(required_place("postgresql://me:s3cret@127.0.0.1:1/bench"))
+    told = refused(require_location("postgresql://me:s3cret@127.0.0.1:1/bench"))
     assert "Connection refused" in told
     assert "Look whether the server runs" in told
     assert "s3cret" not in told
 
 
 def test_a_host_that_nobody_knows() -> None:
-    told = refused(required_place("postgresql://me:s3cret@nobody.invalid/bench"))
+    told = refused(require_location("postgresql://me:s3cret@nobody.invalid/bench"))
     assert "the history cannot be used" in told
     assert "s3cret" not in told
 
 
 def test_a_wrong_password_and_a_database_that_is_missing(postgres: Postgres) -> None:
-    told = refused(required_place(postgres.url("postgres", "wr0ng")))
+    told = refused(require_location(postgres.url("postgres", "wr0ng")))
     assert "password authentication failed" in told
     assert "~/.pgpass" in told
     assert "wr0ng" not in told
-    told = refused(required_place(postgres.url("nowhere")))
+    told = refused(require_location(postgres.url("nowhere")))
     assert 'database "nowhere" does not exist' in told
     assert "createdb" in told
 
@@ -219,7 +218,7 @@ def test_a_user_who_may_only_read(database: HistoryLocation, postgres: Postgres)
         "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
         database=name,
     )
-    reader = required_place(f"postgresql://reader:abc@127.0.0.1:{postgres.port}/{name}")
+    reader = require_location(f"postgresql://reader:abc@127.0.0.1:{postgres.port}/{name}")
     with open_store(reader, read_only=True) as store:
         assert store.count() == 1
     assert "permission denied" in refused(reader)
@@ -243,18 +242,18 @@ def test_a_run_does_not_wait_for_a_server_again(
     runs = [StoredRun(tmp_path / str(i), run_at(i)) for i in range(2)]
     for run in runs:
         run.record.save(run.record_path)
-        keep(run)
+        save_run(run)
     said = capsys.readouterr().err
     assert said.count("Connection refused") == 1
     assert "s3cret" not in said
-    assert len(pending.waiting(required_place(None))) == 2
+    assert len(pending.pending_records(require_location(None))) == 2
 
 
 def test_a_history_on_a_read_only_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tmpfs(tmp_path / "disk", "size=4m") as disk:
-        place = required_place(str(disk / "history.db"))
+        place = require_location(str(disk / "history.db"))
         with open_store(place) as store:
             fill(store, [1.0, 2.0])
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -264,15 +263,15 @@ def test_a_history_on_a_read_only_disk(
         monkeypatch.setenv("ETDEPLOY_STORE", str(place.file))
         run = StoredRun(tmp_path / "run", run_at(9))
         run.record.save(run.record_path)
-        keep(run)
+        save_run(run)
         assert "the history does not have this run yet" in capsys.readouterr().err
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-        assert bring_in(place) == 1
+        assert import_pending(place) == 1
 
 
 def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "size=400k") as disk:
-        place = required_place(str(disk / "history.db"))
+        place = require_location(str(disk / "history.db"))
         with pytest.raises(BuildError, match="disk is full") as caught, open_store(place) as store:
             fill(store, [1.0] * 3000)
         assert caught.value.exit_code == 4
@@ -285,7 +284,7 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
 def test_a_migration_without_room_for_the_copy(tmp_path: Path) -> None:
     later = scripts(tmp_path)
     with tmpfs(tmp_path / "disk", "size=2m") as disk:
-        place = required_place(str(disk / "history.db"))
+        place = require_location(str(disk / "history.db"))
         with open_store(place) as store:
             fill(store, [1.0] * 20)
         assert place.file

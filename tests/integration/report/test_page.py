@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etdeploy.report.formats import Format, text_of
+from etdeploy.report.formats import Format, render_report
 from etdeploy.report.report_data import Report, ReportData
 from tests.support.bench_values import SIMULATED, make_run
 from tests.support.browser import chromium, opened
@@ -36,7 +36,7 @@ def browser() -> Iterator[Browser]:
 
 def _written(folder: Path, report: Report) -> Path:
     file = folder / "report.html"
-    file.write_text(text_of(report, Format.HTML), encoding="utf-8")
+    file.write_text(render_report(report, Format.HTML), encoding="utf-8")
     return file
 
 

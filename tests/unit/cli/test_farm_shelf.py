@@ -10,7 +10,7 @@ import pytest
 from etdeploy.cli import main as cli_main
 from etdeploy.device_pool import reservations
 from etdeploy.device_pool.reservations import Shelved, active, reserve, this_host
-from etdeploy.history.location import required_place
+from etdeploy.history.location import require_location
 
 Capture = pytest.CaptureFixture[str]
 
@@ -23,7 +23,7 @@ def run(*arguments: str) -> int:
 def phone() -> Shelved:
     """A phone that is not plugged in, reserved by somebody."""
     found = Shelved(identity="android-R5", device="android:R5")
-    reserve(required_place(None), found, "anna@owl", 3600.0, "tuning")
+    reserve(require_location(None), found, "anna@owl", 3600.0, "tuning")
     return found
 
 
@@ -117,12 +117,12 @@ def test_a_farms_own_history(
     text = "recipes: [xnnpack]\ndevices: {here: {name: host}}\nstore: lab.db\n"
     (lab / "farm.yaml").write_text(text)
     monkeypatch.chdir(tmp_path if named else lab)
-    own = required_place(str(lab / "lab.db"))
+    own = require_location(str(lab / "lab.db"))
     assert run("reserve", "host", *named) == 0
     back = f"etdeploy farm release host --store {lab / 'lab.db'}"
     assert back in capsys.readouterr().err
     assert [kept.device for kept in active(own)] == ["host"]
-    assert active(required_place(None)) == ()
+    assert active(require_location(None)) == ()
     assert run(*back.split()[2:]) == 0
     assert active(own) == ()
     reserve(own, Shelved(identity="android-R5", device="android:R5"), "anna@owl", 3600.0, "")

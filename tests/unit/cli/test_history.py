@@ -12,7 +12,7 @@ import pytest
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.verbs import history
-from etdeploy.history.location import required_place
+from etdeploy.history.location import require_location
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import make_device
 from tests.support.histories import fill, recipe_named, run_at
@@ -26,7 +26,7 @@ def run(*arguments: str) -> int:
 
 @pytest.fixture
 def store() -> Store:
-    with open_store(required_place(None)) as opened:
+    with open_store(require_location(None)) as opened:
         draw = random.Random(1)
         fill(opened, [draw.gauss(1.0, 0.01) for _ in range(10)])
         return opened

@@ -93,7 +93,9 @@ def test_a_file_of_the_user_is_refused_before_the_work(
     runs: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (runs / "index.html").write_text("<html>my page</html>")
-    monkeypatch.setattr("etdeploy.report.report_data.gather", lambda *_: pytest.fail("it was made"))
+    monkeypatch.setattr(
+        "etdeploy.report.report_data.collect_report", lambda *_: pytest.fail("it was made")
+    )
     assert report("-o", "index.html") == 2
     assert "is not a report in html; it was not changed" in capsys.readouterr().err
     assert (runs / "index.html").read_text() == "<html>my page</html>"

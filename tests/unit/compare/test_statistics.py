@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from etdeploy.compare.model import Ratio, Verdict, judge
-from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
+from etdeploy.compare.statistics import deviation_from_history, paired_ratio, unpaired_ratio
 
 
 def test_records_of_other_times_need_a_larger_difference_than_pairs() -> None:
@@ -55,14 +55,14 @@ def test_a_new_record_departs_from_the_same_in_5_percent_of_cases_at_most(earlie
 
     def departs() -> bool:
         *before, now = (math.exp(draw.gauss(0, 0.03)) for _ in range(earlier + 1))
-        return abs(departure(now, before).z) > 1.96
+        return abs(deviation_from_history(now, before).z) > 1.96
 
     assert sum(departs() for _ in range(400)) <= 29
 
 
 def test_an_odd_record_in_the_history_hides_nothing() -> None:
     earlier = [1.0, 1.01, 0.99, 1.005, 5.0, 0.995, 1.0, 1.01, 0.99, 1.0]
-    found = departure(1.1, earlier)
+    found = deviation_from_history(1.1, earlier)
     assert found.z > 3
     assert found.ratio.median == pytest.approx(1.1)
     assert found.ratio.low is not None
@@ -71,13 +71,13 @@ def test_an_odd_record_in_the_history_hides_nothing() -> None:
 
 def test_records_that_agree_by_chance_are_not_believed() -> None:
     earlier = [1.0] * 6
-    assert departure(1.03, earlier).z > 1.96
-    assert departure(1.03, earlier, starts=0.02).z < 1.96
+    assert deviation_from_history(1.03, earlier).z > 1.96
+    assert deviation_from_history(1.03, earlier, starts=0.02).z < 1.96
 
 
 def test_a_short_history_judges_nothing() -> None:
     with pytest.raises(ValueError, match="4 earlier values"):
-        departure(1.0, [1.0] * 4)
+        deviation_from_history(1.0, [1.0] * 4)
 
 
 def test_the_ratio_is_that_of_the_pair_in_the_middle() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.compare.model import Ratio, Verdict, judge, why
+from etdeploy.compare.model import Ratio, Verdict, explain_verdict, judge
 
 
 def _ratio(median: float, low: float | None = None, high: float | None = None) -> Ratio:
@@ -24,7 +24,7 @@ def _ratio(median: float, low: float | None = None, high: float | None = None) -
 )
 def test_a_verdict_has_its_reason(ratio: Ratio, verdict: Verdict, reason: str) -> None:
     assert judge(ratio) == verdict
-    assert reason in why(ratio, 10)
+    assert reason in explain_verdict(ratio, 10)
 
 
 def test_the_least_difference_can_be_chosen() -> None:
@@ -34,5 +34,5 @@ def test_the_least_difference_can_be_chosen() -> None:
 
 
 def test_starts_that_did_not_take_turns_are_said_to_be_that() -> None:
-    assert "that did not take turns" in why(_ratio(1.5, 1.4, 1.6), 0)
-    assert "each side has one start" in why(_ratio(1.5), 0)
+    assert "that did not take turns" in explain_verdict(_ratio(1.5, 1.4, 1.6), 0)
+    assert "each side has one start" in explain_verdict(_ratio(1.5), 0)

@@ -35,7 +35,7 @@ from etdeploy.device_pool.reservations import (
     this_host,
 )
 from etdeploy.farm.night.ledger import Ledger
-from etdeploy.history.location import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, require_location
 from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
 from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_device
@@ -48,7 +48,7 @@ ANNA = "anna@wolf"
 
 @pytest.fixture
 def place(data_folder: Path) -> HistoryLocation:
-    return required_place(None)
+    return require_location(None)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.forecast import earlier_seconds, estimate_duration, makespan_s, visited_seconds
 from etdeploy.farm.model import Offer, Visit
-from etdeploy.history.location import place_of
+from etdeploy.history.location import resolve_location
 from etdeploy.history.nights import KeptAttempt, KeptNight, KeptVisit
 from etdeploy.history.store.nights import add_night, add_visits
 from etdeploy.history.store.store import open_store
@@ -50,7 +50,7 @@ def test_devices_work_at_once_and_each_for_itself() -> None:
 
 
 def test_the_history_tells_what_runs_took(tmp_path: Path) -> None:
-    place = place_of(str(tmp_path / "history.db"))
+    place = resolve_location(str(tmp_path / "history.db"))
     assert place
     [first, *_] = make_record().passes.values()
     timed = {"timing": first.model_copy(update={"seconds": 7.0}),
@@ -66,7 +66,7 @@ def test_the_history_tells_what_runs_took(tmp_path: Path) -> None:
 
 
 def test_the_visits_of_earlier_nights_tell_what_they_took(tmp_path: Path) -> None:
-    place = place_of(str(tmp_path / "history.db"))
+    place = resolve_location(str(tmp_path / "history.db"))
     assert place
     night = KeptNight(id="n", farm="lab", digest="d", started_at=f"{DAY}T22:00:00+00:00")
     ended = {"attempt": 1, "token": "t", "identity": "it", "host": "h",

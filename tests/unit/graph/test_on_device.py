@@ -16,7 +16,7 @@ from etdeploy.device_pool.reservations import Shelved, reserve
 from etdeploy.devices.base import Device
 from etdeploy.graph import on_device
 from etdeploy.graph.job import Job
-from etdeploy.history.location import required_place
+from etdeploy.history.location import require_location
 from etdeploy.program.folder import Provenance
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.load import load_recipe
@@ -62,7 +62,7 @@ def test_a_device_that_somebody_else_reserved_is_not_held(tmp_path: Path) -> Non
     with on_device.device_lock(job, silent):
         pass
     phone = Shelved(identity="android-A1", device="android:A1")
-    reserve(required_place(None), phone, "anna@owl", 600.0, "tuning")
+    reserve(require_location(None), phone, "anna@owl", 600.0, "tuning")
     with (
         pytest.raises(DeviceError, match="anna@owl has reserved"),
         on_device.device_lock(job, silent),

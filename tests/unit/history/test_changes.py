@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from etdeploy.history.changes import LevelShift, steps
+from etdeploy.history.trend import LevelShift, find_level_shifts
 
 
 def noisy(*levels: tuple[float, int], spread: float = 0.02, seed: int = 1) -> list[float]:
@@ -15,23 +15,26 @@ def noisy(*levels: tuple[float, int], spread: float = 0.02, seed: int = 1) -> li
 
 
 def test_a_regression_at_the_end_is_found() -> None:
-    [step] = steps(noisy((1.0, 30), (1.1, 8)))
+    [step] = find_level_shifts(noisy((1.0, 30), (1.1, 8)))
     assert step.index == 30
     assert step.before == pytest.approx(1.0, rel=0.02)
     assert step.after == pytest.approx(1.1, rel=0.02)
 
 
 def test_a_regression_that_was_mended_is_two_changes() -> None:
-    assert [step.index for step in steps(noisy((1.0, 20), (1.2, 8), (1.0, 20)))] == [20, 28]
+    assert [step.index for step in find_level_shifts(noisy((1.0, 20), (1.2, 8), (1.0, 20)))] == [
+        20,
+        28,
+    ]
 
 
 def test_a_staircase() -> None:
-    found = steps([1.0] * 9 + [1.2] * 5 + [1.1] * 8)
+    found = find_level_shifts([1.0] * 9 + [1.2] * 5 + [1.1] * 8)
     assert found == [LevelShift(9, 1.0, 1.2), LevelShift(14, 1.2, 1.1)]
 
 
 def test_noise_rarely_has_a_change() -> None:
-    found = [steps(noisy((1.0, 40), spread=0.04, seed=seed)) for seed in range(200)]
+    found = [find_level_shifts(noisy((1.0, 40), spread=0.04, seed=seed)) for seed in range(200)]
     assert sum(map(bool, found)) <= 6  # 2 expected
 
 
@@ -47,18 +50,18 @@ def test_noise_rarely_has_a_change() -> None:
     ids=["nothing", "constant", "one odd value", "too few", "zero"],
 )
 def test_no_change(values: list[float]) -> None:
-    assert steps(values) == []
+    assert find_level_shifts(values) == []
 
 
 def test_a_change_below_a_percent_is_not_told() -> None:
-    assert steps([1.0] * 20 + [1.005] * 20) == []
-    assert len(steps([1.0] * 20 + [1.02] * 20)) == 1
+    assert find_level_shifts([1.0] * 20 + [1.005] * 20) == []
+    assert len(find_level_shifts([1.0] * 20 + [1.02] * 20)) == 1
 
 
 def test_from_nothing_to_something() -> None:
-    assert steps([0.0] * 9 + [5.0] * 9) == [LevelShift(9, 0.0, 5.0)]
+    assert find_level_shifts([0.0] * 9 + [5.0] * 9) == [LevelShift(9, 0.0, 5.0)]
 
 
 def test_the_same_history_has_the_same_changes() -> None:
     values = noisy((1.0, 25), (1.03, 6), spread=0.03)
-    assert steps(values) == steps(values)
+    assert find_level_shifts(values) == find_level_shifts(values)

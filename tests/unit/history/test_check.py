@@ -12,10 +12,9 @@ import pytest
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.core.errors import UsageError
-from etdeploy.history.check import Question, check, judgement_of
+from etdeploy.history.check import Check, CheckOptions, CheckVerdict, check, to_judgement
 from etdeploy.history.entry import Judgement
 from etdeploy.history.location import HistoryLocation
-from etdeploy.history.model import Check, CheckVerdict
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import SIMULATED, make_check, make_device, make_loss, make_program
 from tests.support.histories import fill, recipe_named, run_at
@@ -35,7 +34,7 @@ def around(level_ms: float, count: int, seed: int = 1) -> list[float]:
 
 
 def judged(store: Store, record: RunRecord, **question: Any) -> Check:
-    return check(store, record, Question(**question))
+    return check(store, record, CheckOptions(**question))
 
 
 def test_a_slow_down_regresses(store: Store) -> None:
@@ -44,10 +43,10 @@ def test_a_slow_down_regresses(store: Store) -> None:
     assert found.verdict is CheckVerdict.REGRESSED
     assert found.reason.startswith("latency is 1.200 ms ")
     assert found.earlier == tuple(record.run_id for record in made)
-    assert judgement_of(found) is Judgement.REGRESSED
+    assert to_judgement(found) is Judgement.REGRESSED
     same = judged(store, run_at(99, 1.0))
     assert same.verdict is CheckVerdict.PASSED
-    assert judgement_of(same) is Judgement.PASSED
+    assert to_judgement(same) is Judgement.PASSED
 
 
 def test_a_higher_loss_of_quantisation_regresses(store: Store) -> None:
@@ -74,7 +73,7 @@ def test_too_little_history(store: Store) -> None:
     assert found.verdict is CheckVerdict.NOT_ENOUGH_HISTORY
     assert found.reason.startswith("3 comparable runs ")
     assert "and 5 are" in found.reason
-    assert judgement_of(found) is None
+    assert to_judgement(found) is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_a_run_that_is_not_comparable(store: Store, other: dict[str, Any], why: 
     found = judged(store, run_at(99, 9.0), other=run_at(0, **other))
     assert found.verdict is CheckVerdict.NOT_COMPARABLE
     assert found.reason.startswith(why)
-    assert judgement_of(found) is None
+    assert to_judgement(found) is None
 
 
 def test_the_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind, Spread, Start
 from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.bench.statistics import summarize
-from etdeploy.history.entry import entry_of, utc
+from etdeploy.history.entry import entry_from, utc
 from tests.support.bench_values import (
     SIMULATED,
     UNCOMPARED,
@@ -38,7 +38,7 @@ def with_starts(*runs: Start, **changes: Any) -> RunRecord:
 
 
 def test_an_undisturbed_run() -> None:
-    entry, _ = entry_of(with_starts(start(), start(), start()))
+    entry, _ = entry_from(with_starts(start(), start(), start()))
     assert (entry.disturbed, entry.fit, entry.starts, entry.spread_percent) == ("", True, 3, 4.0)
     assert entry.metrics == {
         "latency_ms": 1.1, "first_inference_ms": 2.5, "load_ms": 8.35713,
@@ -47,20 +47,20 @@ def test_an_undisturbed_run() -> None:
 
 
 def test_most_starts_decide() -> None:
-    assert entry_of(with_starts(start(HOT), start(), start()))[0].fit
-    entry, _ = entry_of(with_starts(start(HOT), start(HOT), start()))
+    assert entry_from(with_starts(start(HOT), start(), start()))[0].fit
+    entry, _ = entry_from(with_starts(start(HOT), start(HOT), start()))
     assert entry.disturbed == HOT.text
     assert not entry.fit
 
 
 def test_a_disturbed_run_is_not_fit() -> None:
-    entry, _ = entry_of(with_starts(start(), disturbances=(HOT, HOT)))
+    entry, _ = entry_from(with_starts(start(), disturbances=(HOT, HOT)))
     assert entry.disturbed == f"{HOT.text} {HOT.text}"
     assert not entry.fit
 
 
 def test_a_simulated_run_has_no_numbers() -> None:
-    entry, _ = entry_of(make_record(simulated=SIMULATED))
+    entry, _ = entry_from(make_record(simulated=SIMULATED))
     assert entry.metrics == {}
     assert not entry.fit
 
@@ -75,7 +75,7 @@ def test_a_simulated_run_has_no_numbers() -> None:
     ],
 )
 def test_outputs(outputs: Any, expected: bool | None) -> None:
-    entry, _ = entry_of(make_record(outputs=outputs))
+    entry, _ = entry_from(make_record(outputs=outputs))
     assert entry.outputs_ok is expected
     assert entry.fit is (expected is not False)
 
@@ -93,20 +93,20 @@ def test_sizes_have_numbers_of_their_own() -> None:
         )
         for name, ms in (("short", 1.0), ("long", 7.0))
     )  # fmt: skip
-    entry, _ = entry_of(make_record(sizes=sizes))
+    entry, _ = entry_from(make_record(sizes=sizes))
     assert entry.metrics["latency_ms@long"] == 7.0
     assert "latency_ms@short" not in entry.metrics
 
 
 def test_the_loss_of_quantisation_is_followed_for_each_output() -> None:
     losses = (make_loss(sqnr_db=20.0), make_loss(name="exact", sqnr_db=None))
-    entry, _ = entry_of(make_record(program=make_program(quantization_loss=losses)))
+    entry, _ = entry_from(make_record(program=make_program(quantization_loss=losses)))
     assert entry.metrics["quantization_noise@scores"] == pytest.approx(0.1)
     assert "quantization_noise@exact" not in entry.metrics
 
 
 def test_a_number_that_is_none_is_left_out() -> None:
-    entry, _ = entry_of(make_record(load_ms=float("nan"), peak_rss_bytes=None))
+    entry, _ = entry_from(make_record(load_ms=float("nan"), peak_rss_bytes=None))
     assert set(entry.metrics) == {"latency_ms", "first_inference_ms", "program_bytes"}
 
 

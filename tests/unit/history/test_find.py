@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.history.entry import find_anywhere, find_kept
+from etdeploy.history.entry import find_recorded_run, find_run_anywhere
 from etdeploy.history.location import HistoryLocation
 from etdeploy.history.store.store import open_store
 from tests.support.histories import fill, run_at
@@ -23,9 +23,9 @@ def output(tmp_path: Path) -> Path:
 def test_the_folder_comes_first(place: HistoryLocation, output: Path) -> None:
     record = run_at(0)
     record.save(output / record.run_id / "record.json")
-    found = find_kept(record.run_id, output, place)
+    found = find_recorded_run(record.run_id, output, place)
     assert found.folder == output / record.run_id
-    assert find_kept("last", output, None).record == record
+    assert find_recorded_run("last", output, None).record == record
 
 
 def test_a_moved_run_is_read_from_the_history(
@@ -34,7 +34,7 @@ def test_a_moved_run_is_read_from_the_history(
     with open_store(place) as store:
         [record, *_] = fill(store, [1.0, 2.0])
     for name in (record.run_id, record.run_id[-8:]):
-        found = find_kept(name, output, place)
+        found = find_recorded_run(name, output, place)
         assert found.record == record
         assert not found.folder.exists()
         assert "its folder is not in" in capsys.readouterr().err
@@ -45,14 +45,14 @@ def test_what_is_nowhere(name: str, place: HistoryLocation, output: Path) -> Non
     with open_store(place) as store:
         fill(store, [1.0])
     with pytest.raises(UsageError):
-        find_kept(name, output, place)
+        find_recorded_run(name, output, place)
 
 
 def test_no_history_yet(place: HistoryLocation, output: Path) -> None:
     with pytest.raises(UsageError, match="there is no run 'ab12'"):
-        find_kept("ab12", output, place)
+        find_recorded_run("ab12", output, place)
     with pytest.raises(UsageError, match="there is no run 'ab12'"):
-        find_kept("ab12", output, None)
+        find_recorded_run("ab12", output, None)
     assert place.file
     assert not place.file.exists()
 
@@ -62,7 +62,7 @@ def test_several_with_that_end(place: HistoryLocation, output: Path) -> None:
         for beginning in ("a", "b"):
             store.add(run_at(0, run_id=f"{beginning}-1234"))
     with pytest.raises(UsageError, match="2 runs in the history") as caught:
-        find_kept("1234", output, place)
+        find_recorded_run("1234", output, place)
     assert "b-1234\n" in f"{caught.value}\n"
 
 
@@ -73,7 +73,7 @@ def test_a_history_that_cannot_be_read(
     place.file.parent.mkdir(parents=True)
     place.file.write_text("something else, longer than a header" * 9)
     with pytest.raises(UsageError, match="there is no run"):
-        find_kept("ab12", output, place)
+        find_recorded_run("ab12", output, place)
     assert "warning: " in capsys.readouterr().err
 
 
@@ -82,13 +82,13 @@ def test_the_users_history_is_asked_only_where_the_folder_is_gone(
 ) -> None:
     with open_store(place) as store:
         [gone] = fill(store, [1.0])
-    assert find_anywhere(gone.run_id, output).record == gone
+    assert find_run_anywhere(gone.run_id, output).record == gone
     there = run_at(9)
     there.save(output / there.run_id / "record.json")
     monkeypatch.setenv("ETDEPLOY_STORE", "mysql://nowhere")
     capsys.readouterr()
-    assert find_anywhere("last", output).record == there
+    assert find_run_anywhere("last", output).record == there
     assert capsys.readouterr().err == ""
     with pytest.raises(UsageError, match="there is no run"):
-        find_anywhere(gone.run_id, output)
+        find_run_anywhere(gone.run_id, output)
     assert "warning: " in capsys.readouterr().err

@@ -9,10 +9,15 @@ import pytest
 
 from etdeploy.bench.generation_workload import WorkPoint
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.history.check import findings
-from etdeploy.history.entry import entry_of
-from etdeploy.history.model import FindingKind
-from etdeploy.history.series import differences, metric_text, metrics_of, series_of, title
+from etdeploy.history.check import FindingKind, judge_metrics
+from etdeploy.history.entry import entry_from
+from etdeploy.history.series import (
+    explain_differences,
+    format_metric,
+    metric_title,
+    read_metrics,
+    series_from,
+)
 from tests.support.bench_values import SIMULATED, make_program, make_record
 from tests.support.text_values import (
     make_evaluation,
@@ -33,56 +38,56 @@ def _record(grid: dict[str, Any] | None = None, **changes: Any) -> RunRecord:
 
 def test_the_first_point_gives_the_numbers_and_others_are_named() -> None:
     work = make_work(WorkPoint(tuple(range(8)), 4, 0, 1, 2), WorkPoint((1,) * 16, 1, 128, 0, 1))
-    metrics = metrics_of(_record(workload=make_text_workload(work=work)))
+    metrics = read_metrics(_record(workload=make_text_workload(work=work)))
     assert list(metrics) == [
         "token_ms", "ttft_ms", "ttft_ms@p16-n1-d128", "load_ms", "peak_rss_bytes", "program_bytes",
     ]  # fmt: skip
     assert metrics["token_ms"] == pytest.approx(5.055, abs=0.001)
-    assert title("ttft_ms@p16-n1-d128").endswith(" at p16-n1-d128")
-    assert metric_text("token_ms", metrics["token_ms"]) == "5.055 ms"
-    assert metrics_of(_record(simulated=SIMULATED)) == {}
+    assert metric_title("ttft_ms@p16-n1-d128").endswith(" at p16-n1-d128")
+    assert format_metric("token_ms", metrics["token_ms"]) == "5.055 ms"
+    assert read_metrics(_record(simulated=SIMULATED)) == {}
 
 
 def test_an_entry_knows_the_starts() -> None:
-    entry, series = entry_of(_record())
+    entry, series = entry_from(_record())
     assert (entry.starts, entry.outputs_ok, entry.fit) == (3, None, True)
     assert (series.metric, series.label) == ("token_ms", "xnnpack")
-    assert series_of(make_record()).metric == "latency_ms"
+    assert series_from(make_record()).metric == "latency_ms"
 
 
 def test_how_tokens_are_made_may_change_within_a_series() -> None:
-    assert series_of(_record(program=make_program(method="decode_64"))).key == (
-        series_of(_record(program=make_program(method="decode"))).key
+    assert series_from(_record(program=make_program(method="decode_64"))).key == (
+        series_from(_record(program=make_program(method="decode"))).key
     )
 
 
 def test_other_numbers_of_tokens_are_another_series() -> None:
-    other = series_of(_record({"depth": [64]}))
-    assert other.key != series_of(_record()).key
-    assert any("tokens" in text for text in differences(other, series_of(_record())))
+    other = series_from(_record({"depth": [64]}))
+    assert other.key != series_from(_record()).key
+    assert any("tokens" in text for text in explain_differences(other, series_from(_record())))
 
 
 def test_slower_tokens_are_a_regression() -> None:
-    earlier = [entry_of(_record(base_ms=5.0 + i / 100))[0] for i in range(8)]
-    run = replace(entry_of(_record(base_ms=6.0))[0], run_id="new")
-    found = {finding.metric: finding.kind for finding in findings(run, earlier, 5.0)}
+    earlier = [entry_from(_record(base_ms=5.0 + i / 100))[0] for i in range(8)]
+    run = replace(entry_from(_record(base_ms=6.0))[0], run_id="new")
+    found = {finding.metric: finding.kind for finding in judge_metrics(run, earlier, 5.0)}
     assert found["token_ms"] is FindingKind.REGRESSED
     assert found["load_ms"] is FindingKind.NO_DIFFERENCE
 
 
 def test_the_perplexity_is_followed_by_its_text() -> None:
     workload = make_text_workload().model_copy(update={"evaluation": make_evaluation(14.5)})
-    metrics = metrics_of(_record(workload=workload))
+    metrics = read_metrics(_record(workload=workload))
     assert metrics["perplexity@text.txt-abababab"] == 14.5  # of the quantised model
-    assert title("perplexity@text.txt-abababab").endswith(" at text.txt-abababab")
-    assert metric_text("perplexity@text.txt-abababab", 14.512) == "14.51"
+    assert metric_title("perplexity@text.txt-abababab").endswith(" at text.txt-abababab")
+    assert format_metric("perplexity@text.txt-abababab", 14.512) == "14.51"
     undefined = workload.model_copy(update={"evaluation": make_evaluation(perplexity=None)})
-    assert not any("perplexity" in name for name in metrics_of(_record(workload=undefined)))
+    assert not any("perplexity" in name for name in read_metrics(_record(workload=undefined)))
 
 
 def test_a_wrong_text_is_no_basis_for_a_comparison() -> None:
     for within, ok in ((True, True), (False, False)):
         text = make_text_check(within_tolerance=within)
         workload = make_text_workload().model_copy(update={"texts": (text,)})
-        assert entry_of(_record(workload=workload))[0].outputs_ok is ok
-    assert entry_of(_record())[0].outputs_ok is None
+        assert entry_from(_record(workload=workload))[0].outputs_ok is ok
+    assert entry_from(_record())[0].outputs_ok is None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.history.jsonl import Imported, import_all, lines_of, write_lines
+from etdeploy.history.jsonl import Imported, import_all, to_lines, write_lines
 from etdeploy.history.location import HistoryLocation
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.bench_values import make_record
@@ -34,7 +34,7 @@ def test_out_and_in_again(place: HistoryLocation, tmp_path: Path) -> None:
     file = tmp_path / "all.jsonl"
     with open_store(place) as store:
         made = fill(store, [1.0, 2.0, 3.0])
-        assert write_lines(file, lines_of(store.contents(Filter()))) == 3
+        assert write_lines(file, to_lines(store.contents(Filter()))) == 3
     assert [json.loads(text)["run_id"] for text in file.read_text().splitlines()] == [
         record.run_id for record in made
     ]

@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from etdeploy.history.check import findings, level, outputs_finding, sentence
+from etdeploy.history.check import (
+    FindingKind,
+    MetricFinding,
+    current_level,
+    describe_regressions,
+    judge_metrics,
+    judge_outputs,
+)
 from etdeploy.history.entry import HistoryEntry
-from etdeploy.history.model import FindingKind, MetricFinding
 
 
 def entry(latency_ms: float = 1.0, **changes: Any) -> HistoryEntry:
@@ -30,7 +36,7 @@ def earlier(count: int = 20, spread: float = 0.02, seed: int = 1) -> list[Histor
 def latency(
     run: HistoryEntry, before: list[HistoryEntry], allowed: float = 5.0, **more: Any
 ) -> MetricFinding:
-    return next(f for f in findings(run, before, allowed, **more) if f.metric == "latency_ms")
+    return next(f for f in judge_metrics(run, before, allowed, **more) if f.metric == "latency_ms")
 
 
 def test_a_slow_down_beyond_the_spread() -> None:
@@ -84,7 +90,7 @@ def test_the_level_since_the_last_change_counts() -> None:
     before = [*earlier(15), *(entry(1.3 * e.metrics["latency_ms"]) for e in earlier(8, seed=2))]
     assert latency(entry(1.31), before).kind is FindingKind.NO_DIFFERENCE
     assert latency(entry(1.31), before[:17]).kind is FindingKind.REGRESSED
-    assert len(level([e.metrics["latency_ms"] for e in before])) == 8
+    assert len(current_level([e.metrics["latency_ms"] for e in before])) == 8
 
 
 def test_other_numbers_have_to_be_surer() -> None:
@@ -93,7 +99,7 @@ def test_other_numbers_have_to_be_surer() -> None:
 
     draw = random.Random(5)
     before = [run(draw.gauss(1.0, 0.05)) for _ in range(20)]
-    found = {f.metric: f for f in findings(run(1.145), before, 5.0)}
+    found = {f.metric: f for f in judge_metrics(run(1.145), before, 5.0)}
     assert found["latency_ms"].kind is FindingKind.REGRESSED
     assert found["load_ms"].kind is FindingKind.NO_DIFFERENCE
     assert found["latency_ms"].z == found["load_ms"].z
@@ -101,18 +107,18 @@ def test_other_numbers_have_to_be_surer() -> None:
 
 def test_a_size_that_never_changes() -> None:
     before = [entry(metrics={"program_bytes": 1000.0}) for _ in range(5)]
-    [grown] = findings(entry(metrics={"program_bytes": 1100.0}), before, 5.0)
+    [grown] = judge_metrics(entry(metrics={"program_bytes": 1100.0}), before, 5.0)
     assert grown.kind is FindingKind.REGRESSED
     assert grown.reason.startswith("1.1 kB ")
     assert "1.0 kB, +10.0 %" in grown.reason
 
 
 def test_outputs_that_were_right_before() -> None:
-    found = tuple(outputs_finding(entry(outputs_ok=False), earlier(1)))
-    assert sentence(found).startswith("outputs are wrong")
+    found = tuple(judge_outputs(entry(outputs_ok=False), earlier(1)))
+    assert describe_regressions(found).startswith("outputs are wrong")
     assert found[-1].kind is FindingKind.REGRESSED
-    assert list(outputs_finding(entry(outputs_ok=None), earlier())) == []
-    assert list(outputs_finding(entry(outputs_ok=False), [entry(outputs_ok=None)] * 5)) == []
+    assert list(judge_outputs(entry(outputs_ok=None), earlier())) == []
+    assert list(judge_outputs(entry(outputs_ok=False), [entry(outputs_ok=None)] * 5)) == []
 
 
 def test_a_single_run_as_the_measure() -> None:
@@ -128,7 +134,7 @@ def test_a_single_run_as_the_measure() -> None:
 
 def test_numbers_that_are_zero_are_passed_over() -> None:
     zero = {"latency_ms": 1.0, "load_ms": 0.0}
-    found = findings(entry(metrics=zero), [entry(metrics=zero)] * 9, 5.0)
+    found = judge_metrics(entry(metrics=zero), [entry(metrics=zero)] * 9, 5.0)
     assert [f.metric for f in found] == ["latency_ms"]
 
 
@@ -142,7 +148,7 @@ def test_unchanged_runs_are_rarely_called_regressed() -> None:
 
     series = [([run() for _ in range(10)], run()) for _ in range(400)]
     called = [
-        any(f.kind is FindingKind.REGRESSED for f in findings(last, before, 5.0))
+        any(f.kind is FindingKind.REGRESSED for f in judge_metrics(last, before, 5.0))
         for before, last in series
     ]
     assert sum(called) <= 0.06 * len(called)

@@ -15,8 +15,8 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, StoreError
 from etdeploy.history import record_sink as module
 from etdeploy.history import record_sink as pending
-from etdeploy.history.location import HistoryLocation, required_place
-from etdeploy.history.record_sink import bring_in, keep
+from etdeploy.history.location import HistoryLocation, require_location
+from etdeploy.history.record_sink import import_pending, save_run
 from etdeploy.history.store import errors
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.histories import run_at
@@ -42,8 +42,8 @@ def break_it(place: HistoryLocation) -> None:
 
 def test_a_run_is_kept(place: HistoryLocation, tmp_path: Path) -> None:
     run = stored(tmp_path, run_at(0))
-    keep(run)
-    keep(run)
+    save_run(run)
+    save_run(run)
     assert kept(place) == [run.record.run_id]
 
 
@@ -55,46 +55,46 @@ def test_what_could_not_be_kept_is_brought_in_later(
 ) -> None:
     break_it(place)
     first, second, third = (stored(tmp_path, run_at(i)) for i in range(3))
-    keep(first)
-    keep(second)
+    save_run(first)
+    save_run(second)
     said = capsys.readouterr().err
     assert said.count("the history does not") == 1
     assert "a SQLite database" in said
     assert said.count("etdeploy history") == 1
-    assert [entry.record for entry in pending.waiting(place)] == [
+    assert [entry.record for entry in pending.pending_records(place)] == [
         first.record_path, second.record_path,
     ]  # fmt: skip
     assert place.file
     place.file.unlink()
     monkeypatch.setattr(module, "_failed", set())
-    keep(third)
+    save_run(third)
     assert kept(place) == [run.record.run_id for run in (first, second, third)]
-    assert pending.waiting(place) == []
-    assert bring_in(place) == 0
+    assert pending.pending_records(place) == []
+    assert import_pending(place) == 0
 
 
 def test_what_waits_for_one_history_goes_into_no_other(
     place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_it(place)
-    keep(stored(tmp_path, run_at(0)))
+    save_run(stored(tmp_path, run_at(0)))
     capsys.readouterr()
-    other = required_place(str(tmp_path / "other.db"))
-    assert bring_in(other) == 0
-    assert len(pending.waiting(place)) == 1
+    other = require_location(str(tmp_path / "other.db"))
+    assert import_pending(other) == 0
+    assert len(pending.pending_records(place)) == 1
 
 
 def test_a_folder_that_was_moved_is_told_and_given_up(
     place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone, there = stored(tmp_path, run_at(0)), stored(tmp_path, run_at(1))
-    pending.note(gone.record_path, place)
-    pending.note(there.record_path, place)
+    pending.add_pending(gone.record_path, place)
+    pending.add_pending(there.record_path, place)
     shutil.rmtree(gone.folder)
-    assert bring_in(place) == 1
+    assert import_pending(place) == 1
     assert str(gone.record_path) in capsys.readouterr().err
     assert kept(place) == [there.record.run_id]
-    assert pending.waiting(place) == []
+    assert pending.pending_records(place) == []
 
 
 def test_a_history_that_fails_half_way_keeps_the_rest_waiting(
@@ -102,7 +102,7 @@ def test_a_history_that_fails_half_way_keeps_the_rest_waiting(
 ) -> None:
     runs = [stored(tmp_path, run_at(i)) for i in range(3)]
     for run in runs:
-        pending.note(run.record_path, place)
+        pending.add_pending(run.record_path, place)
     from etdeploy.history.store.store import Store
 
     real = Store.add
@@ -114,8 +114,8 @@ def test_a_history_that_fails_half_way_keeps_the_rest_waiting(
 
     monkeypatch.setattr(Store, "add", fails)
     with pytest.raises(StoreError):
-        bring_in(place)
-    assert [entry.record for entry in pending.waiting(place)] == [
+        import_pending(place)
+    assert [entry.record for entry in pending.pending_records(place)] == [
         run.record_path for run in runs[1:]
     ]
 
@@ -126,16 +126,16 @@ def test_a_locked_history(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keep(stored(tmp_path, run_at(0)))
+    save_run(stored(tmp_path, run_at(0)))
     monkeypatch.setattr(errors, "PATIENCE_S", 0.1)
     assert place.file
     with closing(sqlite3.connect(place.file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        keep(stored(tmp_path, run_at(1)))
+        save_run(stored(tmp_path, run_at(1)))
     said = capsys.readouterr().err
     assert "has locked it" in said
     assert f"fuser -v {place.file}" in said
-    assert len(pending.waiting(place)) == 1
+    assert len(pending.pending_records(place)) == 1
 
 
 def test_no_place_for_the_list_either(
@@ -144,7 +144,7 @@ def test_no_place_for_the_list_either(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     run = stored(tmp_path, run_at(0))
-    keep(run)
+    save_run(run)
     said = capsys.readouterr().err
     assert "Not a directory" in said
     assert f"etdeploy history import {run.record_path}" in said
@@ -155,7 +155,7 @@ def test_a_wrong_variable_is_told(
 ) -> None:
     monkeypatch.setenv("ETDEPLOY_STORE", "mysql://root:s3cret@db/bench")
     run = stored(tmp_path, run_at(0))
-    keep(run)
+    save_run(run)
     said = capsys.readouterr().err
     assert "SQLite or PostgreSQL" in said
     assert f"etdeploy history import {run.record_path}" in said
@@ -166,7 +166,7 @@ def test_no_history_is_wanted(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ETDEPLOY_STORE", "none")
-    keep(stored(tmp_path, run_at(0)))
+    save_run(stored(tmp_path, run_at(0)))
     assert not data_folder.exists()
 
 
@@ -179,10 +179,10 @@ def test_a_bug_is_no_failure_of_the_run(
     def bug(*_: object) -> None:
         raise KeyError("oh")
 
-    monkeypatch.setattr(module, "_keep", bug)
-    keep(stored(tmp_path, run_at(0)))
+    monkeypatch.setattr(module, "_save", bug)
+    save_run(stored(tmp_path, run_at(0)))
     assert "KeyError: 'oh'" in capsys.readouterr().err
-    assert len(pending.waiting(place)) == 1
+    assert len(pending.pending_records(place)) == 1
 
 
 def test_a_stop_leaves_the_record_waiting(
@@ -196,13 +196,13 @@ def test_a_stop_leaves_the_record_waiting(
         cancel.current().set()
         # The tables have to be made, under a lock that looks for a stop.
         with pytest.raises(Interrupted):
-            keep(run)
+            save_run(run)
     capsys.readouterr()
-    assert [entry.record.name for entry in pending.waiting(place)] == [RECORD_FILE]
+    assert [entry.record.name for entry in pending.pending_records(place)] == [RECORD_FILE]
 
 
 def test_a_line_that_was_cut_off_is_passed_over(place: HistoryLocation, data_folder: Path) -> None:
-    pending.note(Path("/a/record.json"), place)
+    pending.add_pending(Path("/a/record.json"), place)
     with (data_folder / "pending.jsonl").open("a") as stream:
         stream.write('{"record": "/b/rec')
-    assert [entry.record for entry in pending.waiting(place)] == [Path("/a/record.json")]
+    assert [entry.record for entry in pending.pending_records(place)] == [Path("/a/record.json")]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import StoreError
-from etdeploy.history.location import place_of, required_place
+from etdeploy.history.location import require_location, resolve_location
 
 
 def test_the_users_own_by_default(data_folder: Path) -> None:
-    place = place_of()
+    place = resolve_location()
     assert place
     assert place.file == data_folder / "history.db"
     assert place.shown == str(place.file)
@@ -19,8 +19,8 @@ def test_the_users_own_by_default(data_folder: Path) -> None:
 
 def test_the_option_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ETDEPLOY_STORE", "/a/one.db")
-    assert required_place(None).file == Path("/a/one.db")
-    assert required_place("/a/two.db").file == Path("/a/two.db")
+    assert require_location(None).file == Path("/a/one.db")
+    assert require_location("/a/two.db").file == Path("/a/two.db")
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,15 @@ def test_the_option_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_files(text: str, file: Path) -> None:
-    place = place_of(text)
+    place = resolve_location(text)
     assert place
     assert place.file in (file, Path("~/runs.db").expanduser() if "~" in text else file)
 
 
 def test_a_password_is_never_shown() -> None:
-    place = place_of("postgresql://me:s3cret@db.example:5433/bench?password=s3cret&sslmode=require")
+    place = resolve_location(
+        "postgresql://me:s3cret@db.example:5433/bench?password=s3cret&sslmode=require"
+    )
     assert place
     assert place.file is None
     assert place.shown == "postgresql://me@db.example:5433/bench"
@@ -58,7 +60,7 @@ def test_a_password_is_never_shown() -> None:
 )
 def test_what_is_no_history(text: str, why: str) -> None:
     with pytest.raises(StoreError, match=why) as caught:
-        place_of(text)
+        resolve_location(text)
     assert caught.value.place == "--store"
     assert "s3cret" not in str(caught.value)
     assert caught.value.exit_code == 2
@@ -66,6 +68,6 @@ def test_what_is_no_history(text: str, why: str) -> None:
 
 def test_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ETDEPLOY_STORE", "none")
-    assert place_of() is None
+    assert resolve_location() is None
     with pytest.raises(StoreError, match="no history is kept"):
-        required_place(None)
+        require_location(None)

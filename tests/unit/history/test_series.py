@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.history.series import differences, series_of
+from etdeploy.history.series import explain_differences, series_from
 from tests.support.bench_values import make_device, make_program, make_record
 
 CONTENT: dict[str, Any] = {
@@ -38,8 +38,8 @@ def record(section: str = "model", changes: dict[str, Any] | None = None, **more
     ids=["weights", "mode", "provider", "protocol", "program", "versions", "system"],
 )
 def test_how_it_is_made_may_change_within_a_series(other: RunRecord) -> None:
-    assert series_of(other).key == series_of(record()).key
-    assert differences(series_of(other), series_of(record())) == []
+    assert series_from(other).key == series_from(record()).key
+    assert explain_differences(series_from(other), series_from(record())) == []
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_how_it_is_made_may_change_within_a_series(other: RunRecord) -> None:
     ],
 )  # fmt: skip
 def test_what_is_measured_and_where_makes_the_series(other: RunRecord, why: str) -> None:
-    assert series_of(other).key != series_of(record()).key
-    [reason] = differences(series_of(other), series_of(record()))
+    assert series_from(other).key != series_from(record()).key
+    [reason] = explain_differences(series_from(other), series_from(record()))
     assert reason.startswith(why)
 
 
@@ -70,25 +70,25 @@ def phone(name: str, **facts: Any) -> RunRecord:
 def test_a_phone_is_the_same_over_usb_and_any_address() -> None:
     usb = phone("android:A1", serial="A1", model="P", connection="USB")
     wireless = phone("android:10.0.0.7:41234", serial="A1", model="P", connection="TCP")
-    assert series_of(usb).key == series_of(wireless).key
-    assert series_of(usb).device.label == "android:A1 (P)"
+    assert series_from(usb).key == series_from(wireless).key
+    assert series_from(usb).device.label == "android:A1 (P)"
 
 
 def test_two_devices_with_one_serial_number_are_two() -> None:
     one = phone("android:0123456789ABCDEF", serial="0123456789ABCDEF", model="Tab 7")
     two = phone("android:0123456789ABCDEF", serial="0123456789ABCDEF", model="Tab 8")
-    assert series_of(one).key != series_of(two).key
+    assert series_from(one).key != series_from(two).key
 
 
 def test_a_key_that_a_later_release_leaves_empty_changes_nothing() -> None:
-    assert series_of(record("model", {"python": None})).key == series_of(record()).key
+    assert series_from(record("model", {"python": None})).key == series_from(record()).key
 
 
 def test_a_record_without_its_recipes_sections_has_a_series() -> None:
     plain = make_record()
-    assert series_of(plain).recipe == "mlp"
-    assert series_of(plain).key == series_of(plain).key
+    assert series_from(plain).recipe == "mlp"
+    assert series_from(plain).key == series_from(plain).key
 
 
 def test_the_key_is_the_same_on_every_machine() -> None:
-    assert series_of(make_record()).key == "c4f99eab5b8272b8"
+    assert series_from(make_record()).key == "c4f99eab5b8272b8"

@@ -7,9 +7,9 @@ from typing import Any
 
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.history.entry import entry_of
-from etdeploy.history.model import Trend, differing, spread_percent, trend_of
-from etdeploy.history.series import series_of
+from etdeploy.history.entry import entry_from
+from etdeploy.history.series import series_from
+from etdeploy.history.trend import Trend, compute_trend, describe_changes, spread_percent
 from tests.support.bench_values import SIMULATED
 from tests.support.histories import recipe_named, run_at
 
@@ -17,8 +17,8 @@ HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="the cores slowed down")
 
 
 def trend(records: Sequence[RunRecord], metric: str = "latency_ms", runs: int = 0) -> Trend:
-    entries = [entry_of(record)[0] for record in records]
-    return trend_of(series_of(records[0]), entries, metric, runs or len(records))
+    entries = [entry_from(record)[0] for record in records]
+    return compute_trend(series_from(records[0]), entries, metric, runs or len(records))
 
 
 def stairs(**changes: Any) -> list[RunRecord]:
@@ -67,8 +67,8 @@ def test_another_metric() -> None:
 
 
 def test_what_differs_between_two_runs() -> None:
-    one, two = (entry_of(record)[0] for record in (run_at(0), run_at(1)))
-    assert differing(one, two) == ()
+    one, two = (entry_from(record)[0] for record in (run_at(0), run_at(1)))
+    assert describe_changes(one, two) == ()
 
 
 def test_the_spread_of_few_values() -> None:

@@ -11,16 +11,22 @@ import pytest
 
 from etdeploy.bench.statistics import summarize
 from etdeploy.profile.model import ModuleTime
-from etdeploy.report.figures.base import panels, plain, thinned, visible_range
-from etdeploy.report.figures.device import (
-    device_over_time,
-    memory_curve,
-    sustained_curve,
-    threads_curve,
+from etdeploy.report.plots import escape, panel_domains, thin_out, visible_range
+from etdeploy.report.plots_device import (
+    plot_device,
+    plot_memory,
+    plot_sustained,
+    plot_threads,
 )
-from etdeploy.report.figures.latency import distribution, histogram, run_to_run
-from etdeploy.report.figures.modules import delegate_colours, icicle, shares_bar
-from etdeploy.report.figures.runs import by_run, distributions, ratios
+from etdeploy.report.plots_latency import (
+    histogram,
+    plot_distributions,
+    plot_histogram,
+    plot_ratios,
+    plot_runs,
+    plot_starts,
+)
+from etdeploy.report.profile import delegate_colours, plot_modules, plot_shares
 from tests.support.report_values import (
     make_comparison,
     make_full_record,
@@ -33,7 +39,7 @@ from tests.support.report_values import (
 
 
 def test_a_name_is_no_markup_and_no_colour() -> None:
-    assert plain("<b>@blue &lt;") == "&lt;b&gt;&#64;blue &amp;lt;"
+    assert escape("<b>@blue &lt;") == "&lt;b&gt;&#64;blue &amp;lt;"
 
 
 def test_every_sample_is_in_a_bin() -> None:
@@ -57,7 +63,7 @@ def test_a_few_long_inferences_do_not_squeeze_the_others() -> None:
     window = visible_range(samples)
     assert window
     assert window[1] < 2
-    figure = distribution("key", summarize(samples))
+    figure = plot_histogram("key", summarize(samples))
     assert "1 inference lies above this range, the longest at 90 ms" in figure.caption
     assert sum(figure.data[0]["y"]) == 300
     assert visible_range(samples[:-1]) is None
@@ -66,7 +72,7 @@ def test_a_few_long_inferences_do_not_squeeze_the_others() -> None:
 
 def test_starts_keep_their_samples_in_order_and_disturbed_ones_their_colour() -> None:
     starts, samples = make_starts(3, 10, disturbed=(1,))
-    figure = run_to_run("key", starts, summarize(samples))
+    figure = plot_starts("key", starts, summarize(samples))
     calm, disturbed, medians = figure.data
     assert (len(calm["x"]), len(disturbed["x"])) == (20, 10)
     assert disturbed["marker"]["color"] == "@orange"
@@ -77,7 +83,7 @@ def test_starts_keep_their_samples_in_order_and_disturbed_ones_their_colour() ->
 
 
 def test_many_samples_are_thinned_evenly() -> None:
-    picked = thinned(list(range(10_000)), 300)
+    picked = thin_out(list(range(10_000)), 300)
     assert len(picked) <= 300
     assert picked[1][0] - picked[0][0] == picked[-1][0] - picked[-2][0]
 
@@ -85,7 +91,7 @@ def test_many_samples_are_thinned_evenly() -> None:
 def test_the_icicle_has_every_module_under_its_parent() -> None:
     profile = make_profile()
     assert profile.modules
-    [trace] = icicle("key", profile, profile.modules).data
+    [trace] = plot_modules("key", profile, profile.modules).data
     assert len(trace["ids"]) == len(set(trace["ids"])) == 1 + 4 + 12
     assert trace["parents"][0] == ""
     assert set(trace["parents"][1:]) <= set(trace["ids"])
@@ -104,7 +110,7 @@ def test_a_module_has_the_colour_of_what_computes_it() -> None:
     colours = delegate_colours(root)
     assert list(colours) == ["A", "B", "CPU kernels", "several"]
     assert len(set(colours.values())) == 4
-    [trace] = icicle("key", make_profile(modules=root), root).data
+    [trace] = plot_modules("key", make_profile(modules=root), root).data
     assert trace["marker"]["colors"] == [colours[n] for n in ("several", "A", "B", "CPU kernels")]
 
 
@@ -112,18 +118,18 @@ def test_a_deep_model_is_no_recursion() -> None:
     module = ModuleTime(path="end", kind="", total_ms=1, self_ms=1, delegates={"": 1.0})
     for depth in range(400):
         module = ModuleTime(path=str(depth), kind="", total_ms=1, self_ms=0, children=(module,))
-    [trace] = icicle("key", make_profile(), module).data
+    [trace] = plot_modules("key", make_profile(), module).data
     assert len(trace["ids"]) == 401
 
 
 def test_shares_that_are_zero_are_left_out() -> None:
-    figure = shares_bar("key", {"A": 0.75, "copy_": 0.0, "rest": 0.25})
+    figure = plot_shares("key", {"A": 0.75, "copy_": 0.0, "rest": 0.25})
     assert [trace["name"] for trace in figure.data] == ["A", "rest"]
     assert [text for _, text in figure.legend] == ["A 75.0 %", "rest 25.0 %"]
 
 
 def test_the_device_s_state_has_a_panel_for_each_quantity() -> None:
-    figure = device_over_time("key", make_phone().during)
+    figure = plot_device("key", make_phone().during)
     assert figure
     axes = {k: v["title"]["text"] for k, v in figure.layout.items() if k.startswith("yaxis")}
     assert axes == {"yaxis": "°C", "yaxis2": "MHz", "yaxis3": "battery W", "yaxis4": "free GB"}
@@ -137,11 +143,11 @@ def test_the_device_s_state_has_a_panel_for_each_quantity() -> None:
 
 def test_a_device_that_reports_nothing_has_no_plot() -> None:
     bare = [s.model_copy(update={"state": type(s.state)()}) for s in make_phone().during]
-    assert device_over_time("key", bare) is None
+    assert plot_device("key", bare) is None
 
 
 def test_panels_fill_the_height_without_overlap() -> None:
-    domains = panels(3)
+    domains = panel_domains(3)
     assert domains[0][1] == 1
     assert domains[-1][0] == pytest.approx(0, abs=1e-3)
     assert all(below[1] < above[0] for above, below in pairwise(domains))
@@ -150,8 +156,8 @@ def test_panels_fill_the_height_without_overlap() -> None:
 def test_ratios_without_a_number_are_not_drawn() -> None:
     a, b = make_report_data(), renamed(make_report_data(), "b")
     none = make_comparison(b, ratio=None)
-    assert ratios("key", ["b"], [none]) is None
-    figure = ratios("key", ["b", "c"], [none, make_comparison(a)])
+    assert plot_ratios("key", ["b"], [none]) is None
+    figure = plot_ratios("key", ["b", "c"], [none, make_comparison(a)])
     assert figure
     [trace] = figure.data
     assert (trace["x"], trace["y"]) == ([1.08], ["c"])
@@ -160,9 +166,9 @@ def test_ratios_without_a_number_are_not_drawn() -> None:
 
 def test_distributions_are_shares_of_each_run() -> None:
     runs = [make_report_data(), renamed(make_report_data(base_ms=14.0), "slow")]
-    for trace in distributions("key", runs).data:
+    for trace in plot_distributions("key", runs).data:
         assert sum(trace["y"]) == pytest.approx(100, rel=1e-3)
-    medians = by_run("key", runs).data[-1]["y"]
+    medians = plot_runs("key", runs).data[-1]["y"]
     assert len(medians) == 2 * 5 * 3
 
 
@@ -172,10 +178,10 @@ def _all_figures() -> list[Any]:
     assert record.memory
     run = make_report_data()
     return [
-        threads_curve("key", record.inference.threads),
-        sustained_curve("key", record.inference.sustained),
-        memory_curve("key", record.memory),
-        distributions("key", [run, run]),
+        plot_threads("key", record.inference.threads),
+        plot_sustained("key", record.inference.sustained),
+        plot_memory("key", record.memory),
+        plot_distributions("key", [run, run]),
     ]
 
 

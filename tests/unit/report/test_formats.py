@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.report.formats import BEGINNINGS, Format, require_free, text_of, write_report
+from etdeploy.report.formats import BEGINNINGS, Format, render_report, require_free, write_report
 from etdeploy.report.report_data import Report
 from tests.support.report_values import make_report_data
 
@@ -20,7 +20,7 @@ REPORT = Report((make_report_data(),))
 def test_a_report_is_known_again_and_replaced(form: Format, tmp_path: Path) -> None:
     path = tmp_path / "report"
     path.touch()
-    text = text_of(REPORT, form)
+    text = render_report(REPORT, form)
     assert text.startswith(BEGINNINGS[form])
     for _ in range(2):
         assert write_report(text, path, form) == path
@@ -64,7 +64,7 @@ def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
 def test_a_link_keeps_leading_there(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there" / "report.csv")
-    text = text_of(REPORT, Format.CSV)
+    text = render_report(REPORT, Format.CSV)
     assert write_report(text, tmp_path / "link", Format.CSV) == tmp_path / "there" / "report.csv"
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there" / "report.csv").read_text() == text

@@ -15,7 +15,7 @@ from tests.support.report_values import make_comparison, make_report_data
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_a_dash(value: float | None) -> None:
-    unit = formatting.unit_of(value)
+    unit = formatting.time_unit(value)
     texts = (formatting.duration(value), formatting.percent(value), formatting.number(value))
     assert set(texts) == {NOTHING}
     assert formatting.in_unit(unit, value) == NOTHING
@@ -25,7 +25,7 @@ def test_numbers_have_their_units() -> None:
     assert formatting.duration(0.5) == "0.5000 ms"
     assert (formatting.percent(2.345), formatting.percent(41.2)) == ("2.3 %", "41 %")
     assert (formatting.size(None), formatting.size(1500)) == (NOTHING, "1.5 kB")
-    assert formatting.moment("2026-11-21T08:44:49+00:00") == "2026-11-21 08:44:49 UTC"
+    assert formatting.utc_text("2026-11-21T08:44:49+00:00") == "2026-11-21 08:44:49 UTC"
 
 
 def test_json_has_no_nan() -> None:

@@ -12,7 +12,7 @@ from etdeploy.compare.model import Verdict
 from etdeploy.core.errors import Interrupted, UsageError
 from etdeploy.profile import profiled
 from etdeploy.profile.model import TextProfile
-from etdeploy.report.report_data import gather
+from etdeploy.report.report_data import collect_report
 from tests.support.bench_values import FOLDER, SIMULATED, make_record, make_run
 from tests.support.report_values import make_profile
 
@@ -38,7 +38,7 @@ def _workspace(tmp_path: Path) -> Workspace:
 
 
 def test_without_a_cache_no_trace_is_read() -> None:
-    [run] = gather([make_run()], None).runs
+    [run] = collect_report([make_run()], None).runs
     assert run.profile is None
     assert run.no_profile[0].endswith("--no-profile.")
 
@@ -49,19 +49,19 @@ def test_a_run_without_trace_says_what_to_do(
     _failing(
         monkeypatch, UsageError("the run has no trace", remedy="Measure again: etdeploy bench")
     )
-    [run] = gather([make_run()], _workspace(tmp_path)).runs
+    [run] = collect_report([make_run()], _workspace(tmp_path)).runs
     assert run.no_profile[0].endswith(": the run has no trace. Measure again: etdeploy bench")
 
 
 def test_a_stop_is_no_missing_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _failing(monkeypatch, Interrupted())
     with pytest.raises(Interrupted):
-        gather([make_run()], _workspace(tmp_path))
+        collect_report([make_run()], _workspace(tmp_path))
 
 
 def test_a_simulated_run_has_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _failing(monkeypatch, AssertionError("its trace was read"))
-    [run] = gather([make_run(simulated=SIMULATED)], _workspace(tmp_path)).runs
+    [run] = collect_report([make_run(simulated=SIMULATED)], _workspace(tmp_path)).runs
     assert "simulator" in run.no_profile[0]
 
 
@@ -70,7 +70,7 @@ def test_several_runs_are_measured_against_the_first(
 ) -> None:
     _with_profile(monkeypatch, 1.0, 3.0, 1.0)
     runs = [StoredRun(FOLDER, make_record(run_id=name)) for name in "abc"]
-    report = gather(runs, _workspace(tmp_path))
+    report = collect_report(runs, _workspace(tmp_path))
     assert [c.a.run_id for c in report.comparisons] == ["a", "a"]
     assert [c.b.run_id for c in report.comparisons] == ["b", "c"]
     [first, second] = report.comparisons
@@ -79,5 +79,5 @@ def test_several_runs_are_measured_against_the_first(
 
 
 def test_a_simulated_run_is_not_comparable() -> None:
-    report = gather([make_run(), make_run(simulated=SIMULATED)], None)
+    report = collect_report([make_run(), make_run(simulated=SIMULATED)], None)
     assert [c.verdict for c in report.comparisons] == [Verdict.NOT_COMPARABLE]

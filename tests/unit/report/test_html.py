@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from etdeploy.report.formats import BEGINNINGS, Format, text_of
+from etdeploy.report.formats import BEGINNINGS, Format, render_report
 from etdeploy.report.html import safe_json
 from etdeploy.report.report_data import Report, ReportData
 from tests.support.bench_values import make_run
@@ -65,13 +65,13 @@ def _hostile() -> Report:
 
 
 def test_it_begins_with_the_mark_and_is_the_same_again() -> None:
-    text = text_of(Report((make_report_data(),)), Format.HTML)
+    text = render_report(Report((make_report_data(),)), Format.HTML)
     assert text.startswith(BEGINNINGS[Format.HTML])
-    assert text == text_of(Report((make_report_data(),)), Format.HTML)
+    assert text == render_report(Report((make_report_data(),)), Format.HTML)
 
 
 def test_nothing_is_loaded_and_every_script_is_allowed_by_its_digest() -> None:
-    text = text_of(Report((make_report_data(),)), Format.HTML)
+    text = render_report(Report((make_report_data(),)), Format.HTML)
     page = _parsed(text)
     assert [address for address in page.addresses if not address.startswith("#")] == []
     [policy] = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
@@ -87,7 +87,7 @@ def test_nothing_is_loaded_and_every_script_is_allowed_by_its_digest() -> None:
 
 def test_no_name_becomes_markup() -> None:
     hostile, plain = (
-        _parsed(text_of(report, Format.HTML))
+        _parsed(render_report(report, Format.HTML))
         for report in (_hostile(), Report((make_report_data(),)))
     )
     # Both pages have the same kinds of elements, and as many scripts.
@@ -99,7 +99,7 @@ def test_no_name_becomes_markup() -> None:
 
 def test_a_comparing_page_has_every_record() -> None:
     runs = tuple(renamed(make_report_data(), f"recipe-{i}") for i in range(5))
-    text = text_of(Report(runs, tuple(map(make_comparison, runs[1:]))), Format.HTML)
+    text = render_report(Report(runs, tuple(map(make_comparison, runs[1:]))), Format.HTML)
     names = [
         json.loads(data)["recipe"]["name"]
         for attributes, data in _parsed(text).scripts
@@ -111,7 +111,7 @@ def test_a_comparing_page_has_every_record() -> None:
 def test_a_page_with_five_thousand_operators_is_small() -> None:
     run = make_report_data()
     run = ReportData(run.run, run.name, run.plan, (make_profile(5_000),))
-    text = text_of(Report((run,)), Format.HTML)
+    text = render_report(Report((run,)), Format.HTML)
     assert run.profile
     assert len(run.profile.operators) >= 4_900
     assert len(text.encode()) < 6_000_000
@@ -125,6 +125,8 @@ def test_json_cannot_end_its_element(text: str) -> None:
 
 
 def test_a_run_with_nan_has_a_page() -> None:
-    text = text_of(Report((ReportData(make_run((math.nan, 1.0, math.inf)), "mlp"),)), Format.HTML)
+    text = render_report(
+        Report((ReportData(make_run((math.nan, 1.0, math.inf)), "mlp"),)), Format.HTML
+    )
     for _, data in [each for each in _parsed(text).scripts if "type" in each[0]][:2]:
         json.loads(data, parse_constant=lambda name: pytest.fail(name))

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import Verdict
-from etdeploy.report.formats import BEGINNINGS, Format, text_of
+from etdeploy.report.formats import BEGINNINGS, Format, render_report
 from etdeploy.report.markdown import name, prose
 from etdeploy.report.report_data import Report, ReportData
 from tests.support.bench_values import FOLDER, SIMULATED, make_run
@@ -26,7 +26,7 @@ LIMIT = 65_536
 
 
 def markdown(report: Report) -> str:
-    return text_of(report, Format.MARKDOWN)
+    return render_report(report, Format.MARKDOWN)
 
 
 def _several(count: int) -> Report:

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.bench.records.performance import samples_by_start
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.report.report_data import names, plan_of
+from etdeploy.report.report_data import distinct_names, load_plan
 from tests.support.bench_values import make_device, make_record, make_run
 from tests.support.report_values import make_full_record, make_plan, make_starts
 
@@ -49,7 +49,7 @@ def _run(
 def test_a_name_is_as_short_as_tells_the_runs_apart(
     runs: list[StoredRun], expected: tuple[str, ...]
 ) -> None:
-    assert names(runs) == expected
+    assert distinct_names(runs) == expected
 
 
 def test_the_samples_of_a_start_are_its_own() -> None:
@@ -64,7 +64,7 @@ def test_the_samples_of_a_start_are_its_own() -> None:
 def test_the_plan_is_read_from_the_run_s_folder(tmp_path: Path) -> None:
     make_plan().save(tmp_path / "plan.json")
     run = StoredRun(tmp_path, make_record(files={"plan": "plan.json"}))
-    assert plan_of(run) == (make_plan(), ())
+    assert load_plan(run) == (make_plan(), ())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_missing_plan_has_a_reason(
 ) -> None:
     if content:
         (tmp_path / "plan.json").write_text(content)
-    plan, reasons = plan_of(StoredRun(tmp_path, make_record(files=files)))
+    plan, reasons = load_plan(StoredRun(tmp_path, make_record(files=files)))
     assert plan is None
     assert reasons[0].endswith(f": {why}.")
 
@@ -90,6 +90,6 @@ def test_a_plan_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "plan.json").symlink_to(tmp_path / "elsewhere.json")
-    plan, [reason] = plan_of(StoredRun(folder, make_record(files={"plan": "plan.json"})))
+    plan, [reason] = load_plan(StoredRun(folder, make_record(files={"plan": "plan.json"})))
     assert plan is None
     assert "leads out of" in reason

@@ -7,21 +7,14 @@ import re
 from typing import Any
 
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
-from etdeploy.history.entry import Judgement, entry_of
-from etdeploy.history.model import (
-    Check,
-    CheckVerdict,
-    FindingKind,
-    MetricFinding,
-    Trend,
-    trend_of,
-)
-from etdeploy.history.series import series_of
+from etdeploy.history.check import Check, CheckVerdict, FindingKind, MetricFinding
+from etdeploy.history.entry import Judgement, entry_from
+from etdeploy.history.series import series_from
+from etdeploy.history.trend import Trend, compute_trend
 from etdeploy.report.document import Figure, Folded, Table, Text
-from etdeploy.report.figures.history import over_time
 from etdeploy.report.html import render
 from etdeploy.report.terminal import render as terminal_text
-from etdeploy.report.trends import check_text, list_text, trend_text, trends_page
+from etdeploy.report.trends import check_text, list_text, plot_trend, trend_text, trends_page
 from tests.support.bench_values import make_device
 from tests.support.histories import recipe_named, run_at
 
@@ -35,13 +28,13 @@ def trend(metric: str = "latency_ms", **changes: Any) -> Trend:
         run_at(20, 7.0, disturbances=(HOT,), **changes),
         *(run_at(60 + i, 1.2 + i % 3 / 100, **changes) for i in range(8)),
     ]
-    entries = [entry_of(record)[0] for record in records]
+    entries = [entry_from(record)[0] for record in records]
     entries[-1] = type(entries[-1])(**{**vars(entries[-1]), "judgement": Judgement.REGRESSED})
-    return trend_of(series_of(records[0]), entries, metric, 500)
+    return compute_trend(series_from(records[0]), entries, metric, 500)
 
 
 def test_the_plot_has_points_levels_and_changes() -> None:
-    figure = over_time("plot", trend())
+    figure = plot_trend("plot", trend())
     runs, others, levels = figure.data
     assert runs["x"] == [*range(12), *range(13, 21)]
     assert runs["marker"]["color"] == ["@blue"] * 19 + ["@red"]
@@ -58,7 +51,7 @@ def test_the_plot_has_points_levels_and_changes() -> None:
 
 
 def test_memory_is_in_megabytes() -> None:
-    figure = over_time("plot", trend("peak_rss_bytes"))
+    figure = plot_trend("plot", trend("peak_rss_bytes"))
     assert figure.layout["yaxis"]["title"]["text"] == "peak memory (MB)"
     assert set(figure.data[0]["y"]) == {32.7}
 
@@ -110,8 +103,8 @@ def stairs() -> Trend:
         *(run_at(i, 1.0 + wiggle[i % 5], **old) for i in range(12)),
         *(run_at(60 + i, 1.5 + wiggle[i % 5], versions={"torch": "3"}, **new) for i in range(6)),
     ]
-    entries = [entry_of(record)[0] for record in records]
-    return trend_of(series_of(records[0]), entries, "latency_ms", 1234)
+    entries = [entry_from(record)[0] for record in records]
+    return compute_trend(series_from(records[0]), entries, "latency_ms", 1234)
 
 
 def test_the_text_of_one_series() -> None:
@@ -141,8 +134,8 @@ def test_disturbed_runs_and_missing_numbers_in_the_text() -> None:
     text = terminal_text(trend_text(trend(), 80))
     assert "not used: slow & <hot>" in " ".join(text.split())
     assert "32.7 MB" in terminal_text(trend_text(trend("peak_rss_bytes"), 80))
-    steady = [entry_of(run_at(i, 1.0))[0] for i in range(9)]
-    same = trend_of(series_of(run_at(0)), steady, "latency_ms", 9)
+    steady = [entry_from(run_at(i, 1.0))[0] for i in range(9)]
+    same = compute_trend(series_from(run_at(0)), steady, "latency_ms", 9)
     assert "  changes         none found" in terminal_text(trend_text(same, 80))
     assert "  latency at long no run has it" in terminal_text(
         trend_text(trend("latency_ms@long"), 80)
@@ -152,7 +145,7 @@ def test_disturbed_runs_and_missing_numbers_in_the_text() -> None:
 def test_the_list_of_several_series() -> None:
     phone = run_at(3, 12.0, device=make_device("android", name="android:R5", serial="R5",
                                                model="Pixel 9"))  # fmt: skip
-    other = trend_of(series_of(phone), [entry_of(phone)[0]], "latency_ms", 1)
+    other = compute_trend(series_from(phone), [entry_from(phone)[0]], "latency_ms", 1)
     text = terminal_text([list_text([stairs(), other], 3)])
     assert text.splitlines()[:4] == [
         "  recipe  device                 runs  last         latency  spread  backend  trend",

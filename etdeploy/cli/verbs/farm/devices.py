@@ -67,7 +67,7 @@ def reserve(
     """
     from etdeploy.device_pool.lookup import find_device
     from etdeploy.device_pool.reservations import active, duration, local, myself, reserve
-    from etdeploy.history.location import option_for
+    from etdeploy.history.location import store_option
 
     place = named_farm(file, store).place
     if device is None:
@@ -86,7 +86,7 @@ def reserve(
         console.message(
             f"A night of {farm} is measuring on it now; it is yours when that attempt ends."
         )
-    back = f"etdeploy farm release {quoted(device)}{option_for(place)}"
+    back = f"etdeploy farm release {quoted(device)}{store_option(place)}"
     console.message(f"Give it back with:  {back}")
 
 
@@ -174,14 +174,14 @@ def quarantine(
 def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
     from etdeploy.device_pool.lookup import find_device
     from etdeploy.device_pool.reservations import myself, set_aside
-    from etdeploy.history.location import option_for
+    from etdeploy.history.location import store_option
 
     made = set_aside(place, find_device(device, place), reason, myself())
     if as_json:
         console.result_json(made.model_dump(mode="json"))
         return
     console.result(f"{made.device} is set aside: {made.reason}")
-    again = f"etdeploy farm quarantine --release {quoted(device)}{option_for(place)}"
+    again = f"etdeploy farm quarantine --release {quoted(device)}{store_option(place)}"
     console.message(f"Let nights use it again with:  {again}")
 
 

@@ -76,12 +76,12 @@ def _forecast(loaded: LoadedFarm) -> Forecast:
 def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
     """Durations of earlier runs; none if the history cannot be read."""
     from etdeploy.farm.forecast import earlier_seconds, visited_seconds
-    from etdeploy.history.location import place_of
+    from etdeploy.history.location import resolve_location
     from etdeploy.history.store.store import open_store
 
     names = {label: recipe.name for label, recipe in loaded.recipes.items()}
     try:
-        place = place_of(loaded.farm.store)
+        place = resolve_location(loaded.farm.store)
         if place is None or (place.file and not place.file.exists()):
             return {}
         with open_store(place, read_only=True) as store:

@@ -13,7 +13,7 @@ from etdeploy.cli import invocation
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.invocation import RecipePair
 from etdeploy.core.errors import ExportError
-from etdeploy.history.record_sink import keep
+from etdeploy.history.record_sink import save_run
 from etdeploy.profile import profiled
 from etdeploy.profile.model import OperatorTime, Profile
 from tests.support.compare_values import RUN_A, RUN_B, paired_runs, separate_runs, slower_by
@@ -143,7 +143,7 @@ def test_a_run_whose_folder_is_gone_comes_from_the_history(
     monkeypatch.setenv("ETDEPLOY_STORE", str(tmp_path / "history.sqlite3"))
     a, b = separate_runs(slower_by(1.3))
     _save(output, b)
-    keep(a)
+    save_run(a)
     assert _compare(RUN_A, RUN_B) == 0
     said = capsys.readouterr()
     assert "slower" in said.out

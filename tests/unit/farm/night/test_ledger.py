@@ -20,7 +20,7 @@ from etdeploy.farm.night.lease import Lease, TakenError
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.outbox import Outbox
 from etdeploy.farm.night.scheduler import UNKNOWN_S
-from etdeploy.history.location import HistoryLocation, required_place
+from etdeploy.history.location import HistoryLocation, require_location
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.judged_nights import farm
 from tests.support.nights import NOW, make_ending, make_visit, measured
@@ -29,7 +29,7 @@ from tests.support.processes import eventually
 
 @pytest.fixture
 def place(data_folder: Path) -> HistoryLocation:
-    return required_place(None)
+    return require_location(None)
 
 
 class Said(list[str]):

@@ -14,9 +14,8 @@ from alembic.migration import MigrationContext
 from etdeploy.core.errors import StoreError
 from etdeploy.history.location import HistoryLocation
 from etdeploy.history.store import tables
-from etdeploy.history.store.errors import engine_of
-from etdeploy.history.store.migrate import SCRIPTS, migrate, revision_of
-from etdeploy.history.store.store import Filter, open_store
+from etdeploy.history.store.errors import create_store_engine
+from etdeploy.history.store.store import SCRIPTS, Filter, migrate, open_store, revision_of
 from tests.support.histories import fill, run_at
 
 VERSION = "SELECT version_num FROM etdeploy_history"
@@ -54,7 +53,7 @@ def asked(file: Path | None, query: str) -> list[tuple[object, ...]]:
 def test_the_migrations_give_the_tables(place: HistoryLocation) -> None:
     with open_store(place):
         pass
-    engine = engine_of(place)
+    engine = create_store_engine(place)
     with engine.connect() as connection:
         options = {"version_table": tables.VERSION_TABLE, "compare_type": True}
         context = MigrationContext.configure(connection, opts=options)
@@ -65,7 +64,7 @@ def test_the_migrations_give_the_tables(place: HistoryLocation) -> None:
 def test_an_older_history_is_copied_and_brought_up(place: HistoryLocation, later: Path) -> None:
     with open_store(place) as store:
         fill(store, [1.0, 2.0])
-    migrate(engine_of(place), place, later)
+    migrate(create_store_engine(place), place, later)
     assert asked(place.file, "SELECT mood FROM etdeploy_runs") == [("fine",), ("fine",)]
     assert place.file
     copy = place.file.with_name(f"history.db.revision-{tables.REVISION}")
@@ -78,7 +77,7 @@ def test_a_migration_that_fails_changes_nothing(place: HistoryLocation, tmp_path
         fill(store, [1.0])
     broken = scripts(tmp_path, then="raise RuntimeError('no')")
     with pytest.raises(RuntimeError):
-        migrate(engine_of(place), place, broken)
+        migrate(create_store_engine(place), place, broken)
     with open_store(place) as store:
         assert store.add(run_at(9))
         assert len(store.entries(Filter(), 9)) == 2
@@ -113,7 +112,7 @@ def test_a_history_of_another_revision_is_left_alone(
 
 def test_a_history_that_is_current_is_not_copied(place: HistoryLocation) -> None:
     for _ in range(2):
-        migrate(engine_of(place), place)
+        migrate(create_store_engine(place), place)
     assert place.file
     assert list(place.file.parent.glob("history.db.revision-*")) == []
 
@@ -129,5 +128,5 @@ def test_a_copy_that_cannot_be_made_stops_the_migration(
     monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
     copy.write_text("not a database")
     with pytest.raises(StoreError, match="cannot be copied"):
-        migrate(engine_of(place), place, later)
+        migrate(create_store_engine(place), place, later)
     assert asked(place.file, VERSION) == [(tables.REVISION,)]

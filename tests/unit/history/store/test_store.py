@@ -13,8 +13,8 @@ from etdeploy.bench.records.stored import parse_record
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
 from etdeploy.history.entry import Judgement
-from etdeploy.history.location import HistoryLocation, place_of
-from etdeploy.history.series import series_of
+from etdeploy.history.location import HistoryLocation, resolve_location
+from etdeploy.history.series import series_from
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.bench_values import SIMULATED, make_device, make_record
 from tests.support.histories import DAY, recipe_named, run_at
@@ -64,7 +64,7 @@ def test_series_are_told_apart_and_filtered(place: HistoryLocation) -> None:
             assert [known.runs for known in store.series(Filter(device=device))] == [runs]
         assert store.series(Filter(device="Pixel%9")) == []
         assert [known.runs for known in store.series(Filter(since=f"{DAY}T00:00:02"))] == [1, 1]
-        entries = store.entries(Filter(series=series_of(other).key), 10)
+        entries = store.entries(Filter(series=series_from(other).key), 10)
         assert [entry.run_id for entry in entries] == [other.run_id]
         assert len(list(store.contents(Filter(recipe="mlp")))) == 3
 
@@ -161,7 +161,7 @@ def test_a_damaged_file_is_said_to_be_one(place: HistoryLocation) -> None:
 
 def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
-    place = place_of("postgresql://me:s3cret@127.0.0.1:1/bench")
+    place = resolve_location("postgresql://me:s3cret@127.0.0.1:1/bench")
     assert place
     with (
         pytest.raises(StoreError, match="driver for PostgreSQL") as caught,

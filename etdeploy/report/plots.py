@@ -17,19 +17,20 @@ SERIES = ("@blue", "@orange", "@green", "@purple", "@sky", "@red", "@yellow", "@
 _MOST_POINTS = 2000
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
     """A name for a plot: plotly.js reads tags and entities, and the page reads a leading `@`."""
     return html.escape(text, quote=False).replace("@", "&#64;")
 
 
-def colour(index: int) -> str:
+def series_colour(index: int) -> str:
     """The colour of the n-th thing of a kind."""
     return SERIES[index % len(SERIES)]
 
 
-def axis(title: str, **more: Any) -> Values:
-    """An axis with a title."""
-    return {"title": {"text": title}, **more}
+def axis(title: str, window: tuple[float, float] | None = None, **more: Any) -> Values:
+    """An axis with a title; `window` limits what it shows at first."""
+    limits = {"range": list(window)} if window else {}
+    return {"title": {"text": title}, **limits, **more}
 
 
 def rounded(values: Iterable[float | None]) -> list[float | None]:
@@ -40,7 +41,7 @@ def rounded(values: Iterable[float | None]) -> list[float | None]:
     ]
 
 
-def thinned(values: Sequence[float], most: int = _MOST_POINTS) -> list[tuple[int, float]]:
+def thin_out(values: Sequence[float], most: int = _MOST_POINTS) -> list[tuple[int, float]]:
     """At most so many values, evenly picked, each with its place."""
     step = max(1, math.ceil(len(values) / max(1, most)))
     return [(i, values[i]) for i in range(0, len(values), step)]
@@ -58,12 +59,12 @@ def visible_range(values: Sequence[float]) -> tuple[float, float] | None:
     return low - 0.05 * room, high + 0.5 * room
 
 
-def beyond(values: Sequence[float], end: float) -> int:
+def count_above(values: Sequence[float], end: float) -> int:
     """How many values lie above the end of a range."""
     return sum(value > end for value in values if is_number(value))
 
 
-def panels(count: int, gap: float = 0.09) -> list[list[float]]:
+def panel_domains(count: int, gap: float = 0.09) -> list[list[float]]:
     """The domains of plots that stand above each other, the first at the top."""
     height = (1 - gap * (count - 1)) / count
     return [
@@ -72,7 +73,7 @@ def panels(count: int, gap: float = 0.09) -> list[list[float]]:
     ]
 
 
-def upright(x: float, text: str, tone: str, **more: Any) -> tuple[Values, Values]:
+def vertical_line(x: float, text: str, tone: str, **more: Any) -> tuple[Values, Values]:
     """A vertical line through the plot, and the words at its top."""
     line = {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1,
             "line": {"color": tone, "width": 1.5, "dash": "dot"}}  # fmt: skip

@@ -8,8 +8,15 @@ from etdeploy.bench.records.performance import DeviceSample, Memory, Sustained, 
 from etdeploy.core.layout import cut
 from etdeploy.devices.base import DeviceState
 from etdeploy.report.document import Figure
-from etdeploy.report.figures.base import Values, axis, colour, panels, plain, rounded
-from etdeploy.report.formatting import unit_of
+from etdeploy.report.formatting import time_unit
+from etdeploy.report.plots import (
+    Values,
+    axis,
+    escape,
+    panel_domains,
+    rounded,
+    series_colour,
+)
 
 # A phone has dozens of sensors; those that rose most tell the story.
 _MOST_SENSORS = 4
@@ -22,7 +29,7 @@ _Line = tuple[str, list[float | None]]
 _Panel = tuple[str, list[_Line]]
 
 
-def device_over_time(key: str, samples: Sequence[DeviceSample]) -> Figure | None:
+def plot_device(key: str, samples: Sequence[DeviceSample]) -> Figure | None:
     """Temperatures, frequencies, battery and free memory; None where nothing was reported."""
     panel_list = [panel for panel in _panels([s.state for s in samples]) if panel[1]]
     if not panel_list:
@@ -40,7 +47,7 @@ def device_over_time(key: str, samples: Sequence[DeviceSample]) -> Figure | None
         "showlegend": True,
         "annotations": _pass_names(samples),
     }
-    domains = panels(last, _GAP_PX / (_PANEL_PX * last))
+    domains = panel_domains(last, _GAP_PX / (_PANEL_PX * last))
     for number, (panel, domain) in enumerate(zip(panel_list, domains, strict=True), 1):
         suffix = "" if number == 1 else str(number)
         layout[f"yaxis{suffix}"] = axis(panel[0], domain=domain, nticks=5)
@@ -86,12 +93,12 @@ def _frequencies(states: Sequence[DeviceState]) -> list[_Line]:
     for place, state in enumerate(states):
         for cluster in state.clusters:
             if cluster.current_khz is not None:
-                line = found.setdefault(cores(cluster.cpus), [None] * len(states))
+                line = found.setdefault(cores_text(cluster.cpus), [None] * len(states))
                 line[place] = cluster.current_khz / 1000
     return list(found.items())
 
 
-def cores(cpus: tuple[int, ...]) -> str:
+def cores_text(cpus: tuple[int, ...]) -> str:
     """The cores of a cluster in words."""
     if len(cpus) > 2 and cpus == tuple(range(cpus[0], cpus[-1] + 1)):
         return f"cores {cpus[0]}-{cpus[-1]}"
@@ -127,10 +134,10 @@ def _trace(
     return {
         "type": "scatter", "mode": "lines+markers", "x": seconds, "y": rounded(values),
         "yaxis": "y" if panel == 1 else f"y{panel}", "connectgaps": True,
-        "name": plain(cut(name, _LONGEST_NAME)),
+        "name": escape(cut(name, _LONGEST_NAME)),
         "legend": "legend" if panel == 1 else f"legend{panel}",
-        "line": {"color": colour(index), "width": 1.75}, "marker": {"size": 4},
-        "hovertemplate": f"{plain(name)}: %{{y:.4g}} {unit.rpartition(' ')[2]} after %{{x:.1f}} s"
+        "line": {"color": series_colour(index), "width": 1.75}, "marker": {"size": 4},
+        "hovertemplate": f"{escape(name)}: %{{y:.4g}} {unit.rpartition(' ')[2]} after %{{x:.1f}} s"
         "<extra></extra>",
     }  # fmt: skip
 
@@ -161,14 +168,14 @@ def _passes(samples: Sequence[DeviceSample]) -> list[Values]:
 def _pass_names(samples: Sequence[DeviceSample]) -> list[Values]:
     return [
         {"x": start, "y": 0, "xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom",
-         "text": plain(name), "showarrow": False, "font": {"size": 11}}
+         "text": escape(name), "showarrow": False, "font": {"size": 11}}
         for name, start, _ in _spans(samples)
     ]  # fmt: skip
 
 
-def threads_curve(key: str, sweep: Sequence[ThreadsRecord]) -> Figure:
+def plot_threads(key: str, sweep: Sequence[ThreadsRecord]) -> Figure:
     """Median latency by number of threads, with the median of each start."""
-    unit = unit_of(min(each.latency_ms.median for each in sweep))
+    unit = time_unit(min(each.latency_ms.median for each in sweep))
     starts = [(each.threads, start.median_ms) for each in sweep for start in each.runs]
     points = {
         "type": "scatter", "mode": "markers", "name": "median of a start",
@@ -194,7 +201,7 @@ def threads_curve(key: str, sweep: Sequence[ThreadsRecord]) -> Figure:
     return Figure(key, [points, line] if starts else [line], layout, label)
 
 
-def sustained_curve(key: str, sustained: Sustained) -> Figure:
+def plot_sustained(key: str, sustained: Sustained) -> Figure:
     """The rate over time; temperature and frequency beside it, where they were read."""
     points = sustained.points
     seconds = rounded(point.seconds for point in points)
@@ -223,7 +230,7 @@ def sustained_curve(key: str, sustained: Sustained) -> Figure:
     return Figure(key, traces, layout, label, height=240 + 130 * (len(rows) - 1))
 
 
-def memory_curve(key: str, memory: Memory) -> Figure:
+def plot_memory(key: str, memory: Memory) -> Figure:
     """Resident memory by the second, and what the program plans."""
     seconds = rounded(point.seconds for point in memory.points)
     rss = rounded(point.rss_bytes / _MB for point in memory.points)
@@ -255,7 +262,7 @@ def _line(
 def _stacked(titles: Sequence[str]) -> Values:
     """Plots above each other with one time axis."""
     layout: Values = {"xaxis": axis("seconds", anchor=f"y{len(titles)}" if titles[1:] else "y")}
-    for i, (title, domain) in enumerate(zip(titles, panels(len(titles)), strict=True), 1):
+    for i, (title, domain) in enumerate(zip(titles, panel_domains(len(titles)), strict=True), 1):
         layout[f"yaxis{'' if i == 1 else i}"] = axis(title, domain=domain)
     return layout
 

@@ -1,1 +1,0 @@
-"""The page's plots, as the values that plotly.js draws."""
