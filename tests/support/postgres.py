@@ -3,7 +3,7 @@
     from tests.support.postgres import postgres
 
     def test_something(postgres):
-        place = required_place(postgres.url())
+        place = require_location(postgres.url())
 
 The fixture skips the test, with the reason, where the machine cannot have it.
 """

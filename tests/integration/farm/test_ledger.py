@@ -38,15 +38,15 @@ from pathlib import Path
 from etdeploy.farm.night.events import AttemptEnded
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.outbox import import_event
-from etdeploy.history.location import required_place
+from etdeploy.history.location import require_location
 from etdeploy.history.store.store import open_store
 from tests.support.nights import NOW, make_visit, measured
 where, data, folder, farm, mode = sys.argv[1:]
 folder = Path(folder)
-with Ledger(required_place(where), folder=Path(data)) as ledger:
+with Ledger(require_location(where), folder=Path(data)) as ledger:
     if mode.startswith("visits of "):
         night = mode.removeprefix("visits of ")
-        with open_store(required_place(where)) as store:
+        with open_store(require_location(where)) as store:
             for number in range(12):
                 ending = measured(folder, f"{night}-{number}", 1, identity=farm)
                 import_event(store, AttemptEnded(ending=ending, at=NOW.isoformat()), print)
@@ -260,11 +260,11 @@ PHONE = Shelved(identity="android-A1", device="android:A1")
 
 def test_two_people_reserve_one_phone(place: HistoryLocation) -> None:
     code = (
-        "import sys\nfrom etdeploy.history.location import required_place\n"
+        "import sys\nfrom etdeploy.history.location import require_location\n"
         "from etdeploy.core.errors import DeviceError\n"
         "from etdeploy.device_pool.reservations import Shelved, reserve\n"
         "phone = Shelved(identity='android-A1', device='android:A1')\n"
-        "try:\n    reserve(required_place(sys.argv[1]), phone, sys.argv[2], 600.0)\n"
+        "try:\n    reserve(require_location(sys.argv[1]), phone, sys.argv[2], 600.0)\n"
         "    print('mine')\nexcept DeviceError as error:\n    print(error.message)\n"
     )
     where = place.url or str(place.file)

@@ -101,10 +101,10 @@ def test_everything_that_is_asked_of_a_history(place: HistoryLocation) -> None:
 
 _WRITER = """
 import sys
-from etdeploy.history.location import required_place
+from etdeploy.history.location import require_location
 from etdeploy.history.store.store import open_store
 from tests.support.histories import run_at
-with open_store(required_place(sys.argv[1])) as store:
+with open_store(require_location(sys.argv[1])) as store:
     for i in range(25):
         store.add(run_at(i, run_id=f"{sys.argv[2]}-{i}"))
         store.add(run_at(i, run_id=f"both-{i}"))
