@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from etdeploy.core.errors import DeviceError, EtdeployError
@@ -99,6 +101,33 @@ def described(device: Device, kind: str) -> DeviceListing:
         return failed(device.name, kind, "error", error)
     finally:
         device.close()
+
+
+def present(name: str, kind: str) -> DeviceListing:
+    """A device that can be used and was asked nothing."""
+    return DeviceListing(name=name, kind=kind, status="device")
+
+
+def not_chosen(kind: str, count: str, options: Sequence[str]) -> DeviceError:
+    """The error where several devices are connected and the user names none; "2 iPhones"."""
+    return DeviceError(
+        f"{count} are connected, and none is chosen",
+        place=kind,
+        remedy="\n".join(["Choose one:", *options]),
+    )
+
+
+def not_connected(
+    spec: DeviceSpec, message: str, known: Sequence[str], connect_steps: str
+) -> DeviceError:
+    """The error where the device that the user names is not among those with known serials."""
+    close = difflib.get_close_matches(spec.serial or "", known, n=1)
+    options = [f"--device {quote(f'{spec.kind}:{serial}')}" for serial in close or known]
+    if close:
+        remedy = f"Did you mean {options[0]}?"
+    else:
+        remedy = "\n".join(["Connected are:", *options]) if known else connect_steps
+    return DeviceError(message, place=f"{spec.kind}:{spec.serial}", remedy=remedy)
 
 
 def failed(name: str, kind: str, status: str, error: EtdeployError) -> DeviceListing:

@@ -6,12 +6,13 @@ import difflib
 import re
 from collections.abc import Callable
 from shlex import quote
+from types import ModuleType
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
+from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.plugins import attributed, call_hook, check_hooks, load_plugin, plugin_names
 from etdeploy.devices.base import Device, DeviceListing
-from etdeploy.devices.kinds import DeviceKind, DeviceSpec, Recovery, described, failed, split_spec
+from etdeploy.devices.kinds import DeviceKind, DeviceSpec, Recovery, failed, present, split_spec
 
 GROUP = "etdeploy.devices"
 """The entry points by which other packages add kinds of devices."""
@@ -149,22 +150,22 @@ def _suggestion(spec: DeviceSpec) -> str:
     return forms
 
 
-def _open_host(_spec: DeviceSpec, workspace: Workspace) -> Device:
-    from etdeploy.devices.local.device import open_host
+def _local() -> ModuleType:
+    from etdeploy.devices.local import device
 
-    return open_host(workspace.root / LOCAL_KIND)
-
-
-def _open_qemu(_spec: DeviceSpec, workspace: Workspace) -> Device:
-    from etdeploy.devices.local.device import open_qemu
-
-    return open_qemu(workspace.root / LOCAL_KIND)
+    return device
 
 
-def _open_android(spec: DeviceSpec, _workspace: Workspace) -> Device:
-    from etdeploy.devices.android.device import open_android
+def _android() -> ModuleType:
+    from etdeploy.devices.android import device
 
-    return open_android(spec)
+    return device
+
+
+def _ios() -> ModuleType:
+    from etdeploy.devices.ios import choice
+
+    return choice
 
 
 def _open_ssh(spec: DeviceSpec, _workspace: Workspace) -> Device:
@@ -173,94 +174,38 @@ def _open_ssh(spec: DeviceSpec, _workspace: Workspace) -> Device:
     return open_ssh(spec)
 
 
-def _open_ios(spec: DeviceSpec, _workspace: Workspace) -> Device:
-    kind, _, udid = (spec.serial or "").partition(":")
-    if kind == "simulator":
-        from etdeploy.devices.ios.simulator import open_simulator
-
-        return open_simulator(udid or None)
-    from etdeploy.devices.ios.choice import open_ios
-
-    return open_ios(spec)
-
-
-def _list_host(workspace: Workspace) -> list[DeviceListing]:
-    return [described(_open_host(DeviceSpec("host"), workspace), "host")]
-
-
-def _list_qemu(workspace: Workspace) -> list[DeviceListing]:
-    try:
-        return [described(_open_qemu(DeviceSpec("qemu"), workspace), "qemu")]
-    except DeviceError as error:
-        return [failed("qemu", "qemu", "missing", error)]
-
-
-def _here_host(_workspace: Workspace) -> list[DeviceListing]:
-    return [DeviceListing(name="host", kind="host", status="device")]
-
-
-def _here_qemu(workspace: Workspace) -> list[DeviceListing]:
-    try:
-        _open_qemu(DeviceSpec("qemu"), workspace)
-    except DeviceError as error:
-        return [failed("qemu", "qemu", "missing", error)]
-    return [DeviceListing(name="qemu", kind="qemu", status="device")]
-
-
-def _here_android(_workspace: Workspace) -> list[DeviceListing]:
-    from etdeploy.devices.android.device import plugged_android
-
-    return plugged_android()
-
-
-def _here_ios(_workspace: Workspace) -> list[DeviceListing]:
-    from etdeploy.devices.ios.choice import plugged_ios
-
-    return plugged_ios()
-
-
-def _recover_android(spec: DeviceSpec, step: Recovery, tell: Callable[[str], None]) -> None:
-    from etdeploy.devices.android.device import recover_android
-
-    recover_android(spec, step, tell)
-
-
-def _list_android(_workspace: Workspace) -> list[DeviceListing]:
-    from etdeploy.devices.android.device import list_android
-
-    return list_android()
-
-
-def _list_ios(_workspace: Workspace) -> list[DeviceListing]:
-    from etdeploy.devices.ios.choice import list_ios
-
-    return list_ios()
-
-
-def _list_nothing(_workspace: Workspace) -> list[DeviceListing]:
-    return []
-
-
+# The modules of a kind are imported when a device of that kind is used.
 BUILT_IN: dict[str, DeviceKind] = {
     kind.name: kind
     for kind in (
         DeviceKind(
-            "host", ("host",), _open_host, _list_host, address="none", plugged_in=_here_host,
+            "host", ("host",), address="none",
+            open=lambda _, workspace: _local().open_host(workspace.root / LOCAL_KIND),
+            list=lambda workspace: _local().list_host(workspace.root / LOCAL_KIND),
+            plugged_in=lambda _: [present("host", "host")],
         ),
         DeviceKind(
-            "qemu", ("qemu",), _open_qemu, _list_qemu, address="none", plugged_in=_here_qemu,
+            "qemu", ("qemu",), address="none",
+            open=lambda _, workspace: _local().open_qemu(workspace.root / LOCAL_KIND),
+            list=lambda workspace: _local().list_qemu(workspace.root / LOCAL_KIND),
+            plugged_in=lambda w: _local().list_qemu(w.root / LOCAL_KIND, ask=False),
         ),
         DeviceKind(
             "android", ("android", "android:SERIAL", "android:HOST:PORT"),
-            _open_android, _list_android, plugged_in=_here_android, recover=_recover_android,
+            open=lambda spec, _: _android().open_android(spec),
+            list=lambda _: _android().list_android(),
+            plugged_in=lambda _: _android().list_android(ask=False),
+            recover=lambda *step: _android().recover_android(*step),
         ),
         DeviceKind(
-            "ssh", ("ssh:[USER@]HOST[:PORT][:/FOLDER]",), _open_ssh, _list_nothing,
-            address="required", noun="host",
+            "ssh", ("ssh:[USER@]HOST[:PORT][:/FOLDER]",), address="required", noun="host",
+            open=_open_ssh, list=lambda _: [],
         ),
         DeviceKind(
-            "ios", ("ios", "ios:UDID", "ios:simulator[:UDID]"), _open_ios, _list_ios, noun="UDID",
-            plugged_in=_here_ios,
+            "ios", ("ios", "ios:UDID", "ios:simulator[:UDID]"), noun="UDID",
+            open=lambda spec, _: _ios().open_ios(spec),
+            list=lambda _: _ios().list_ios(),
+            plugged_in=lambda _: _ios().list_ios(ask=False),
         ),
     )
 }  # fmt: skip

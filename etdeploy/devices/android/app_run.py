@@ -44,7 +44,7 @@ from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, RunOutcome
 from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.remote.layout import StateSampling
 from etdeploy.devices.remote.run import RemoteRun, opened_run
-from etdeploy.devices.remote.shell import DevicePaths, RemoteShell
+from etdeploy.devices.remote.shell import DevicePaths, RemoteShell, check_output
 from etdeploy.devices.shell import sections
 
 _BUNDLE = "{bundle}"
@@ -66,7 +66,7 @@ def opened_app_run(
     """A new folder for one run of an app that was pushed; it is removed when the block ends."""
     with opened_run(shell, bundle, run_id, sampling) as inner:
         command = files_command(shell.place, inner.folder, small_files(bundle, app))
-        shell.require(command, "laying out the app's files")
+        check_output(shell, command, "laying out the app's files")
         yield AppRun(shell, bundle, app, inner)
 
 
@@ -361,7 +361,7 @@ def install(shell: RemoteShell, bundle: Bundle, app: AppLaunch, progress: Progre
     """Installs the app of a bundle that was pushed, and makes the bundle's files readable to it."""
     file = find_archive(bundle, app)
     command = f"{open_command(shell.place)}\n{installed_command(app.id)}"
-    there = parse_installed(shell.require(command, _LOOKING_FOR_APP, _HASH_S))
+    there = parse_installed(check_output(shell, command, _LOOKING_FOR_APP, _HASH_S))
     if there.is_content(file.sha256):
         return
     progress(f"installing {app.id} ({console.size(file.size_bytes)}); the phone may ask")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +45,16 @@ from etdeploy.devices.base import (
     PushReport,
     RunFolder,
 )
-from etdeploy.devices.kinds import DeviceSpec, Recovery, described, failed
+from etdeploy.devices.kinds import (
+    DeviceSpec,
+    Recovery,
+    described,
+    failed,
+    not_chosen,
+    not_connected,
+)
 from etdeploy.devices.remote.device import RemoteDevice
+from etdeploy.devices.remote.shell import check_output
 from etdeploy.targets.platforms import ANDROID_ABIS
 
 # How long a listing waits for each device.
@@ -105,32 +112,18 @@ def _server_errors() -> Iterator[None]:
         ) from error
 
 
-def list_android() -> list[DeviceListing]:
+def list_android(*, ask: bool = True) -> list[DeviceListing]:
     """Every Android device that the adb server or libusb knows, with what to do about each."""
     try:
         known = known_devices()
     except DeviceError as error:
         return [failed("android", "android", "error", error)]
-    usable = [d for d in known if remedy_for(d) is None]
+    usable = [d for d in known if ask and d.state == USABLE]
     found = cancel.in_threads(lambda d: described(open_listed(d, _LIST_S), "android"), usable)
     listed = dict(zip([d.serial for d in usable], found, strict=True))
     return [
         listed.get(d.serial)
         or DeviceListing(
-            name=f"android:{d.serial}", kind="android", status=d.state, remedy=remedy_for(d)
-        )
-        for d in known
-    ]
-
-
-def plugged_android() -> list[DeviceListing]:
-    """The same devices, without asking them anything."""
-    try:
-        known = known_devices()
-    except DeviceError as error:
-        return [failed("android", "android", "error", error)]
-    return [
-        DeviceListing(
             name=f"android:{d.serial}", kind="android", status=d.state, remedy=remedy_for(d)
         )
         for d in known
@@ -154,20 +147,19 @@ def open_listed(device: ServerDevice, idle_s: float = 30.0) -> AndroidDevice:
 
 def _open_known(device: ServerDevice) -> AndroidDevice:
     if device.state == "offline" and DeviceSpec("android", device.serial).address:
-        _reconnect(device.serial)
+        name = f"android:{device.serial}"
+        _reconnect(device.serial, name)
+        console.message(f"{name}: the adb server listed it as offline, and has reconnected to it")
     elif device.state != USABLE:
         raise _unusable(device)
     return open_listed(device)
 
 
-def _reconnect(serial: str) -> None:
-    """Reconnects once, and says so: an adb server is slow to notice that a device is back."""
-    name = f"android:{serial}"
+def _reconnect(serial: str, name: str) -> None:
     with _server_errors():
         problem = adb_server.reconnect(serial)
     if problem:
         raise explain(AdbReconnectError(problem), name)
-    console.message(f"{name}: the adb server listed it as offline, and has reconnected to it")
 
 
 def _only(known: Sequence[ServerDevice]) -> ServerDevice:
@@ -175,12 +167,7 @@ def _only(known: Sequence[ServerDevice]) -> ServerDevice:
     if len(usable) == 1:
         return usable[0]
     if usable:
-        names = "\n".join(f"{_option(d.serial)}{_model(d)}" for d in usable)
-        raise DeviceError(
-            f"{len(usable)} Android devices are connected, and none is chosen",
-            place="android",
-            remedy=f"Choose one:\n{names}",
-        )
+        raise not_chosen("android", f"{len(usable)} Android devices", _options(usable))
     if len(known) == 1:
         return known[0]
     if known:
@@ -193,31 +180,26 @@ def _only(known: Sequence[ServerDevice]) -> ServerDevice:
     raise DeviceError("no Android device is connected", place="android", remedy=CONNECT_STEPS)
 
 
-def _option(serial: str) -> str:
-    return f"--device {quote(f'android:{serial}')}"
-
-
-def _model(device: ServerDevice) -> str:
-    return f"    ({device.model})" if device.model else ""
+def _options(devices: Sequence[ServerDevice]) -> list[str]:
+    return [
+        f"--device {quote(f'android:{d.serial}')}" + (f"    ({d.model})" if d.model else "")
+        for d in devices
+    ]
 
 
 def _unknown(serial: str, known: Sequence[ServerDevice]) -> DeviceError:
     same = [device for device in known if device.shared == serial]
     if same:
-        names = "\n".join(f"{_option(d.serial)}{_model(d)}" for d in same)
+        names = "\n".join(_options(same))
         return DeviceError(
             f"{len(same)} devices have this serial number",
             place=f"android:{serial}",
             remedy=f"Choose one by the port that it is plugged into:\n{names}",
         )
-    close = difflib.get_close_matches(serial, [d.serial for d in known], n=1)
-    if close:
-        remedy = f"Did you mean {_option(close[0])}?"
-    elif known:
-        remedy = "Connected are:\n" + "\n".join(_option(d.serial) for d in known)
-    else:
-        remedy = CONNECT_STEPS
-    return DeviceError("the device is not connected", place=f"android:{serial}", remedy=remedy)
+    spec = DeviceSpec("android", serial)
+    return not_connected(
+        spec, "the device is not connected", [d.serial for d in known], CONNECT_STEPS
+    )
 
 
 def _unusable(device: ServerDevice) -> DeviceError:
@@ -265,11 +247,13 @@ class AndroidDevice(RemoteDevice):
 
     def boot_id(self) -> str:
         """Of this start of its kernel; another one after a restart."""
-        return self._link.require(android_facts.BOOT_ID_COMMAND, "reading its boot id").strip()
+        return check_output(
+            self._link, android_facts.BOOT_ID_COMMAND, "reading its boot id"
+        ).strip()
 
     def has_booted(self) -> bool:
         """Whether Android has started, and not only its kernel."""
-        said = self._link.require("getprop", "reading its properties")
+        said = check_output(self._link, "getprop", "reading its properties")
         return android_facts.parse_getprop(said).get("sys.boot_completed") == "1"
 
     def restart(self) -> None:
@@ -297,7 +281,7 @@ class AndroidDevice(RemoteDevice):
 
     @cached_property
     def _facts_output(self) -> str:
-        return self._link.require(android_facts.FACTS_COMMAND, "reading its properties")
+        return check_output(self._link, android_facts.FACTS_COMMAND, "reading its properties")
 
 
 _BACK_S = 30.0
@@ -323,16 +307,14 @@ def _recover_connection(serial: str, name: str, tell: Callable[[str], None]) -> 
         tell(f"{name}: no adb server runs here; each attempt connects anew")
         return
     tell(f"{name}: adb reconnect")
+    if DeviceSpec("android", serial).address:
+        _reconnect(serial, name)
+        return
     try:
-        if DeviceSpec("android", serial).address:
-            problem = adb_server.reconnect(serial)
-            if problem:
-                raise explain(AdbReconnectError(problem), name)
-            return
         adb_server.kick(serial)
     except AdbError as error:
         raise _failed(name, "adb reconnect", str(error)) from error
-    _wait_for(serial, name, _BACK_S)
+    _wait_for(serial, name, "adb reconnect")
 
 
 def _restart_server(serial: str, name: str, tell: Callable[[str], None]) -> None:
@@ -346,20 +328,20 @@ def _restart_server(serial: str, name: str, tell: Callable[[str], None]) -> None
         tell(f"{name}: there is no adb server here to restart")
         return
     tell(f"{name}: adb kill-server, adb start-server")
-    address = DeviceSpec("android", serial).address
     others = _on_the_network() - {serial}
-    commands = [("kill-server",), ("start-server",), *([("connect", serial)] if address else [])]
     try:
-        for words in commands:
-            outcome = _adb(str(adb), port, *words)
-            if not outcome.ok and words != ("kill-server",):
+        for word in ("kill-server", "start-server"):
+            outcome = _adb(str(adb), port, word)
+            if not outcome.ok and word != "kill-server":
                 said = "it hangs" if outcome.timed_out else outcome.stderr.strip()
-                raise _failed(name, f"adb {' '.join(words)}", said)
+                raise _failed(name, f"adb {word}", said)
+        # A new server finds only what is on a cable. It exits with 0 where it cannot connect.
+        if DeviceSpec("android", serial).address:
+            _reconnect(serial, name)
     finally:
-        # A new server finds what is on a cable, and nothing else.
         for other in sorted(others):
             _adb(str(adb), port, "connect", other)
-    _wait_for(serial, name, _BACK_S)
+    _wait_for(serial, name, "adb start-server")
 
 
 def _adb(adb: str, port: int, *words: str) -> process.Outcome:
@@ -402,8 +384,8 @@ def _is_up(spec: DeviceSpec, before: str) -> bool:
         return False
 
 
-def _wait_for(serial: str, name: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+def _wait_for(serial: str, name: str, command: str) -> None:
+    deadline = time.monotonic() + _BACK_S
     state: str | None = None
     while time.monotonic() < deadline:
         cancel.checkpoint()
@@ -412,12 +394,12 @@ def _wait_for(serial: str, name: str, seconds: float) -> None:
         if state == USABLE:
             return
         time.sleep(_POLL_S)
-    raise _failed(name, "that", f"its state is {state}" if state else "it is not connected")
+    raise _failed(name, command, f"its state is {state}" if state else "it is not connected")
 
 
 def _failed(name: str, command: str, said: str) -> DeviceError:
     return DeviceError(
-        f"the phone is not back after {command}: {said or 'it does not say why'}",
+        f"the phone is not back after {command}: {said or 'no reason given'}",
         place=name,
         remedy="Look at its screen, cable and hub.",
     )

@@ -12,7 +12,6 @@ from io import FileIO
 from pathlib import Path
 from shlex import quote
 
-from etdeploy.core.errors import DeviceError
 from etdeploy.devices.adb.stream import (
     AdbError,
     AdbGoneError,
@@ -97,13 +96,6 @@ class AndroidLink:
         with self.errors(activity):
             return run_command(self.transport, command, timeouts)
 
-    def require(self, command: str, activity: str, idle_s: float | None = None) -> str:
-        result = self.shell(command, activity, idle_s)
-        if not result.ok:
-            said = result.output.strip() or f"exit code {result.exit_code}"
-            raise DeviceError(f"the device failed while {activity}: {said}", place=self.name)
-        return result.output
-
     def best_effort_cleanup(self, command: str) -> None:
         # Twice: after a broken connection the first call may only find out that it is broken.
         for _ in range(2):
@@ -117,11 +109,11 @@ class AndroidLink:
             return AndroidCommand(self, start_command(self.transport, command, timeouts))
 
     @contextlib.contextmanager
-    def persistent_shell(self, command: str, activity: str) -> Iterator[AndroidConversation]:
+    def persistent_shell(self, command: str, activity: str) -> Iterator[AndroidPersistentShell]:
         with self.errors(activity):
             stream = self.transport.open(f"exec:{command}", self.timeouts)
         with contextlib.closing(stream):
-            yield AndroidConversation(self, stream)
+            yield AndroidPersistentShell(self, stream)
 
     def send(
         self,
@@ -146,17 +138,6 @@ class AndroidLink:
         with self.errors(activity):
             data = read_file(self.transport, source, self.timeouts)
         return (data or b"").decode(errors="replace")
-
-    def pull(self, source: str, to: Path, activity: str) -> None:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        part = to.with_name(f".{to.name}.part")
-        try:
-            with self.errors(activity), part.open("wb") as file:
-                for piece in pull_file(self.transport, source, self.timeouts):
-                    file.write(piece)
-            part.replace(to)
-        finally:
-            part.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def errors(self, activity: str) -> Iterator[None]:
@@ -191,22 +172,22 @@ class AndroidCommand:
 
 
 @dataclass(frozen=True)
-class AndroidConversation:
+class AndroidPersistentShell:
     """A command that the device's shell has begun, and that is talked with line by line."""
 
     link: AndroidLink
     stream: Stream
     heard: bytearray = field(default_factory=bytearray)
 
-    def say(self, lines: str, activity: str) -> None:
+    def write_lines(self, lines: str, activity: str) -> None:
         with self.link.errors(activity):
             self.stream.send(f"{lines}\n".encode())
 
-    def hear(self, activity: str, idle_s: float | None = None) -> str:
+    def read_reply(self, activity: str, idle_s: float | None = None) -> str:
         with self.link.errors(activity):
             return (self._next(idle_s) or "").strip()
 
-    def line(self, activity: str, idle_s: float) -> str | None:
+    def read_line(self, activity: str, idle_s: float) -> str | None:
         with self.link.errors(activity):
             try:
                 return self._next(idle_s)
@@ -224,7 +205,7 @@ class AndroidConversation:
         self.heard[:] = rest
         return line.decode(errors="replace").rstrip("\r")
 
-    def result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
+    def read_result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
         with self.link.errors(activity):
             while (result := take_marked(self.heard, marker)) is None:
                 if not self._receive(idle_s):

@@ -26,6 +26,7 @@ from etdeploy.devices.base import (
 )
 from etdeploy.devices.bundles import check_bundle, check_run_id
 from etdeploy.devices.ios.apps import (
+    Apps,
     Crash,
     InstalledApp,
     LaunchResult,
@@ -40,27 +41,61 @@ from etdeploy.devices.ios.run import IosRun, launch
 from etdeploy.devices.sysfs import volts
 
 
-class IosDevice:
+class AppDevice:
+    """What an iPhone and a simulator share as a Device: they run apps only."""
+
+    capabilities = Capabilities(launches=("app",))
+
+    def __init__(self, apps: Apps) -> None:
+        self._apps = apps
+
+    @property
+    def name(self) -> str:
+        return self._apps.name
+
+    def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
+        self._require_app(bundle)
+        check_bundle(bundle)
+        return push_bundle(self._apps, bundle, progress)
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        """None: the start of an app ends an earlier one of it."""
+        return ()
+
+    @contextmanager
+    def open_run(self, bundle: Bundle, run_id: str) -> Iterator[IosRun]:
+        yield IosRun(self._apps, self._require_app(bundle), check_run_id(run_id))
+
+    def clean(self) -> Mapping[str, int]:
+        return clean_apps(self._apps)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _require_app(self, bundle: Bundle) -> AppLaunch:
+        if bundle.app is None:
+            raise DeviceError(
+                "an iPhone can run apps but not command-line programs",
+                place=self.name,
+                remedy=f"etdeploy run --as app --device {self.name} ...",
+            )
+        return bundle.app
+
+
+class IosDevice(AppDevice):
     """A phone."""
 
     def __init__(
         self, command: PhoneCommand, connection: str | None, answer_s: float = 60.0
     ) -> None:
+        super().__init__(PhoneApps(command))
         self._command = command
         self._connection = connection
         self._answer_s = answer_s
 
     @property
-    def name(self) -> str:
-        return self._command.name
-
-    @property
     def identity(self) -> str:
         return f"ios-{self._command.udid}"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(launches=("app",))
 
     def facts(self) -> DeviceFacts:
         return phone_facts(self._values, self._command.udid, self._connection)
@@ -75,26 +110,9 @@ class IosDevice:
             return DeviceState()
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
-        required_app(bundle, self.name)
-        check_bundle(bundle)
+        self._require_app(bundle)
         self._require_system()
-        return push_bundle(PhoneApps(self._command), bundle, progress)
-
-    def end_leftovers(self) -> tuple[Leftover, ...]:
-        """None: the start of an app ends an earlier one of it."""
-        return ()
-
-    @contextmanager
-    def open_run(self, bundle: Bundle, run_id: str) -> Iterator[IosRun]:
-        yield IosRun(
-            PhoneApps(self._command), required_app(bundle, self.name), check_run_id(run_id)
-        )
-
-    def clean(self) -> Mapping[str, int]:
-        return clean_apps(PhoneApps(self._command))
-
-    def close(self) -> None:
-        """Nothing is held open."""
+        return super().push(bundle, progress)
 
     @cached_property
     def _values(self) -> dict[str, Any]:
@@ -120,17 +138,6 @@ class IosDevice:
                 remedy="Update it: Settings > General > Software Update. An iPhone XS, XR or "
                 "newer can.",
             )
-
-
-def required_app(bundle: Bundle, name: str) -> AppLaunch:
-    """The app that a bundle starts."""
-    if bundle.app is None:
-        raise DeviceError(
-            "an iPhone can run apps but not command-line programs",
-            place=name,
-            remedy=f"etdeploy run --as app --device {name} ...",
-        )
-    return bundle.app
 
 
 _MISSING = "OBJECT_NOT_FOUND"

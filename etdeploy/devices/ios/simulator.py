@@ -14,8 +14,7 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,29 +23,22 @@ from etdeploy.core.diagnostics import FailurePattern, FailureTable
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.files.basic import inside
 from etdeploy.core.processes import process
-from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import (
-    Bundle,
     BundleFile,
     Capabilities,
     DeviceFacts,
     DeviceState,
-    Leftover,
-    PushReport,
 )
-from etdeploy.devices.bundles import check_bundle, check_run_id
 from etdeploy.devices.ios.apps import (
     MARKER,
     Crash,
     InstalledApp,
     LaunchResult,
     candidates,
-    clean_apps,
     parse_crash,
-    push_bundle,
 )
-from etdeploy.devices.ios.device import required_app
-from etdeploy.devices.ios.run import IosRun, announcement, ended_badly, hear
+from etdeploy.devices.ios.device import AppDevice
+from etdeploy.devices.ios.run import announcement, ended_badly, hear
 
 SIMULATOR_FAILURES = FailureTable(
     "Simulators",
@@ -218,24 +210,18 @@ class SimulatorApps:
         return Path(outcome.stdout.strip()) if outcome.ok and outcome.stdout.strip() else None
 
 
-class SimulatorDevice:
+class SimulatorDevice(AppDevice):
     """A simulator as a device."""
 
-    def __init__(self, simulator: Simulator) -> None:
-        self._simulator = simulator
-        self._apps = SimulatorApps(simulator)
+    capabilities = Capabilities(launches=("app",), shares_cores=True)
 
-    @property
-    def name(self) -> str:
-        return self._apps.name
+    def __init__(self, simulator: Simulator) -> None:
+        super().__init__(SimulatorApps(simulator))
+        self._simulator = simulator
 
     @property
     def identity(self) -> str:
         return f"ios-simulator-{self._simulator.udid}"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(launches=("app",), shares_cores=True)
 
     def facts(self) -> DeviceFacts:
         return DeviceFacts(
@@ -253,25 +239,6 @@ class SimulatorDevice:
 
     def state(self) -> DeviceState:
         return DeviceState()
-
-    def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
-        required_app(bundle, self.name)
-        check_bundle(bundle)
-        return push_bundle(self._apps, bundle, progress)
-
-    def end_leftovers(self) -> tuple[Leftover, ...]:
-        """None: the start of an app ends an earlier one of it."""
-        return ()
-
-    @contextmanager
-    def open_run(self, bundle: Bundle, run_id: str) -> Iterator[IosRun]:
-        yield IosRun(self._apps, required_app(bundle, self.name), check_run_id(run_id))
-
-    def clean(self) -> Mapping[str, int]:
-        return clean_apps(self._apps)
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 REQUEST_S = 120.0

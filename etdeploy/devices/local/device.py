@@ -24,6 +24,7 @@ from etdeploy.devices.base import (
     Bundle,
     Capabilities,
     DeviceFacts,
+    DeviceListing,
     DeviceState,
     Leftover,
     PushReport,
@@ -31,6 +32,7 @@ from etdeploy.devices.base import (
     TimedState,
 )
 from etdeploy.devices.bundles import check_run_id, command_line, environment
+from etdeploy.devices.kinds import described, failed, present
 from etdeploy.devices.local import store as local_leftovers
 from etdeploy.devices.local.store import LocalStore
 from etdeploy.devices.shell import Received
@@ -237,6 +239,20 @@ def open_qemu(folder: Path, sysroot: Path = _SYSROOT) -> LocalDevice:
             remedy="apt install qemu-user-static",
         )
     return LocalDevice(folder, Emulator(program, sysroot if sysroot.is_dir() else None))
+
+
+def list_host(folder: Path) -> list[DeviceListing]:
+    """This machine, with what it reports."""
+    return [described(open_host(folder), "host")]
+
+
+def list_qemu(folder: Path, *, ask: bool = True) -> list[DeviceListing]:
+    """The emulator, or what to do where it is missing."""
+    try:
+        device = open_qemu(folder)
+    except DeviceError as error:
+        return [failed("qemu", "qemu", "missing", error)]
+    return [described(device, "qemu") if ask else present("qemu", "qemu")]
 
 
 def _run_outcome(outcome: process.Outcome, oom_kills_before: int | None) -> RunOutcome:

@@ -32,11 +32,12 @@ from etdeploy.devices.remote.sending import (
 )
 from etdeploy.devices.remote.shell import (
     HASH_S,
-    Begun,
     DevicePaths,
     DeviceWriteError,
+    PushScript,
     RemoteShell,
     Session,
+    check_output,
     loop_command,
 )
 from etdeploy.devices.remote.store import release_command
@@ -45,7 +46,7 @@ _REMOVE_S = 120.0
 
 
 class RemoteDevice:
-    """The part of a Device that a RemoteShell is enough for; the rest is of each kind."""
+    """What devices with a RemoteShell share: push, runs, leftovers and cleanup."""
 
     def __init__(self, shell: RemoteShell, sampling: StateSampling | None = None) -> None:
         self._shell, self._sampling = shell, sampling or StateSampling()
@@ -66,7 +67,7 @@ class RemoteDevice:
     def clean(self) -> dict[str, int]:
         command = layout.clean_command(self._shell.place)
         return layout.parse_sizes(
-            self._shell.require(command, "removing what etdeploy left", _REMOVE_S)
+            check_output(self._shell, command, "removing what etdeploy left", _REMOVE_S)
         )
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ def push_bundle(shell: RemoteShell, bundle: Bundle, progress: Progress) -> PushR
         push.check_room(missing, survey)
         sent = push.send(missing, survey)
         push.begin_finish(bool(missing) or not survey.is_laid_out(bundle))
-        verify_seconds = sent.verify_seconds + push.settled()
+        verify_seconds = sent.verify_seconds + push.finish_seconds()
     return PushReport(
         pushed_files=len(missing),
         pushed_bytes=sent.sent_bytes,
@@ -110,7 +111,7 @@ class _Push:
     bundle: Bundle
     digest: str
     progress: Progress
-    verifications: list[Begun] = field(default_factory=list)
+    verifications: list[PushScript] = field(default_factory=list)
     is_prepared: bool = False
 
     def make_room(self, limit: int | None) -> tuple[layout.StoreState, int]:
@@ -120,7 +121,7 @@ class _Push:
         if store.excess_bytes(survey, self.bundle, limit) <= 0:
             return survey, 0
         command = store.uses_command(self.shell.place)
-        uses = store.parse_uses(self.session.require(command, _LOOKING))
+        uses = store.parse_uses(self.session.check_output(command, _LOOKING))
         gone = store.removal(survey, uses, self.bundle, self.digest, limit)
         if not gone.size_bytes:
             return survey, 0
@@ -129,7 +130,7 @@ class _Push:
 
     def _survey(self, before: str) -> layout.StoreState:
         survey = layout.survey_command(self.shell.place, self.bundle, self.digest)
-        return layout.parse_survey(self.session.require(f"{before}\n{survey}", _LOOKING))
+        return layout.parse_survey(self.session.check_output(f"{before}\n{survey}", _LOOKING))
 
     def missing(self, survey: layout.StoreState) -> list[BundleFile]:
         """The contents to send; those with a changed stamp are verified on the device first."""
@@ -140,11 +141,13 @@ class _Push:
             return unsound
         self.progress("verifying what the device has")
         command = layout.digest_command(self.shell.place, [f.sha256 for f in doubtful])
-        good = layout.parse_digests(self.session.require(command, "verifying what it has", HASH_S))
+        good = layout.parse_digests(
+            self.session.check_output(command, "verifying what it has", HASH_S)
+        )
         for file in doubtful:
             if file.sha256 in good:
                 command = layout.stamp_command(self.shell.place, file.sha256, file.executable)
-                self.session.require(command, f"keeping {file.path}")
+                self.session.check_output(command, f"keeping {file.path}")
         return [f for f in unsound if f.sha256 not in good]
 
     def check_room(self, missing: list[BundleFile], survey: layout.StoreState) -> None:
@@ -192,7 +195,7 @@ class _Push:
 
     def _begin_preparing(self) -> None:
         command = layout.prepare_command(self.shell.place, self.bundle, self._laid_out)
-        self.session.demand(command, _LAYING_OUT, after_success=True)
+        self.session.begin_checked(command, _LAYING_OUT, after_success=True)
 
     def begin_finish(self, to_lay_out: bool) -> None:
         """Makes the bundle's folder, where there is none as it should be, and records its use."""
@@ -201,14 +204,14 @@ class _Push:
             if not self.is_prepared:
                 self._begin_preparing()
             command = layout.place_command(place, self.digest, self._laid_out)
-            self.session.demand(command, _LAYING_OUT, after_success=True)
+            self.session.begin_checked(command, _LAYING_OUT, after_success=True)
         command = store.used_command(place, folder, self.digest)
-        self.session.demand(command, "recording its use", after_success=True)
+        self.session.begin_checked(command, "recording its use", after_success=True)
 
-    def settled(self) -> float:
+    def finish_seconds(self) -> float:
         """Waits for all of it; returns for how many seconds the verification was waited for."""
         started = time.monotonic()
-        self.session.settle()
+        self.session.wait()
         return max(0.0, max((x.ended_s for x in self.verifications), default=0.0) - started)
 
     @property
@@ -264,7 +267,7 @@ def opened_session(shell: RemoteShell) -> Iterator[Session]:
     activity = "checking what it has"
     with shell.persistent_shell(hold_command(shell.place, token), activity) as holder:
         # Before that, it removes what others left.
-        answer = holder.hear(activity, HASH_S)
+        answer = holder.read_reply(activity, HASH_S)
         if not re.fullmatch(rf"{token}\.\d+", answer):
             raise DeviceError(f"the device failed while {activity}: {answer}", place=shell.name)
         folder = f"{shell.place.incoming}/{answer}"

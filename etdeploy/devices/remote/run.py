@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -31,6 +32,8 @@ from etdeploy.devices.remote.shell import (
     PersistentShell,
     RemoteShell,
     SilentError,
+    check_output,
+    pull_file,
 )
 from etdeploy.devices.shell import sections, signal_name_for
 from etdeploy.devices.sysfs import parse_samples
@@ -46,7 +49,7 @@ def opened_run(
     """A new folder for one run of a bundle that was pushed; it is removed when the block ends."""
     folder = shell.place.run(check_run_id(run_id))
     digest = bundle_digest(bundle)
-    shell.require(layout.run_command(shell.place, run_id, digest), "making the run's folder")
+    check_output(shell, layout.run_command(shell.place, run_id, digest), "making the run's folder")
     try:
         yield RemoteRun(shell, bundle, shell.place.bundle(digest), folder, sampling)
     finally:
@@ -81,8 +84,8 @@ class RemoteRun:
     def stream(
         self, arguments: Sequence[str], timeout_s: float, on_line: Callable[[str], None]
     ) -> RunOutcome:
-        heard = OutputReader(on_line, f"etdeploy-{secrets.token_hex(8)}", timeout_s)
-        return self._run(arguments, timeout_s, heard)
+        reader = OutputReader(on_line, f"etdeploy-{secrets.token_hex(8)}", timeout_s)
+        return self._run(arguments, timeout_s, reader)
 
     def converse(self, arguments: Sequence[str]) -> AbstractContextManager[RemoteTalk]:
         argv, variables = self._program(arguments)
@@ -93,41 +96,30 @@ class RemoteRun:
         return command_line(self._bundle, arguments, *folders), environment(self._bundle, *folders)
 
     def _run(
-        self, arguments: Sequence[str], timeout_s: float, heard: OutputReader | None
+        self, arguments: Sequence[str], timeout_s: float, reader: OutputReader | None
     ) -> RunOutcome:
-        return self.execute(*self._program(arguments), timeout_s, heard)
+        return self.execute(*self._program(arguments), timeout_s, reader)
 
     def execute(
         self,
         argv: Sequence[str],
         variables: Mapping[str, str],
         timeout_s: float,
-        heard: OutputReader | None = None,
+        reader: OutputReader | None = None,
         ending: str = ":",
     ) -> RunOutcome:
         """Runs any command in the run's folder, as `run` does the bundle's."""
         limit_s = math.ceil(timeout_s) + _LOST_S
-        end = heard.end if heard else ""
+        end = reader.end if reader else ""
         command = layout.start_command(
             self._folder, argv, variables, limit_s, self._sampling, end, ending
         )
         started = time.monotonic()
-        said = self._wait(command, timeout_s, heard)
+        report = self._wait(command, timeout_s, reader)
         seconds = time.monotonic() - started
-        exit_code = None if said is None else layout.require_exit_code(said, self._shell.name)
-        return RunOutcome(
-            exit_code=exit_code,
-            signal_name=None if exit_code is None else signal_name_for(exit_code),
-            stdout=heard.text if heard else self._printed(".stdout"),
-            stderr=self._printed(".stderr"),
-            seconds=seconds,
-            timed_out=exit_code is None,
-            out_of_memory=None if said is None else layout.parse_out_of_memory(said),
-            states=self._states(),
-        )
-
-    def _printed(self, name: str) -> str:
-        return self._shell.read(f"{self._folder}/{name}", "reading the program's output")
+        stdout = reader.text if reader else _read_output(self._shell, self._folder, ".stdout")
+        outcome = _outcome(self._shell, self._folder, report, stdout, seconds)
+        return replace(outcome, states=self._states())
 
     def _states(self) -> tuple[TimedState, ...]:
         text = self._shell.read(f"{self._folder}/{FILE}", "reading its states")
@@ -136,7 +128,7 @@ class RemoteRun:
     def put(self, source: Path, relative: str) -> None:
         activity = f"sending {relative}"
         target = f"{self._folder}/{check_relative(relative)}"
-        self._shell.require(f"mkdir -p {quote(posixpath.dirname(target))}", activity)
+        check_output(self._shell, f"mkdir -p {quote(posixpath.dirname(target))}", activity)
         try:
             self._shell.send(source, target, activity, lambda sent: None)  # noqa: ARG005
         except DeviceWriteError as error:
@@ -153,25 +145,25 @@ class RemoteRun:
             f"if [ -d {quote(relative)} ]; then cd {quote(relative)} && echo folder && "
             f"find . -type f; elif [ -f {quote(relative)} ]; then echo file; fi"
         )
-        kind, *names = self._shell.require(script, activity).splitlines() or [""]
+        kind, *names = check_output(self._shell, script, activity).splitlines() or [""]
         if kind == "file":
-            self._shell.pull(f"{self._folder}/{relative}", to, activity)
+            pull_file(self._shell, f"{self._folder}/{relative}", to, activity)
         elif kind == "folder":
             to.mkdir(parents=True, exist_ok=True)
             for name in names:
                 inner = check_relative(name.removeprefix("./"))
-                self._shell.pull(f"{self._folder}/{relative}/{inner}", to / inner, activity)
+                pull_file(self._shell, f"{self._folder}/{relative}/{inner}", to / inner, activity)
         else:
             raise DeviceError(f"the run left no {relative}", place=self._shell.name)
 
-    def _wait(self, command: str, timeout_s: float, heard: OutputReader | None) -> str | None:
+    def _wait(self, command: str, timeout_s: float, reader: OutputReader | None) -> str | None:
         """What the shell says at the end; None when the program took longer than the limit."""
-        # Unless the program is heard, the shell is silent until it has ended, so that its silence
+        # Unless the output is streamed, the shell is silent until it has ended, so that its silence
         # lasts as long as the run.
         running = self._shell.start(command, "starting the program", timeout_s)
         began = time.monotonic()
         try:
-            result = running.finish("the program was running", heard.take if heard else None)
+            result = running.finish("the program was running", reader.take if reader else None)
             seconds = time.monotonic() - began
         except SilentError:
             self._kill()
@@ -183,10 +175,30 @@ class RemoteRun:
             running.close()
         if seconds > timeout_s:
             return None
-        return heard.after(result.output) if heard else result.output
+        return reader.after(result.output) if reader else result.output
 
     def _kill(self) -> None:
         self._shell.best_effort_cleanup(layout.kill_command(self._folder))
+
+
+def _outcome(
+    shell: RemoteShell, folder: str, report: str | None, stdout: str, seconds: float
+) -> RunOutcome:
+    """The outcome of a program; its shell's `report` is None where a time limit ended it."""
+    exit_code = None if report is None else layout.require_exit_code(report, shell.name)
+    return RunOutcome(
+        exit_code=exit_code,
+        signal_name=None if exit_code is None else signal_name_for(exit_code),
+        stdout=stdout,
+        stderr=_read_output(shell, folder, ".stderr"),
+        seconds=seconds,
+        timed_out=exit_code is None,
+        out_of_memory=None if report is None else layout.parse_out_of_memory(report),
+    )
+
+
+def _read_output(shell: RemoteShell, folder: str, name: str) -> str:
+    return shell.read(f"{folder}/{name}", "reading the program's output")
 
 
 class OutputReader:
@@ -233,47 +245,39 @@ class RemoteTalk:
     """The lines of a program."""
 
     def __init__(
-        self, shell: RemoteShell, folder: str, held: PersistentShell, end: str, marker: str
+        self, shell: RemoteShell, folder: str, persistent: PersistentShell, end: str, marker: str
     ) -> None:
         self._shell = shell
         self._folder = folder
-        self._held = held
+        self._persistent = persistent
         self._end, self._marker = end, marker
         self._began = time.monotonic()
         self._has_ended = False
 
     def write_line(self, line: str) -> None:
         if not self._has_ended:
-            self._held.say(line, _DOING)
+            self._persistent.write_lines(line, _DOING)
 
     def read_line(self, wait_s: float) -> str | None:
         if self._has_ended:
             return None
         try:
-            line = self._held.line(_DOING, wait_s)
+            line = self._persistent.read_line(_DOING, wait_s)
         except SilentError as error:
             raise TimeoutError(f"no line within {wait_s:g} s") from error
         self._has_ended = line is None or line.endswith(self._end)
         if line is None:
-            self._held.result(self._marker, _DOING)  # tells why the connection ended
+            self._persistent.read_result(self._marker, _DOING)  # tells why the connection ended
         return (line or "").removesuffix(self._end) or None if self._has_ended else line
 
     def end(self) -> RunOutcome:
         seconds = time.monotonic() - self._began
-        said = self._held.result(self._marker, _DOING).output if self._has_ended else None
-        if said is None:
+        if self._has_ended:
+            report = self._persistent.read_result(self._marker, _DOING).output
+        else:
+            report = None
             self.kill()
-        exit_code = None if said is None else layout.require_exit_code(said, self._shell.name)
-        stderr = self._shell.read(f"{self._folder}/.stderr", "reading the program's output")
-        return RunOutcome(
-            exit_code=exit_code,
-            signal_name=None if exit_code is None else signal_name_for(exit_code),
-            stdout="",
-            stderr=stderr,
-            seconds=seconds,
-            timed_out=exit_code is None,
-            out_of_memory=None if said is None else layout.parse_out_of_memory(said),
-        )
+        return _outcome(self._shell, self._folder, report, "", seconds)
 
     def kill(self) -> None:
         """Ends the program and all that it started."""
@@ -287,8 +291,8 @@ def talking(
     """Starts a program in a run's folder to talk with, and ends it with the block."""
     end, marker = (f"etdeploy-{secrets.token_hex(8)}" for _ in range(2))
     command = layout.talk_command(folder, argv, variables, _LIMIT_S, end, marker)
-    with shell.persistent_shell(command, "starting the program") as held:
-        talk = RemoteTalk(shell, folder, held, end, marker)
+    with shell.persistent_shell(command, "starting the program") as persistent:
+        talk = RemoteTalk(shell, folder, persistent, end, marker)
         try:
             yield talk
         finally:

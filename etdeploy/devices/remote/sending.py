@@ -17,7 +17,7 @@ from etdeploy.core.hashing import sha256_file, sha256_parts
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import BundleFile
 from etdeploy.devices.remote import layout, store
-from etdeploy.devices.remote.shell import HASH_S, Begun, DeviceWriteError, RemoteShell, Session
+from etdeploy.devices.remote.shell import HASH_S, DeviceWriteError, PushScript, RemoteShell, Session
 from etdeploy.devices.remote.store import Part
 from etdeploy.devices.shell import ShellResult
 
@@ -141,8 +141,8 @@ class Sending:
     progress: Progress
     fraction: Callable[[int], float]
     can_hash: bool
-    verifications: list[Begun]
-    before: Begun | None
+    verifications: list[PushScript]
+    before: PushScript | None
 
     @property
     def folder(self) -> str:
@@ -173,13 +173,13 @@ class Sending:
 
         def report(sent: int) -> None:
             if self.before and sent >= _KEPT_BYTES:
-                self.session.settle(self.before)
+                self.session.wait(self.before)
             on_bytes(sent)
             self.progress(text + note, self.fraction(there_bytes + sent))
 
         self.shell.send(Path(self.file.source), target, text, report, start, size)
 
-    def begin_verifying(self, script: str, kept: bool) -> Begun:
+    def begin_verifying(self, script: str, kept: bool) -> PushScript:
         """Begins a script that prints the file's digest at its end."""
 
         def done(result: ShellResult) -> None:
@@ -196,7 +196,7 @@ class Sending:
     def keep(self, arrived: str) -> None:
         """Has the file moved into the store, if the script before succeeded."""
         command = layout.keep_command(self.shell.place, arrived, self.file.sha256)
-        self.session.demand(command, f"keeping {self.file.path}", after_success=True)
+        self.session.begin_checked(command, f"keeping {self.file.path}", after_success=True)
 
     def drop(self) -> None:
         """Removes what is there of a large file, so that it is not kept for the next push."""
@@ -211,7 +211,7 @@ class Sending:
         if digest.hexdigest() != self.file.sha256:
             raise changed(self.shell, self.file, digest.hexdigest())
         mode = layout.mode_command(quote(arrived), self.file.executable)
-        self.session.demand(mode, f"keeping {self.file.path}")
+        self.session.begin_checked(mode, f"keeping {self.file.path}")
 
     def unverified(self, said: str) -> DeviceError:
         """The device did not give a digest, but said this."""
@@ -270,7 +270,7 @@ def _sent(sending: Sending) -> Sent:
     following = _Following(sending, sending.begin_verifying(command, kept=True))
     sending.transfer(store.new_name(sending.folder, file.sha256), on_bytes=following.report)
     sending.progress(sending.verifying)
-    sending.session.say(store.END, sending.verifying)
+    sending.session.write_line(store.END, sending.verifying)
     return Sent(file.size_bytes)
 
 
@@ -279,7 +279,7 @@ class _Following:
     """Tells the device how far a file has come."""
 
     sending: Sending
-    script: Begun
+    script: PushScript
     reported_bytes: int = 0
     has_found: bool = False
 
@@ -290,10 +290,10 @@ class _Following:
         # From the second time on, an interruption must not lose what has arrived. To wait for that
         # the first time would leave the link idle.
         if self.reported_bytes and not self.has_found:
-            if self.sending.session.hear(self.script) != store.BEGUN:
+            if self.sending.session.read_line(self.script) != store.BEGUN:
                 raise self.sending.unverified("")
             self.has_found = True
-        self.sending.session.say("more", self.sending.verifying)
+        self.sending.session.write_line("more", self.sending.verifying)
         self.reported_bytes = sent
 
     def _step_bytes(self, sent: int) -> int:
@@ -326,7 +326,7 @@ def _resumed(sending: Sending, there: Sequence[Part]) -> Sent:
     writer = sending.begin_verifying(command, kept=True)
     sending.progress(f"verifying what is there of {file.path}")
     for part in there:
-        sending.session.say(store.verify_line(part), sending.verifying)
+        sending.session.write_line(store.verify_line(part), sending.verifying)
     whole, digests = sha256_parts(Path(file.source), store.PART_BYTES)
     if whole != file.sha256:
         raise source_changed(file)
@@ -335,13 +335,13 @@ def _resumed(sending: Sending, there: Sequence[Part]) -> Sent:
     missing = [part for part in all_parts if part not in good]
     resumed_bytes = sum(part.size for part in good)
     verify_seconds = _send_parts(sending, writer, missing, digests, resumed_bytes)
-    sending.session.say(store.END, sending.verifying)
+    sending.session.write_line(store.END, sending.verifying)
     return Sent(file.size_bytes - resumed_bytes, resumed_bytes, verify_seconds)
 
 
 def _send_parts(
     sending: Sending,
-    writer: Begun,
+    writer: PushScript,
     missing: Sequence[Part],
     digests: Sequence[str],
     resumed_bytes: int,
@@ -354,7 +354,7 @@ def _send_parts(
         new = store.new_name(sending.folder, sending.file.sha256, part)
         sending.transfer(new, part, there_bytes, note)
         there_bytes += part.size
-        sending.session.say(store.join_line(part), sending.verifying)
+        sending.session.write_line(store.join_line(part), sending.verifying)
         if before:
             _require(sending, _digest(sending, writer, before), digests[before.number])
         before = part
@@ -364,9 +364,9 @@ def _send_parts(
     return time.monotonic() - started
 
 
-def _digest(sending: Sending, writer: Begun, part: Part) -> str:
+def _digest(sending: Sending, writer: PushScript, part: Part) -> str:
     """The digest that the device prints next; it prints them in the order of its lines."""
-    number, digest, said = [*sending.session.hear(writer).split(maxsplit=2), "", "", ""][:3]
+    number, digest, said = [*sending.session.read_line(writer).split(maxsplit=2), "", "", ""][:3]
     if digest == "failed":
         raise DeviceWriteError(said)
     if number != str(part.number):

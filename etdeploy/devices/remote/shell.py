@@ -85,19 +85,19 @@ class PersistentShell(Protocol):
     waits for the command raises DeviceError when it is silent for `idle_s`, or as long as usual.
     """
 
-    def say(self, lines: str, activity: str) -> None:
+    def write_lines(self, lines: str, activity: str) -> None:
         """Writes lines to its input; the end of the last one is added."""
         ...
 
-    def hear(self, activity: str, idle_s: float | None = None) -> str:
+    def read_reply(self, activity: str, idle_s: float | None = None) -> str:
         """The next line that it prints, as soon as it is there; empty at its end."""
         ...
 
-    def line(self, activity: str, idle_s: float) -> str | None:
+    def read_line(self, activity: str, idle_s: float) -> str | None:
         """The next line without its end, as soon as it is there; None at the end of all."""
         ...
 
-    def result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
+    def read_result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
         """What it prints up to a line with a marker and an exit code."""
         ...
 
@@ -128,10 +128,6 @@ class RemoteShell(Protocol):
 
     def shell(self, command: str, activity: str, idle_s: float | None = None) -> ShellResult:
         """Runs a command; its stdout and stderr come as one."""
-        ...
-
-    def require(self, command: str, activity: str, idle_s: float | None = None) -> str:
-        """Like `shell`, for a command that must succeed (DeviceError if not); gives its output."""
         ...
 
     def best_effort_cleanup(self, command: str) -> None:
@@ -175,13 +171,38 @@ class RemoteShell(Protocol):
         """The text of a file there; empty when there is none."""
         ...
 
-    def pull(self, source: str, to: Path, activity: str) -> None:
-        """Copies a file from there; `to` is replaced once all of it has arrived."""
-        ...
-
     def close(self) -> None:
         """Ends the connection."""
         ...
+
+
+def check_output(
+    shell: RemoteShell, command: str, activity: str, idle_s: float | None = None
+) -> str:
+    """Runs a command, and raises DeviceError where it fails; returns its output."""
+    return require_success(shell, shell.shell(command, activity, idle_s), activity)
+
+
+def require_success(shell: RemoteShell, result: ShellResult, activity: str) -> str:
+    """The output of a command; DeviceError where it failed."""
+    if not result.ok:
+        said = result.output.strip() or f"exit code {result.exit_code}"
+        noun = shell.advice.noun
+        raise DeviceError(f"the {noun} failed while {activity}: {said}", place=shell.name)
+    return result.output
+
+
+def pull_file(shell: RemoteShell, source: str, to: Path, activity: str) -> None:
+    """Copies a file from the device; `to` is replaced once all of it has arrived."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_name(f".{to.name}.part")
+    try:
+        with part.open("wb") as file:
+            for piece in shell.content(source, activity):
+                file.write(piece)
+        part.replace(to)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 HASH_S = 900.0
@@ -211,7 +232,7 @@ def loop_command(marker: str) -> str:
 
 
 @dataclass
-class Begun:
+class PushScript:
     """A script that was begun.
 
     Attributes:
@@ -230,16 +251,18 @@ class Begun:
 class Session:
     """The shell of one push."""
 
-    def __init__(self, shell: RemoteShell, held: PersistentShell, folder: str, marker: str) -> None:
+    def __init__(
+        self, shell: RemoteShell, persistent: PersistentShell, folder: str, marker: str
+    ) -> None:
         self.folder = folder
         self._shell = shell
-        self._held = held
+        self._persistent = persistent
         self._marker = marker
-        self._waiting: deque[Begun] = deque()
-        self._last: Begun | None = None
+        self._waiting: deque[PushScript] = deque()
+        self._last: PushScript | None = None
 
     @property
-    def last(self) -> Begun | None:
+    def last(self) -> PushScript | None:
         """The script that was begun last."""
         return self._last
 
@@ -251,18 +274,18 @@ class Session:
         idle_s: float | None = None,
         *,
         after_success: bool = False,
-    ) -> Begun:
+    ) -> PushScript:
         """Has a script run after those before it; returns at once."""
-        begun = self._last = Begun(activity, done, idle_s)
+        begun = self._last = PushScript(activity, done, idle_s)
         if len(script) > _LONGEST:
             return self._run_apart(script, begun)
         if after_success:
             script = f"[ $code = 0 ] || exit $code\n{script}"
-        self._held.say(f"run {script.count(chr(10)) + 1}\n{script}", activity)
+        self._persistent.write_lines(f"run {script.count(chr(10)) + 1}\n{script}", activity)
         self._waiting.append(begun)
         return begun
 
-    def demand(
+    def begin_checked(
         self,
         script: str,
         activity: str,
@@ -273,7 +296,7 @@ class Session:
         """Like `begin`, for a script that must succeed (DeviceError if not)."""
 
         def done(result: ShellResult) -> None:
-            self._require(result, activity)
+            require_success(self._shell, result, activity)
 
         self.begin(script, activity, done, idle_s, after_success=after_success)
 
@@ -281,44 +304,37 @@ class Session:
         """Runs a script to its end."""
         results: list[ShellResult] = []
         self.begin(script, activity, results.append, idle_s)
-        self.settle()
+        self.wait()
         return results[0]
 
-    def require(self, script: str, activity: str, idle_s: float | None = None) -> str:
-        """Like `run`, for a script that must succeed (DeviceError if not); gives its output."""
-        return self._require(self.run(script, activity, idle_s), activity)
+    def check_output(self, script: str, activity: str, idle_s: float | None = None) -> str:
+        """Like `run`, but raises DeviceError where the script fails; returns its output."""
+        return require_success(self._shell, self.run(script, activity, idle_s), activity)
 
-    def say(self, line: str, activity: str) -> None:
+    def write_line(self, line: str, activity: str) -> None:
         """Says a line to the script that was begun last."""
-        self._held.say(line, activity)
+        self._persistent.write_lines(line, activity)
 
-    def hear(self, begun: Begun) -> str:
+    def read_line(self, begun: PushScript) -> str:
         """The next line that a script prints."""
         while self._waiting[0] is not begun:
-            self._settle_one()
-        return self._held.hear(begun.activity, begun.idle_s)
+            self._wait_for_first()
+        return self._persistent.read_reply(begun.activity, begun.idle_s)
 
-    def settle(self, through: Begun | None = None) -> None:
+    def wait(self, through: PushScript | None = None) -> None:
         """Waits for all scripts that were begun, or for those up to one of them."""
         while self._waiting and not (through and through.ended_s):
-            self._settle_one()
+            self._wait_for_first()
 
-    def _settle_one(self) -> None:
+    def _wait_for_first(self) -> None:
         begun = self._waiting.popleft()
-        result = self._held.result(self._marker, begun.activity, begun.idle_s)
+        result = self._persistent.read_result(self._marker, begun.activity, begun.idle_s)
         begun.ended_s = time.monotonic()
         begun.done(result)
 
-    def _run_apart(self, script: str, begun: Begun) -> Begun:
-        self.settle()
+    def _run_apart(self, script: str, begun: PushScript) -> PushScript:
+        self.wait()
         result = self._shell.shell(script, begun.activity, begun.idle_s)
         begun.ended_s = time.monotonic()
         begun.done(result)
         return begun
-
-    def _require(self, result: ShellResult, activity: str) -> str:
-        if not result.ok:
-            said = result.output.strip() or f"exit code {result.exit_code}"
-            noun = self._shell.advice.noun
-            raise DeviceError(f"the {noun} failed while {activity}: {said}", place=self._shell.name)
-        return result.output

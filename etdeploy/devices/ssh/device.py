@@ -19,7 +19,13 @@ from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
 from etdeploy.devices.kinds import DeviceSpec
 from etdeploy.devices.remote.device import RemoteDevice
 from etdeploy.devices.remote.layout import parse_df
-from etdeploy.devices.remote.shell import Advice, DevicePaths, DeviceWriteError, SilentError
+from etdeploy.devices.remote.shell import (
+    Advice,
+    DevicePaths,
+    DeviceWriteError,
+    SilentError,
+    check_output,
+)
 from etdeploy.devices.shell import (
     Lines,
     ShellResult,
@@ -77,7 +83,7 @@ class SshDevice(RemoteDevice):
 
     @cached_property
     def _board(self) -> BoardInfo:
-        return parse_board(self._ssh.require(FACTS_COMMAND, "reading its facts"))
+        return parse_board(check_output(self._ssh, FACTS_COMMAND, "reading its facts"))
 
 
 def open_ssh(spec: DeviceSpec) -> SshDevice:
@@ -295,13 +301,6 @@ class SshShell:
             except SilentError as error:
                 raise explain(TimeoutError(), self.address, activity, self._idle_s) from error
 
-    def require(self, command: str, activity: str, idle_s: float | None = None) -> str:
-        result = self.shell(command, activity, idle_s)
-        if not result.ok:
-            said = result.output.strip() or f"exit code {result.exit_code}"
-            raise DeviceError(f"the board failed while {activity}: {said}", place=self.name)
-        return result.output
-
     def best_effort_cleanup(self, command: str) -> None:
         # Twice: after a broken connection the first call may only find out that it is broken.
         for _ in range(2):
@@ -367,17 +366,6 @@ class SshShell:
         data = b"".join(self._output(f"[ ! -e {words} ] || cat -- {words}", activity))
         return data.decode(errors="replace")
 
-    def pull(self, source: str, to: Path, activity: str) -> None:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        part = to.with_name(f".{to.name}.part")
-        try:
-            with part.open("wb") as file:
-                for piece in self.content(source, activity):
-                    file.write(piece)
-            part.replace(to)
-        finally:
-            part.unlink(missing_ok=True)
-
     def close(self) -> None:
         """Ends the connection."""
         self.connection.close()
@@ -410,21 +398,21 @@ class SshPersistentShell:
     channel: Channel
     idle_s: float
 
-    def say(self, lines: str, activity: str) -> None:  # noqa: ARG002 - what is heard tells of its end
+    def write_lines(self, lines: str, activity: str) -> None:  # noqa: ARG002 - what is heard tells of its end
         self.channel.say(lines)
 
-    def hear(self, activity: str, idle_s: float | None = None) -> str:
+    def read_reply(self, activity: str, idle_s: float | None = None) -> str:
         with self.shell.errors(activity):
             return (self.channel.line(idle_s or self.idle_s) or "").strip()
 
-    def line(self, activity: str, idle_s: float) -> str | None:
+    def read_line(self, activity: str, idle_s: float) -> str | None:
         with self.shell.errors(activity):
             try:
                 return self.channel.line(idle_s)
             except TimeoutError as error:
                 raise SilentError from error
 
-    def result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
+    def read_result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
         with self.shell.errors(activity):
             result = self.channel.result(marker, idle_s or self.idle_s)
             if result is None:

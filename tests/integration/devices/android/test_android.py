@@ -26,6 +26,7 @@ from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, CpuCluster, Device, ProcessLaunch
 from etdeploy.devices.bundles import bundle_digest
 from etdeploy.devices.registry import list_devices, open_device
+from etdeploy.devices.remote.shell import check_output
 from tests.support.adbd import (
     AdbServer,
     AndroidRoot,
@@ -660,7 +661,7 @@ def test_a_runner_that_nobody_watches_is_ended_and_named(reached: Reached, bundl
         for folder in (runs, "/")
     ]
     starting = f"mkdir -p {runs}; ( {' '.join(started)} ) >/dev/null 2>&1; sleep 1"
-    link.require(starting, "leaving runners")
+    check_output(link, starting, "leaving runners")
     link.close()
     # Each with its child; those in / were started by hand.
     assert reached.root.wait_for_processes(4, "/fate hang"), reached.root.processes()

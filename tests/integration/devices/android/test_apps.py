@@ -17,6 +17,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import AppLaunch, Bundle, RunFolder
 from etdeploy.devices.registry import open_device
+from etdeploy.devices.remote.shell import check_output
 from etdeploy.runner.protocol import load_results
 from tests.support.adbd import MakeAndroid, adb_server, make_android, no_adb_server
 from tests.support.app_phone import APP_ID, MEASURE, WRITE, AppPhone, in_front, make_app_phone
@@ -523,7 +524,7 @@ def started(phone: AppPhone) -> int:
     """Starts the app by itself; gives its process."""
     device = phone.reached.device
     link = device._link  # type: ignore[attr-defined]
-    link.require("sh /mnt/start", "starting it")
+    check_output(link, "sh /mnt/start", "starting it")
     pid = phone.pid()
     assert pid
     return pid

@@ -48,7 +48,7 @@ def test_a_phone_on_the_network_is_connected_anew(monkeypatch: pytest.MonkeyPatc
 def test_a_phone_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_BACK_S", 0.1)
     for states, why in (("A1 offline\n", "its state is offline"), ("", "it is not connected")):
-        with pytest.raises(DeviceError, match=f"not back after that: {why}"):
+        with pytest.raises(DeviceError, match=f"adb reconnect: {why}"):
             recovered(monkeypatch, "android:A1", Recovery.RECONNECT, states)
 
 
@@ -80,9 +80,10 @@ def test_the_server_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     log.unlink()
     # A new server has no phone of the network.
     states = "10.0.0.7:5555 device\n10.0.0.8:5555 offline\nA1 device\n"
-    recovered(monkeypatch, "android:10.0.0.7:5555", Recovery.RESTART, states)
-    connected = ["connect 10.0.0.7:5555", "connect 10.0.0.8:5555"]
-    assert log.read_text().splitlines() == ["kill-server", "start-server", *connected]
+    _, asked = recovered(monkeypatch, "android:10.0.0.7:5555", Recovery.RESTART, states)
+    assert "host:connect:10.0.0.7:5555" in asked
+    others = ["connect 10.0.0.8:5555"]
+    assert log.read_text().splitlines() == ["kill-server", "start-server", *others]
 
 
 class Phone:
