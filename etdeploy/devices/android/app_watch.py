@@ -13,7 +13,6 @@ the shell. A second costs `sleep`, and `run-as grep` for an app that can be debu
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
@@ -21,7 +20,7 @@ from shlex import quote
 from etdeploy.devices.app_results import FILE, Option
 from etdeploy.devices.base import Leftover
 from etdeploy.devices.bundles import seconds_since_start
-from etdeploy.devices.remote import run as remote_run
+from etdeploy.devices.remote.run import end_all
 from etdeploy.devices.remote.shell import DevicePaths, RemoteShell
 from etdeploy.devices.shell import sections
 
@@ -206,8 +205,6 @@ def parse_marker(text: str) -> tuple[str, int] | None:
 
 
 _DOING = "looking for apps of earlier runs"
-_END_S = 5.0
-_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -219,28 +216,16 @@ class RunningApp:
 
 
 def end_apps(shell: RemoteShell) -> tuple[Leftover, ...]:
-    """Ends them, and returns them.
+    """Ends the apps of earlier runs, and returns them.
 
     An app that its user started is not a leftover: a run notes the process that it started.
     """
-    found = _find(shell)
-    for app in found:
-        if remote_run.is_watched(shell, app.leftover):
-            raise remote_run.in_use(shell, app.leftover)
-    deadline = time.monotonic() + _END_S
-    left = found
-    while left:
-        if time.monotonic() > deadline:
-            raise remote_run.immortal(shell, left[0].leftover)
-        stops = "\n".join(stop_command(app.app_id) for app in left)
-        shell.shell(stops, "ending an app of an earlier run")
-        time.sleep(_POLL_S)
-        left = _find(shell)
-    return tuple(app.leftover for app in found)
+    return end_all(shell, _find, "ending an app of an earlier run")
 
 
-def _find(shell: RemoteShell) -> tuple[RunningApp, ...]:
-    return parse_apps(shell.shell(apps_command(shell.place), _DOING).output)
+def _find(shell: RemoteShell) -> dict[Leftover, str]:
+    found = parse_apps(shell.shell(apps_command(shell.place), _DOING).output)
+    return {app.leftover: stop_command(app.app_id) for app in found}
 
 
 def apps_command(place: DevicePaths) -> str:

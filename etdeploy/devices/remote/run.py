@@ -306,24 +306,29 @@ _POLL_S = 0.1
 
 
 def end_leftovers(shell: RemoteShell) -> tuple[Leftover, ...]:
-    """Ends them, and returns them.
+    """Ends the runners of earlier runs, and returns them."""
+    return end_all(shell, _find, "ending a runner of an earlier run")
+
+
+def end_all(
+    shell: RemoteShell, find: Callable[[RemoteShell], Mapping[Leftover, str]], activity: str
+) -> tuple[Leftover, ...]:
+    """Ends what `find` returns, by the command of each, until nothing is left; returns them.
 
     A run from another computer whose connection is still open is not a leftover.
     """
-    found = _find(shell)
+    found = left = find(shell)
     for leftover in found:
         if is_watched(shell, leftover):
             raise in_use(shell, leftover)
     deadline = time.monotonic() + _END_S
-    left = found
     while left:
         if time.monotonic() > deadline:
-            raise immortal(shell, left[0])
-        ending = "\n".join(_end_command(found.pid, _folder(shell, found)) for found in left)
-        shell.shell(ending, "ending a runner of an earlier run")
+            raise immortal(shell, next(iter(left)))
+        shell.shell("\n".join(left.values()), activity)
         time.sleep(_POLL_S)
-        left = _find(shell)
-    return found
+        left = find(shell)
+    return tuple(found)
 
 
 def is_watched(shell: RemoteShell, leftover: Leftover) -> bool:
@@ -336,13 +341,17 @@ def _folder(shell: RemoteShell, leftover: Leftover) -> str:
     return shell.place.run(leftover.run_id)
 
 
-def _find(shell: RemoteShell) -> tuple[Leftover, ...]:
+def _find(shell: RemoteShell) -> dict[Leftover, str]:
+    """The leftovers, each with the command that ends it."""
     root = shell.place.root
     folders = parse_folders(shell.shell(_FOLDERS_COMMAND, _LOOKING).output, root)
     if not folders:
-        return ()
+        return {}
     output = shell.shell(processes_command(folders), _LOOKING).output
-    return parse_processes(output, folders, root)
+    return {
+        found: _end_command(found.pid, _folder(shell, found))
+        for found in parse_processes(output, folders, root)
+    }
 
 
 def parse_folders(output: str, root: str) -> dict[int, str]:
