@@ -16,7 +16,7 @@ import pytest
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
-from etdeploy.devices.base import Bundle, Device, ProcessLaunch, lock_name
+from etdeploy.devices.base import Bundle, Device, lock_name
 from etdeploy.devices.registry import open_device
 from etdeploy.devices.remote import run as run_module
 from tests.support.bundles import compile_program, make_bundle, of_size
@@ -135,16 +135,6 @@ def test_a_run_ends_with_the_programs_exit_code_or_signal(
     assert outcome.stderr.startswith("err from /")
     assert outcome.stderr.endswith(" it's \\ !\n")
     assert outcome.out_of_memory is False
-
-
-def test_files_come_back(device: Device, bundle: Bundle, tmp_path: Path) -> None:
-    device.push(bundle)
-    with device.open_run(bundle, "r1") as run:
-        run.run(["write", "it's new!", "content"], 20)
-        run.pull("it's new!", tmp_path / "one")
-        with pytest.raises(DeviceError, match="the run left no other"):
-            run.pull("other", tmp_path / "other")
-    assert (tmp_path / "one").read_text() == "content"
 
 
 def test_a_time_limit_ends_the_program_and_its_children(
@@ -323,24 +313,6 @@ def test_a_program_finds_the_libraries_beside_it(
     assert device.push(bundle).pushed_files == 0
 
 
-def test_a_source_that_changed_meanwhile_is_named(
-    device: Device, bundle: Bundle, tmp_path: Path
-) -> None:
-    source = tmp_path / "data.bin"
-    source.write_bytes(b"x" * source.stat().st_size)
-    with pytest.raises(DeviceError, match=r"data\.bin .* changed"):
-        device.push(bundle)
-
-
-def test_what_cannot_be_started_says_so(device: Device, bundle: Bundle) -> None:
-    device.push(bundle)
-    broken = bundle.model_copy(update={"launch": ProcessLaunch(argv=("nothing",))})
-    with device.open_run(broken, "r1") as run:
-        outcome = run.run([], 20)
-    assert outcome.exit_code == 127
-    assert "nothing" in outcome.stderr
-
-
 def test_several_files_travel_at_once_over_one_connection(
     device: Device, board: SshBoard, bundle: Bundle, tmp_path: Path
 ) -> None:
@@ -403,33 +375,6 @@ def test_a_board_without_sha256sum_is_read_back(make_board: MakeBoard, bundle: B
         assert device.push(bundle).pushed_files == 0
 
 
-@pytest.mark.parametrize(
-    ("tools", "target"),
-    [
-        ({"getconf": "echo glibc 9.99"}, "linux-{arch}"),
-        ({"getconf": "echo glibc 2.27"}, "linux-{arch}-portable"),
-        ({"getconf": "exit 1", "ldd": "echo musl libc >&2; exit 1"}, "linux-{arch}-portable"),
-        ({"getconf": "[ $1 = LONG_BIT ] && echo 32 || echo glibc 9.99"}, "linux-{arch}-portable"),
-        ({"uname": "[ $1 = -m ] && echo aarch64 || /usr/bin/uname $1"}, "linux-aarch64"),
-    ],
-)
-def test_the_target_follows_from_the_board(
-    make_board: MakeBoard, tools: dict[str, str], target: str
-) -> None:
-    board = make_board()
-    board.stop()
-    board.start([board.set_tools(tools)])
-    with contextlib.closing(open_device(board.spec)) as device:
-        assert device.facts().target == target.format(arch=os.uname().machine)
-
-
-def test_an_instruction_set_without_libraries_is_named(make_board: MakeBoard) -> None:
-    board = make_board()
-    board.stop()
-    board.start([board.set_tools({"uname": "[ $1 = -m ] && echo riscv64 || echo Linux"})])
-    assert "riscv64" in refusal(board.spec).message
-
-
 def test_a_host_key_that_is_not_known(board: SshBoard) -> None:
     (board.folder / "known_hosts").unlink()
     error = refusal(board.spec)
@@ -472,11 +417,6 @@ def test_nothing_listens(board: SshBoard) -> None:
     error = refusal(board.spec)
     assert f"port {board.port} of 127.0.0.1" in error.message
     assert "ssh:test-board:PORT" in str(error.remedy)
-
-
-def test_a_host_that_has_no_address(board: SshBoard) -> None:
-    error = refusal("ssh:no-such-host.invalid")
-    assert "no-such-host.invalid" in error.message
 
 
 @pytest.mark.parametrize("command", ["echo go away", "exit 3", "/usr/sbin/nologin"])
