@@ -82,10 +82,10 @@ class Revision:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured, and what is known about it.
+    """A program with its recipe and runner.
 
-    `provenance` is of the method that is run, `simulated` as in the bundle. `work` says what is
-    generated; None for inferences. `app_files` are the paths in an app's bundle; None for a runner.
+    `provenance` is that of the measured method. `work` is None for inferences, and `app_files`, the
+    paths in an app's bundle, for a runner.
     """
 
     loaded: LoadedRecipe
@@ -107,21 +107,22 @@ class Subject:
         simulated: Simulated | None = None,
     ) -> Subject:
         """What a recipe measures of a program."""
-        made = load_provenance(program_folder)
-        if made.generation:
-            work = make_workload(loaded, made.generation, program_folder)
-            made = made.of(work.method) if work.method in made.methods else made
-            made = made.model_copy(update={"method": work.method})
-            return cls(loaded, program_folder, program, made, runner, simulated, work)
-        wanted = loaded.recipe.benchmark.method
-        if wanted:
-            require_method(wanted, [m.name for m in program.methods], str(loaded.path))
-        provenance = values_of_method(made, wanted, str(loaded.path))
+        provenance = load_provenance(program_folder)
+        if provenance.generation:
+            work = make_workload(loaded, provenance.generation, program_folder)
+            if work.method in provenance.methods:
+                provenance = provenance.of(work.method)
+            provenance = provenance.model_copy(update={"method": work.method})
+            return cls(loaded, program_folder, program, provenance, runner, simulated, work)
+        method = loaded.recipe.benchmark.method
+        if method:
+            require_method(method, [m.name for m in program.methods], str(loaded.path))
+        provenance = values_of_method(provenance, method, str(loaded.path))
         return cls(loaded, program_folder, program, provenance, runner, simulated)
 
     @property
     def method(self) -> Method:
-        """The method that is run."""
+        """The measured method."""
         return next(m for m in self.program.methods if m.name == self.provenance.method)
 
 
@@ -147,7 +148,7 @@ def assemble(
     )
     memory = _memory(subject, results)
     samples = tuple(s for key, r in results.items() for s in r.observation.samples(key))
-    told = method_notes(
+    about_methods = method_notes(
         subject.method.name,
         [method.name for method in subject.program.methods],
         chosen=subject.work is not None or subject.loaded.recipe.benchmark.method is not None,
@@ -171,7 +172,7 @@ def assemble(
         interleaved_with=interleaved_with,
         simulated=subject.simulated,
         notes=(
-            *told,
+            *about_methods,
             *subject.provenance.notes,
             *workload_notes(workload),
             *_notes_on_times(subject, series, device, results, checks, threads),
@@ -196,7 +197,6 @@ def _notes_on_times(
     checks: Checks,
     threads: ThreadCounts,
 ) -> Iterator[str]:
-    """What a reader of the times has to know; of a simulator's, that they are that."""
     if subject.simulated:
         yield simulation_note(subject.simulated)
         return
@@ -274,7 +274,7 @@ def _outside(subject: Subject, results: Results) -> UndelegatedTime | None:
 
 
 def _sustained(results: Results, idle: DeviceState) -> Sustained | None:
-    """Of a sustained pass; the device is idle when the passes before it have ended."""
+    """The sustained pass; the device is idle before it."""
     work = results[SUSTAINED].results.sustained if SUSTAINED in results else None
     if work is None:
         return None
@@ -347,13 +347,13 @@ def _program(subject: Subject) -> ProgramRecord:
 
 
 def _rewrites(provenance: Provenance) -> RewritesRecord | None:
-    found = {**(provenance.details.get(REWRITES) or {})}
-    if not found:
+    details = {**(provenance.details.get(REWRITES) or {})}
+    if not details:
         return None
-    found.pop(IDLE, None)
-    # The name of a file alone: a record goes wherever it is sent.
-    left = [{**each, "file": each["file"] and Path(each["file"]).name} for each in found["left"]]
-    return RewritesRecord.model_validate({**found, "left": left})
+    details.pop(IDLE, None)
+    # Only the file's name, because records are sent to others.
+    left = [{**each, "file": each["file"] and Path(each["file"]).name} for each in details["left"]]
+    return RewritesRecord.model_validate({**details, "left": left})
 
 
 def _recipe(loaded: LoadedRecipe, revision: Revision) -> RecipeRecord:
@@ -369,36 +369,40 @@ def _recipe(loaded: LoadedRecipe, revision: Revision) -> RecipeRecord:
 
 
 def check_texts(
-    made: Provenance, results: GenerationResults | None, tolerance: Tolerance, program_folder: Path
+    provenance: Provenance,
+    results: GenerationResults | None,
+    tolerance: Tolerance,
+    program_folder: Path,
 ) -> Iterator[TextCheck]:
-    """The verdict on each text."""
-    if made.generation is None or results is None:
+    """Compare each text with the model's."""
+    generation = provenance.generation
+    if generation is None or results is None:
         return
-    ids = logit_ids_of(made.generation)
-    for i, expected in enumerate(made.generation.expected):
+    ids = logit_ids_of(generation)
+    for i, expected in enumerate(generation.expected):
         [run] = counted_runs(results, i)
         yield check_text(
             f"text_{i}",
             run.token_ids,
             expected,
-            made.quantization,
+            provenance.quantization,
             tolerance,
             logits=[dict(zip(ids, logits, strict=True)) for logits in run.logits],
-            prompt=decode_ids(expected.prompt_ids, made.generation, program_folder),
-            text=decode_ids(run.token_ids, made.generation, program_folder),
+            prompt=decode_ids(expected.prompt_ids, generation, program_folder),
+            text=decode_ids(run.token_ids, generation, program_folder),
         )
 
 
-# With less, what the allocator takes for other things would decide.
+# For fewer, other allocations would decide.
 _LEAST_WEIGHTS_BYTES = 1 << 20
 
 
-# Of the weights. Packed weights can be half as large as those of the file, and with several
+# Share of the weights. Packed weights can be half as large as in the file, and with several
 # delegates only some of them may be copied.
 _COPIED = 0.25
 
 
-# The kernel maps pages around one that is touched, and the program's tables are in the file too.
+# The kernel maps pages around a used one, and the file has more than weights.
 _IN_FILE = 0.1
 
 
@@ -425,16 +429,16 @@ def make_memory(results: RunnerResults, program: Program, method: Method) -> Mem
 
 
 def weights_bytes(program: Program, method: Method) -> int:
-    """Constants, and what the method's delegates were given, most of which is weights."""
+    """Size of the constants and of the data of the method's delegates, which is mostly weights."""
     return program.constant_bytes + sum(d.size_bytes for d in method.delegates)
 
 
 def _weights(read: RunnerMemory, planned_bytes: int, size_bytes: int) -> WeightsKind | None:
-    """Where the weights are: in pages of the file, or in memory that was allocated for them.
+    """Whether the weights are in pages of the file or in memory that was allocated for them.
 
-    Only what is allocated while the method is loaded counts: later come a delegate's activations.
-    The planned memory is not: ExecuTorch's Module allocates it then, too, and sets it to zero, so
-    that all of it is resident (extension/module/module.cpp of 1.5.1).
+    Only allocations while the method is loaded count, because delegates allocate activations later.
+    The planned memory is subtracted: ExecuTorch's Module allocates it while loading and sets it to
+    zero, so that all of it is resident (extension/module/module.cpp of 1.5.1).
     """
     before, after = read.before_load.anonymous_bytes, read.after_load.anonymous_bytes
     resident = read.program_resident_bytes
@@ -455,7 +459,7 @@ _MOST = 10
 def find_undelegated(
     executed: TraceSummary, operators: Sequence[Operator], details: Mapping[str, Any]
 ) -> UndelegatedTime:
-    """What the record has."""
+    """The time outside of delegates, with the slowest operators and why no backend took them."""
     known: Sequence[Mapping[str, Any]] = details.get("delegation", {}).get("outside", ())
     names = {each.name.partition("::")[2]: each.name for each in operators}
     slowest = sorted(executed.kernels, key=lambda kernel: -kernel.ms)[:_MOST]
@@ -471,7 +475,7 @@ def find_undelegated(
 def _operator(
     kernel: Kernel, name: str, executed: TraceSummary, known: Sequence[Mapping[str, Any]]
 ) -> UndelegatedOperator:
-    # Out variants have one more name behind the dot.
+    # Out variants have another overload name.
     same = [each for each in known if each["operator"] == name.partition(".")[0]]
     return UndelegatedOperator(
         name=name,
@@ -484,7 +488,7 @@ def _operator(
 
 
 def _place(each: Mapping[str, Any]) -> str:
-    # The name alone: a record goes wherever it is sent.
+    # Only the file's name, because records are sent to others.
     return f"{PurePath(each['file']).name}:{each['line']}" if each["file"] else ""
 
 

@@ -32,7 +32,7 @@ _CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
 _ELSEWHERE = Capabilities()
 
 
-# Stands for remedies that depend on the recipe and the device.
+# The remedy depends on the recipe and the device.
 _CRASHED = ""
 
 
@@ -84,8 +84,8 @@ TEXT = "generation"
 _FEWER_TOKENS = "--set benchmark.iterations=1 --set 'benchmark.generation.new_tokens=[16]'"
 
 
-# What the runner's own exit codes ask for, also of a finished program;
-# templates/runner/arguments.h names them.
+# Remedies by the runner's exit codes (templates/runner/arguments.h), the second for a finished
+# program.
 _EXITS = {
     2: ("The runner does not match etdeploy. Build it again: etdeploy clean runners",),
     3: (_SAME_VERSION, _SAME_VERSION_FILE),
@@ -97,11 +97,11 @@ _EXITS = {
 }
 
 
-# The same of a program that generates text: it has prompts, and no inputs of its own.
+# Remedies of a program that generates text: it has prompts instead of inputs.
 _TEXT_EXITS = {4: ("Export the model again: etdeploy clean programs",)}
 
 
-# Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
+# Texts of ExecuTorch 1.5.1's log and of the runner; the first match counts.
 RUN_FAILURES = FailureTable(
     "The run on the device",
     7,
@@ -201,9 +201,9 @@ def run_error(
     message = f"the runner {ending} in the {pass_name} pass"
     if known:
         message += f": {known.cause}"
-    said = [line for line in last_lines(outcome.stderr) if not _is_shown(line, known)]
-    if said:
-        message += "\n" + "\n".join(f"  | {line}" for line in said)
+    output = [line for line in last_lines(outcome.stderr) if not _is_shown(line, known)]
+    if output:
+        message += "\n" + "\n".join(f"  | {line}" for line in output)
     finished = recipe.model.program is not None
     remedy = known.remedy_for(finished=finished).replace("{device}", quote(device)) if known else ""
     remedy = with_settings(remedy or _crashed(recipe, capabilities), recipe)
@@ -211,10 +211,7 @@ def run_error(
 
 
 def last_lines(text: str) -> list[str]:
-    """The last lines that are not empty, each of bounded length and free of control characters.
-
-    Lines that ExecuTorch logs for information are left out.
-    """
+    """The last lines without ExecuTorch's info log, each shortened and printable."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not _CHATTER.match(line)]
     return [
@@ -228,7 +225,7 @@ def _is_shown(line: str, known: Diagnosis | None) -> bool:
 
 
 def _crashed(recipe: Recipe, device: Capabilities) -> str:
-    """What narrows a crash down."""
+    """How to narrow down the cause of a crash."""
     lines = []
     if recipe.model.program:
         lines.append(
@@ -254,7 +251,7 @@ def _cause(
 ) -> Diagnosis | None:
     if outcome.timed_out:
         return _too_slow(recipe, name, iterations)
-    found = _of_a_backend(outcome.stderr, device) or RUN_FAILURES.diagnose(outcome.stderr)
+    found = _backend_cause(outcome.stderr, device) or RUN_FAILURES.diagnose(outcome.stderr)
     if found:
         return found
     if outcome.out_of_memory and not outcome.signal_name:
@@ -263,11 +260,11 @@ def _cause(
         return _KILLED
     if outcome.signal_name:
         return _SIGNALS.get(outcome.signal_name)
-    return _own_words(outcome, _EXITS | (_TEXT_EXITS if recipe.model.hf is not None else {}))
+    return _runner_message(outcome, _EXITS | (_TEXT_EXITS if recipe.model.hf is not None else {}))
 
 
-def _of_a_backend(text: str, device: str) -> Diagnosis | None:
-    """What the first backend that knows a line says; their lines name themselves."""
+def _backend_cause(text: str, device: str) -> Diagnosis | None:
+    """The cause that the first backend recognises."""
     causes = (backend.failure(text, device) for backend in known_backends())
     return next(filter(None, causes), None)
 
@@ -287,8 +284,8 @@ def _too_slow(recipe: Recipe, name: str, iterations: int) -> Diagnosis:
     return Diagnosis(cause, remedy)
 
 
-def _own_words(outcome: RunOutcome, exits: Mapping[int, tuple[str, ...]]) -> Diagnosis | None:
-    """The runner's own message: the line with which it ends when it cannot continue."""
+def _runner_message(outcome: RunOutcome, exits: Mapping[int, tuple[str, ...]]) -> Diagnosis | None:
+    """The last message of a runner that cannot continue."""
     for line in reversed(outcome.stderr.splitlines()):
         if line.startswith(_PREFIX):
             remedies = exits.get(outcome.exit_code or 0, (_CRASHED,))
@@ -296,8 +293,8 @@ def _own_words(outcome: RunOutcome, exits: Mapping[int, tuple[str, ...]]) -> Dia
     return None
 
 
-# A release for apps cannot be built again, and neither brings its C library.
-_OF_RUNNERS = re.compile(
+# Remedies that do not apply to apps.
+_RUNNER_REMEDIES = re.compile(
     r"(?:Build (?:it|the runner) again: etdeploy clean runners(?:; or )?)"
     r"|(?:The runner does not match etdeploy\. )"
 )
@@ -317,27 +314,27 @@ def app_error(
     iterations: int | None = None,
     limit_s: float | None = None,
 ) -> RunError:
-    """The same as `run_error`, for an app.
+    """The error for an app that failed; see `run_error`.
 
-    A device that starts no processes is an iPhone, whose apps have ExecuTorch's Swift package.
+    Only an iPhone cannot start processes; its apps use ExecuTorch's Swift package.
     """
     has_runner = "process" in capabilities.launches
     error = run_error(outcome, pass_name, recipe, device, log, capabilities, iterations, limit_s)
-    lines = [_OF_RUNNERS.sub("", line) for line in (error.remedy or "").splitlines()]
-    kept = [_elsewhere(line[0].upper() + line[1:]) for line in lines if line.strip()]
+    lines = [_RUNNER_REMEDIES.sub("", line) for line in (error.remedy or "").splitlines()]
+    remedies = [_without_app(line[0].upper() + line[1:]) for line in lines if line.strip()]
     rebuilt = lines != (error.remedy or "").splitlines()
     if rebuilt and has_runner and recipe.app.runtime != "source":
-        kept.append(_SOURCE)
+        remedies.append(_SOURCE)
     if has_runner and not outcome.timed_out:
-        kept.append(_RUNNER)
+        remedies.append(_RUNNER)
     return RunError(
         error.message.replace("the runner", "the app"),
         place=error.place,
-        remedy="\n".join(kept) or None,
+        remedy="\n".join(remedies) or None,
         log=error.log,
     )
 
 
-def _elsewhere(line: str) -> str:
-    """This machine runs no apps."""
+def _without_app(line: str) -> str:
+    """Add to a remedy that this machine does not run apps."""
     return f"{line}, {_WITHOUT}" if line.endswith(_ON_HOST) else line

@@ -56,7 +56,7 @@ WARM_CELSIUS = 37.0
 
 
 def method_notes(method: str, methods: Sequence[str], *, chosen: bool) -> Iterator[str]:
-    """A sentence where nobody said which of several methods to run."""
+    """A note if a program has several methods and the recipe does not name one."""
     others = [name for name in methods if name != method]
     if others and not chosen and method != FORWARD:
         yield (
@@ -66,26 +66,26 @@ def method_notes(method: str, methods: Sequence[str], *, chosen: bool) -> Iterat
 
 
 def workload_notes(workload: Workload) -> Iterator[str]:
-    """Sentences about a comparison with the model that says little or nothing."""
+    """Notes about weak comparisons with the model."""
     if not isinstance(workload, TextGeneration):
         yield from output_notes(workload.all_outputs)
 
 
 def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
-    """Sentences about outputs whose comparison says little or nothing."""
+    """Notes about outputs whose comparison is weak or impossible."""
     for check in outputs:
         if check.within_tolerance is None:
             yield (
-                f"Nothing of {check.name} was compared: {check.remark}. Call the model in Python "
-                "with the same inputs. Usual causes are weights that were not loaded, inputs "
-                "outside the range that the model expects, and 16-bit floats that overflow."
+                f"{check.name} was not compared: {check.remark}. Call the model in Python with the "
+                "same inputs. Usual causes are weights that were not loaded, inputs outside the "
+                "range that the model expects, and 16-bit floats that overflow."
             )
         elif check.remark:
             yield f"The comparison of {check.name} is weak: {check.remark}."
 
 
-def app_notes(wanted: Benchmark, generation: Generation | None, target: str) -> Iterator[str]:
-    """What of a recipe an app does not measure, or does in another way."""
+def app_notes(limits: Benchmark, generation: Generation | None, target: str) -> Iterator[str]:
+    """Notes about what an app does not measure, or measures differently."""
     if generation and len(generation.methods) > 1 and target.startswith("android"):
         yield (
             "The app takes prompts token by token: ExecuTorch's Java API gives each method memory "
@@ -94,15 +94,15 @@ def app_notes(wanted: Benchmark, generation: Generation | None, target: str) -> 
         )
     # An iPhone runs nothing but apps.
     has_runner = target.startswith("android")
-    if wanted.profile:
+    if limits.profile:
         way = ": etdeploy run without --as app shows where the time goes" if has_runner else ""
         yield f"An app records no trace{way}."
-    if wanted.sustained_s:
+    if limits.sustained_s:
         yield f"An app has no sustained pass{': a run without --as app has' if has_runner else ''}."
 
 
 def simulation_note(simulated: Simulated) -> str:
-    """What a run with a simulator shows, and what it does not."""
+    """A note about the limits of a simulated run."""
     return (
         f"Simulated: {simulated.by} computed the outputs in place of {simulated.soc or 'the SoC'}. "
         "The times in the record are the simulator's, of one inference without warm-up; the other "
@@ -113,7 +113,7 @@ def simulation_note(simulated: Simulated) -> str:
 def measurement_notes(
     series: StartSeries, device: DeviceRecord, portable_runner: bool, *, of_tokens: bool = False
 ) -> tuple[str, ...]:
-    """Sentences about the device, the runner and the samples, in this order."""
+    """Notes about the device, the runner and the samples."""
     return (
         *_device_notes(device),
         *(_PORTABLE if portable_runner else ()),
@@ -151,7 +151,7 @@ def _device_notes(device: DeviceRecord) -> Iterator[str]:
 
 
 def start_notes(series: StartSeries) -> Iterator[str]:
-    """Sentences about the samples of the starts, and about how far these are apart."""
+    """Notes about the samples of the starts and about their spread."""
     spread = series.spread
     if len(series.first.samples_ms) >= SPREAD_SAMPLES and spread.within_percent > SPREAD_LIMIT:
         yield (
@@ -164,7 +164,7 @@ def start_notes(series: StartSeries) -> Iterator[str]:
 
 
 def between_notes(series: StartSeries) -> Iterator[str]:
-    """A sentence about starts that are far apart."""
+    """A note about starts whose medians differ a lot."""
     spread = series.spread
     between = spread.between_percent
     if between is not None and between > BETWEEN_LIMIT:
@@ -207,9 +207,9 @@ def _changing_outputs(series: StartSeries) -> Iterator[str]:
     different = [digest for digest in others if digest != first]
     if different and first:
         yield (
-            f"In {len(different)} of {len(series.passes)} starts the outputs are not bit by bit "
-            "those of the first one, which were compared. The model draws random numbers, or what "
-            "a kernel computes depends on chance, such as the order of its threads."
+            f"In {len(different)} of {len(series.passes)} starts the outputs are not bit-identical "
+            "to those of the first one, which were compared. The model draws random numbers, or a "
+            "kernel is not deterministic, for example because of its threads."
         )
 
 
@@ -233,15 +233,15 @@ def size_notes(results: Results, checks: Checks) -> Iterator[str]:
             yield f"At {name}: {note[0].lower()}{note[1:]}"
 
 
-def cooldown_notes(results: Results, wanted: Cooldown | None) -> Iterator[str]:
-    """Sentences about a device that was not as cool as the recipe wants."""
-    if wanted is None:
+def cooldown_notes(results: Results, limits: Cooldown | None) -> Iterator[str]:
+    """Notes about a device that was warmer than the recipe allows."""
+    if limits is None:
         return
     starts = [r for r in results.values() if r.step.name == TIMING]
     waits = [r.observation.cooldown for r in starts if r.observation.cooldown]
     if not waits:
         yield (
-            f"The recipe waits for {wanted.max_celsius:g} °C before each start, but the device "
+            f"The recipe waits for {limits.max_celsius:g} °C before each start, but the device "
             "reports no temperature: no start has waited."
         )
     warm = [wait for wait in waits if not wait.reached]
@@ -249,38 +249,38 @@ def cooldown_notes(results: Results, wanted: Cooldown | None) -> Iterator[str]:
         hottest = max(warm, key=lambda wait: wait.to_celsius)
         where = f"{len(warm)} of {count(len(starts), 'start')}" if len(starts) > 1 else "the start"
         yield (
-            f"The device did not cool to {wanted.max_celsius:g} °C within "
-            f"{long_time(wanted.timeout_s)} before {where}: {hottest.sensor} was at "
+            f"The device did not cool to {limits.max_celsius:g} °C within "
+            f"{long_time(limits.timeout_s)} before {where}: {hottest.sensor} was at "
             f"{hottest.to_celsius:.1f} °C. Wait longer "
-            f"(--set benchmark.cooldown.timeout_s={2 * wanted.timeout_s:g}), or for less "
+            f"(--set benchmark.cooldown.timeout_s={2 * limits.timeout_s:g}), or for less "
             "(--set benchmark.cooldown.max_celsius=...)."
         )
 
 
 def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterator[str]:
-    """Sentences about texts and about what was not measured."""
+    """Notes about texts that differ and about missing tokenizers."""
     for point in workload.points:
         if point.distinct > 1:
             yield (
                 f"{point.generations} generations of the same prompt with the same seed "
-                f"({point.label}) gave {point.distinct} different texts: what a kernel computes "
-                "depends on chance, such as the order of its threads."
+                f"({point.label}) gave {point.distinct} different texts: a kernel is not "
+                "deterministic, for example because of its threads."
             )
     if has_tokenizer and any(point.text is None for point in workload.points):
         yield (
-            "The record has token ids and no text, because the model's tokenizer cannot be read: "
+            "The record has token IDs and no text, because the model's tokenizer cannot be read: "
             + pip_command("etdeploy[llm]")
         )
 
 
-# Within this, what remains is what another run of the same pass may show, too.
+# Normal run-to-run variation of the rate.
 _KEPT_PERCENT = 90.0
-# Nothing throttles so soon; what differs within it is noise.
+# No device throttles so soon.
 _SHORT_S = 60.0
 
 
 def sustained_notes(sustained: Sustained) -> Iterator[str]:
-    """Sentences about a sustained pass: what was lost, and what weakens it."""
+    """Notes about a sustained pass: the lost rate, and what weakens the result."""
     if sustained.ended_early:
         yield (
             f"The sustained pass ended after {long_time(sustained.seconds)}: "

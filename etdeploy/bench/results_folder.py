@@ -1,4 +1,4 @@
-"""The folder of one run's results: new, this run's alone, and gone when the run fails."""
+"""The folder with a run's results, which is removed if the run fails."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _CHOOSE = "Name a folder that can be written to: --output FOLDER"
 
 @contextmanager
 def results_folder(output: Path, started: datetime, recipe: str, device: str) -> Iterator[Path]:
-    """A new folder in `output`, named by the run's id.
+    """Create a folder in `output`, named by the run's id.
 
-    When the block fails, only the runner's log stays in it; after an interruption nothing does.
+    If the block fails, only the runner's log stays in it; after an interruption, nothing does.
     """
     sweep_empty(output, RUN_ID)
     folder = _new_folder(output, started, recipe, device)
@@ -58,20 +58,11 @@ def results_folder(output: Path, started: datetime, recipe: str, device: str) ->
 
 
 def require_output(output: Path, cache: Path) -> None:
-    """Checks before the work what would keep its results from being written after it.
-
-    Args:
-        output: The folder for run records, absolute.
-        cache: The cache folder.
-
-    Raises:
-        UsageError: `output` cannot be written to, or etdeploy would tidy it away.
-        OSError: The disk is full.
-    """
-    # The cache folder itself may be one in which the user keeps more.
+    """Raises UsageError if results cannot be written to `output`, or OSError on a full disk."""
+    # Only its subfolders: users may have other files in the cache folder itself.
     if any(output.is_relative_to(cache / kind) for kind in CacheKind):
         raise UsageError(
-            "results cannot be written: the folder is in the cache, which etdeploy tidies",
+            "results cannot be written: the folder is in the cache, which etdeploy cleans",
             place=str(output),
             remedy=_CHOOSE,
         )
@@ -84,11 +75,10 @@ def require_output(output: Path, cache: Path) -> None:
 
 
 def _new_folder(output: Path, started: datetime, recipe: str, device: str) -> Path:
-    """Always a new one: a folder that exists belongs to another run and is left alone."""
     try:
         if not output.is_dir():
             output.mkdir(parents=True, exist_ok=True)
-            # Else the recipe's commit would count as changed from the second run on.
+            # Otherwise, git would report changes from the second run on.
             write_atomic(output / ".gitignore", "*\n")
         for _ in range(_ATTEMPTS):
             folder = output / run_id(started, recipe, device)
@@ -101,7 +91,7 @@ def _new_folder(output: Path, started: datetime, recipe: str, device: str) -> Pa
         if find_disk_full(error):
             raise
         raise _unwritable(error, output) from error
-    raise RuntimeError(f"{_ATTEMPTS} ids of runs in {output} were all taken")
+    raise RuntimeError(f"{_ATTEMPTS} run ids in {output} exist already")
 
 
 def run_id(started: datetime, recipe: str, device: str) -> str:
@@ -112,22 +102,22 @@ def run_id(started: datetime, recipe: str, device: str) -> str:
 
 
 def _keep_log(folder: Path, error: BaseException) -> None:
-    """Empties the folder except for the runner's log, and removes it where there is none."""
+    """Removes everything but the runner's log."""
     log = folder / RUNNER_LOG
-    said = log.is_file() and log.stat().st_size and not isinstance(error, Interrupted)
-    for path in folder.iterdir() if said else ():
+    has_log = log.is_file() and log.stat().st_size and not isinstance(error, Interrupted)
+    for path in folder.iterdir() if has_log else ():
         if path == log:
             continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    if not said:
+    if not has_log:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_about(error: OSError, folder: Path) -> bool:
-    """Whether writing the results failed, rather than reading or reaching something else."""
+    """Whether the error is about writing the results."""
     names = [Path(str(name)) for name in (error.filename, error.filename2) if name is not None]
     return any(name.is_relative_to(folder) for name in names)
 
@@ -142,7 +132,7 @@ def _unwritable(error: OSError, place: Path) -> UsageError:
 
 PLAN_FILE = "plan.json"
 
-# What the names in a record's `files` stand for; docs/records.md shows them.
+# The roles in a record's `files`, for docs/records.md.
 DESCRIPTIONS = {
     "record": "`record.json` itself",
     "outputs": "folder with the outputs of the very first inference: `0.bin` and so on, raw "
@@ -176,10 +166,9 @@ def keep_files(
     program_folder: Path,
     plan: RuntimePlan | None,
 ) -> dict[str, str]:
-    """Collects the files that belong to a record.
+    """Copy the files that belong to a record, and return their paths by role.
 
-    The program itself stays in the cache: its digest names it, and the result of its inspection is
-    kept here. The ETRecord, which names the operators of a trace, is kept where there is a trace.
+    The program itself stays in the cache, and the ETRecord is only copied if there is a trace.
     """
     files = {"record": RECORD_FILE}
     files |= {result.outputs: result.outputs for result in results.values() if result.outputs}
@@ -208,10 +197,7 @@ def _traces(result: PassResult) -> dict[str, str]:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """A hard link where the file system allows it: an ETRecord contains the model's weights.
-
-    Nothing writes to the cache's file, and its digest shows when it was changed.
-    """
+    """Makes a hard link if possible, because an ETRecord contains the model's weights."""
     try:
         os.link(source, target)
     except OSError:

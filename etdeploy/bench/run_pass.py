@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from etdeploy.bench.bundle import list_name
 from etdeploy.bench.conditions import (
     NO_OBSERVATION,
     Observation,
@@ -22,7 +23,6 @@ from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.core.flatbuffer import CorruptError
-from etdeploy.deploy.bundle import list_name
 from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome, TimedState
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.recipe.model import Recipe

@@ -29,7 +29,7 @@ def make_sustained(
     disturbances: Sequence[Disturbance] = (),
     ended_early: str | None = None,
 ) -> Sustained:
-    """What the work shows, with the device's states beside it."""
+    """Return the rates over time, with the device's states."""
     stretches = make_stretches(work.stretches)
     began_s, seconds = work.began_s, stretches[-1].end_s
     inferences = sum(stretch.inferences for stretch in stretches)
@@ -61,16 +61,16 @@ def _point(stretch: Stretch, began_s: float, readings: Sequence[Reading]) -> Sus
     )
 
 
-# Seconds since the runner was started, and what was read then.
+# Seconds since the runner started, with the state at that time.
 Reading = tuple[float, DeviceState]
 
 
-# A state that is further away than this, and than a stretch, says nothing about it.
+# A state belongs to a stretch within this time, or within the stretch's own length.
 _NEAR_S = 5.0
 
 
 def state_near(readings: Sequence[Reading], end_s: float, length_s: float) -> DeviceState | None:
-    """The state that was read nearest to the end of a stretch; None if none was near."""
+    """The state nearest to the end of a stretch; None if none is near."""
     nearest = min(readings, key=lambda reading: abs(reading[0] - end_s), default=None)
     if nearest is None or abs(nearest[0] - end_s) > max(_NEAR_S, length_s):
         return None
@@ -78,19 +78,19 @@ def state_near(readings: Sequence[Reading], end_s: float, length_s: float) -> De
 
 
 def celsius(state: DeviceState) -> float | None:
-    """The hottest sensor of the processor, of all where none is named so, or the battery."""
+    """The temperature of the hottest processor sensor, or else of the battery."""
     sensor = processor_sensor(state)
     return sensor[1] if sensor else state.battery_celsius
 
 
 def khz(state: DeviceState) -> int | None:
-    """The current frequency of the cluster whose highest frequency is the highest of all."""
+    """The current frequency of the fastest cluster."""
     clusters = [c for c in state.clusters if c.current_khz is not None]
     fastest = max(clusters, key=lambda c: (c.max_khz or 0, c.current_khz or 0), default=None)
     return fastest.current_khz if fastest else None
 
 
-# Fewer readings, or readings of less than half of the time, say nothing about the average.
+# An average needs so many readings, over this share of the time.
 _FEWEST = 3
 
 
@@ -106,10 +106,9 @@ def estimate_energy(
     seconds: float,
     inferences: int,
 ) -> Energy | None:
-    """What an inference took of the battery, the device's own needs included.
+    """Estimate the energy of an inference from the battery, which supplies the whole device.
 
-    The average of the power over the readings, by the trapezoidal rule, times the length of the
-    work. Fuel gauges report averages over seconds, so this is an estimate.
+    It is the mean power over the readings, by the trapezoidal rule, times the length of the work.
     """
     known = [(at_s, watts) for at_s, state in readings if (watts := _watts(state)) is not None]
     charged = any(_is_charged(state) for _, state in readings)
@@ -135,24 +134,24 @@ def _watts(state: DeviceState) -> float | None:
 
 
 def _is_charged(state: DeviceState) -> bool:
-    """Then the current is that of the charger, less what the device takes."""
+    """Whether the device is charged: then the battery's current is not the device's."""
     return state.charging is True or (state.battery_milliamps or 0) < 0
 
 
-# With fewer stretches, start and end are a few inferences, and a drop cannot be told from noise.
+# With fewer stretches, a drop cannot be distinguished from noise.
 FEWEST = 10
 
 
-# The rate at the start is the median of so many stretches: one may be disturbed.
+# The rate at the start is the median of so many stretches, of which one may be disturbed.
 _FIRST = 3
 
 
-# The rate at the end is that of this part of the time. Phones that throttle often change between
-# two frequencies within seconds, and an application gets their average.
+# The rate at the end is the mean over this share of the time: throttled phones change between two
+# frequencies within seconds.
 _LAST = 0.1
 
 
-# A running mean over this part of the time shows whether the rate stays low; see `drop_s`.
+# The window of the running mean in `drop_s`, as a share of the time.
 _SMOOTHING = 0.1
 
 
@@ -171,7 +170,7 @@ class Stretch:
 
 
 def make_stretches(ends: Sequence[tuple[float, int]]) -> tuple[Stretch, ...]:
-    """Stretches, each from the end of the one before."""
+    """Return the stretches; each begins at the end of the one before."""
     begins = itertools.chain((0.0,), (end for end, _ in ends))
     return tuple(Stretch(begin, end, n) for begin, (end, n) in zip(begins, ends, strict=False))
 
@@ -194,17 +193,17 @@ def end_rate(stretches: Sequence[Stretch]) -> float:
 
 
 def drop_s(stretches: Sequence[Stretch], share: float) -> float | None:
-    """When the rate fell below that at the start by a share, and stayed there.
+    """When the rate fell by a share below that at the start, and stayed there.
 
-    It stays there when the running mean over a tenth of the time remains below until the end, so
-    neither a short recovery nor a governor that swings around its mean counts. The mean blurs the
-    moment of the drop; that is given by the first stretch in its window that is below by itself.
+    It stays there if the running mean over a tenth of the time is below until the end, which
+    ignores short recoveries and governors that oscillate. The time of the drop is that of the
+    first stretch in the window that is below.
     """
     if len(stretches) < FEWEST:
         return None
     limit = start_rate(stretches) * (1 - share)
     reach = max(1, int(_SMOOTHING * len(stretches) / 2))
-    # Only whole windows: the shorter ones at the end would follow every swing.
+    # Only whole windows: shorter ones at the ends would follow every oscillation.
     middles = range(reach, len(stretches) - reach)
     above = [i for i in middles if mean_rate(stretches[i - reach : i + reach + 1]) > limit]
     stays_from = above[-1] + 1 if above else reach

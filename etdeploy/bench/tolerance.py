@@ -1,4 +1,4 @@
-"""How far outputs may be from the expected ones.
+"""How far outputs may differ from the expected ones.
 
 Floats: the largest error may be a share of the largest expected value, and the cosine of the angle
 between the outputs must not fall below a limit. Both follow from the data type and the scheme of
@@ -44,15 +44,10 @@ _TIMES_NOISE = 2.0
 
 @dataclass(frozen=True)
 class Limits:
-    """When one output counts as equal.
+    """The largest errors and the least cosine of a correct output; None for no limit.
 
-    Attributes:
-        max_abs_error: Largest absolute difference of any element.
-        cosine_similarity: Least cosine of the angle; None where it is not judged.
-        rms_error: Largest root mean square difference; None where it is not judged.
-        negligible: A difference that is too small to have a direction: the cosine of vectors that
-            differ by no more is not judged. 0 for the recipe's own limit, which holds as it
-            stands.
+    The cosine is not checked if the largest error is at most `negligible`, which is 0 if the
+    recipe sets the limit.
     """
 
     max_abs_error: float
@@ -116,15 +111,10 @@ def limits_for(
     override: Tolerance,
     step: float | None = None,
 ) -> Limits:
-    """The limits of one output.
+    """Return the limits of one output; those of the recipe, `override`, replace the others.
 
-    Args:
-        dtype: torch's name. Integers and booleans must be equal, unless the recipe says otherwise.
-        quantization: The program's scheme; None or "none" for an unquantised one.
-        distance: Gives the number and size of the expected values.
-        override: Limits of the recipe; those that it gives replace the ones that follow from the
-            rest.
-        step: Of the output's quantisation, for one on a grid.
+    Integers and booleans must be equal by default. `distance` has the number and size of the
+    expected values, and `step` is that of a quantised output.
     """
     if dtype not in _FLOATS:
         return Limits(override.max_abs_error or 0.0, override.cosine_similarity)
@@ -142,7 +132,7 @@ def limits_for(
 def logit_limit(
     largest: float, quantization: str | None, noise: LogitNoise | None, override: float | None
 ) -> float:
-    """How far a logit may be from the eager model's."""
+    """Return how much a logit may differ from the eager model's."""
     if override is not None:
         return override
     rule = _wider(_FLOATS["float32"], _QUANTIZED.get(quantization or "none"))
@@ -153,10 +143,9 @@ def logit_limit(
 def logit_cosine(
     quantization: str | None, noise: LogitNoise | None, override: float | None
 ) -> float | None:
-    """The least cosine of the logits at one position; see `logit_limit` for the arguments.
+    """Return the least cosine of the logits at one position; None if the recipe has a limit.
 
-    Twice as far from 1, as an angle, as for a whole output: a position has few logits. Not judged
-    where the recipe has its own limit.
+    The angle may be twice as large as that of a whole output, because a position has few logits.
     """
     if override is not None:
         return None
@@ -195,22 +184,22 @@ class UnreadableTensorError(Exception):
 
 
 def read_tensor(path: Path, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
-    """The contiguous little-endian tensor in a file; bfloat16 comes as float32.
+    """Read a contiguous little-endian tensor; bfloat16 becomes float32.
 
-    Raises:
-        UnreadableError: The file is missing, has another size, or the data type has no values
-            that can be compared.
+    Raises UnreadableTensorError for a missing file, a wrong size, or an unsupported data type.
     """
     import numpy as np
 
     if dtype != "bfloat16" and dtype not in _NUMPY:
         raise UnreadableTensorError(f"outputs of data type {dtype} cannot be compared")
     stored = np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
-    wanted = prod(shape) * stored.itemsize
+    expected_bytes = prod(shape) * stored.itemsize
     try:
         size_bytes = path.stat().st_size
-        if size_bytes != wanted:
-            raise UnreadableTensorError(f"{path.name} has {size_bytes} bytes instead of {wanted}")
+        if size_bytes != expected_bytes:
+            raise UnreadableTensorError(
+                f"{path.name} has {size_bytes} bytes instead of {expected_bytes}"
+            )
         values: NDArray[Any] = np.fromfile(path, stored)
     except OSError as error:
         raise UnreadableTensorError(f"{path.name} cannot be read: {error.strerror}") from error
@@ -219,27 +208,18 @@ def read_tensor(path: Path, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     return values.reshape(tuple(shape))
 
 
-# Two or three values lie on some grid by chance; four fit one to a hundredth of a step once in
-# 2,500 times.
+# Three values are on some grid by chance; four fit one to a hundredth of a step once in 2,500.
 _LEAST_VALUES = 4
 _OFF_GRID = 0.01
-# No quantisation has more steps than 16 bits count.
+# Quantised values have at most 16 bits.
 _MOST_STEPS = 1 << 16
 
 
 def estimate_step(actual: NDArray[Any], expected: NDArray[Any]) -> float | None:
-    """The least spacing of the values of both, where all of them lie on a grid with that step.
+    """Estimate the quantisation step of an output whose scale the exporter did not see.
 
-    For an output whose scale the exporter did not see. A quantised output has few distinct values,
-    so neighbours usually occur; where they do not, or where one side is off the grid, there is no
-    estimate, and the output is judged like one that is not quantised.
-
-    Args:
-        actual: Floats.
-        expected: Of the same shape.
-
-    Returns:
-        The step, in the output's unit.
+    It is the smallest difference between values, if all of them are on a grid with that step; as
+    a quantised output has few distinct values, neighbours usually occur. None otherwise.
     """
     import numpy as np
 

@@ -13,13 +13,13 @@ from etdeploy.apps.merge import LIST_FILE, Conflicts, Written, write_project
 from etdeploy.apps.model import MODEL_FILE, AppModel, Payload
 from etdeploy.apps.platform import AppSubject, BuiltApp, RuntimeSources
 from etdeploy.apps.project import Project
+from etdeploy.bench.bundle import bundle_file
 from etdeploy.cache.folder import CacheKind
 from etdeploy.core import console
 from etdeploy.core.errors import CheckError
 from etdeploy.core.files.basic import copy_file, folder_files
 from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file
 from etdeploy.core.values import Progress
-from etdeploy.deploy.bundle import bundle_file
 from etdeploy.devices.base import AppLaunch, Bundle
 from etdeploy.graph.app_plan import abis_of, platform_of
 from etdeploy.graph.backends import extras_for

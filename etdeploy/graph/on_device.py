@@ -47,7 +47,7 @@ def bundle_step(resolved: Resolved) -> Step:
     inputs_list = job.state / "inputs.txt"
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
-        from etdeploy.deploy.bundle import make_bundle
+        from etdeploy.bench.bundle import make_bundle
 
         exported, program = load_program(job)
         folder = Path(exported.folder)

@@ -33,14 +33,12 @@ class Circumstances:
     """What remedies depend on.
 
     Attributes:
-        backend: What the program was exported for; None for a finished one.
-        threads: Of the runner.
-        cores: Of the device; None where it is not known.
+        backend: None for a finished program.
+        cores: Of the device; None if unknown.
         threaded: Whether one of the backends uses the runner's threads.
-        whole: What was traced, as words in a sentence.
-        tracer: Share of the traced inference, from 0 to 1, that it takes longer than without the
-            tracer. Most of that is between operators, and no cost of the model's.
-        schemes: Schemes with fewer bits than the program has that its backend can run.
+        schemes: Quantisations with fewer bits that the backend supports.
+        tracer: The tracer's share of the traced inference, most of it between operators.
+        whole: What was traced: "an inference".
     """
 
     backend: str | None

@@ -22,7 +22,7 @@ DELEGATE_CALL = "DELEGATE_CALL"
 KERNEL = "native_call_"
 # Path and class of each module that a call is in, the model itself first.
 Chain = tuple[tuple[str, str], ...]
-# What a delegate is called whose backend is not known.
+# The name of a delegate with an unknown backend.
 UNKNOWN = "a delegate"
 _RUNNING_NUMBER = re.compile(r" #\d+$")
 _NAMED = 3
@@ -33,16 +33,12 @@ class ProfiledCall:
     """A call of a kernel, of a delegate, or a node in a delegate.
 
     Attributes:
-        name: Of the kernel in full, `aten::mean.out`; of the delegate's node; or what the
-            delegate's partition consists of.
-        total_ms: In one inference, the mean over those traced, with what is inside.
-        self_ms: Without.
-        modules: Empty where nothing is known.
-        source: `file:line` of the model's code; empty where it is not known.
+        name: The kernel's full name, `aten::mean.out`; the node's; or the partition's operators.
+        total_ms: In one inference, the mean over those traced; `self_ms` without inner calls.
+        source: `file:line` of the model's code; empty if unknown, as `modules`.
         delegate: Name of the backend; empty for a kernel.
-        depth: 0 for what the runtime calls.
-        event: As it was traced.
-        foreign: Whether its start is not known.
+        depth: 0 for calls of the runtime.
+        foreign: Whether its clock is not the runtime's, so that its start is unknown.
         block: Number of its block in the trace.
     """
 
@@ -60,12 +56,7 @@ class ProfiledCall:
 
 @dataclass(frozen=True)
 class Names:
-    """What a run's program says of the calls in its trace.
-
-    Attributes:
-        operators: Names of the kernels that it calls, in full.
-        backends: Names of the backends that it delegates to.
-    """
+    """Full names of the kernels, and names of the backends, that a program calls."""
 
     operators: tuple[str, ...]
     backends: tuple[str, ...]
@@ -135,7 +126,7 @@ def _flat(each: Timed) -> Iterator[Timed]:
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Finds what an event is about."""
+    """Finds the backend, graph nodes and name of an event."""
 
     graph: Mapping[int, Sequence[GraphNode]]
     names: Names
@@ -210,7 +201,7 @@ def joined(
     graph: Mapping[int, Sequence[GraphNode]],
     families: Families,
 ) -> dict[int, int]:
-    """Debug handles by the position in `names`; nothing for what cannot be said."""
+    """Debug handles by the position in `names`, without those that are ambiguous."""
     found: dict[int, int] = {}
     by_family: dict[tuple[str, ...], list[int]] = {}
     for i, name in enumerate(names):
@@ -234,8 +225,8 @@ def _with_operators(
 ) -> Iterator[int]:
     """The handle of each node of a family, in order of execution.
 
-    A handle stands for all that one node of the model became: for a product of matrices, also the
-    changes of layout before it. So the last of its places are those of the operator.
+    A node of the model may become several: a matrix product also has changes of layout before it.
+    So the last places of a handle are those of the operator.
     """
     left = Counter(handles)
     for handle in handles:
@@ -291,12 +282,7 @@ _NO_BACKEND = "portable"
 
 
 class Reasons:
-    """The operators that a backend left to the CPU.
-
-    Args:
-        outside: `details.delegation.outside` of `export.json`; None where it is not known.
-        backend: What the program was exported for.
-    """
+    """Why a backend left operators to the CPU: `details.delegation.outside` of `export.json`."""
 
     def __init__(self, outside: Sequence[dict[str, Any]] | None, backend: str | None) -> None:
         self._outside = outside
@@ -304,7 +290,7 @@ class Reasons:
 
     @classmethod
     def of(cls, run: StoredRun, method: str) -> Reasons:
-        """Those of a method of a run's program; nothing is known of a finished one."""
+        """The reasons for a method of a run's program; unknown for a finished program."""
         backend = run.record.program.backend
         try:
             path = run.path("export")
@@ -316,7 +302,7 @@ class Reasons:
         return cls(delegation.get("outside"), backend)
 
     def for_call(self, call: ProfiledCall) -> str:
-        """The reason as a clause; empty for what a backend took, or where nothing is known."""
+        """The reason as a clause; empty for a delegated call, or if unknown."""
         if call.delegate or self._outside is None or self._backend in (None, _NO_BACKEND):
             return ""
         operator = call.name.partition(".")[0]
@@ -335,15 +321,9 @@ def _reason_place(outside: dict[str, Any]) -> str:
 
 @dataclass
 class Timed:
-    """An event of a block with its time in one inference, the mean over the block.
+    """An event of a block with its mean time in one inference, and the events in it.
 
-    Attributes:
-        event: As it was traced.
-        total_ms: With what is inside.
-        inside: What it contains, in order.
-        depth: 0 for what the runtime calls.
-        foreign: Whether its clock is not the runtime's: then it has no start.
-        call: The delegate's call that it belongs to; None for a kernel and for the call itself.
+    `call` is the delegate's call that it belongs to; None for a kernel and for the call itself.
     """
 
     event: TraceEvent
@@ -403,11 +383,10 @@ def _fill_by_time(call: Timed, own: list[Timed]) -> None:
 
 
 def _fill_foreign(call: Timed, foreign: list[Timed]) -> None:
-    """Puts events of another clock into the longest phase, where the delegate waits for them.
+    """Puts events of another clock into the longest phase, in which the delegate waits for them.
 
-    Those that name nodes of the graph are its parts: they share its time, whatever their unit is.
-    Others count only if they fit, as in nanoseconds; of sums in a unit of their own nothing is
-    known.
+    Events that name nodes of the graph share its time, whatever their unit is. Others count only
+    if their sum, in nanoseconds, fits.
     """
     nodes = [each for each in foreign if each.event.handles] or foreign
     total_ms = sum(each.total_ms for each in nodes)

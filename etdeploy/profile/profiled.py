@@ -29,40 +29,26 @@ from etdeploy.profile.calls import (
     shares_of,
 )
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile, Span, TextProfile
-from etdeploy.profile.protocol import (
-    Trace,
-    TraceEvent,
-)
+from etdeploy.profile.protocol import Trace, TraceEvent
 from etdeploy.profile.traces import read_traces
 from etdeploy.program.model import Program
 
 
 def profile_of(run: StoredRun, workspace: Workspace, progress: Progress = silent) -> Profile:
-    """Where the time of a run's inferences goes; of text, that of the method that stands for it.
-
-    Raises:
-        EtdeployError: As for `profiles_of`.
-    """
+    """The profile of a run's inferences, or of the method that represents a generated text."""
     found = profiles_of(run, workspace, progress)
     return found.methods[found.method]
 
 
 def profiles_of(run: StoredRun, workspace: Workspace, progress: Progress = silent) -> TextProfile:
-    """Where the time of a run goes, for each method that was traced.
+    """The profile of each traced method of a run.
 
-    The traces are read by a child process that imports ExecuTorch, in some seconds, and kept in the
-    cache: the next time it takes milliseconds.
-
-    Args:
-        run: The run, with its files.
-        workspace: The cache.
-        progress: Called while the trace is read.
+    A child process with ExecuTorch reads the traces in some seconds; then the cache has them.
 
     Raises:
-        UsageError: The run has no trace, or one of its files is damaged or another run's.
+        UsageError: The run has no trace, or a file is damaged or belongs to another run.
         ExportError: ExecuTorch's Inspector is not installed.
         RunError: The Inspector crashed.
-        Interrupted: The run was asked to stop.
     """
     traces = read_traces(run, workspace, progress)
     own = run.record.program.method
@@ -123,7 +109,7 @@ def profile_from(record: RunRecord, trace: Trace, reasons: Reasons) -> Profile:
 
 
 def _backends(record: RunRecord) -> tuple[str, ...]:
-    """Those of the method that ran; a record of version 1 knows only the program's."""
+    """The backends of the measured method, or of the program for another method."""
     own = {each.backend_id for each in record.program.delegates}
     return tuple(sorted(own or record.program.backends))
 

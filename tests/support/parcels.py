@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.bench.assemble import Revision
+from etdeploy.bench.bundle import bundle_file
 from etdeploy.bench.measure import PreparedMeasurement
 from etdeploy.cache.workspace import Workspace
-from etdeploy.deploy.bundle import bundle_file
 from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts, ProcessLaunch
 from etdeploy.farm.model import Offer, Order, Parcel
 from etdeploy.farm.work.parcel import pack

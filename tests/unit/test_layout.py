@@ -23,7 +23,6 @@ LAYERS = (
     ("profile", "history"),
     ("compare",),
     ("bench",),
-    ("deploy",),
     ("devices", "runner", "export"),
     ("provider",),
     ("plan", "custom_ops"),
@@ -92,7 +91,7 @@ HEAVY = {
 # What only the actions of steps use: a run that skips them must not pay for it either.
 OF_ACTIONS = {
     "etdeploy.bench.assemble", "etdeploy.bench.measure", "etdeploy.custom_ops.kernels",
-    "etdeploy.deploy.bundle", "etdeploy.provider.clone",
+    "etdeploy.bench.bundle", "etdeploy.provider.clone",
     "etdeploy.history.record_sink",
     "etdeploy.runner.builder", "etdeploy.runner.missing",
 }  # fmt: skip

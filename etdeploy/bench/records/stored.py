@@ -23,7 +23,7 @@ from etdeploy.targets.platforms import TARGETS
 RECORD_FILE = "record.json"
 
 
-# Printed beside the keys by `run --json`, and no part of a record: it is true on one machine.
+# A key that only `run --json` prints, because it is true on this machine only.
 FOLDER_KEY = "folder"
 
 
@@ -40,12 +40,7 @@ _MEASURE_AGAIN = (
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run record and the folder that it is in now.
-
-    Attributes:
-        folder: With the record and all files that it names.
-        record: What is in it.
-    """
+    """A run record with its folder."""
 
     folder: Path
     record: RunRecord
@@ -56,10 +51,9 @@ class StoredRun:
         return self.folder / RECORD_FILE
 
     def path(self, name: str) -> Path | None:
-        """Where one of the record's files is here; None for one that the record does not have.
+        """The path of one of the record's files; None if the record does not name it.
 
-        Raises:
-            ValueError: A link leads out of the folder.
+        Raises ValueError if a link leads out of the folder.
         """
         relative = self.record.files.get(name)
         return inside(self.folder, relative) if relative else None
@@ -70,20 +64,13 @@ class StoredRun:
 
 
 def load_run(path: Path) -> StoredRun:
-    """A record with its folder.
-
-    Args:
-        path: Of the folder, or of the record's file in it.
-
-    Raises:
-        UsageError: As for `load_record`.
-    """
+    """Load the run with a folder or record file; raises UsageError as `load_record`."""
     file = path / RECORD_FILE if path.is_dir() else path
     return StoredRun(file.parent, load_record(file))
 
 
 def load_record(path: Path) -> RunRecord:
-    """Reads a run record."""
+    """Load a run record; raises UsageError if it cannot be read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -94,15 +81,7 @@ def load_record(path: Path) -> RunRecord:
 
 
 def parse_record(text: str | bytes, place: str) -> RunRecord:
-    """The same for the text of a record.
-
-    Args:
-        text: JSON.
-        place: Where it is from, for messages.
-
-    Raises:
-        UsageError: It is not a run record, or has another version.
-    """
+    """Parse the JSON of a run record; raises UsageError, with `place`, if it is not one."""
     content = _content(text, place)
     version = content["schema_version"]
     if version != SCHEMA_VERSION:
@@ -138,7 +117,7 @@ def _content(text: str | bytes, place: str) -> dict[str, Any]:
 
 
 def _key(place: tuple[str | int, ...], problem: str) -> str:
-    """The key as the record has it: pydantic names the kind of a workload beside it."""
+    """The key without the kind of the workload, which pydantic inserts."""
     parts = [part for i, part in enumerate(place) if (i, place[0]) != (1, "workload")]
     return ".".join(map(str, [*parts, *(["kind"] if problem == _NO_SUCH_KIND else [])]))
 
@@ -156,15 +135,14 @@ LAST = "last"
 
 
 USUAL_OUTPUT = "etdeploy-out"
-"""The folder for run records where nobody names one, in the working folder."""
+"""The default folder for run records, in the working folder."""
 
 
-# Of a run, originally the name of its folder: what `results_folder.run_id` gives now, and what it
-# gave when it had fewer random bytes.
+# The id of a run (`results_folder.run_id`), also with the fewer random bytes of earlier releases.
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}([0-9a-f]{4})?")
 
 
-# Shorter ends of ids are more likely a mistake than meant.
+# Shorter ends of ids are probably mistakes.
 _SHORTEST_END = 4
 
 
@@ -172,24 +150,19 @@ _SHOWN = 5
 
 
 def find_run(text: str, output: Path) -> StoredRun:
-    """The run that `text` names.
+    """Return the run that `text` names; raises UsageError if there is not exactly one.
 
-    Args:
-        text: `last`, which is the newest run in `output`; the path of a run's folder or record;
-            the id of a run in `output`, or the end of one, such as its 8 random digits.
-        output: The folder for run records.
-
-    Raises:
-        UsageError: There is no such run, several fit, or its record cannot be read.
+    `text` is `last`, which is the newest run in `output`; the path of a run's folder or record;
+    the id of a run in `output`, or the end of one, such as its 8 random digits.
     """
     if text == LAST:
         return load_run(_newest(output))
-    # An empty text, as of a variable that a script did not set, would be the working folder.
+    # An empty text, for example of an unset variable, would be the working folder.
     return load_run((_path(text) if text else None) or _with_id(text, output))
 
 
 def _path(text: str) -> Path | None:
-    """The text as the path of a run; None where none is there."""
+    """The text as the path of a run; None if there is no run."""
     path = Path(text)
     try:
         return path if path.is_file() or (path / RECORD_FILE).is_file() else None
@@ -198,10 +171,7 @@ def _path(text: str) -> Path | None:
 
 
 def run_folders(output: Path) -> tuple[Path, ...]:
-    """The folders with a run record in `output`, those named by an id first, the newest at the end.
-
-    Folders that the user renamed stand before them, in the order of their names.
-    """
+    """The folders with a run record, sorted: renamed ones by name, then the others by time."""
     try:
         found = [path for path in output.iterdir() if (path / RECORD_FILE).is_file()]
     except OSError:
@@ -210,9 +180,9 @@ def run_folders(output: Path) -> tuple[Path, ...]:
 
 
 def _newest(output: Path) -> Path:
-    """By the time in the name: dates of files change when a folder is copied.
+    """The newest by the time in its name, since copying changes the dates of files.
 
-    Of two in the same second, such as those that took turns, the one whose record is newer.
+    Of two in the same second, such as interleaved ones, it is the one with the newer record.
     """
     folders = [path for path in run_folders(output) if RUN_ID.fullmatch(path.name)]
     if not folders:
@@ -245,7 +215,7 @@ def _with_id(text: str, output: Path) -> Path:
 
 
 def _id_in(folder: Path) -> str:
-    """The id of the run in a folder; its name, unless the user renamed it."""
+    """The id of the run in a folder, which the user may have renamed."""
     if RUN_ID.fullmatch(folder.name):
         return folder.name
     try:
@@ -292,17 +262,17 @@ def _no_run_itself(folder: Path) -> UsageError:
 
 
 def _listed(folders: Sequence[Path], inside: Path | None = None) -> str:
-    """The newest of them, one in each line, as a command takes them."""
+    """The newest folders, one in each line, quoted for a command."""
     names = [quoted(inside / p.name if inside else p.name) for p in folders[-_SHOWN:]]
     more = len(folders) - len(names)
     return "\n".join([*names, *([f"and {more:,} older"] if more else [])])
 
 
 def measure_again(run: StoredRun) -> str:
-    """`etdeploy bench` with the recipe, the device and the output folder of a run.
+    """The `etdeploy bench` command with the recipe, device and output folder of a run.
 
-    A record has the name of its recipe's file and not the folder, so for a recipe of the user's it
-    works in that folder. What `--set` changed is not in the command.
+    A record has only the name of the recipe's file, so the command works in the recipe's folder.
+    It does not have the values of `--set`.
     """
     record = run.record
     words = ["etdeploy bench --recipe", quoted(_name(record.recipe)), *_model(record.recipe)]
@@ -311,7 +281,7 @@ def measure_again(run: StoredRun) -> str:
 
 
 def _name(recipe: RecipeRecord) -> str:
-    """The bundled recipe's name, where it is one, else the file's."""
+    """The name of a bundled recipe, or the file's name."""
     return Path(recipe.file).stem if _is_bundled(recipe) else recipe.file
 
 
@@ -321,7 +291,7 @@ def _is_bundled(recipe: RecipeRecord) -> bool:
 
 
 def _model(recipe: RecipeRecord) -> list[str]:
-    """The language model, which no bundled recipe names: an id of the hub, or a folder."""
+    """The option for the language model, which bundled recipes do not name."""
     named = recipe.content.get("model", {}).get("hf")
     if named is None or not _is_bundled(recipe):
         return []
@@ -330,7 +300,7 @@ def _model(recipe: RecipeRecord) -> list[str]:
 
 
 def _target(record: RunRecord) -> list[str]:
-    """The target, where it is not what the device gets by itself."""
+    """The option for the target, unless it is the device's default."""
     own, runner = TARGETS.get(record.device.facts.target), record.runner
     if own is None or runner.target == own.portable:
         return []
@@ -339,7 +309,7 @@ def _target(record: RunRecord) -> list[str]:
 
 
 def _output(folder: Path) -> list[str]:
-    """Where the run was put, if that is another folder than the usual one, and if it was put."""
+    """The option for the output folder, unless it is the default."""
     parent = folder.absolute().parent
     if not RUN_ID.fullmatch(folder.name) or parent == Path(USUAL_OUTPUT).absolute():
         return []

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.assemble import Revision
+from etdeploy.bench.bundle import make_bundle
 from etdeploy.bench.measure import PreparedMeasurement, measure, revision_of
 from etdeploy.bench.records.performance import DisturbanceKind, WeightsKind
 from etdeploy.bench.records.stored import StoredRun, load_run
@@ -24,7 +25,6 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, MismatchError, RunError
 from etdeploy.core.values import silent
-from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.local.device import LocalDevice, open_host
 from etdeploy.export.run import export_program
 from etdeploy.export.spec import export_spec

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from etdeploy.bench.bundle import make_bundle
 from etdeploy.bench.generation_workload import make_workload, write_request
 from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.records.generation import TextGeneration
@@ -18,7 +19,6 @@ from etdeploy.bench.verdict import require_match
 from etdeploy.cache.workspace import Workspace
 from etdeploy.compare.runs import compare_runs
 from etdeploy.core.errors import MismatchError
-from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.local.device import open_host
 from etdeploy.profile.profiled import profiles_of
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, PROGRAM_INFO, Provenance

@@ -14,6 +14,7 @@ import pytest
 
 import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.assemble import Revision
+from etdeploy.bench.bundle import make_bundle
 from etdeploy.bench.generation_workload import WorkPoint, make_points, make_workload, write_request
 from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.notes import generation_notes
@@ -21,7 +22,6 @@ from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.run_pass import as_inferences
 from etdeploy.core.errors import UsageError
-from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle, RunOutcome
 from etdeploy.program.model import Method, Program
 from tests.support.bench_device import FakeDevice, FakeRun

@@ -58,8 +58,8 @@ def test_an_id_that_is_taken_leaves_the_other_run_alone(
     [
         ("file", "{0}/file is not a folder"),
         ("file/below", "{0}/file is not a folder"),
-        ("cache/programs", "the folder is in the cache, which etdeploy tidies"),
-        ("cache/logs/mine", "the folder is in the cache, which etdeploy tidies"),
+        ("cache/programs", "the folder is in the cache, which etdeploy cleans"),
+        ("cache/logs/mine", "the folder is in the cache, which etdeploy cleans"),
     ],
 )
 def test_an_output_folder_that_cannot_be_used_is_told_before_the_work(
@@ -95,7 +95,7 @@ def test_ids_that_never_end_are_a_fault_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(secrets, "token_hex", lambda _: "aa")
-    with _open(tmp_path), pytest.raises(RuntimeError, match="taken"), _open(tmp_path):
+    with _open(tmp_path), pytest.raises(RuntimeError, match="10 run ids"), _open(tmp_path):
         pass
 
 

@@ -317,7 +317,7 @@ def test_time_is_told_until_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> No
     text, fraction = told[-1]
     assert text.startswith("sustained pass: 0 s of 0")
     assert 0 <= (fraction or 0) <= 1
-    assert not any(thread.name == "telling time" for thread in threading.enumerate())
+    assert not any(thread.name == "elapsed time" for thread in threading.enumerate())
 
 
 def test_nothing_is_told_of_other_passes() -> None:
@@ -325,4 +325,4 @@ def test_nothing_is_told_of_other_passes() -> None:
         raise AssertionError(text, fraction)
 
     with show_elapsed(never, "timing pass", 0):
-        assert not any(thread.name == "telling time" for thread in threading.enumerate())
+        assert not any(thread.name == "elapsed time" for thread in threading.enumerate())

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.bundle import make_bundle
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.tidy import remove_kind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, CheckError, ExportError
-from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.devices.local.device import LocalDevice
 from etdeploy.graph import preflight

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import CompiledFor, Destination, Partitions, Workstation
-from etdeploy.deploy.bundle import make_bundle
+from etdeploy.bench.bundle import make_bundle
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import open_device
 from etdeploy.targets.platforms import find_target

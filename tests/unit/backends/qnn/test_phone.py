@@ -17,9 +17,9 @@ from etdeploy.backends.qnn.phone import (
 )
 from etdeploy.backends.qnn.sdk import find_headers, how_to_get, sdk_option
 from etdeploy.backends.values import CompiledFor, Workstation
+from etdeploy.bench.bundle import make_bundle
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.hashing import sha256_file
-from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.bundles import check_bundle, environment
 from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.facts import lacks

@@ -27,23 +27,13 @@ def make_bundle(
     simulated: Simulated | None = None,
     request: Mapping[str, Path] | None = None,
 ) -> Bundle:
-    """Lists the files for one program and one runner, with their digests.
+    """List the files for one program and one runner, with their digests.
 
-    Args:
-        runner: From the cache.
-        program_folder: Holds `program.pte` and the inputs.
-        provenance: Names the inputs.
-        list_path: Where the runner's list of inputs is written, with the lists for the recipe's
-            sizes beside it. These are the only files that are written, and must remain as long as
-            the bundle is used.
-        extras: Third-party libraries, deployed beside the runner's own.
-        simulated: What computes the program there, if not the processor that it is for.
-        request: In place of inputs, files that say what is generated, by their paths in the bundle.
-
-    Raises:
-        OSError: A file is missing.
-        ValueError: The runner or the provenance names a file outside its folder, two files of the
-            bundle have the same path, or a variable names a file that is not among them.
+    The runner's list of inputs is written to `list_path`, with the lists for the recipe's sizes
+    beside it; they must exist as long as the bundle is used. `extras` are third-party libraries
+    beside the runner's own. `request` has files that say what to generate, by their paths in the
+    bundle, instead of inputs. Raises OSError for a missing file, and ValueError for a file outside
+    its folder, for equal paths, and for a variable that names none of the files.
     """
     files = [
         *_runner_files(runner),
@@ -127,11 +117,7 @@ def _command(runner: BuiltRunner) -> tuple[str, ...]:
 
 
 def bundle_file(source: Path, path: str, executable: bool = False) -> BundleFile:
-    """A file of a bundle, with its digest.
-
-    Raises:
-        OSError: It is missing.
-    """
+    """A file of a bundle, with its digest."""
     checkpoint()
     return BundleFile(
         source=str(source),

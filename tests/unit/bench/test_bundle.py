@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.values import ExtraFile, Extras, merged
+from etdeploy.bench.bundle import make_bundle
 from etdeploy.core.hashing import sha256_bytes
-from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle
 from etdeploy.program.folder import InputSet, TensorFile
 from etdeploy.program.model import PlainValue
