@@ -1,4 +1,4 @@
-"""The C++ kernels of the recipe's own operators: what is in their folder, and how it is built.
+"""The C++ kernels of a recipe's custom operators: their folder, registration and build errors.
 
 Three kinds of folder are supported. Sources with a yaml file that lists operators and kernels:
 etdeploy writes the registration. Sources alone: they register their kernels themselves, so only the
@@ -50,11 +50,7 @@ class CustomOps:
     digest: str
 
     def definitions(self, build_folder: Path) -> dict[str, str]:
-        """Definitions for cmake, which the runner's `custom_ops.cmake` reads.
-
-        Args:
-            build_folder: That of `write_registration`.
-        """
+        """Return the definitions that the runner's `custom_ops.cmake` reads."""
         found = {"ETDEPLOY_CUSTOM_OPS": str(self.folder)}
         if self.target:
             return found | {"ETDEPLOY_CUSTOM_OPS_TARGET": self.target}
@@ -65,15 +61,10 @@ class CustomOps:
 
 
 def read_custom_ops(folder: Path, target: str | None = None) -> CustomOps:
-    """Reads a folder of kernels; nothing is run.
+    """Read the folder of `runtime.custom_ops`, with the target of `runtime.custom_ops_target`.
 
-    Args:
-        folder: What `runtime.custom_ops` names.
-        target: What `runtime.custom_ops_target` names.
-
-    Raises:
-        BuildError: The folder has no kernels or cannot be read, or a line of its yaml file is not
-            supported.
+    Nothing is run. A folder without kernels, or a line of its yaml file that is not supported,
+    raises BuildError.
     """
     try:
         return _read(folder.resolve(), target)
@@ -118,23 +109,14 @@ def _read(folder: Path, target: str | None) -> CustomOps:
 
 
 def names_to_find(ops: CustomOps | None, program: Path | None) -> tuple[str, ...]:
-    """The operators of a program, if only the runner shows which of them the kernels register.
-
-    Args:
-        ops: The recipe's own kernels.
-        program: The `.pte` file.
-    """
+    """Return the operators of a program, if only the runner shows which the kernels register."""
     if ops is None or ops.operators is not None or program is None:
         return ()
     return inspect_file(program).operators
 
 
 def write_registration(ops: CustomOps, build_folder: Path) -> Path | None:
-    """Writes the file that registers the operators, unless it is up to date.
-
-    Returns:
-        Its path; None if the sources or the target register their own.
-    """
+    """Write the file that registers the operators; None if the kernels register themselves."""
     if not ops.declared:
         return None
     path = build_folder / REGISTRATION
@@ -143,41 +125,34 @@ def write_registration(ops: CustomOps, build_folder: Path) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Blame:
+class KernelError:
     """The place in the user's files where a build failed, and what to do."""
 
     place: str
     remedy: str | None = None
 
 
-def blame(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
-    """Finds the place in the user's own files that made a build fail.
+def find_kernel_error(ops: CustomOps, lines: Sequence[str]) -> KernelError | None:
+    """Return the place in the user's own files that made a build with this output fail.
 
     For an error in a template, the compiler names a line of ExecuTorch's header; the user needs the
     line of the kernel that led there. Only the linker reports a kernel without a definition.
-
-    Args:
-        ops: The kernels.
-        lines: The build's output.
-
-    Returns:
-        None if no line concerns them.
     """
     return _undefined(ops, lines) or _own_line(ops, lines)
 
 
-def _own_line(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
-    """The first error's own line, else the nearest before it (GCC), else the next (Clang)."""
+def _own_line(ops: CustomOps, lines: Sequence[str]) -> KernelError | None:
+    """Return the line of the first error, else the nearest before it (GCC) or after it (Clang)."""
     own = re.compile(rf"{re.escape(str(ops.folder))}/[^:\s]+:\d+(?::\d+)?")
     failed = [line for line in _failed(lines) if " warning: " not in line]
     first = next((i for i, line in enumerate(failed) if " error: " in line), len(failed) - 1)
     nearest = (*reversed(failed[: first + 1]), *failed[first + 1 :])
     found = next((match for line in nearest if (match := own.search(line))), None)
-    return Blame(found[0]) if found else None
+    return KernelError(found[0]) if found else None
 
 
 def _failed(lines: Sequence[str]) -> Iterator[str]:
-    """The output of the first step that failed, as ninja shows it."""
+    """Yield ninja's output of the first step that failed."""
     inside = False
     for line in lines:
         if inside and _STEP.match(line):
@@ -187,13 +162,13 @@ def _failed(lines: Sequence[str]) -> Iterator[str]:
             yield line
 
 
-def _undefined(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
+def _undefined(ops: CustomOps, lines: Sequence[str]) -> KernelError | None:
     by_kernel = {o.kernel.removeprefix("::"): o for o in ops.declared}
     for line in lines:
         found = _UNDEFINED.search(line)
         operator = by_kernel.get(found[1] or found[2]) if found else None
         if operator:
-            return Blame(
+            return KernelError(
                 operator.place,
                 f"Define the kernel of {operator.schema.full_name} with exactly these types:\n"
                 f"{operator.signature}",
@@ -260,7 +235,7 @@ namespace {namespace} {{
 _CALL = """
 void call_{index}(KernelRuntimeContext& context, Span<EValue*> stack) {{
   if (stack.size() != {size}) {{
-    ET_LOG(Error, "{name}: %zu values are given, {size} are expected", stack.size());
+    ET_LOG(Error, "{name}: expected {size} values, got %zu", stack.size());
     context.fail(::executorch::runtime::Error::InvalidProgram);
     return;
   }}

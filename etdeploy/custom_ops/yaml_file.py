@@ -41,7 +41,7 @@ _LISTS = {"int", "SymInt", "float", "bool", "Tensor"}
 
 
 class SchemaError(ValueError):
-    """An invalid schema; the message says what is wrong."""
+    """A schema that is invalid or not supported."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ def _mapping(node: Node, path: Path) -> _Entry:
     values: dict[str, Node] = {}
     for key, value in node.value:
         if key.value in values:
-            raise _error(f"{path}:{key.start_mark.line + 1}", f"{key.value} is given twice")
+            raise _error(f"{path}:{key.start_mark.line + 1}", f"the key {key.value} appears twice")
         values[key.value] = value
     return _Entry(values, node.start_mark.line + 1)
 
@@ -357,7 +357,8 @@ def _schema(entry: _Entry, path: Path) -> Schema:
     place = f"{path}:{entry.line}"
     if "op" in entry.values:
         raise _error(
-            place, f"{entry.values['op'].value}: give the operator's whole schema, with `func:`"
+            place,
+            f"{entry.values['op'].value}: name the operator by its whole schema, with `func:`",
         )
     if "func" not in entry.values:
         raise _error(place, "the entry has no key `func`")

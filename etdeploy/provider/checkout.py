@@ -1,4 +1,4 @@
-"""A checkout of ExecuTorch: where it is, what it is, and whether it is complete."""
+"""A checkout of ExecuTorch: its location, release, revision and submodules."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _LINK = "160000"
 _BUILT = re.compile(r"(^|/)(__pycache__|flatcc/(lib|bin))(/|$)")
 # A folder with such a file holds what was built or installed: thousands of files, compared by date
 # because reading them all would take longer than the build.
-_MADE = ("CMakeCache.txt", "pyvenv.cfg")
+_BUILD_MARKERS = ("CMakeCache.txt", "pyvenv.cfg")
 # Larger files are not sources but weights or archives. They are compared by date, too.
 _READ_BYTES = 16 << 20
 
 
 def revision(folder: Path) -> str:
-    """The state of a checkout."""
+    """Return the state of a checkout."""
     return _of_repository(folder) or "files-" + digest_json(dict(_stamps(folder)))[:32]
 
 
@@ -62,8 +62,10 @@ def _of_repository(folder: Path) -> str | None:
     changed = {**dict(_changes(status)), **dict.fromkeys(_without_git(folder))}
     # The folder's own name is needed where it is flatcc's.
     sources = [n for n in sorted(changed) if not _BUILT.search(f"{folder.name}/{n}")]
-    made = {str(PurePosixPath(n).parent) for n in sources if PurePosixPath(n).name in _MADE}
-    states = {n: _state(folder / n, _is_below(n, made)) for n in sources}
+    built_folders = {
+        str(PurePosixPath(n).parent) for n in sources if PurePosixPath(n).name in _BUILD_MARKERS
+    }
+    states = {n: _state(folder / n, _is_below(n, built_folders)) for n in sources}
     # A submodule that only a build has written into still counts as its commit.
     details = {name: state for name, state in states.items() if state != changed[name]}
     return head.strip() + (f"+{digest_json(details)[:16]}" if details else "")
@@ -101,12 +103,12 @@ def _is_below(name: str, folders: set[str]) -> bool:
     return any(str(parent) in folders for parent in PurePosixPath(name).parents)
 
 
-def _state(path: Path, made: bool) -> str:
-    """The present state of a path; `made` says that it was built or installed."""
+def _state(path: Path, is_built: bool) -> str:
+    """Return the present state of a path; `is_built` says that it was built or installed."""
     if path.is_symlink():
         return f"link to {path.readlink()}"
     if path.is_file():
-        by_date = made or path.stat().st_size > _READ_BYTES
+        by_date = is_built or path.stat().st_size > _READ_BYTES
         try:
             return digest_json(stat_signature(path)) if by_date else sha256_file(path)
         except OSError:  # another user's, or deleted meanwhile: no compiler reads it either
@@ -136,9 +138,8 @@ _VERSION_FILE = "version.txt"
 _TAG = re.compile(r"(\d+\.\d+\.\d+)(\+.*)?")
 
 
-# What named a checkout.
 Origin = Literal["recipe", "environment", "cache"]
-_SAID: Mapping[Origin, str] = {
+_NAMED_BY: Mapping[Origin, str] = {
     "recipe": "runtime.source names",
     "environment": f"{SOURCE_VARIABLE} names",
     "cache": "the cache has",
@@ -168,19 +169,10 @@ class Checkout(Value):
 def find_checkout(
     named: str | None, environ: Mapping[str, str], workspace: Workspace, version: str
 ) -> Checkout | None:
-    """The checkout that a build uses, in the order recipe, environment, cache.
+    """Return the checkout that a build uses, by recipe, environment or cache; None without one.
 
-    Args:
-        named: `runtime.source` of the recipe.
-        environ: The environment.
-        workspace: The cache, which may hold a clone.
-        version: The release of such a clone.
-
-    Returns:
-        None if no checkout is named or cloned.
-
-    Raises:
-        BuildError: The named folder is not a checkout, or its release is not supported.
+    `named` is `runtime.source` of the recipe, `version` the release of a clone in the cache. A
+    folder that is not a checkout, or of an unsupported release, raises BuildError.
     """
     if named:
         return examine(Path(named), "recipe")
@@ -192,21 +184,17 @@ def find_checkout(
 
 
 def examine(folder: Path, origin: Origin) -> Checkout:
-    """Examines a folder that is named as a checkout.
-
-    Raises:
-        BuildError: It is not one, or its release is not supported.
-    """
-    wrong = _defect(folder)
-    if wrong:
+    """Return the checkout in a folder; raise BuildError for another folder or release."""
+    defect = _defect(folder)
+    if defect:
         raise BuildError(
-            f"{_SAID[origin]} {folder}, {wrong}",
+            f"{_NAMED_BY[origin]} {folder}, {defect}",
             remedy=checkout_remedy(origin, EXECUTORCH_VERSION, folder),
         )
     version = (folder / _VERSION_FILE).read_text(encoding="utf-8", errors="replace").strip()
     if not _is_supported(version):
         raise BuildError(
-            f"{_SAID[origin]} {folder}, which is ExecuTorch {version}; etdeploy supports 1.3 "
+            f"{_NAMED_BY[origin]} {folder}, which is ExecuTorch {version}; etdeploy supports 1.3 "
             "to 1.5",
             remedy=checkout_remedy(origin, EXECUTORCH_VERSION, folder),
         )
@@ -214,27 +202,27 @@ def examine(folder: Path, origin: Origin) -> Checkout:
 
 
 def checkout_remedy(origin: Origin, version: str | None, folder: Path) -> str:
-    """How to get a usable checkout, and how to name it so that it is used."""
+    """Return how to get a usable checkout, and how to name it so that it takes effect."""
     if origin == "cache" and version == EXECUTORCH_VERSION:
         return f"Delete it; the next run clones it again:\nrm -r {quoted(folder.parent)}"
     found = _TAG.fullmatch(version or "")
-    wanted = found[1] if found and _is_supported(found[1]) else EXECUTORCH_VERSION
+    clonable = found[1] if found and _is_supported(found[1]) else EXECUTORCH_VERSION
     # Not `executorch`, which may be the unusable folder itself.
-    name = f"executorch-{wanted}"
-    clone = f"git clone --depth 1 --branch v{wanted} {REPOSITORY} {name}"
-    itself = "" if wanted != EXECUTORCH_VERSION else "Or let a run clone that release: "
+    name = f"executorch-{clonable}"
+    clone = f"git clone --depth 1 --branch v{clonable} {REPOSITORY} {name}"
+    by_run = "" if clonable != EXECUTORCH_VERSION else "Or let a run clone that release: "
     if origin == "recipe":
         # The recipe overrides the environment, and the command line overrides the recipe.
         named = f"and add --set runtime.source={name}, or change runtime.source in the recipe"
-        otherwise = itself and f"{itself}remove runtime.source from the recipe"
+        otherwise = by_run and f"{by_run}remove runtime.source from the recipe"
     else:
         named = f'export {SOURCE_VARIABLE}="$PWD/{name}"'
-        otherwise = itself and f"{itself}unset {SOURCE_VARIABLE}"
+        otherwise = by_run and f"{by_run}unset {SOURCE_VARIABLE}"
     return "\n".join(filter(None, (clone, named, otherwise)))
 
 
 def _defect(folder: Path) -> str | None:
-    """Why a folder is not a checkout, as the end of a sentence."""
+    """Return why a folder is not a checkout, as the end of a sentence."""
     if not folder.is_dir():
         return "which is not a folder"
     files = (_VERSION_FILE, "CMakeLists.txt", DEFAULTS_FILE)
@@ -254,11 +242,7 @@ def release(version: str) -> tuple[int, int] | None:
 
 
 def read_options(folder: Path) -> OptionTable:
-    """Reads the options of a checkout.
-
-    Raises:
-        BuildError: It has no such file, like other projects and very old releases.
-    """
+    """Read the options of a checkout; other projects and very old releases raise BuildError."""
     try:
         defaults = (folder / DEFAULTS_FILE).read_text(encoding="utf-8")
         main = (folder / "CMakeLists.txt").read_text(encoding="utf-8")
@@ -273,17 +257,9 @@ def read_options(folder: Path) -> OptionTable:
 
 
 def require_readable(checkout: Checkout, exported_with: str | None) -> tuple[str, ...]:
-    """Raises unless the checkout's runtime can read the program.
+    """Return notes about running a program on another release; another schema raises BuildError.
 
-    Args:
-        checkout: The sources.
-        exported_with: The version of ExecuTorch that exported the program, if it is known.
-
-    Returns:
-        What to know about the two releases, as sentences.
-
-    Raises:
-        BuildError: It has a different schema.
+    `exported_with` is the release of ExecuTorch that exported the program, if it is known.
     """
     schema = checkout.folder / "schema/program.fbs"
     found = re.search(r'file_identifier\s+"(\w{4})"', read_text(schema))

@@ -18,7 +18,12 @@ from etdeploy.core.errors import BuildError, require
 from etdeploy.core.files.basic import disk_full_error, find_disk_full
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.values import Progress, silent
-from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration
+from etdeploy.custom_ops.kernels import (
+    CustomOps,
+    find_kernel_error,
+    names_to_find,
+    write_registration,
+)
 from etdeploy.plan.components import built_backends, linked_backends
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import Provider, RuntimePlan
@@ -174,7 +179,7 @@ class Builder:
         try:
             return compile_runner(tools, folder, self.progress, self.log)
         except ToolError as failure:
-            found = blame(self.custom_ops, failure.lines) if self.custom_ops else None
+            found = find_kernel_error(self.custom_ops, failure.lines) if self.custom_ops else None
             if found is None:
                 raise
             raise BuildError(

@@ -75,15 +75,6 @@ def _turns_are_told(stderr: str) -> None:
     assert [line[1] for line in lines] == ["A:", "B:", "B:", "A:", "A:", "B:"]
 
 
-def test_a_recipe_against_itself_works(cli: Cli) -> None:
-    found = cli.ok(
-        "compare", "mlp.yaml", "mlp.yaml", "--runs", "1", "--no-operators", "--json"
-    ).json
-    assert found["verdict"] == "no difference found"
-    assert found["ratio"]["low"] is None
-    assert found["differences"] == []
-
-
 def test_what_one_side_cannot_do_ends_it_before_anything_is_measured(cli: Cli) -> None:
     result = cli("compare", "mlp.yaml", "--set-b", "runtime.provider=source", "--runs", "2")
     assert result.code != 0

@@ -271,13 +271,6 @@ def test_a_missing_compiler_is_told_before_the_export_starts(tmp_path: Path) -> 
     assert not (tmp_path / "cache" / "programs").exists()
 
 
-def test_an_export_shows_its_notes(cli: Cli) -> None:
-    quantised = ("export", "--recipe", cli.recipe(MLP), "--set", "export.quantization=int8_static")
-    (note,) = cli.ok(*quantised, "--json").json["notes"]
-    assert note.endswith("set the ranges.")
-    assert f"\n  note       {note}" in cli.ok(*quantised).stdout
-
-
 def test_export_and_build_copy_their_results(cli: Cli) -> None:
     recipe = cli.recipe(MLP)
     cli.ok("export", "--recipe", recipe, "--output", "program")

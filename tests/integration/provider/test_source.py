@@ -528,23 +528,6 @@ def test_a_submodule_whose_fetch_was_stopped_is_fetched_again(
 # --- bad checkouts
 
 
-def test_a_folder_that_is_not_a_checkout_is_refused_before_the_export(
-    cli: Cli, tmp_path: Path
-) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    arguments = ("run", "--recipe", cli.recipe(_RECIPE.replace("mlp", "convnet")))
-    _refused(
-        cli(*arguments, *_FROM_SOURCE, **{SOURCE_VARIABLE: str(empty)}),
-        f"{SOURCE_VARIABLE} names {empty}, which is not a checkout",
-        "git clone",
-    )
-    _refused(
-        cli(*arguments, "--set", f"runtime.source={empty}"),
-        f"runtime.source names {empty}, which is not a checkout",
-    )
-
-
 def test_a_folder_that_the_recipe_names_is_told_with_its_line_and_with_what_helps(
     cli: Cli, source: Path, tmp_path: Path
 ) -> None:
@@ -562,15 +545,6 @@ def test_a_folder_that_the_recipe_names_is_told_with_its_line_and_with_what_help
     assert cli.ok(*arguments).json["not_installed"] == []
 
 
-def test_an_unknown_release_is_refused_before_the_export(cli: Cli, tmp_path: Path) -> None:
-    own = copy_stand_in(tmp_path / "executorch", "1.1.0")
-    _refused(
-        cli("run", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, **{SOURCE_VARIABLE: str(own)}),
-        "which is ExecuTorch 1.1.0; etdeploy supports 1.3 to 1.5",
-        "git clone --depth 1 --branch v1.5",
-    )
-
-
 def test_a_missing_submodule_is_refused_before_the_export(cli: Cli, tmp_path: Path) -> None:
     own = copy_stand_in(tmp_path / "executorch")
     shutil.rmtree(own / "third-party/json")
@@ -585,16 +559,6 @@ def test_a_missing_submodule_is_refused_before_the_export(cli: Cli, tmp_path: Pa
         cli("run", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, **{SOURCE_VARIABLE: str(own)}),
         f"git -C {own} submodule update --init --recursive --depth 1 -- third-party/json",
     )
-
-
-def test_another_schema_is_refused(cli: Cli, tmp_path: Path) -> None:
-    own = copy_stand_in(tmp_path / "executorch")
-    (own / "schema/program.fbs").write_text('file_identifier "ET99";\n')
-    result = cli(
-        "build", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, **{SOURCE_VARIABLE: str(own)}
-    )
-    assert result.code == 4, result.stderr
-    assert "reads ET99" in result.stderr
 
 
 def test_an_option_that_the_checkout_lost_is_a_mistake_of_ours_before_cmake(

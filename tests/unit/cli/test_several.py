@@ -124,22 +124,6 @@ def test_a_bug_comes_out_as_one_after_the_other_failures(capsys: Capture) -> Non
     assert "b on host: bug: step x failed" in told
 
 
-def test_what_was_stopped_is_not_counted_as_failed() -> None:
-    with pytest.raises(JobsError) as caught:
-        raise_failures(
-            [end("a", Interrupted()), end("b", BuildError("x")), end("c", Interrupted())]
-        )
-    assert str(caught.value) == (
-        "1 of 3 failed, 2 not finished\n"
-        "  a on host, c on host: not finished, since another one failed (--fail-fast)\n"
-        "  b on host: build: x"
-    )
-
-
-def test_nothing_failed() -> None:
-    raise_failures([end("a"), end("b")])
-
-
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Ends and runs that the next command gets instead of running anything."""
@@ -219,8 +203,3 @@ def test_what_is_for_one_job_only(
 ) -> None:
     assert run(*arguments, "-r", "xnnpack", "-r", "portable") == 2
     assert told in capsys.readouterr().err
-
-
-def test_a_push_takes_one(capsys: Capture) -> None:
-    assert run("push", "--help") == 0
-    assert "Repeat it for several" not in capsys.readouterr().out

@@ -21,7 +21,6 @@ from etdeploy.provider.checkout import (
     find_checkout,
     missing_submodules,
     needed_submodules,
-    release,
     require_complete,
     require_readable,
     revision,
@@ -74,11 +73,8 @@ def test_the_recipe_comes_before_the_environment_and_that_before_the_cache(
     assert found(None, {SOURCE_VARIABLE: ""}) == (str(cached), "cache")
 
 
-def test_there_is_none_where_nothing_is_named_or_cloned(workspace: Workspace) -> None:
-    assert find_checkout(None, {}, workspace, "1.5.1") is None
-
-
 def test_a_clone_of_another_release_is_not_taken(workspace: Workspace) -> None:
+    assert find_checkout(None, {}, workspace, "1.5.1") is None
     _copy(clone_folder(workspace, "1.4.1"))
     assert find_checkout(None, {}, workspace, "1.5.1") is None
 
@@ -112,18 +108,18 @@ def test_a_folder_without_its_files_is_not_a_checkout(source: Path, name: str) -
     (source / name).unlink()
     with pytest.raises(BuildError) as raised:
         examine(source, "recipe")
-    assert raised.value.message == (
-        f"runtime.source names {source}, which is not a checkout of ExecuTorch: it has no {name}"
-    )
-    assert raised.value.exit_code == 4
+    assert str(source) in raised.value.message
+    assert name in raised.value.message
 
 
-@pytest.mark.parametrize("version", ["1.2.0", "0.7.0", "1.6.0", "2.0.0a0", "main", ""])
-def test_a_release_that_is_not_served_is_refused(source: Path, version: str) -> None:
-    (source / "version.txt").write_text(f"{version}\n")
-    with pytest.raises(BuildError, match=r"etdeploy supports 1\.3 to 1\.5") as raised:
-        examine(source, "environment")
-    assert f"which is ExecuTorch {version};" in raised.value.message
+def test_supported_releases(source: Path) -> None:
+    for version in ("1.3.0", "1.4.1", "1.5.0a0", "1.5.1"):
+        (source / "version.txt").write_text(f"{version}\n")
+        assert examine(source, "recipe").version == version
+    for version in ("1.2.0", "0.7.0", "1.6.0", "1.10.0", "2.0.0a0", "main", ""):
+        (source / "version.txt").write_text(f"{version}\n")
+        with pytest.raises(BuildError, match=rf"ExecuTorch {version}; .*1\.3 to 1\.5"):
+            examine(source, "environment")
 
 
 _CLONE = (
@@ -133,20 +129,20 @@ _CLONE = (
 
 def test_what_names_the_wrong_checkout_is_what_the_remedy_changes(tmp_path: Path) -> None:
     """The recipe comes before the environment, so that naming another one there is in vain."""
-    absent = tmp_path / "v1.5.1" / "my executorch"
+    absent = tmp_path / "v 1.5.1" / "executorch"
     remedies: dict[Origin, str] = {}
     for origin in _ORIGINS:
         with pytest.raises(BuildError, match="which is not a folder") as raised:
             examine(absent, origin)
         remedies[origin] = raised.value.remedy or ""
-    assert remedies == {
-        "recipe": _CLONE
-        + "and add --set runtime.source=executorch-1.5.1, or change runtime.source in the recipe\n"
-        "Or let a run clone that release: remove runtime.source from the recipe",
-        "environment": _CLONE + f'export {SOURCE_VARIABLE}="$PWD/executorch-1.5.1"\n'
-        f"Or let a run clone that release: unset {SOURCE_VARIABLE}",
-        "cache": f"Delete it; the next run clones it again:\nrm -r {absent.parent}",
-    }
+    assert remedies["recipe"].startswith(_CLONE)
+    assert "--set runtime.source=executorch-1.5.1" in remedies["recipe"]
+    assert SOURCE_VARIABLE not in remedies["recipe"]
+    assert remedies["environment"].startswith(
+        f'{_CLONE}export {SOURCE_VARIABLE}="$PWD/executorch-1.5.1"\n'
+    )
+    assert remedies["environment"].endswith(f"unset {SOURCE_VARIABLE}")
+    assert remedies["cache"].endswith(f"rm -r '{absent.parent}'")
 
 
 @pytest.mark.parametrize(
@@ -178,18 +174,6 @@ def test_paths_in_remedies_are_one_word(tmp_path: Path) -> None:
     assert submodule_remedy(checkout, ["a"]).startswith(f"git -C '{source}' submodule update ")
 
 
-@pytest.mark.parametrize("version", ["1.3.0", "1.3.1", "1.4.1", "1.5.0a0", "1.5.1"])
-def test_releases_that_are_served(source: Path, version: str) -> None:
-    (source / "version.txt").write_text(f"{version}\n")
-    assert examine(source, "recipe").version == version
-
-
-def test_major_and_minor_of_a_version() -> None:
-    assert release("1.4.1") == (1, 4)
-    assert release("1.10.0a0+abc") == (1, 10)
-    assert release("main") is None
-
-
 # --- its revision
 
 
@@ -202,9 +186,6 @@ def test_the_revision_follows_the_files(source: Path) -> None:
     assert changed != before
     (source / "sources" / "new.cpp").write_text("")
     assert revision(source) not in (before, changed)
-
-
-def test_the_revision_of_a_touched_file_is_another(source: Path) -> None:
     before = revision(source)
     os.utime(source / "CMakeLists.txt", ns=(1, 1))
     assert revision(source) != before
@@ -265,14 +246,11 @@ def test_an_option_brings_its_submodules(option: str, submodule: str) -> None:
     assert submodule not in needed_submodules({})
 
 
-def test_a_submodule_of_two_options_is_named_once() -> None:
-    options = dict.fromkeys(("EXECUTORCH_BUILD_KERNELS_LLM", "EXECUTORCH_BUILD_KERNELS_TORCHAO"))
-    needed = needed_submodules(dict.fromkeys(options, "ON"))
+def test_submodules_are_unique_and_apple_needs_another() -> None:
+    options = ("EXECUTORCH_BUILD_KERNELS_LLM", "EXECUTORCH_BUILD_KERNELS_TORCHAO")
+    needed = needed_submodules(dict.fromkeys(options, "ON"), apple=True)
     assert needed.count("third-party/ao") == 1
-
-
-def test_apple_needs_ios_cmake() -> None:
-    assert needed_submodules({}, apple=True)[-1] == "third-party/ios-cmake"
+    assert needed[-1] == "third-party/ios-cmake"
 
 
 def _empty(folder: Path) -> None:
@@ -329,23 +307,17 @@ def test_missing_submodules_are_refused_with_the_command_that_brings_just_them(
 # --- the program that it is to read
 
 
-def test_the_same_release_needs_no_word(source: Path) -> None:
+def test_another_minor_release_is_a_note(source: Path) -> None:
     checkout = examine(source, "recipe")
-    assert require_readable(checkout, "1.4.0") == ()
-    assert require_readable(checkout, None) == ()
-
-
-def test_another_minor_release_is_told(source: Path) -> None:
-    (note,) = require_readable(examine(source, "recipe"), "1.5.1")
-    assert note == (
-        "The program was exported with ExecuTorch 1.5.1, and the runtime is 1.4.1: the schema is "
-        "the same, and operators may differ."
-    )
+    [note] = require_readable(checkout, "1.5.1")
+    assert "1.5.1" in note
+    assert "1.4.1" in note
+    assert require_readable(checkout, "1.4.0") == require_readable(checkout, None) == ()
 
 
 def test_another_schema_is_refused(source: Path) -> None:
     (source / "schema/program.fbs").write_text('namespace e;\nfile_identifier "ET13";\n')
-    with pytest.raises(BuildError, match=r"schema ET12, and the runtime .* reads ET13") as raised:
+    with pytest.raises(BuildError, match=r"ET12.*ET13") as raised:
         require_readable(examine(source, "recipe"), "1.5.1")
     assert raised.value.exit_code == 4
     assert "git clone --depth 1 --branch v1.5.1" in (raised.value.remedy or "")
