@@ -78,10 +78,8 @@ class ExportContext:
     """Everything that is known about an export before it runs.
 
     Attributes:
-        spec: What is to be exported.
         first: The first level: a digest that does not depend on where the files are.
         memory_path: What exports of just these files have read.
-        digests: Of the files.
         commit: Of a language model from the Hugging Face hub; None where this machine has never
             asked for its revision.
     """
@@ -134,9 +132,8 @@ class ExportContext:
     def known_key(self) -> str | None:
         """The cache key of the program that an export would make now.
 
-        Returns:
-            None when only an export can show it: the user's code was not exported before, or
-            something that it read has changed. Or the hub has not been asked for the model.
+        None when only an export can show it: the user's code was not exported before, or something
+        that it read has changed. Or the hub has not been asked for the model.
         """
         if self.spec.hf and self.spec.hf.id and self.commit is None:
             return None
@@ -155,12 +152,7 @@ class ExportContext:
         self.remember_other(key, sources)
 
     def remember_other(self, key: str, sources: ModelSources) -> None:
-        """Records that an export of another spec made the program of this one, too.
-
-        Args:
-            key: Of the other one's program.
-            sources: What its export read.
-        """
+        """Records that an export of another spec, which read `sources`, made this program, too."""
         others = tuple(e for e in self._memory().exports if e.sources != sources)
         newest = Remembered(key=key, sources=sources)
         RecentExports(exports=(newest, *others)[:_REMEMBERED]).save(self.memory_path)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -15,12 +17,11 @@ from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.export.cache import installed_version
-from etdeploy.export.failure import check_function
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import has_tokenizer
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
-from etdeploy.export.spec import ExportSpec
+from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.program.tokenizer import require_speech
 
@@ -134,12 +135,7 @@ _KEYS = {
 def check_language_model(spec: ExportSpec) -> str | None:
     """Refuse a language model on this machine that cannot be exported.
 
-    Returns:
-        A sentence about a model that is still to be downloaded, which is checked then.
-
-    Raises:
-        ExportError: Its files show that it cannot be exported.
-        UsageError: It is to be talked with, and has no tokenizer or chat template.
+    Returns a sentence about a model that is still to be downloaded, which is checked then.
     """
     if spec.hf is None or spec.generation is None:
         return None
@@ -212,3 +208,111 @@ def _check_backend(spec: ExportSpec, environment: Mapping[str, str]) -> None:
     station = Workstation(environment, Path.home())
     for blocker in backend.export_blockers(spec.request, station):
         raise ExportError(blocker.why, remedy=blocker.remedy)
+
+
+def short_path(path: str) -> str:
+    """Relative to the working folder where the file is below it."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive
+        return path
+    return path if relative.startswith("..") else relative
+
+
+_SHOWN = 12
+# With one of these in a file, its text does not show which names it will define.
+_UNSURE = {
+    "__dict__", "__getattr__", "eval", "exec", "globals", "locals", "modules", "setattr", "vars",
+}  # fmt: skip
+
+
+def check_function(reference: CodeReference, key: str) -> None:
+    """Refuses a function that its file does not define."""
+    if reference.file is None:
+        return
+    path = Path(reference.file)
+    tree = _parsed(path)
+    names = _bound(tree) if tree else None
+    if tree is None or names is None or reference.name in names:
+        return
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    raise ExportError(missing_function(reference, key, functions), place=short_path(str(path)))
+
+
+def missing_function(reference: CodeReference, key: str, functions: list[str]) -> str:
+    """The message for a function that is not there."""
+    public = [name for name in functions if not name.startswith("_")]
+    shown = ", ".join(public[:_SHOWN]) + (" and more" if len(public) > _SHOWN else "")
+    there = f"; it has {shown}" if public else ""
+    return f"{key} names {reference}, but there is no {reference.name!r} there{there}"
+
+
+def install_remedy(module: str) -> str:
+    """What to do when a module is not installed."""
+    return f"Install the package that has {module} for {sys.executable}"
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    """The file as a syntax tree; None when only running it can show what it holds."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are shown when the file is run
+            return ast.parse(path.read_bytes(), str(path))
+    except SyntaxError as error:
+        code, shown = (error.text or "").strip(), short_path(str(path))
+        raise ExportError(
+            f"{path.name} is not Python {sys.version_info.major}.{sys.version_info.minor}: "
+            f"{error.msg}" + (f"\n    {code}" if code else ""),
+            place=f"{shown}:{error.lineno}" if error.lineno else shown,
+        ) from error
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _bound(tree: ast.Module) -> set[str] | None:
+    """Every name that the file binds, at any depth; None when it may bind others."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name in _UNSURE:
+                return None
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        else:  # functions, classes, handlers of exceptions, patterns of match
+            names |= {str(getattr(node, field, None)) for field in ("name", "rest")}
+    return None if names & {"*", *_UNSURE} else names
+
+
+# ExecuTorch 1.5.1 takes every 0.18.
+_TORCHAO = {"torchao": "0.18.0"}
+
+
+def may_replace_parts(spec: ExportSpec) -> bool:
+    """Whether lowering may replace parts of these packages, to do with less work.
+
+    Another release may have other parts, or rely on what they do in another way. That would not
+    always fail, but could give another program.
+    """
+    return not _others(spec.wanted_versions | _TORCHAO)
+
+
+def release_notes(spec: ExportSpec, *, shortens: bool) -> Iterator[str]:
+    """Sentences about releases that are not those that are tested."""
+    for name, (installed, tested) in _others(spec.wanted_versions).items():
+        yield f"Exported with {name} {installed}; {tested} is the version that is tested."
+    others = _others(spec.wanted_versions | _TORCHAO)
+    if shortens and others:
+        told = " and ".join(f"{name} {tested}" for name, (_, tested) in others.items())
+        yield (
+            f"Lowering took longer than with {told}: what ExecuTorch repeats is left out with "
+            "tested releases only."
+        )
+
+
+def _others(wanted: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The installed and the wanted version where they differ; builds of one version do not."""
+    found = {name: (installed_version(name) or "").partition("+")[0] for name in wanted}
+    return {name: (found[name], wanted[name]) for name in wanted if found[name] != wanted[name]}

@@ -35,15 +35,7 @@ class Exporter(Protocol):
     """Runs the worker processes of exports; any thread may use it."""
 
     def run(self, request: process.Request, undo: Callable[[], None]) -> process.Outcome:
-        """Runs one worker to its end.
-
-        Args:
-            request: The worker, with its spec and its folder.
-            undo: Removes what a first attempt left, before a second one.
-
-        Raises:
-            Interrupted: The run was asked to stop; the worker and its children are gone.
-        """
+        """Runs one worker to its end; `undo` removes what a first attempt left, before a second."""
 
 
 class _OwnProcesses:
@@ -61,10 +53,7 @@ def preloaded_exports(specs: Iterable[ExportSpec]) -> Iterator[Exporter]:
     """An exporter for all exports of a run; what it has started ends with the block.
 
     Nothing is started before the first export runs, and no process is preloaded for fewer than two
-    exports of one environment. After as many as were expected it is ended already.
-
-    Args:
-        specs: What is probably to be exported, each once. Others may be, too.
+    exports of one environment. After as many as `specs` has, it is ended already.
     """
     groups: dict[_Key, list[ExportSpec]] = {}
     for spec in specs if sys.platform == "linux" else ():

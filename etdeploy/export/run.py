@@ -15,15 +15,16 @@ from etdeploy.backends.rewrites import as_everywhere, with_idle
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import CacheEntry, Workspace
-from etdeploy.core.errors import ExportError
+from etdeploy.core.diagnostics import Diagnosis
+from etdeploy.core.errors import EtdeployError, ExportError, UsageError
 from etdeploy.core.files.basic import find_disk_full_in_output, folder_files, working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress
 from etdeploy.export.cache import ExportContext, ExportedProgram
-from etdeploy.export.failure import crash_error, failure_error
-from etdeploy.export.needs import check_needs
+from etdeploy.export.diagnostics import CRASH_FAILURES
+from etdeploy.export.needs import check_needs, short_path
 from etdeploy.export.preload import OWN_PROCESSES, WORKER, Exporter, worker_environment
 from etdeploy.export.protocol import (
     FAILURE_FILE,
@@ -178,6 +179,40 @@ def _run_worker(
     if failure is None or failure.kind == "lowering":
         cause = backend_named(str(spec.backend)).export_failure(outcome.stdout)
     raise failure_error(failure, log, cause) if failure else crash_error(outcome, log, cause)
+
+
+def failure_error(
+    failure: ExportFailure, log: Path, cause: Diagnosis | None = None
+) -> EtdeployError:
+    """The error for a failure that the worker described."""
+    if cause:
+        failure = failure.model_copy(update={"message": cause.cause, "remedy": cause.remedy})
+    message = failure.message
+    if failure.method:
+        message += f" (method {failure.method})"
+    if failure.operator and failure.operator not in message:
+        message += f" (operator {failure.operator})"
+    if failure.code:
+        message += f"\n    {failure.code}"
+    # What is asked of the model does not fit it, however late that is found.
+    kind = UsageError if failure.kind == "speech" else ExportError
+    return kind(message, place=_place(failure), remedy=failure.remedy, log=log)
+
+
+def crash_error(outcome: process.Outcome, log: Path, cause: Diagnosis | None = None) -> ExportError:
+    """The error for a worker that ended without a description; see `failure_error`."""
+    end = outcome.signal_name or f"exit code {outcome.exit_code}"
+    found = cause or CRASH_FAILURES.diagnose(end)
+    if found is None:
+        raise ValueError(end)
+    return ExportError(found.cause, remedy=found.remedy, log=log)
+
+
+def _place(failure: ExportFailure) -> str | None:
+    if failure.file is None:
+        return None
+    path = short_path(failure.file)
+    return path if failure.line is None else f"{path}:{failure.line}"
 
 
 def _clear(staging: Path, folder: Path) -> None:

@@ -19,7 +19,6 @@ from etdeploy.backends.schemes import (
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError, UsageError
 from etdeploy.core.values import Value
-from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
 from etdeploy.program.folder import FORWARD, Provenance
 from etdeploy.program.model import Program
 from etdeploy.program.tokenizer import Speech
@@ -27,6 +26,13 @@ from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.paths import NO_TEXT
 
+# Texts that a language model reads when it is exported, unless the recipe names others. They were
+# written for etdeploy and are dedicated to the public domain. No model was trained on them, and the
+# two have nothing in common but the language.
+CALIBRATION_TEXT, EVALUATION_TEXT = (
+    str(Path(__file__).parent / "texts" / name) for name in ("calibration.txt", "evaluation.txt")
+)
+BUNDLED_TEXTS = frozenset({CALIBRATION_TEXT, EVALUATION_TEXT})
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
 TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 
@@ -38,13 +44,7 @@ _PLACED = (
 
 
 class CodeReference(Value):
-    """A function in a file or in an importable module.
-
-    Attributes:
-        file: The absolute path of a Python file; None for a module.
-        module: The module's dotted name; None for a file.
-        name: The function.
-    """
+    """A function in a Python file (an absolute path) or in an importable module (a dotted name)."""
 
     file: str | None = None
     module: str | None = None
@@ -284,14 +284,14 @@ def _override_groups(export: Export) -> dict[str, int]:
 def _generation(export: Export) -> ExportGeneration:
     """With the text that the model is evaluated on; None for none."""
     asked = export.generation or ExportGeneration()
-    bundled = str(EVALUATION_TEXT) if export.quantization in LINEAR_SCHEMES else NO_TEXT
+    bundled = EVALUATION_TEXT if export.quantization in LINEAR_SCHEMES else NO_TEXT
     text = asked.evaluate or bundled
     return asked.model_copy(update={"evaluate": None if text == NO_TEXT else text})
 
 
 def _calibration_text(export: Export) -> str | None:
     schemes = {export.quantization, *dict(_overrides(export)).values()}
-    text = export.calibration or str(CALIBRATION_TEXT)
+    text = export.calibration or CALIBRATION_TEXT
     return text if schemes & {*SEARCHED_SCHEMES} and text != NO_TEXT else None
 
 
@@ -333,16 +333,7 @@ EXPORTED_METHODS = (FORWARD,)
 
 
 def require_method(wanted: str, methods: Sequence[str], place: str) -> None:
-    """Raises unless the program has the method.
-
-    Args:
-        wanted: As `benchmark.method` names it.
-        methods: Of the program.
-        place: For the message: the recipe or the program.
-
-    Raises:
-        UsageError: It is none of them.
-    """
+    """Raises UsageError unless the program, which a message calls `place`, has the method."""
     if wanted not in methods:
         raise UsageError(
             f"the program has no method {wanted!r}; it has {', '.join(methods) or 'none'}",
@@ -376,13 +367,7 @@ def only_method(program: Program, place: str) -> str:
 def values_of_method(provenance: Provenance, wanted: str | None, place: str) -> Provenance:
     """A program's provenance with the values of the method that a recipe runs.
 
-    Args:
-        provenance: Of all of its methods.
-        wanted: As `benchmark.method` names it; None for a recipe without.
-        place: For the message: the recipe.
-
-    Raises:
-        UsageError: The program does not have the method.
+    `wanted` is `benchmark.method`, and `place` the recipe in the UsageError for a missing method.
     """
     names = tuple(provenance.methods) or (provenance.method,)
     chosen = wanted or provenance.method

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import TensorInfo
 from tests.support.export import spec_of

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.expected.forward import (
+from etdeploy.export.worker.language.cache import methods_for
+from etdeploy.export.worker.language.fetch import Checkpoint
+from etdeploy.export.worker.language.forward import (
     MethodsForward,
     OwnForward,
     caches_restored,
@@ -22,18 +24,16 @@ from etdeploy.export.worker.expected.forward import (
     own_attention,
     windows,
 )
-from etdeploy.export.worker.expected.language import (
+from etdeploy.export.worker.language.load import HfTokenizer, LoadedModel
+from etdeploy.export.worker.language.model import (
     UndefinedLogitsError,
     greedy_text,
     logit_noise,
     perplexity_notes,
     run_original,
 )
-from etdeploy.export.worker.expected.text import Prompt, long_prompt_length
-from etdeploy.export.worker.generation.methods import methods_for
-from etdeploy.export.worker.generation.sources import generation_sources
-from etdeploy.export.worker.loading.hf.fetch import Checkpoint
-from etdeploy.export.worker.loading.hf.load import HfTokenizer, LoadedModel
+from etdeploy.export.worker.language.sources import generation_sources
+from etdeploy.export.worker.language.texts import Prompt, long_prompt_length
 from tests.support.export import spec_of
 from tests.support.generation_run import tiny
 from tests.support.text_values import make_cost, make_evaluation

@@ -10,7 +10,9 @@ The cache is a folder of the test run; `ETDEPLOY_TEST_CACHE` names one that is k
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.processes import process
 from etdeploy.core.values import silent
 from etdeploy.export.cache import ExportContext, ExportedProgram
 from etdeploy.export.run import export_program
@@ -25,6 +28,7 @@ from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 
 CACHE_VARIABLE = "ETDEPLOY_TEST_CACHE"
+ROOT = Path(__file__).parents[2]
 
 # Examples small enough for tests, still with every kind of layer.
 SMALL: dict[str, dict[str, int]] = {
@@ -75,3 +79,45 @@ def exported(export_workspace: Workspace, tmp_path_factory: pytest.TempPathFacto
 def program_key(spec: ExportSpec, workspace: Workspace) -> str | None:
     """The cache key of the program that an export would make now; None if only that can tell."""
     return ExportContext.now(spec, workspace).known_key()
+
+
+def run_python(*arguments: str) -> str:
+    """What Python prints in another process, in the folder of the repository."""
+    outcome = process.run(process.Request((sys.executable, "-W", "ignore", *arguments), cwd=ROOT))
+    assert outcome.ok, outcome.stderr[-3000:]
+    return outcome.stdout
+
+
+def run_support(module: str, *arguments: str) -> Any:
+    """The object that a module of tests/support prints as the last line, of JSON."""
+    return json.loads(run_python("-m", f"tests.support.{module}", *arguments).splitlines()[-1])
+
+
+def export_all(root: Path, specs: Mapping[str, ExportSpec]) -> dict[str, str]:
+    """Exports each into a folder of its name, all in one process; returns their exit codes.
+
+    What a worker leaves beside its spec is in `work-NAME`.
+    """
+    jobs = []
+    for name, spec in specs.items():
+        for folder in (root / f"work-{name}", root / name):
+            folder.mkdir()
+        spec.save(root / f"work-{name}" / "spec.json")
+        jobs.append((str(root / f"work-{name}" / "spec.json"), str(root / name)))
+    (root / "jobs.json").write_text(json.dumps(jobs))
+    run_python("-m", "tests.support.export_batch", str(root / "jobs.json"))
+    return {name: (root / f"work-{name}" / "exit.txt").read_text() for name in specs}
+
+
+def assert_exported(root: Path, specs: Mapping[str, ExportSpec]) -> None:
+    """Exports all, and fails with the log of one that cannot be exported."""
+    for name, code in export_all(root, specs).items():
+        assert code == "0", (root / f"work-{name}" / "log.txt").read_text()[-3000:]
+
+
+def run_exported(root: Path, names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """How far ExecuTorch's outputs are from the expected ones, by the program's name."""
+    found: dict[str, list[dict[str, Any]]] = run_support(
+        "export_execute", *(str(root / name) for name in names)
+    )
+    return found

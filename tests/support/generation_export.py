@@ -21,8 +21,8 @@ import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 
-from etdeploy.export.worker.expected.language import greedy_text
-from etdeploy.export.worker.expected.text import Prompt
+from etdeploy.export.worker.language.model import greedy_text
+from etdeploy.export.worker.language.texts import Prompt
 from etdeploy.program.generation import ExpectedText
 from tests.support.generation_values import CAPACITY, CHUNK, PROMPTS, UNDEFINED, VOCABULARY
 

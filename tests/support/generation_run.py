@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from executorch.runtime import Runtime
 
-from etdeploy.export.worker.generation.methods import methods_for
-from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.language.cache import methods_for
+from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of
 from tests.support.language_models import spread_model

@@ -15,7 +15,7 @@ import torch
 from executorch.exir import to_edge
 from executorch.runtime import Runtime, Verification
 
-from etdeploy.export.worker.generation.attention import ATTENTION, ROTATE
+from etdeploy.export.worker.language.attention import ATTENTION, ROTATE
 from tests.support.own_kernels import load_own_kernels
 
 

@@ -147,7 +147,7 @@ def found(family: Family, path: Path) -> dict[str, Any]:
     import torch
     from executorch.runtime import Runtime
 
-    from etdeploy.export.worker.generation.sources import generation_sources
+    from etdeploy.export.worker.language.sources import generation_sources
     from etdeploy.export.worker.lowering.quantize import quantize
     from tests.support.export import spec_of
     from tests.support.lowered_sources import lowered

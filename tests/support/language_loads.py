@@ -15,7 +15,7 @@ from typing import Any
 
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.loading.hf.load import load_model, stop_ids
+from etdeploy.export.worker.language.load import load_model, stop_ids
 from etdeploy.recipe.model import ExportGeneration
 from tests.support.language_models import save_llama
 

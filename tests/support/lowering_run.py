@@ -26,7 +26,7 @@ from torch.export import exported_program
 from torch.fx import Graph
 
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.lowering.quantize import quantize
 from etdeploy.export.worker.pipeline import run

@@ -19,13 +19,13 @@ from torchao.quantization.granularity import PerGroup
 from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig, quantize_
 
 from etdeploy.export.worker.backends.base import Traced
-from etdeploy.export.worker.expected.text import TokenizedText, mean_squares
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.language.sources import generation_sources
+from etdeploy.export.worker.language.texts import TokenizedText, mean_squares
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations, quantized_in_groups
-from etdeploy.export.worker.lowering.weight_dedup import store_once
+from etdeploy.export.worker.lowering.weights import store_once
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.inspect import inspect_file

@@ -253,7 +253,7 @@ QNN = Qnn(
     delegate_id="QnnBackend",
     quantizations=("none", "fp16", "int8_static", "8a4w", "16a8w", "16a4w", "16a4w_block"),
     overrides=("int8_static", "8a4w", "16a8w", "16a4w"),
-    lowering="etdeploy.export.worker.backends.qnn.lowering",
+    lowering="etdeploy.export.worker.backends.qnn",
     needs="Linux x86_64 with the extra `qnn`, or Qualcomm's SDK; for a phone also Qualcomm's "
     "libraries ([details](qnn.md))",
     options=OPTIONS,

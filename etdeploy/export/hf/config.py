@@ -165,14 +165,7 @@ def _name(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class ConfigProblem:
-    """What is wrong with a model.
-
-    Attributes:
-        message: What it is.
-        remedy: What to do.
-        key: Of the recipe, where the message is about one; else it is about `place`.
-        place: A file or folder.
-    """
+    """What is wrong with a `place`, a file or folder, or else with a `key` of the recipe."""
 
     message: str
     remedy: str | None = None

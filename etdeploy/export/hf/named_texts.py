@@ -8,23 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.export.hf.config import ConfigProblem
-from etdeploy.export.spec import ExportSpec
-from etdeploy.export.texts import BUNDLED_TEXTS, CALIBRATION_TOKENS
+from etdeploy.export.spec import BUNDLED_TEXTS, ExportSpec
 from etdeploy.recipe.paths import CALIBRATION, EVALUATE
 
+# Of the text that calibrates; most of them suffice for the mean of a layer's squared inputs.
+_CALIBRATION_TOKENS = 2048
 # Hardly any token has more bytes; of a longer file, the rest is not read.
 _BYTES_OF_TOKEN = 64
 
 
 @dataclass(frozen=True)
 class NamedText:
-    """A file with a text.
-
-    Attributes:
-        path: Of the file.
-        tokens: How many of it count at most.
-        key: The recipe's, which names it.
-    """
+    """A file with a text, of which so many tokens count at most; `key` of the recipe names it."""
 
     path: Path
     tokens: int
@@ -48,22 +43,16 @@ def calibration_text(spec: ExportSpec) -> NamedText | None:
     """The text whose activations decide about the scales of weights."""
     if spec.calibration_text is None:
         return None
-    return NamedText(Path(spec.calibration_text), CALIBRATION_TOKENS, CALIBRATION)
+    return NamedText(Path(spec.calibration_text), _CALIBRATION_TOKENS, CALIBRATION)
 
 
 def named_texts(spec: ExportSpec) -> Iterator[NamedText]:
-    """All of them."""
     yield from filter(None, (evaluated_text(spec), calibration_text(spec)))
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What may hold the tokens that count.
-
-    Attributes:
-        text: From the beginning of the file.
-        whole: Whether that is all of it.
-    """
+    """The beginning of a text, which has the tokens that count; `whole` if it is all of it."""
 
     text: str
     whole: bool

@@ -79,7 +79,7 @@ def main(arguments: list[str], preloaded: Collection[str] = ()) -> int:
         with recorder.recording():
             run_user_files(spec)  # before the seconds that the imports below take
         if spec.hf:  # so that a hub which does not give the model is told at once
-            from etdeploy.export.worker.loading.hf.fetch import fetch
+            from etdeploy.export.worker.language.fetch import fetch
 
             fetch(spec, _tell)
         from etdeploy.export.worker.pipeline import run

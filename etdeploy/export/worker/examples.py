@@ -19,13 +19,7 @@ CALIBRATION_SAMPLES = 8
 
 @dataclass(frozen=True)
 class Example:
-    """A bundled model.
-
-    Attributes:
-        module: With random weights; the seed was set by the caller.
-        inputs: Example inputs, positional.
-        sample: Draws one more set of inputs; used for calibration.
-    """
+    """A bundled model with random weights; `sample` draws one more set of inputs."""
 
     module: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]

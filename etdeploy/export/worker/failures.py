@@ -10,18 +10,20 @@ import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 
 from etdeploy.export.diagnostics import (
     MODEL_CALL_FAILURES,
     PROGRAM_FAILURES,
     USER_CODE_FAILURES,
 )
-from etdeploy.export.failure import install_remedy
+from etdeploy.export.needs import install_remedy
 from etdeploy.export.protocol import ExportFailure, FailureKind
 from etdeploy.export.worker.loading.paths import user_folders
 
 OUR_PACKAGE = Path(__file__).resolve().parent.parent.parent
+# File, line number and text of a line; None where it is not known.
+SourceLine = tuple[str | None, int | None, str | None]
 _MEMORY = re.compile(r"can't allocate memory|not enough memory|bad_alloc|cannot allocate", re.I)
 
 
@@ -38,6 +40,27 @@ def fail(
 ) -> WorkerError:
     """A failure that is not about an exception."""
     return WorkerError(ExportFailure(kind=kind, message=message, remedy=remedy, file=file))
+
+
+def failure_at(
+    place: SourceLine,
+    kind: FailureKind,
+    message: str,
+    *,
+    operator: str | None = None,
+    remedy: str | None = None,
+) -> ExportFailure:
+    """A failure at a line of the user's code, as far as that is known."""
+    file, line, code = place
+    return ExportFailure(
+        kind=kind,
+        message=message,
+        operator=operator,
+        file=file,
+        line=line,
+        code=code,
+        remedy=remedy,
+    )
 
 
 @contextmanager
@@ -61,17 +84,9 @@ def describe_errors(kind: FailureKind, what: str, remedy: str | None = None) -> 
     except BaseException as error:  # SystemExit of the user's code is a failure like any other
         if is_memory(error):
             raise
-        file, line, code = user_line(error)
-        raise WorkerError(
-            ExportFailure(
-                kind=kind,
-                message=f"{what} {exception_text(error)}",
-                file=file,
-                line=line,
-                code=code,
-                remedy=remedy or _hidden(error) or user_remedy(error, kind),
-            )
-        ) from error
+        text = f"{what} {exception_text(error)}"
+        remedy = remedy or _hidden(error) or user_remedy(error, kind)
+        raise WorkerError(failure_at(user_line(error), kind, text, remedy=remedy)) from error
 
 
 def _hidden(error: BaseException) -> str | None:
@@ -128,10 +143,10 @@ def describe(value: object) -> str:
     return f"{article} {name}{count}"
 
 
-def user_line(error: BaseException) -> tuple[str | None, int | None, str | None]:
-    """File, line number and text of the innermost line of the user's own code in a traceback."""
-    for trace in _traces(error):
-        for frame, number in reversed(list(traceback.walk_tb(trace))):
+def user_line(error: BaseException) -> SourceLine:
+    """The innermost line of the user's own code in a traceback."""
+    for current in causes(error):
+        for frame, number in reversed(list(traceback.walk_tb(current.__traceback__))):
             file = frame.f_code.co_filename
             if is_user_file(file):
                 return file, number, linecache.getline(file, number).strip() or None
@@ -165,14 +180,13 @@ def system_folders() -> tuple[Path, ...]:
     )
 
 
-def _traces(error: BaseException) -> Iterator[TracebackType]:
-    """The exception's traceback, then those of what it came from."""
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception, then those that it came from."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        if current.__traceback__:
-            yield current.__traceback__
+        yield current
         current = current.__cause__ or current.__context__
 
 

@@ -16,10 +16,10 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.diagnostics import OTHER_OPERATORS
-from etdeploy.export.protocol import ExportFailure, ModelSources
+from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
-from etdeploy.export.worker.failures import WorkerError, name_method
+from etdeploy.export.worker.failures import WorkerError, failure_at, name_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import MethodSource, load_sources, prepare
 from etdeploy.export.worker.lowering.calibration import loss_notes
@@ -66,7 +66,7 @@ from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
-    from etdeploy.export.worker.loading.hf.language import LanguageModel
+    from etdeploy.export.worker.language.model import LanguageModel
 
 Tell = Callable[[str, float], None]
 Made = TypeVar("Made")
@@ -100,14 +100,10 @@ class Steps:
 
 @dataclass(frozen=True)
 class EvaluatedModule:
-    """A method's module, with its outputs.
+    """A method's module, with its eager outputs if it was run.
 
-    Attributes:
-        module: Quantised where the scheme quantises before lowering.
-        outputs: Of that module, run eagerly; None if it was not.
-        losses: How far quantisation moved the outputs.
-        details: How many inputs calibrated it.
-        notes: Sentences for the user.
+    It is quantised where the scheme quantises before lowering; `losses` say how far that moved the
+    outputs.
     """
 
     module: torch.nn.Module
@@ -175,16 +171,13 @@ def _export_runnable(
 
 def _unusable(wrong: ProgramProblem, lowered: Lowered) -> WorkerError:
     how = "fails when it runs with the example inputs" if wrong.loaded else "does not load"
-    file, line, code = operator_place(wrong.operator, lowered.graphs)
-    of = f", in the kernel of {wrong.operator}" if wrong.operator else ""
+    kernel = f", in the kernel of {wrong.operator}" if wrong.operator else ""
     return WorkerError(
-        ExportFailure(
-            kind="lowering",
-            message=f"the program was lowered, but {how}{of}: {wrong.reason}",
+        failure_at(
+            operator_place(wrong.operator, lowered.graphs),
+            "lowering",
+            f"the program was lowered, but {how}{kernel}: {wrong.reason}",
             operator=wrong.operator,
-            file=file,
-            line=line,
-            code=code,
             remedy=OTHER_OPERATORS,
         )
     )
@@ -271,8 +264,8 @@ def _rewrites(
 def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> LanguageModel | None:
     if spec.hf is None:
         return None
-    from etdeploy.export.worker.loading.hf.language import language_model, original_texts
-    from etdeploy.export.worker.loading.hf.load import load_model
+    from etdeploy.export.worker.language.load import load_model
+    from etdeploy.export.worker.language.model import language_model, original_texts
 
     prepare(spec)
     # What is read of the model is known: its files, or the commit. The recorder would also see

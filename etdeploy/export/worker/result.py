@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etdeploy.export.cache import backend_versions, installed_version
+from etdeploy.export.needs import release_notes
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.delegation import delegation_notes
 from etdeploy.export.worker.lowering.lower import graphs, shortens
 from etdeploy.export.worker.lowering.lower_failures import explain_errors
-from etdeploy.export.worker.lowering.releases import release_notes
-from etdeploy.export.worker.lowering.tied_weights import tied_notes
-from etdeploy.export.worker.lowering.weight_dedup import store_once
-from etdeploy.export.worker.lowering.weights import packed_weights_note, separate_weights_note
+from etdeploy.export.worker.lowering.weights import (
+    packed_weights_note,
+    separate_weights_note,
+    store_once,
+    tied_notes,
+)
 from etdeploy.export.worker.rewrites.gain import notes as rewrite_notes
 from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes, recurrence_notes
 from etdeploy.export.worker.tracing.sizes import SizedCall, write_sets
@@ -42,7 +45,7 @@ from etdeploy.program.folder import (
 from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:
-    from etdeploy.export.worker.loading.hf.language import LanguageModel
+    from etdeploy.export.worker.language.model import LanguageModel
 
 
 _VERSIONS = ("torch", "torchao", "executorch")
@@ -53,15 +56,9 @@ class LoweredMethod:
     """A method that was lowered, with its values.
 
     Attributes:
-        traced: Its module, source and graph.
-        inputs: The example's.
         outputs: Of the module, run eagerly; quantised where the scheme quantises before lowering.
             None if it was not run.
-        losses: How far quantisation moved the outputs.
-        details: How many inputs calibrated it.
-        notes: Sentences for the user.
-        sets: Inputs of the recipe's sizes.
-        set_outputs: What the module gave for each of these.
+        set_outputs: What the module gave for each of `sets`, the inputs of the recipe's sizes.
         counts: Of delegated nodes.
         convolved: The multiplications of convolutions that no delegate computes.
         state: Buffers that it writes to.
@@ -86,9 +83,8 @@ class Lowered:
 
     Attributes:
         shared_bytes: Of the weights that several methods have in common, as the factory made them.
-        language: The language model that it is; None for another model.
         saved_bytes: By which the program is smaller, since equal weights are stored once.
-        rewrites: What `rewrites/gain.py` tells of those of the graphs; empty where none were tried.
+        rewrites: What `rewrites/gain.py` reports; empty where none were tried.
     """
 
     methods: dict[str, LoweredMethod]

@@ -87,10 +87,7 @@ def _require_one_thread() -> None:
 class Server:
     """Forks a child for each order, until its socket ends.
 
-    Args:
-        control: Brings the orders.
-        preloaded: What has been imported; a sentence where no fork can be made.
-        worker: What each child does.
+    Every order is refused if `preloaded` is a sentence that says why no fork can be made.
     """
 
     def __init__(self, control: socket.socket, preloaded: Preloaded | str, worker: Worker) -> None:
@@ -226,11 +223,9 @@ class UnsafeForkError(Exception):
 
 @dataclass(frozen=True)
 class Preloaded:
-    """What was imported that a new worker would not have imported before the user's code runs.
+    """Names of the modules that were imported before the user's code runs.
 
-    Attributes:
-        modules: Their names.
-        before: Names of the modules that every worker has by then.
+    `before` are those that every worker has by then.
     """
 
     modules: frozenset[str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,14 +114,3 @@ def test_a_damaged_program_is_made_again(export: Export) -> None:
     again = export()
     assert (again.cached, again.key) == (False, first.key)
     assert program.read_bytes() == whole
-
-
-def test_a_copy_elsewhere_follows_its_own_files(
-    project: Project, workspace: Workspace, export: Export, tmp_path: Path
-) -> None:
-    first = export()
-    copy = Project(tmp_path / "copy")
-    shutil.copytree(project.folder, copy.folder, dirs_exist_ok=True)
-    # Equal code in another folder may import another helper: only an export can tell.
-    assert program_key(project.spec(), workspace) == first.key
-    assert program_key(copy.spec(), workspace) is None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
+from tests.support.export import run_support
 
 pytestmark = [
     pytest.mark.integration,
@@ -21,17 +18,13 @@ pytestmark = [
     ),
 ]
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture(scope="module")
 def methods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    folder = str(tmp_path_factory.mktemp("coreml"))
-    arguments = ("-W", "ignore", "-m", "tests.support.coreml_text", folder)
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    told: dict[str, dict[str, Any]] = json.loads(outcome.stdout.splitlines()[-1])
-    return told
+    found: dict[str, dict[str, Any]] = run_support(
+        "coreml_text", str(tmp_path_factory.mktemp("coreml"))
+    )
+    return found
 
 
 def test_prompts_are_taken_in_parts_of_one_length(methods: dict[str, dict[str, Any]]) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
-from etdeploy.core.processes import process
 from etdeploy.program.folder import load_provenance
-from tests.support.export import Exporter, export_workspace, exported
+from tests.support.export import ROOT, Exporter, export_workspace, exported, run_exported
 
 __all__ = ["export_workspace", "exported"]
 
-ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "tests/data/export/dynamic_int8.py"
 
 
@@ -21,10 +17,7 @@ def test_convolutions_take_what_was_quantised_for_them(exported: Exporter) -> No
     folder = Path(exported({"model": {"python": f"{MODEL}:make"}, "export": export}).folder)
     made = load_provenance(folder)
     assert "dropped" not in made.details["rewrites"]
-    arguments = (sys.executable, "-m", "tests.support.export_execute", str(folder))
-    outcome = process.run(process.Request(arguments, cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    distances = json.loads(outcome.stdout.splitlines()[-1])[folder.name]
+    distances = run_exported(folder.parent, [folder.name])[folder.name]
     found = dict(zip(made.methods, distances, strict=True))
     assert len(found) == 8
     # Rounding at run time may end in the neighbouring quantum; what is read as packed is far off.

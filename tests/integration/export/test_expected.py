@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
+from tests.support.export import run_support
 
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    arguments = ("-m", "tests.support.expected_run")
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    told: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
-    return told
+    found: dict[str, Any] = run_support("expected_run")
+    return found
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma3Text"])

@@ -15,14 +15,20 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import ExportError
 from etdeploy.core.processes import process
 from etdeploy.core.values import silent
-from etdeploy.export.failure import failure_error
 from etdeploy.export.protocol import ExportFailure
-from etdeploy.export.run import export_program
-from tests.support.export import Exporter, export_workspace, exported, spec_of  # noqa: F401
+from etdeploy.export.run import export_program, failure_error
+from tests.support.export import (  # noqa: F401
+    ROOT,
+    Exporter,
+    export_all,
+    export_workspace,
+    exported,
+    run_python,
+    spec_of,
+)
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
 TORCH = version("torch").partition("+")[0]
 WORKING = ROOT / "tests/data/export/working.py"
 FAILING = ROOT / "tests/data/export/failing.py"
@@ -259,8 +265,7 @@ with zipfile.ZipFile(files / "version.pt2", "w") as new:
             data = json.dumps(content).encode()
         new.writestr(name, data)
 """
-    outcome = process.run(process.Request((sys.executable, "-c", code, str(files))))
-    assert outcome.ok, outcome.stderr
+    run_python("-c", code, str(files))
     (files / "damaged.pt").write_bytes((files / "pickled.pt").read_bytes()[:500])
     (files / "junk.pt2").write_bytes(b"junk")
     (files / "broken.py").write_text("def make(:\n    pass\n")
@@ -276,17 +281,9 @@ with zipfile.ZipFile(files / "version.pt2", "w") as new:
 def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportFailure]:
     root = tmp_path_factory.mktemp("failures")
     _write_files(root)
-    jobs = []
-    recipes = _recipes(root)
-    for name, recipe in recipes.items():
-        (root / name / "program").mkdir(parents=True)
-        spec_of(recipe).save(root / name / "spec.json")
-        jobs.append((str(root / name / "spec.json"), str(root / name / "program")))
-    (root / "jobs.json").write_text(json.dumps(jobs))
-    argv = (sys.executable, "-m", "tests.support.export_batch", str(root / "jobs.json"))
-    outcome = process.run(process.Request(argv, cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    return {name: ExportFailure.load(root / name / "failure.json") for name in recipes}
+    specs = {name: spec_of(recipe) for name, recipe in _recipes(root).items()}
+    export_all(root, specs)
+    return {name: ExportFailure.load(root / f"work-{name}" / "failure.json") for name in specs}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.processes import process
 from etdeploy.program.generation import GenerationMethod
 from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.generation import PromptRun, Sampling, request_lines
@@ -20,6 +17,7 @@ from etdeploy.targets.platforms import host_target
 from tests.support.export import (  # noqa: F401 - a fixture
     export_workspace,
     nightly_except,
+    run_support,
     selected,
 )
 from tests.support.language_families import FAMILIES, NEW, prompt
@@ -28,7 +26,6 @@ from tests.support.runtime_runs import Start, build, plan_here
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
 _QEMU = shutil.which("qemu-aarch64-static")
 # Their cache holds what keys and values are made of.
 _COMPRESSED = ("deepseek-v3", "deepseek-v2-8da4w")
@@ -47,11 +44,8 @@ _DAILY = ("llama3", "mixtral", "mixtral-plain-8da4w")
 @pytest.fixture(scope="module")
 def found(folder: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
     names = dict.fromkeys((*_DAILY, *sorted(selected(request, "name"))))
-    arguments = ("-m", "tests.support.language_families", str(folder), *names)
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    told: dict[str, dict[str, Any]] = json.loads(outcome.stdout.splitlines()[-1])
-    return told
+    made: dict[str, dict[str, Any]] = run_support("language_families", str(folder), *names)
+    return made
 
 
 @pytest.mark.parametrize("name", nightly_except(FAMILIES, *_DAILY))

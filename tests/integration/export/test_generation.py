@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
-from tests.support.export import nightly_except, selected
+from tests.support.export import nightly_except, run_support, selected
 
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
 _STOCK = ("Llama", "Qwen3", "Gemma3Text")
 _KERNEL = tuple(f"{name}-kernel" for name in _STOCK)
 _MODELS = (*_STOCK, *_KERNEL)
@@ -30,11 +25,8 @@ def found(
 ) -> dict[str, dict[str, Any]]:
     models = sorted(selected(request, "name") | set(_SMOKE))
     folder = str(tmp_path_factory.mktemp("generation"))
-    arguments = ("-m", "tests.support.generation_run", folder, *models)
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    told: dict[str, dict[str, Any]] = json.loads(outcome.stdout.splitlines()[-1])
-    return told
+    made: dict[str, dict[str, Any]] = run_support("generation_run", folder, *models)
+    return made
 
 
 @pytest.mark.parametrize("name", nightly_except(_MODELS, *_SMOKE))

@@ -16,7 +16,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.values import silent
 from etdeploy.export.run import export_program
-from etdeploy.export.texts import EVALUATION_TEXT
+from etdeploy.export.spec import EVALUATION_TEXT
 from etdeploy.program.folder import ETRECORD_FILE, load_provenance
 from etdeploy.program.generation import Evaluation
 from tests.support.export import spec_of
@@ -191,7 +191,7 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
 def _check_evaluation(evaluation: Evaluation | None) -> None:
     """By default it is on the bundled text; random weights know nothing before and after."""
     assert evaluation is not None
-    assert (evaluation.file, evaluation.whole) == (EVALUATION_TEXT.name, False)
+    assert (evaluation.file, evaluation.whole) == (Path(EVALUATION_TEXT).name, False)
     assert evaluation.tokens > 300
     cost = evaluation.quantized
     assert cost is not None

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
-from etdeploy.export.failure import failure_error
 from etdeploy.export.protocol import ExportFailure
-from etdeploy.export.run import write_finished
+from etdeploy.export.run import failure_error, write_finished
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, TensorFile, load_provenance
 from etdeploy.program.inspect import inspect_file
-from tests.support.export import spec_of
+from tests.support.export import ROOT, export_all, run_exported, run_python, spec_of
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
 METHODS = ROOT / "tests/data/export/methods.py"
 # Two layers of 32 times 4,096 weights in 32-bit floats.
 WEIGHTS = 2 * 32 * 4096 * 4
@@ -128,37 +124,21 @@ class Exports:
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
     root = tmp_path_factory.mktemp("methods")
-    jobs = []
     specs = {name: spec_of(recipe) for name, recipe in (_RIGHT | _WRONG).items()}
     weights = {"weights": str(METHODS)}  # refused before it is read
     (root / "documented.py").write_text(_documented())
     specs["documented"] = spec_of({"model": {"python": f"{root / 'documented.py'}:make"}})
     specs["two_modules"] = specs["two_modules"].model_copy(update=weights)
-    for name, spec in specs.items():
-        (root / f"work-{name}").mkdir()
-        (root / name).mkdir()
-        spec.save(root / f"work-{name}" / "spec.json")
-        jobs.append((str(root / f"work-{name}" / "spec.json"), str(root / name)))
-    (root / "jobs.json").write_text(json.dumps(jobs))
-    _python("-m", "tests.support.export_batch", str(root / "jobs.json"))
-    right = (*_RIGHT, "documented")
+    codes, right = export_all(root, specs), (*_RIGHT, "documented")
     for name in right:
-        place = root / f"work-{name}"
-        assert (place / "exit.txt").read_text() == "0", (place / "log.txt").read_text()[-3000:]
-    output = _python("-m", "tests.support.export_execute", *(str(root / name) for name in right))
-    return Exports(root, json.loads(output.splitlines()[-1]))
+        assert codes[name] == "0", (root / f"work-{name}" / "log.txt").read_text()[-3000:]
+    return Exports(root, run_exported(root, right))
 
 
 def _documented() -> str:
     """The example of docs/inputs.md."""
     text = (ROOT / "docs/inputs.md").read_text().split("## Programs with several methods")[1]
     return "import torch\n\n" + text.split("```python\n")[1].split("```")[0]
-
-
-def _python(*arguments: str) -> str:
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    return outcome.stdout
 
 
 @pytest.mark.parametrize("name", [*_RIGHT, "documented"])
@@ -210,7 +190,7 @@ def test_shared_weights_are_stored_once(exports: Exports, name: str, most: float
 
 
 def test_methods_see_the_state_that_others_write(exports: Exports) -> None:
-    output = _python("-c", _IN_TURN, str(METHODS.parent), str(exports.root))
+    output = run_python("-c", _IN_TURN, str(METHODS.parent), str(exports.root))
     worst = json.loads(output.splitlines()[-1])
     assert worst["counts"] == worst["apart"] == 0
     assert worst["decoder"] < 1e-5

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
 from tests.support.cli import Cli, CliResult
+from tests.support.export import ROOT, run_python
 from tests.support.facts import lacks
 
 pytestmark = [
@@ -24,7 +24,6 @@ pytestmark = [
     ),
 ]
 
-ROOT = Path(__file__).parents[3]
 MODELS = ROOT / "tests/data/export/openvino.py"
 SMALL = "example: convnet, arguments: {width: 8, image: 32}"
 _SAVE = """
@@ -114,8 +113,7 @@ def ran(cli: Cli) -> tuple[CliResult, dict[str, Any]]:
 def _write_text_recipe(folder: Path) -> Path:
     """A language model with random weights, large enough that its text is no one token."""
     model = folder / "llama"
-    outcome = process.run(process.Request((sys.executable, "-c", _SAVE, str(model)), cwd=ROOT))
-    assert outcome.ok, outcome.stderr
+    run_python("-c", _SAVE, str(model))
     recipe = {
         "model": {"hf": str(model)},
         "export": {"backend": "openvino", "generation": {"context": 64, "prefill_tokens": 8}},
@@ -172,19 +170,16 @@ def test_what_the_delegate_cannot_run_is_refused(ran: tuple[CliResult, dict[str,
 
 
 def test_attention_is_told_from_a_softmax_alone() -> None:
-    argv = (sys.executable, "-c", _ATTENTION)
-    outcome = process.run(process.Request(argv, cwd=ROOT))
-    assert outcome.stdout.split()[-2:] == ["True", "False"], outcome.stderr
+    assert run_python("-c", _ATTENTION).split()[-2:] == ["True", "False"]
 
 
 def test_the_quantiser_observes_only_what_it_can_and_is_named_where_it_fails() -> None:
     load = "import importlib.util as u; s = u.spec_from_file_location('openvino_models', "
     load += f"{str(MODELS)!r}); m = u.module_from_spec(s); s.loader.exec_module(m); "
     load += "import sys; sys.modules['openvino_models'] = m\n"
-    outcome = process.run(process.Request((sys.executable, "-c", load + _OBSERVE), cwd=ROOT))
-    lines = outcome.stdout.splitlines()
+    lines = run_python("-c", load + _OBSERVE).splitlines()
     found = [line.split()[1:] for line in lines if line.startswith("vnni")]
-    assert [float(cosine) > 0.98 for cosine, _ in found] == [True] * 2, outcome.stderr
+    assert [float(cosine) > 0.98 for cosine, _ in found] == [True] * 2
     # Without VNNI, sums of two products with activations up to 255 have to fit in 16 bits.
     assert [round(float(largest)) for _, largest in found] == [128, 64]
     assert lines[-1] == "blamed quantization the quantiser raised AttributeError: numel"

@@ -28,7 +28,7 @@ sys.modules["executorch.backends.qualcomm.python.PyQnnManagerAdaptor"] = adaptor
 """
 _CHECK = """
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.backends.qnn.placement import check_adaptor
+from etdeploy.export.worker.backends.qnn_placement import check_adaptor
 try:
     check_adaptor()
     print("taken")
@@ -56,7 +56,7 @@ from etdeploy.backends.options import option_values
 from etdeploy.backends.qnn.facts import OPTIONS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced
-from etdeploy.export.worker.backends.qnn.lowering import LOWERING
+from etdeploy.export.worker.backends.qnn import LOWERING
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 import torch

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
+from tests.support.export import run_python
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
 _CALIBRATIONS = (
     "fitting", "bytes_of_pixels", "zeros", "undefined", "infinite", "empty", "other_shape",
     "other_type", "array", "two",
@@ -39,9 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each case gives, all in one process."""
     result = tmp_path_factory.mktemp("quantized") / "result.json"
-    argv = (sys.executable, "-m", "tests.support.quantized_models", str(result), json.dumps(CASES))
-    outcome = process.run(process.Request(argv, cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
+    run_python("-m", "tests.support.quantized_models", str(result), json.dumps(CASES))
     told: dict[str, Any] = json.loads(result.read_text())
     return told
 

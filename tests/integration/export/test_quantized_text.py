@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
+from tests.support.export import run_support
 
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
 _NAMES = (
     "8da8w",
     "mixed",
@@ -38,11 +34,8 @@ _VALUES = 128 * 64
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = str(tmp_path_factory.mktemp("quantized"))
-    arguments = ("-W", "ignore", "-m", "tests.support.quantized_text", folder, *_NAMES)
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    told: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
-    return told
+    made: dict[str, Any] = run_support("quantized_text", folder, *_NAMES)
+    return made
 
 
 @pytest.mark.parametrize("name", ["8da8w", "mixed", "default", "all in 4 bits", "int8_dynamic"])

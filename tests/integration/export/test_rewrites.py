@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
 from etdeploy.program.folder import load_provenance
 from tests.support.cli import Cli
 from tests.support.export import (
+    ROOT,
     Exporter,
     export_workspace,
     exported,
     nightly_except,
+    run_support,
     selected,
 )
 
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.integration
 
 __all__ = ["export_workspace", "exported"]
 
-ROOT = Path(__file__).parents[3]
 FAULTS = ROOT / "tests/data/export/rewrites.py"
 # Of a product of some hundred 32-bit floats, relative to the largest output.
 _ROUNDING = 2e-6
@@ -139,10 +137,10 @@ LEFT = {
     "norm of two dimensions of any size": "it is over several dimensions, and sizes are dynamic",
     "average over the edge": "its last windows reach over the edge (ceil_mode)",
     "patches that overlap": "its windows overlap or leave pixels out, or its sizes are dynamic",
-    "flip of many": "its sizes are dynamic or more than 64, or its tensor is none of floats",
+    "flip of many": "its sizes are dynamic or more than 64, or its tensor is not float32",
     "input hidden": "what it hides may be infinite, so that a product would give nan",
     "hidden twice": "what it hides may be infinite, so that a product would give nan",
-    "upsampling by a half": "its factors are no whole numbers, or its sizes are dynamic",
+    "upsampling by a half": "its factors are not whole numbers, or its sizes are dynamic",
     "depthwise with stride": "its stride or dilation is not 1",
     "odd strides": "it takes no whole number of strides, or its tensor has too many dimensions",
     "table": "its result is large (5 MiB)",
@@ -162,10 +160,7 @@ QUANTIZED = {
 def results(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The result of each case that a test of this run needs."""
     names = sorted(selected(request, "name"))
-    arguments = ("-m", "tests.support.rewrites_run", *names)
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    found: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    found: dict[str, Any] = run_support("rewrites_run", *names)
     return found
 
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from etdeploy.core.errors import UsageError
-from etdeploy.core.processes import process
 from etdeploy.export.spec import export_spec
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import TensorInfo
 from etdeploy.recipe.load import load_recipe
 from tests.support.export import (  # noqa: F401 - fixtures
+    ROOT,
     Exporter,
+    assert_exported,
     export_workspace,
     exported,
     nightly_except,
+    run_exported,
+    run_python,
     selected,
     spec_of,
 )
@@ -31,7 +30,6 @@ from tests.support.facts import lacks
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
 WORKING = ROOT / "tests/data/export/working.py"
 STATIC = {"quantization": "int8_static"}
 # One of each kind; the others are nightly.
@@ -146,32 +144,13 @@ torch.export.save(torch.export.export(*photo()), files / "photo.pt2")
 def exports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exports:
     """The programs that the tests of this run are about."""
     root = tmp_path_factory.mktemp("sources")
-    _python("-c", _WRITE, str(WORKING.parent), str(root))
+    run_python("-c", _WRITE, str(WORKING.parent), str(root))
     specs = {name: spec_of(recipe) for name, recipe in _recipes(root).items()}
     specs["stripes"] = export_spec(load_recipe(str(ROOT / "examples/stripes/recipe.yaml")).recipe)
-    wanted = {"torch": "1.2.3", "executorch": "1.5.1"}
-    specs["other-version"] = specs["dropped"].model_copy(update={"wanted_versions": wanted})
     names = selected(request, "name") | _ALWAYS
     specs = {name: spec for name, spec in specs.items() if name in names}
-    jobs = []
-    for name, spec in specs.items():
-        (root / f"work-{name}").mkdir()
-        (root / name).mkdir()
-        spec.save(root / f"work-{name}" / "spec.json")
-        jobs.append((str(root / f"work-{name}" / "spec.json"), str(root / name)))
-    (root / "jobs.json").write_text(json.dumps(jobs))
-    _python("-m", "tests.support.export_batch", str(root / "jobs.json"))
-    for name in specs:
-        place = root / f"work-{name}"
-        assert (place / "exit.txt").read_text() == "0", (place / "log.txt").read_text()[-3000:]
-    output = _python("-m", "tests.support.export_execute", *(str(root / name) for name in specs))
-    return Exports(root, json.loads(output.splitlines()[-1]))
-
-
-def _python(*arguments: str) -> str:
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    return outcome.stdout
+    assert_exported(root, specs)
+    return Exports(root, run_exported(root, specs))
 
 
 _EXACT = (
@@ -258,7 +237,7 @@ for layer, shape in (
     program = torch.export.export(layer, (torch.randn(shape),))
     print("steps", unrolled_steps(program), *recurrence_notes(program))
 """
-    lines = [line for line in _python("-c", code).splitlines() if line.startswith("steps")]
+    lines = [line for line in run_python("-c", code).splitlines() if line.startswith("steps")]
     assert [line.split()[1] for line in lines] == ["180", "480", "80", "7"]
     assert ["minute" in line for line in lines] == [True, True, False, False]
     assert "2 minutes" in lines[1]
@@ -413,14 +392,6 @@ def test_notes_name_calibration_data_and_layers_in_floats(exports: Exports, name
     ] * len(facts)
 
 
-@pytest.mark.parametrize("name", nightly_except(["other-version"]))
-def test_an_untested_version_is_noted(exports: Exports, name: str) -> None:
-    installed = version("torch").partition("+")[0]
-    tested, slower = exports.notes(name)
-    assert not lacks(tested, installed, "1.2.3")
-    assert not lacks(slower, "1.2.3")
-
-
 @pytest.mark.parametrize("name", nightly_except(["stripes"]))
 def test_the_users_example_is_quantised_with_its_own_samples(exports: Exports, name: str) -> None:
     provenance = exports.provenance(name)
@@ -441,26 +412,3 @@ def test_a_finished_program_gets_random_inputs(exports: Exports, exported: Expor
     assert [t.dtype for t in provenance.inputs] == ["float32", "float32", "float32", "int64"]
     again = exported({"model": {"program": str(made)}, "benchmark": {"iterations": 3}})
     assert again == program.model_copy(update={"cached": True})
-
-
-def test_a_finished_program_that_is_damaged_is_a_usage_error(
-    exports: Exports,
-    exported: Exporter,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    whole = (exports.root / "nested" / "program.pte").read_bytes()
-    damaged = tmp_path / "damaged.pte"
-    damaged.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UsageError):
-        exported({"model": {"program": str(damaged)}})
-
-
-def test_an_unknown_method_of_a_finished_program(
-    exports: Exports,
-    exported: Exporter,  # noqa: F811
-) -> None:
-    made = exports.root / "nested" / "program.pte"
-    with pytest.raises(UsageError) as caught:
-        exported({"model": {"program": str(made)}, "benchmark": {"method": "backward"}})
-    assert not lacks(caught.value, "no method 'backward'", "it has forward")
-    assert str(caught.value.remedy).split() == ["--set", "benchmark.method=forward"]

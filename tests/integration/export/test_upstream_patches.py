@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
+from tests.support.export import ROOT, run_support
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
 # Language models, each with a kind of layer, attention or cache of its own.
 TEXT = ("llama=8da4w", "qwen3-kernel=8da4w", "lfm2=8da4w")
 _DAILY = "xnnpack:normed=none"
@@ -38,10 +34,7 @@ def both_ways(models: Sequence[str]) -> dict[str, Any]:
     In one process: what is shortened leaves ExecuTorch's tables as they were. The second time as
     with another release, whose parts might be missing.
     """
-    arguments = ("-m", "tests.support.lowering_run", *models)
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    found: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    found: dict[str, Any] = run_support("lowering_run", *models)
     return found
 
 
@@ -80,10 +73,7 @@ def test_any_model_of_the_zoo_is_lowered_to_the_same_program(model: str, scheme:
 
 
 def test_checks_run_one_of_several_alike_operators_and_look_at_each() -> None:
-    arguments = ("-m", "tests.support.alike_operators")
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    found: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    found = run_support("alike_operators")
     assert found["refused"] == [found["wrong"]]
     # The second tensor looks like the first; the others differ in shape, memory or type.
     assert found["run"] == [0, 2, 3, 4]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import pytest
 
-from etdeploy.core.processes import process
+from tests.support.export import run_support
 
 pytestmark = pytest.mark.integration
 
@@ -29,10 +27,7 @@ FUSED = {
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, dict[str, Any]]:
-    argv = (sys.executable, "-W", "ignore", "-m", "tests.support.vulkan_int8")
-    outcome = process.run(process.Request(argv))
-    assert outcome.ok, outcome.stderr[-3000:]
-    found: dict[str, dict[str, Any]] = json.loads(outcome.stdout.splitlines()[-1])
+    found: dict[str, dict[str, Any]] = run_support("vulkan_int8")
     return found
 
 

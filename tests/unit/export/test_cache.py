@@ -37,19 +37,48 @@ def test_the_key_of_an_example_is_known_and_stable(workspace: Workspace) -> None
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("recipe", "other", "same"),
     [
-        {"model": {"example": "convnet"}},
-        {"model": {"example": "mlp", "arguments": {"width": 64}}},
-        {"model": {"example": "mlp"}, "backend": "portable"},
-        {"model": {"example": "mlp"}, "quantization": "int8_dynamic"},
-        {"model": {"example": "mlp"}, "seed": 1},
-        {"model": {"example": "mlp"}, "strict": True},
+        ({}, {"model": {"example": "convnet"}}, False),
+        ({}, {"model": {"example": "mlp", "arguments": {"width": 64}}}, False),
+        ({}, {"export": {"backend": "portable"}}, False),
+        ({}, {"export": {"quantization": "int8_dynamic"}}, False),
+        ({}, {"export": {"seed": 1}}, False),
+        ({}, {"export": {"strict": True}}, False),
+        ({}, {"benchmark": {"sizes": {"short": {"x.0": 2}}}}, False),
+        ({}, {"benchmark": {"profile": False}}, True),
+        ({"export": {"backend": "qnn"}}, {"benchmark": {"profile": False}}, False),
+        ({"benchmark": {"method": "a"}}, {"benchmark": {"method": "b"}}, True),
+        (
+            {"benchmark": {"method": "a", "sizes": {"short": {"tokens": 4}}}},
+            {"benchmark": {"method": "b", "sizes": {"short": {"tokens": 4}}}},
+            False,
+        ),
     ],
 )
-def test_each_choice_changes_the_key(workspace: Workspace, other: dict[str, Any]) -> None:
-    plain = program_key(spec_of({"example": "mlp"}), workspace)
-    assert program_key(spec_of(**other), workspace) != plain
+def test_which_choices_change_the_key(
+    workspace: Workspace, recipe: dict[str, Any], other: dict[str, Any], same: bool
+) -> None:
+    first, second = (
+        program_key(export_spec(Recipe.model_validate(each)), workspace)
+        for each in ({"model": {"example": "mlp"}, **recipe},
+                     {"model": {"example": "mlp"}, **recipe, **other})
+    )  # fmt: skip
+    assert first is not None
+    assert (first == second) is same
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"places": {"benchmark.sizes.short": "recipe.yaml:9:5"}},
+        {"wanted_versions": {"torch": "1.0"}},
+    ],
+)
+def test_what_no_program_depends_on(workspace: Workspace, changes: dict[str, Any]) -> None:
+    spec = spec_of({"example": "mlp"})
+    other = spec.model_copy(update=changes)
+    assert program_key(spec, workspace) == program_key(other, workspace)
 
 
 def test_a_program_may_be_that_of_other_rewrites(workspace: Workspace, tmp_path: Path) -> None:
@@ -66,30 +95,6 @@ def test_a_program_may_be_that_of_other_rewrites(workspace: Workspace, tmp_path:
         own = situation.key(ModelSources())
         situation.remember(own, ModelSources())
         assert program_key(x86, workspace) == own != key
-
-
-def test_a_qnn_program_that_is_to_be_profiled_is_another(workspace: Workspace) -> None:
-    def key(backend: str, profile: bool) -> str | None:
-        sections = {"export": {"backend": backend}, "benchmark": {"profile": profile}}
-        recipe = Recipe.model_validate({"model": {"example": "mlp"}, **sections})
-        return program_key(export_spec(recipe), workspace)
-
-    assert key("qnn", True) != key("qnn", False)
-    assert key("xnnpack", True) == key("xnnpack", False)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "same"), [({}, True), ({"short": {"tokens": 4}}, False)], ids=["plain", "sizes"]
-)
-def test_another_method_needs_no_export_unless_there_are_sizes(
-    workspace: Workspace, sizes: dict[str, Any], same: bool
-) -> None:
-    def key(method: str | None) -> str | None:
-        benchmark = {"method": method, "sizes": sizes}
-        recipe = Recipe.model_validate({"model": {"example": "mlp"}, "benchmark": benchmark})
-        return program_key(export_spec(recipe), workspace)
-
-    assert (key("decode") == key("prefill") == key(None)) is same
 
 
 def test_a_finished_program_has_inputs_of_one_method(workspace: Workspace, tmp_path: Path) -> None:
@@ -113,26 +118,19 @@ def test_a_tools_version_changes_the_key(
     assert program_key(spec, workspace) != before
 
 
-def test_sizes_change_the_key_and_their_places_do_not(workspace: Workspace) -> None:
-    spec = spec_of({"example": "mlp"})
-    sized = spec.model_copy(update={"sizes": {"short": {"x.0": 2}}})
-    moved = sized.model_copy(update={"places": {"benchmark.sizes.short": "recipe.yaml:9:5"}})
-    keys = [program_key(s, workspace) for s in (spec, sized, moved)]
-    assert keys[0] != keys[1] == keys[2]
-
-
-def test_versions_that_are_wanted_do_not_change_the_key(workspace: Workspace) -> None:
-    spec = spec_of({"example": "mlp"})
-    other = spec.model_copy(update={"wanted_versions": {"torch": "1.0"}})
-    assert program_key(spec, workspace) == program_key(other, workspace)
-
-
-def test_a_files_content_counts_not_its_place(workspace: Workspace, tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("a.pte", "b.pte", "c.pte")]
-    for path, content in zip(paths, (b"same", b"same", b"other"), strict=True):
-        path.write_bytes(content)
-    keys = [program_key(spec_of({"program": str(p)}), workspace) for p in paths]
-    assert keys[0] == keys[1] != keys[2]
+@pytest.mark.parametrize("key", ["program", "custom_ops"])
+def test_a_files_content_counts_not_its_place(
+    workspace: Workspace, tmp_path: Path, key: str
+) -> None:
+    firsts = []
+    for folder, text in (("a", "# one"), ("b", "# one"), ("c", "# two")):
+        path = tmp_path / folder / "file.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        named = {key: str(path)}
+        spec = spec_of(named) if key == "program" else spec_of({"example": "mlp"}, **named)
+        firsts.append(ExportContext.now(spec, workspace).first)
+    assert firsts[0] == firsts[1] != firsts[2]
 
 
 class User:
@@ -184,15 +182,15 @@ def test_a_changed_helper_has_no_known_key_until_it_is_changed_back(user: User) 
     assert user.key() == key
 
 
-def test_a_missing_helper_has_no_known_key(user: User) -> None:
+@pytest.mark.parametrize("change", ["missing helper", "changed factory", "damaged memory"])
+def test_without_what_an_export_read_there_is_no_known_key(user: User, change: str) -> None:
     user.remember()
-    user.helper.unlink()
-    assert user.key() is None
-
-
-def test_a_changed_factory_has_no_known_key(user: User) -> None:
-    user.remember()
-    user.model.write_text("def make(): return 1")
+    if change == "missing helper":
+        user.helper.unlink()
+    elif change == "changed factory":
+        user.model.write_text("def make(): return 1")
+    else:
+        ExportContext.now(user.spec, user.workspace).memory_path.write_text("{")
     assert user.key() is None
 
 
@@ -222,13 +220,7 @@ def test_a_file_that_an_argument_names_is_part_of_the_key(
 def test_another_version_of_an_imported_package_has_no_known_key(user: User) -> None:
     version = cache.installed_version("pydantic")
     situation = ExportContext.now(user.spec, user.workspace)
-    now, before = (
-        ModelSources(distributions={"pydantic": v})
-        for v in (
-            version or "",
-            "1.0",
-        )
-    )
+    now, before = (ModelSources(distributions={"pydantic": v}) for v in (version or "", "1.0"))
     situation.remember(situation.key(before), before)
     assert user.key() is None
     situation.remember(situation.key(now), now)
@@ -242,12 +234,6 @@ def test_without_code_of_the_user_the_key_does_not_wait_for_the_export(
     spec = spec_of({"exported": str(tmp_path / "model.pt2")})
     read = ModelSources(files={str(tmp_path / "model.pt2"): "digest"}, distributions={"numpy": "2"})
     assert ExportContext.now(spec, workspace).key(read) == program_key(spec, workspace)
-
-
-def test_a_damaged_note_is_no_note(user: User) -> None:
-    user.remember()
-    ExportContext.now(user.spec, user.workspace).memory_path.write_text("{")
-    assert user.key() is None
 
 
 def test_module_files_are_found_without_running_them(
@@ -300,38 +286,24 @@ def test_a_folder_of_a_language_model_is_known_by_its_files(
     assert program_key(spec_of({"hf": str(there)}), workspace) != key
 
 
-def test_a_text_to_evaluate_counts_by_its_content(workspace: Workspace, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["evaluate", "calibration"])
+def test_a_text_counts_by_its_content(workspace: Workspace, tmp_path: Path, key: str) -> None:
     model, text, same = (tmp_path / name for name in ("model", "text.txt", "same.txt"))
     write_checkpoint(model)
 
-    def key(**generation: Any) -> str | None:
-        return program_key(spec_of({"hf": str(model)}, generation=generation), workspace)
-
-    for path in (text, same):
-        path.write_text("some words")
-    named = key(evaluate=str(text))
-    assert named not in (None, key())
-    assert key(evaluate=str(same)) == named
-    assert key(evaluate=str(text), evaluate_tokens=64) != named
-    text.write_text("other words")
-    assert key(evaluate=str(text)) != named
-
-
-def test_a_calibration_text_counts_by_its_content(workspace: Workspace, tmp_path: Path) -> None:
-    model, text, same = (tmp_path / name for name in ("model", "text.txt", "same.txt"))
-    write_checkpoint(model)
-
-    def key(**export: Any) -> str | None:
-        spec = spec_of({"hf": str(model)}, quantization="8da4w", **export)
+    def key_with(path: object) -> str | None:
+        named = {"generation": {key: str(path)}} if key == "evaluate" else {key: str(path)}
+        spec = spec_of({"hf": str(model)}, quantization="8da4w", **named)
         return program_key(spec, workspace)
 
     for path in (text, same):
         path.write_text("some words")
-    named, bundled, none = key(calibration=str(text)), key(), key(calibration="none")
-    assert len({named, bundled, none, None}) == 4
-    assert key(calibration=str(same)) == named
+    bundled = program_key(spec_of({"hf": str(model)}, quantization="8da4w"), workspace)
+    named = key_with(text)
+    assert len({named, bundled, key_with("none"), None}) == 4
+    assert key_with(same) == named
     text.write_text("other words")
-    assert key(calibration=str(text)) != named
+    assert key_with(text) != named
 
 
 def test_a_language_model_of_the_hub_is_known_by_its_commit(

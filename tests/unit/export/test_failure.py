@@ -9,8 +9,8 @@ import pytest
 from etdeploy.core.diagnostics import Diagnosis
 from etdeploy.core.processes.process import Outcome
 from etdeploy.export.diagnostics import LOWERING_FAILURES
-from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.protocol import ExportFailure, parse_progress, progress_line
+from etdeploy.export.run import crash_error, failure_error
 from etdeploy.export.worker.failures import (
     exception_text,
     failed_kernel,

@@ -23,7 +23,7 @@ from etdeploy.core.errors import Blocker, ExportError, UsageError
 from etdeploy.export import needs
 from etdeploy.export.hf.files import snapshot
 from etdeploy.export.needs import check_language_model, check_needs
-from etdeploy.export.spec import CodeReference, ExportSpec, export_spec
+from etdeploy.export.spec import TESTED_VERSIONS, CodeReference, ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 from tests.support.checkpoints import write_checkpoint
 from tests.support.facts import lacks
@@ -383,3 +383,36 @@ def test_a_model_is_refused_or_noted_before_any_package_is_looked_for(
     (sound / "model.safetensors").rename(sound / "pytorch_model.bin")
     with pytest.raises(ExportError, match="pickles"):
         check_language_model(spec_of({"hf": str(sound)}))
+
+
+TESTED = {**TESTED_VERSIONS, "torchao": "0.18.0"}
+TEXT = spec_of({"hf": "org/model"})
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
+    monkeypatch.setattr(needs, "installed_version", (TESTED | versions).get)
+
+
+@pytest.mark.parametrize("version", [TESTED["torch"], f"{TESTED['torch']}+cu130"])
+def test_the_releases_that_are_tested(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    install(monkeypatch, torch=version)
+    assert needs.may_replace_parts(TEXT)
+    assert list(needs.release_notes(TEXT, shortens=True)) == []
+
+
+@pytest.mark.parametrize("name", TESTED)
+@pytest.mark.parametrize("version", ["9.0", None])
+def test_no_part_of_another_release_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, name: str, version: str | None
+) -> None:
+    install(monkeypatch, **{name: version})
+    assert not needs.may_replace_parts(TEXT)
+
+
+def test_what_another_release_means_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, executorch="1.6.0", torchao="0.18.1")
+    [first] = needs.release_notes(TEXT, shortens=False)
+    assert not lacks(first, "executorch 1.6.0;", " 1.5.1 ")
+    same, slow = needs.release_notes(TEXT, shortens=True)
+    assert same == first
+    assert not lacks(slow, "longer", "executorch 1.5.1", "torchao 0.18.0")

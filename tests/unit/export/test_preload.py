@@ -62,6 +62,14 @@ def _request(log: Path | None = None, **changes: Any) -> Request:
     return Request(("python",), env=worker_environment(FIRST), log=log, **changes)
 
 
+@pytest.fixture
+def two_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def environment(spec: ExportSpec) -> dict[str, str | None]:
+        return QUALCOMM if spec is SECOND else worker_environment(spec)
+
+    monkeypatch.setattr(preload, "worker_environment", environment)
+
+
 def _never() -> None:
     pytest.fail("nothing is to be undone")
 
@@ -79,30 +87,20 @@ def test_other_systems_do_not_fork(monkeypatch: pytest.MonkeyPatch, system: str)
         assert exporter is OWN_PROCESSES
 
 
-def test_a_worker_with_an_environment_of_its_own_does_not_share(
-    monkeypatch: pytest.MonkeyPatch, processes: Processes
-) -> None:
-    def environment(spec: ExportSpec) -> dict[str, str | None]:
-        return QUALCOMM if spec is SECOND else worker_environment(spec)
-
-    monkeypatch.setattr(preload, "worker_environment", environment)
+@pytest.mark.usefixtures("processes", "two_environments")
+def test_exports_of_two_environments_share_nothing() -> None:
     with preloaded_exports((FIRST, SECOND)) as exporter:
         assert exporter is OWN_PROCESSES
-    monkeypatch.undo()
-    monkeypatch.setattr(process, "run", processes.run)
-    monkeypatch.setattr(sys, "platform", "linux")
+
+
+def test_an_export_of_another_environment_gets_another_process(processes: Processes) -> None:
     with preloaded_exports((FIRST, SECOND)) as exporter:
         exporter.run(Request(("python",), env={"LD_LIBRARY_PATH": "/sdk"}), _never)
     assert processes.runs == [None]
 
 
-def test_exports_of_one_environment_share_a_server_that_has_it(
-    monkeypatch: pytest.MonkeyPatch, processes: Processes
-) -> None:
-    def environment(spec: ExportSpec) -> dict[str, str | None]:
-        return QUALCOMM if spec is SECOND else worker_environment(spec)
-
-    monkeypatch.setattr(preload, "worker_environment", environment)
+@pytest.mark.usefixtures("two_environments")
+def test_exports_of_one_environment_share_a_server_that_has_it(processes: Processes) -> None:
     with preloaded_exports((FIRST, SECOND, SECOND)) as exporter:
         exporter.run(_request(), _never)
         assert processes.servers == [], "there is one export of this environment"
@@ -113,13 +111,8 @@ def test_exports_of_one_environment_share_a_server_that_has_it(
     assert processes.runs == [None, "the server", "the server"]
 
 
-def test_each_environment_has_its_server(
-    monkeypatch: pytest.MonkeyPatch, processes: Processes
-) -> None:
-    def environment(spec: ExportSpec) -> dict[str, str | None]:
-        return QUALCOMM if spec is SECOND else worker_environment(spec)
-
-    monkeypatch.setattr(preload, "worker_environment", environment)
+@pytest.mark.usefixtures("two_environments")
+def test_each_environment_has_its_server(processes: Processes) -> None:
     with preloaded_exports((FIRST, FIRST, SECOND, SECOND)) as exporter:
         for _ in range(2):
             exporter.run(_request(), _never)
@@ -164,23 +157,9 @@ def test_only_who_waits_for_the_imports_is_told_of_them(processes: Processes) ->
     assert processes.running == 0
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (
-            ForkRefusedError("2 threads run in it"),
-            "[the preloaded process does not take this export: 2 threads run in it; the export "
-            "gets a process of its own]\n",
-        ),
-        (
-            ForkLostError(),
-            "[the preloaded process ended, and this export with it; the export gets a process of "
-            "its own]\n",
-        ),
-    ],
-)
-def test_without_a_fork_the_export_gets_a_process_of_its_own(
-    processes: Processes, tmp_path: Path, error: Exception, text: str
+@pytest.mark.parametrize("error", [ForkRefusedError("2 threads run in it"), ForkLostError()])
+def test_without_a_fork_the_export_gets_another_process(
+    processes: Processes, tmp_path: Path, error: Exception
 ) -> None:
     processes.fails = error
     undone: list[Callable[[], None] | bool] = []
@@ -189,4 +168,5 @@ def test_without_a_fork_the_export_gets_a_process_of_its_own(
         assert exporter.run(_request(log), lambda: undone.append(True)) is DONE
     assert processes.runs == ["the server", None]
     assert undone == [True]
-    assert log.read_text() == text
+    assert str(error) in log.read_text()
+    assert "the preloaded process" in log.read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import ExportError
-from etdeploy.export.failure import check_function
+from etdeploy.export.needs import check_function
 from etdeploy.export.spec import CodeReference
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -22,6 +22,23 @@ REASON = "etdeploy_reason"
 """In a node's `meta`: why its backend left it to the CPU, as a clause; a lowering may set it."""
 
 
+@contextmanager
+def patched(owner: Any, **values: Any) -> Iterator[None]:
+    """While the block runs, attributes of an upstream class or module have other values."""
+    inherited = object()
+    before = {name: vars(owner).get(name, inherited) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
 @dataclass(frozen=True)
 class Traced:
     """A method, ready to be lowered.
@@ -29,7 +46,6 @@ class Traced:
     Attributes:
         module: The model as it was traced, for an entry point that traces it again.
         source: Its inputs and dynamic shapes, and the model before quantisation.
-        program: The method as a graph.
         log: What the rewrites of the graph did; one for all methods.
         original: The graph before them; None where there are none.
     """
@@ -80,11 +96,7 @@ class Lowering:
     sharing = ""
 
     def quantizer(self, spec: ExportSpec) -> Any:
-        """The PT2E quantiser of the spec's scheme: any but `none`, `fp16` and `8da4w`.
-
-        Raises:
-            WorkerError: The backend has no such scheme.
-        """
+        """The PT2E quantiser of the spec's scheme: any but `none`, `fp16` and `8da4w`."""
         raise fail(
             "quantization", f"the backend {spec.backend} has no quantiser for {spec.quantization}"
         )
@@ -94,22 +106,11 @@ class Lowering:
         return []
 
     def passes(self, spec: ExportSpec, log: Log) -> Any:
-        """Passes over the graph before it is partitioned; None for none.
-
-        Args:
-            spec: What is exported.
-            log: Of the rewrites, for those of them that are passes.
-        """
+        """Passes over the graph before it is partitioned, also of rewrites; None for none."""
         return None
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
-        """Lowers the methods of a program; an `EdgeProgramManager`, with an ETRecord if
-        the spec says so.
-
-        Args:
-            spec: What is exported.
-            methods: What was traced, by the method's name; most programs have `forward` alone.
-        """
+        """Lowers methods by name; an `EdgeProgramManager`, with an ETRecord if the spec says so."""
         from executorch.exir import to_edge_transform_and_lower
 
         return to_edge_transform_and_lower(
@@ -129,13 +130,10 @@ class Lowering:
         return nullcontext()
 
     def preload(self, scheme: str) -> None:
-        """Imports what every export needs, in the process that several exports are forks of.
+        """Imports what every export of a scheme needs, in the process that exports are forks of.
 
         What ExecuTorch computes once for all models can be computed here, too. Whatever is raised
         goes to the log: the export that needs it raises it again.
-
-        Args:
-            scheme: Of quantisation.
         """
 
     def adjust(self, config: Any) -> None:
@@ -161,20 +159,12 @@ def edge_config() -> Any:
 
 
 def lowering_of(spec: ExportSpec) -> Lowering:
-    """The lowering of the spec's backend, from the module that the backend names.
-
-    Raises:
-        WorkerError: The module has none.
-    """
+    """The lowering of the spec's backend, from the module that the backend names."""
     return lowering_for(str(spec.backend))
 
 
 def lowering_for(backend: str) -> Lowering:
-    """The lowering of a backend, by that one's name.
-
-    Raises:
-        WorkerError: The module has none.
-    """
+    """The lowering of a backend, by that one's name."""
     name = backend_named(backend).lowering
     found = getattr(import_module(str(name)), "LOWERING", None)
     if not isinstance(found, Lowering):

@@ -14,7 +14,7 @@ import torch
 
 from etdeploy.backends.openvino import has_vnni
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import Lowering, Traced
+from etdeploy.export.worker.backends.base import Lowering, Traced, patched
 from etdeploy.export.worker.failures import fail, name_method
 
 _BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_symmetric)
@@ -120,11 +120,8 @@ def _shapes_of_all_edges() -> Iterator[None]:
             shape = tuple(size if isinstance(size, int) else -1 for size in sizes)
         return port, shape
 
-    GraphConverter.get_edge_params = staticmethod(with_shape)
-    try:
+    with patched(GraphConverter, get_edge_params=staticmethod(with_shape)):
         yield
-    finally:
-        GraphConverter.get_edge_params = staticmethod(original)
 
 
 def _keep_observable(graph: torch.fx.Graph) -> None:
@@ -268,12 +265,8 @@ def _half_weights() -> Iterator[None]:
             compress_model_transformation(model)
             return super().compile_model(model, *arguments)
 
-    original = compiler.Core
-    compiler.Core = Compressing
-    try:
+    with patched(compiler, Core=Compressing):
         yield
-    finally:
-        compiler.Core = original
 
 
 LOWERING = OpenvinoLowering()

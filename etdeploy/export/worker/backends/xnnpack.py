@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+from etdeploy.export.needs import may_replace_parts
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
-from etdeploy.export.worker.lowering.releases import may_replace_parts
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import edge_passes
 
@@ -51,7 +51,7 @@ class XnnpackLowering(Lowering):
 
         if not spec.generation:
             return get_transform_passes(edge_passes(log))
-        from etdeploy.export.worker.generation.passes import plain_views
+        from etdeploy.export.worker.language.passes import plain_views
 
         return get_transform_passes([plain_views])
 
@@ -74,7 +74,6 @@ class XnnpackLowering(Lowering):
             return super().lower(spec, methods)
 
     def shortened(self) -> AbstractContextManager[None]:
-        """As in the base class."""
         from etdeploy.export.worker.backends.xnnpack_layouts import (
             decompositions_with_work,
         )
@@ -102,7 +101,7 @@ class XnnpackLowering(Lowering):
 
 def _rewrite_text(methods: Mapping[str, Traced]) -> None:
     """Writes what XNNPACK does not take of language models in another way, in place."""
-    from etdeploy.export.worker.generation.passes import (
+    from etdeploy.export.worker.language.passes import (
         exact_activations,
         means_as_products,
         rotations_by_kernel,

@@ -38,7 +38,7 @@ from torch.export import ExportedProgram
 from torch.export.decomp_utils import CustomDecompTable
 from torch.fx.passes.infra.pass_base import PassResult
 
-from etdeploy.export.worker.backends.base import REASON
+from etdeploy.export.worker.backends.base import REASON, patched
 
 _NORMALISED = ("aten.native_batch_norm.", "aten._native_batch_norm_legit_no_training.")
 # By the name of the pass: it changes nothing where a partition has no such operator.
@@ -61,8 +61,7 @@ _Shape = list[tuple[torch.fx.Node, Any, Any, Any]]
 class NeededPasses(XNNPACKPassManager):  # type: ignore[misc]
     """Without those that look for operators that the partition does not have.
 
-    Attributes:
-        skips: Without it, every pass runs, as in ExecuTorch.
+    Every pass runs, as in ExecuTorch, unless it `skips`.
     """
 
     skips = True
@@ -87,11 +86,7 @@ class NeededPasses(XNNPACKPassManager):  # type: ignore[misc]
 
 
 class _TracesChanges(ExportPass):  # type: ignore[misc]
-    """Stands between a pass and ExportPass, whose `call` traces the graph again.
-
-    Attributes:
-        before: The graph as it was given to the pass.
-    """
+    """Stands between a pass and ExportPass, whose `call` traces the graph again."""
 
     before: _Shape
 
@@ -121,17 +116,6 @@ def _is_needed(kind: type[ExportPass], graph: torch.fx.Graph) -> bool:
     wanted = _NEEDED_FOR.get(kind.__name__)
     names = (getattr(n.target, "__name__", "") for n in graph.nodes if n.op == "call_function")
     return wanted is None or any(name.startswith(wanted) for name in names)
-
-
-@contextmanager
-def preprocessing_with(manager: type[XNNPACKPassManager]) -> Iterator[None]:
-    """While the block runs, ExecuTorch's preprocessing for XNNPACK takes its passes from there."""
-    before = preprocess.XNNPACKPassManager
-    preprocess.XNNPACKPassManager = manager
-    try:
-        yield
-    finally:
-        preprocess.XNNPACKPassManager = before
 
 
 _quantized = torch.ops.quantized_decomposed
@@ -172,7 +156,6 @@ class SoftmaxByChannel(ChannelsLastTaggedReshapePass):  # type: ignore[misc]
     """Gives a softmax, which is over the last dimension, the tensor in the order of its sizes."""
 
     def requires_nchw_inputs(self, node: torch.fx.Node) -> bool:
-        """As in the base class."""
         return node.target is ops.edge.aten._softmax.default or bool(
             super().requires_nchw_inputs(node)
         )
@@ -184,7 +167,6 @@ class CopiesWhatIsQuantised(SoftmaxByChannel):
     def input_to_nhwc(
         self, graph_module: torch.fx.GraphModule, input_node: torch.fx.Node, target: torch.fx.Node
     ) -> None:
-        """As in the base class."""
         chain = _chain(input_node)
         if chain is None or not all(map(self.requires_nhwc_input, input_node.users)):
             super().input_to_nhwc(graph_module, input_node, target)
@@ -238,7 +220,8 @@ def preprocessing_by_layout(
 ) -> AbstractContextManager[None]:
     """While the block runs, ExecuTorch's preprocessing has the passes above."""
     layouts = CopiesWhatIsQuantised if is_dynamic else SoftmaxByChannel
-    return preprocessing_with(type("_Passes", (_Passes,), {"layouts": layouts, "skips": skips}))
+    passes = type("_Passes", (_Passes,), {"layouts": layouts, "skips": skips})
+    return patched(preprocess, XNNPACKPassManager=passes)
 
 
 @contextmanager
@@ -264,11 +247,8 @@ def decompositions_with_work() -> Iterator[None]:
         decomposed.append(made)
         return made
 
-    ExportedProgram.run_decompositions = run
-    try:
+    with patched(ExportedProgram, run_decompositions=run):
         yield
-    finally:
-        ExportedProgram.run_decompositions = before
 
 
 def _is_empty(table: Any) -> bool:
@@ -298,7 +278,6 @@ class ExplainedPartitioner(XnnpackPartitioner):  # type: ignore[misc]
             pad.check_constraints = lambda node, ep: not _changes_type(node) and takes(node, ep)
 
     def generate_partitions(self, ep: Any) -> Any:
-        """As in the base class."""
         with _told() as reasons:
             partitions = super().generate_partitions(ep)
         taken = {node for partition in partitions for node in partition.nodes}

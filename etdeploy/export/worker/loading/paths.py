@@ -30,8 +30,7 @@ _PACKAGE = str(Path(etdeploy.__file__).parent)
 class UserFolders:
     """Finds modules in the user's folders when nothing else has found them.
 
-    Attributes:
-        folders: Real paths; the first that has a module provides it.
+    The first of the folders, real paths, that has a module provides it.
     """
 
     def __init__(self) -> None:

@@ -25,12 +25,9 @@ _CHANGED = "changed during the export"
 class FileRecorder:
     """Sees, through an audit hook, each file that Python code opens while it is recording.
 
-    Files that native code opens by itself are not seen; a user names those under `model.weights`
-    or `model.arguments`. Files that the process wrote itself are not sources.
-
-    Args:
-        preloaded: Names of modules that were imported ahead. Nobody sees whether the user's code
-            imports them, so it counts as if it did.
+    Files that native code opens by itself are not seen; a user names those under `model.weights` or
+    `model.arguments`. Files that the process wrote itself are not sources. Nobody sees whether the
+    user's code imports a module that is `preloaded`, so it counts as if it did.
     """
 
     def __init__(self, preloaded: Collection[str] = ()) -> None:

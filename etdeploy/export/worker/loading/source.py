@@ -36,7 +36,6 @@ class MethodSource:
 
     Attributes:
         module: In evaluation mode; its forward is the method.
-        inputs: Example inputs.
         dynamic_shapes: As torch.export takes them; None when all are fixed.
         calibration: Returns calibration inputs; None when there are only the example inputs.
         exported: The program that a `.pt2` held; `module` is made from it.

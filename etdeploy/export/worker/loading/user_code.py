@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from etdeploy.export.cache import module_file
-from etdeploy.export.failure import missing_function
+from etdeploy.export.needs import missing_function
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.export.worker.failures import describe, describe_errors, fail

@@ -63,9 +63,7 @@ class Calibration:
     """The calibration inputs of a method, each checked before the observers see it.
 
     Attributes:
-        spec: Names the user's function.
-        source: The method, with the example inputs that calibration inputs have to be like.
-        traced: The same as a graph, which knows the dynamic sizes.
+        traced: The method as a graph, which knows the dynamic sizes.
         ranges: Of each input of floats, over the calibration inputs so far.
     """
 

@@ -30,9 +30,7 @@ DEFAULT_GROUP_SIZE = 32
 class Layer(Generic[L]):
     """A layer, of however many methods it is a part.
 
-    Attributes:
-        module: The layer.
-        paths: In the model of each method, as `named_modules()` has them; the first is its name.
+    Its paths are those in the model of each method, as `named_modules()` has them.
     """
 
     module: L
@@ -86,9 +84,8 @@ class LayerQuantization:
 
     Attributes:
         scheme: Also one for floats.
-        group_size: Weights that share a scale; None where the scheme has no groups.
         pattern: The override that says so; None where the recipe's scheme holds.
-        finer: Which of the parts in 8 bits it is of; empty for others.
+        finer: Which of the parts in 8 bits it belongs to; empty for others.
     """
 
     scheme: str

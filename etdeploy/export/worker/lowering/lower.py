@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from etdeploy.backends.registry import release_of
+from etdeploy.export.needs import may_replace_parts
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.lowering.lower_failures import explain_errors
-from etdeploy.export.worker.lowering.releases import may_replace_parts
 
 
 def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
@@ -149,7 +149,6 @@ class State:
     """A buffer that a method writes to or reads.
 
     Attributes:
-        method, name: Of the method, and of the buffer in its module.
         tensor: Before quantisation, which copies it: the same object in methods that share it.
         kept: Whether the lowered program has it outside of delegates.
         written: Whether the lowered program writes to it.

@@ -19,10 +19,12 @@ from etdeploy.export.protocol import ExportFailure, FailureKind
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import (
+    SourceLine,
     WorkerError,
     exception_text,
     failed_kernel,
     failed_pass,
+    failure_at,
     is_memory,
     named_operator,
     runtime_refusal,
@@ -30,7 +32,7 @@ from etdeploy.export.worker.failures import (
 )
 from etdeploy.export.worker.loading.custom_ops import without_out_variant
 from etdeploy.export.worker.tracing.tensors import flat_inputs
-from etdeploy.export.worker.tracing.trace import Place, node_place, stack_line
+from etdeploy.export.worker.tracing.trace import node_place, stack_line
 
 _NO_OUT_VARIANT = re.compile(r"Missing out variants: \{(.+?)\}")
 _WHO_IS_AT_FAULT = (
@@ -75,21 +77,14 @@ def _known_failure(
     if found is None:
         return None
     operator = operator_in(str(error), found.facts)
-    place: Place = (None, None, None)
+    place: SourceLine = (None, None, None)
     if tensor := found.facts.get("tensor"):
         place = _in_one(graphs, lambda traced: _writing_place(tensor, traced))
     elif operator:
         place = operator_place(operator, graphs)
-    file, line, code = place if place[0] else stack_line(str(error))
-    return ExportFailure(
-        kind=cast(FailureKind, found.facts["kind"]),
-        message=found.cause,
-        operator=operator,
-        file=file,
-        line=line,
-        code=code,
-        remedy=found.remedy,
-    )
+    kind = cast(FailureKind, found.facts["kind"])
+    place = place if place[0] else stack_line(str(error))
+    return failure_at(place, kind, found.cause, operator=operator, remedy=found.remedy)
 
 
 def operator_in(text: str, facts: Mapping[str, str]) -> str | None:
@@ -99,19 +94,21 @@ def operator_in(text: str, facts: Mapping[str, str]) -> str | None:
     return facts.get("operator") or named_operator(text)
 
 
-def operator_place(operator: str | None, graphs: Graphs) -> Place:
+def operator_place(operator: str | None, graphs: Graphs) -> SourceLine:
     """Where a model calls an operator, itself or through one that decomposes into it."""
-    found: Place = (None, None, None)
+    found: SourceLine = (None, None, None)
     return _in_one(graphs, lambda traced: _place(operator, traced)) if operator else found
 
 
-def _in_one(graphs: Graphs, look: Callable[[torch.export.ExportedProgram], Place]) -> Place:
+def _in_one(
+    graphs: Graphs, look: Callable[[torch.export.ExportedProgram], SourceLine]
+) -> SourceLine:
     """The first place that is found in any of the graphs."""
     places = (look(traced) for traced in graphs)
     return next((place for place in places if place[0]), (None, None, None))
 
 
-def _writing_place(tensor: str, traced: torch.export.ExportedProgram) -> Place:
+def _writing_place(tensor: str, traced: torch.export.ExportedProgram) -> SourceLine:
     """Where the model writes into a tensor that torch names so."""
     for spec in traced.graph_signature.input_specs:
         if spec.target != tensor:
@@ -125,19 +122,16 @@ def _writing_place(tensor: str, traced: torch.export.ExportedProgram) -> Place:
 
 def _unknown_failure(error: Exception, doing: str) -> ExportFailure:
     place = user_line(error)
-    file, line, code = place if place[0] else stack_line(str(error))
-    return ExportFailure(
-        kind="lowering",
-        message=f"{doing} {_told(error)}",
+    return failure_at(
+        place if place[0] else stack_line(str(error)),
+        "lowering",
+        f"{doing} {_text(error)}",
         operator=named_operator(str(error)),
-        file=file,
-        line=line,
-        code=code,
         remedy=_WHO_IS_AT_FAULT,
     )
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
     """The exception; for one of a pass, what it raised without the list of all passes before."""
     name = failed_pass(str(error))
     if name is None or error.__cause__ is None:
@@ -152,19 +146,12 @@ def _out_variant_failure(error: Exception, graphs: Graphs) -> ExportFailure | No
         return None
     operator = min(name.strip(" '\"") for name in found[1].split(","))
     why, remedy = without_out_variant(operator)
-    file, line, code = operator_place(operator, graphs)
-    return ExportFailure(
-        kind="operator",
-        message=f"the operator {operator} {why}",
-        operator=operator,
-        file=file,
-        line=line,
-        code=code,
-        remedy=remedy,
-    )
+    message = f"the operator {operator} {why}"
+    place = operator_place(operator, graphs)
+    return failure_at(place, "operator", message, operator=operator, remedy=remedy)
 
 
-def _place(operator: str, traced: torch.export.ExportedProgram) -> Place:
+def _place(operator: str, traced: torch.export.ExportedProgram) -> SourceLine:
     """Where the model calls the operator, itself or through one that decomposes into it."""
     place = node_place(traced, operator)
     if not place[0]:
@@ -184,10 +171,8 @@ _LARGEST_WEIGHT = 4
 class ProgramProblem:
     """What is wrong with a program.
 
-    Attributes:
-        reason: A clause.
-        loaded: Whether it failed when it ran with the example inputs, and not before.
-        operator: Whose kernel failed, if that is known.
+    `loaded` if it failed when it ran with the example inputs, and not before; `operator` if its
+    kernel failed.
     """
 
     reason: str

@@ -66,11 +66,9 @@ _LAYERS = ("conv", "linear", "lstm", "gru", "rnn", "matmul", "mm", "bmm", "addmm
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantised model.
+    """A quantised model, which computes eagerly with the quantised weights and activations.
 
     Attributes:
-        module: Computes, eagerly, with the quantised weights and activations.
-        notes: Sentences for the user.
         samples: How many calibration inputs found the ranges; None where none are needed.
         ranges: Of the inputs that calibration inputs are unlike the example's in: both.
     """

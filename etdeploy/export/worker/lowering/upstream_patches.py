@@ -1,7 +1,7 @@
 """Patches of PyTorch's and ExecuTorch's lowering, which leave out the work that it repeats.
 
-The program stays the same, byte for byte. Each patch is for the releases that `releases.py` names,
-and goes when upstream no longer repeats that work:
+The program stays the same, byte for byte. Each patch is for the releases that are tested
+(`export/needs.py`), and goes when upstream no longer repeats that work:
 
 - `results_remembered`: every pass runs the whole graph again (pytorch/executorch pull request
   18497, open, copies what a pass does not change).
@@ -15,7 +15,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +34,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
 from torch.utils import _pytree as pytree
+
+from etdeploy.export.worker.backends.base import patched
 
 _VALUES = (int, float, bool, str, torch.dtype, torch.layout, torch.device, torch.memory_format)
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -64,18 +66,14 @@ def results_remembered() -> Iterator[None]:
         return step(self, *args)
 
     def checked(self: EdgeOpArgValidator, *args: Any) -> Any:
-        Interpreter.call_function = lambda own, *given: alike.call(partial(call, own), *given)
-        try:
-            return Interpreter.run(self, *args)
-        finally:
-            Interpreter.call_function = call
+        def remembering(own: Any, *given: Any) -> Any:
+            return alike.call(partial(call, own), *given)
 
-    base._fx, EdgeOpArgValidator.run = through, checked
-    try:
+        with patched(Interpreter, call_function=remembering):
+            return Interpreter.run(self, *args)
+
+    with patched(base, _fx=through), patched(EdgeOpArgValidator, run=checked):
         yield
-    finally:
-        base._fx = step
-        del EdgeOpArgValidator.run
 
 
 class _Runs:
@@ -183,14 +181,9 @@ def _is_function_of_shapes(target: Any) -> bool:
     return not any(tag in operator.tags for tag in _UNSURE)
 
 
-@contextmanager
-def origins_shared() -> Iterator[None]:
+def origins_shared() -> AbstractContextManager[None]:
     """Where a node came from is kept in values that nobody changes, and that every step copied."""
-    NodeSource.__deepcopy__ = lambda self, _: self
-    try:
-        yield
-    finally:
-        del NodeSource.__deepcopy__
+    return patched(NodeSource, __deepcopy__=lambda self, _: self)
 
 
 @contextmanager
@@ -199,14 +192,9 @@ def tensors_shared() -> Iterator[None]:
 
     Weights and caches would be in memory three times. No step writes into a tensor.
     """
-    modules = (program, backend_details)
-    for module in modules:
-        module.copy = SimpleNamespace(copy=copy.copy, deepcopy=_copied)
-    try:
+    sharing = SimpleNamespace(copy=copy.copy, deepcopy=_copied)
+    with patched(program, copy=sharing), patched(backend_details, copy=sharing):
         yield
-    finally:
-        for module in modules:
-            module.copy = copy
 
 
 def _copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
@@ -235,11 +223,8 @@ def dtypes_checked_once() -> Iterator[None]:
             check(graph)
             passed.add(text)
 
-    setattr(verifier, name, once)
-    try:
+    with patched(verifier, **{name: once}):
         yield
-    finally:
-        setattr(verifier, name, check)
 
 
 def _described(node: torch.fx.Node) -> str:
@@ -267,11 +252,10 @@ def code_when_wanted() -> Iterator[None]:
         waiting.add(self)
         return _postponed(self, recompile)
 
-    GraphModule.recompile = later
     try:
-        yield
+        with patched(GraphModule, recompile=later):
+            yield
     finally:
-        GraphModule.recompile = recompile
         for module in list(waiting):
             if isinstance(vars(type(module)).get(_FORWARD), _Later):
                 recompile(module)
@@ -328,15 +312,11 @@ def shapes_of_quantisation() -> Iterator[None]:
     There are no fake kernels for them: each is run as the ten operators that it is made of, and
     of a dynamic length with symbolic arithmetic.
     """
-    before = [(each, each._op, each._op_dk) for each in _affine_operators()]
-    for operator, op, op_of_key in before:
-        operator._op = _Shortened(operator, op)
-        operator._op_dk = _shortened_of_key(operator, op_of_key)
-    try:
+    with ExitStack() as stack:
+        for each in _affine_operators():
+            by_key = _shortened_of_key(each, each._op_dk)
+            stack.enter_context(patched(each, _op=_Shortened(each, each._op), _op_dk=by_key))
         yield
-    finally:
-        for operator, op, op_of_key in before:
-            operator._op, operator._op_dk = op, op_of_key
 
 
 def _affine_operators() -> dict[Any, _Gives]:
@@ -422,14 +402,15 @@ _COLLECTED_AFTER = 50_000
 @contextmanager
 def upstream_patches() -> Iterator[None]:
     """Apply all patches while the block runs."""
-    with ExitStack() as stack:
-        stack.enter_context(rarely_collected())
-        stack.enter_context(code_when_wanted())
-        stack.enter_context(results_remembered())
-        stack.enter_context(shapes_of_quantisation())
-        stack.enter_context(dtypes_checked_once())
-        stack.enter_context(origins_shared())
-        stack.enter_context(tensors_shared())
+    with (
+        rarely_collected(),
+        code_when_wanted(),
+        results_remembered(),
+        shapes_of_quantisation(),
+        dtypes_checked_once(),
+        origins_shared(),
+        tensors_shared(),
+    ):
         yield
 
 

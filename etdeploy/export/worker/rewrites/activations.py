@@ -1,8 +1,9 @@
-"""SiLU in two operators before quantisation.
+"""Activations and softmax in the forms that XNNPACK computes.
 
 XNNPACK's quantiser has no rule for SiLU, which stays in floats: values are dequantised before it
 and quantised after it. Of x * sigmoid(x), the product is computed in 8 bits. Outputs also come
-nearer to those of the floats.
+nearer to those of the floats. XNNPACK's partitioner takes a PReLU of images only, and a softmax
+over the last dimension only.
 """
 
 from __future__ import annotations
@@ -11,30 +12,27 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, bound
+from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, replace_nodes
 
 _aten = torch.ops.aten
+_IMAGE = 4
 
 
 def silu_as_product(program: Program, log: RewriteLog) -> None:
-    """Replaces every SiLU; in place."""
-    order = {node: index for index, node in enumerate(program.graph.nodes)}
-    for node in list(program.graph.nodes):
-        if node.target not in (_aten.silu.default, _aten.silu_.default):
-            continue
-        x = node.args[0]
-        in_place = node.target is _aten.silu_.default
-        if in_place and not _is_its_own(x):
-            log.skipped(node, "it changes a tensor in place that others may see")
-            continue
-        write = Writer(program, node)
-        made = write(_aten.mul.Tensor, x, write(_aten.sigmoid.default, x))
-        if in_place:  # those after it see what it made of its input
-            for user in [u for u in x.users if order.get(u, -1) > order[node]]:
-                user.replace_input_with(x, made)
-        write.replace(made)
-        log.applied()
-    program.graph_module.recompile()
+    """Replaces every SiLU by two operators before quantisation; in place."""
+    replace_nodes(program, log, {_aten.silu.default: _silu, _aten.silu_.default: _silu})
+
+
+def _silu(write: Writer, given: dict[str, Any]) -> torch.fx.Node | str:
+    node, x = write.node, given["self"]
+    in_place = node.target is _aten.silu_.default
+    if in_place and not _is_its_own(x):
+        return "it changes a tensor in place that others may see"
+    made = write(_aten.mul.Tensor, x, write(_aten.sigmoid.default, x))
+    if in_place:  # those after it see what it made of its input
+        for user in [user for user in x.users if user > node]:
+            user.replace_input_with(x, made)
+    return made
 
 
 def _is_its_own(x: torch.fx.Node) -> bool:
@@ -53,29 +51,35 @@ def _is_view(node: torch.fx.Node) -> bool:
     return any(each.alias_info is not None for each in schema.returns)
 
 
-_IMAGE = 4
-
-
 def prelu_as_relus(program: Program, log: RewriteLog) -> None:
     """Replaces every one of 32-bit floats that is of no image; in place."""
-    for node in list(program.graph.nodes):
-        if node.target is not _aten.prelu.default:
-            continue
-        given = bound(node)
-        value = given["self"].meta["val"]
-        if value.dim() == _IMAGE or value.dtype != torch.float32:
-            continue
-        write = Writer(program, node)
-        write.replace(_by_relus(write, given["self"], given["weight"]))
-        log.applied()
-    program.graph_module.recompile()
+    replace_nodes(program, log, {_aten.prelu.default: _prelu})
 
 
-def _by_relus(write: Writer, x: torch.fx.Node, weight: torch.fx.Node) -> torch.fx.Node:
-    rank = x.meta["val"].dim()
-    channels: Any = weight.meta["val"].numel()
+def _prelu(write: Writer, given: dict[str, Any]) -> torch.fx.Node | None:
+    x, weight = given["self"], given["weight"]
+    value, channels = x.meta["val"], weight.meta["val"].numel()
+    rank = value.dim()
+    if rank == _IMAGE or value.dtype != torch.float32:
+        return None
     if rank > 1 and channels > 1:
         weight = write(_aten.reshape.default, weight, [channels] + [1] * (rank - 2))
     below = write(_aten.relu.default, write(_aten.neg.default, x))
     above = write(_aten.relu.default, x)
     return write(_aten.sub.Tensor, above, write(_aten.mul.Tensor, below, weight))
+
+
+def softmax_last(program: Program, log: RewriteLog) -> None:
+    """Exchanges the dimension of a softmax with the last one, and back; in place."""
+    replace_nodes(program, log, {_aten.softmax.int: _softmax})
+
+
+def _softmax(write: Writer, given: dict[str, Any]) -> torch.fx.Node | str | None:
+    x, dim = given["self"], given["dim"]
+    values = x.meta["val"]
+    if values.dim() == 0 or dim % values.dim() == values.dim() - 1:
+        return None
+    if given["dtype"] not in (None, torch.float32) or values.dtype != torch.float32:
+        return "its tensors are not 32-bit floats"
+    turned = write(_aten.softmax.int, write(_aten.transpose.int, x, dim, -1), -1)
+    return write(_aten.transpose.int, turned, dim, -1)

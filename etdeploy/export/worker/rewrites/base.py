@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,10 +23,8 @@ Program: TypeAlias = torch.export.ExportedProgram
 class Log:
     """What the rewrites of one export did.
 
-    Attributes:
-        names: Those that are tried, in order.
-        applied: How often each changed something.
-        skipped: How often one left a place as it was: name, reason as a clause, file and line.
+    `applied` counts what each changed, and `skipped` the places that it left, with the reason (a
+    clause), file and line.
     """
 
     names: tuple[str, ...] = ()
@@ -60,39 +58,33 @@ Rewrite = Callable[[Program, RewriteLog], None]
 
 
 class Writer:
-    """Inserts operators before a node, in the place of what that node computes.
-
-    Args:
-        program: Gets the constants.
-        node: What is replaced; the new nodes come from the same line.
-    """
+    """Inserts operators before a node, in the place of what that node computes."""
 
     def __init__(self, program: Program, node: torch.fx.Node) -> None:
-        self._program = program
-        self._node = node
+        self.program, self.node = program, node
         kept = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
         self._meta = {key: node.meta[key] for key in kept if key in node.meta}
 
     def __call__(self, operator: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
         """An operator with nodes and numbers as its arguments."""
         args, kwargs = pytree.tree_map_only(torch.SymInt, _as_number, (args, kwargs))
-        with self._node.graph.inserting_before(self._node):
-            made = self._node.graph.call_function(operator, args, kwargs)
+        with self.node.graph.inserting_before(self.node):
+            made = self.node.graph.call_function(operator, args, kwargs)
         values, named = torch.fx.map_arg((args, kwargs), lambda each: each.meta["val"])
         # With the dispatcher of Python, since some operators know dynamic sizes only there.
-        with _mode_of(self._node), enable_python_dispatcher(), torch.no_grad():
+        with _mode_of(self.node), enable_python_dispatcher(), torch.no_grad():
             made.meta = {**self._meta, "val": operator(*values, **named)}
         return made
 
     def constant(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
         """A constant of the program; one for all that have its name."""
         plain = re.sub(r"\W", "_", name)
-        return constant(self._program, f"p_etdeploy_{plain}", tensor, _mode_of(self._node))
+        return constant(self.program, f"p_etdeploy_{plain}", tensor, _mode_of(self.node))
 
     def replace(self, made: torch.fx.Node) -> None:
         """Replaces all uses of the node by `made`, and erases it."""
-        self._node.replace_all_uses_with(made)
-        self._node.graph.erase_node(self._node)
+        self.node.replace_all_uses_with(made)
+        self.node.graph.erase_node(self.node)
 
 
 def _as_number(size: torch.SymInt) -> int | torch.SymInt:
@@ -128,3 +120,29 @@ def bound(node: torch.fx.Node) -> dict[str, Any]:
     given = dict(zip((a.name for a in schema.arguments), node.args, strict=False))
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     return {**defaults, **given, **node.kwargs}
+
+
+# What takes the place of an operator with these arguments: a node with its values; the operator
+# itself where the replacement has changed its users; a reason, as a clause, why it stays; or None
+# for one that the rewrite is not about.
+Replacement = Callable[[Writer, dict[str, Any]], torch.fx.Node | str | None]
+
+
+def replace_nodes(
+    program: Program, log: RewriteLog, replacements: Mapping[Any, Replacement]
+) -> None:
+    """Replace operators of a graph, by their targets; in place."""
+    for node in list(program.graph.nodes):
+        replacement = replacements.get(node.target)
+        if replacement is None:
+            continue
+        write = Writer(program, node)
+        made = replacement(write, bound(node))
+        if isinstance(made, str):
+            log.skipped(node, made)
+        elif made is not None:
+            if made is not node:
+                write.replace(made)
+            log.applied()
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from executorch.exir.backend.partitioner import Partitioner
 
 from etdeploy.core.console import count
 from etdeploy.export.worker.backends.base import edge_config
@@ -27,27 +26,6 @@ class _Counted(Exception):  # noqa: N818 - no error: it ends the lowering
         self.partitions, self.outside = partitions, outside
 
 
-class _Counting(Partitioner):  # type: ignore[misc]
-    """Asks another partitioner, and ends the lowering with what that one would take.
-
-    Without the end, ExecuTorch would want a delegate for what it kept whole for this partitioner.
-    """
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(getattr(inner, "spec", {}))
-        self._inner = inner
-
-    def partition(self, exported_program: Program) -> Any:
-        """As in the base class."""
-        found = self._inner.partition(exported_program)
-        left = [n for n in exported_program.graph.nodes if "delegation_tag" not in n.meta]
-        raise _Counted(len(found.partition_tags), sum(map(_is_operator, left)))
-
-    def ops_to_not_decompose(self, ep: Program) -> Any:
-        """As in the base class."""
-        return self._inner.ops_to_not_decompose(ep)
-
-
 def _is_operator(node: torch.fx.Node) -> bool:
     name = getattr(node.target, "__name__", str(node.target))
     return node.op == "call_function" and name not in _NO_OPERATORS
@@ -56,11 +34,26 @@ def _is_operator(node: torch.fx.Node) -> bool:
 def counted(program: Program, partitioner: Any, passes: Any) -> dict[str, int]:
     """How many `partitions` a program would have, and how many operators `outside` of them."""
     from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir.backend.partitioner import Partitioner
+
+    class Counting(Partitioner):  # type: ignore[misc]
+        """Asks the other partitioner, and ends the lowering with what that one would take.
+
+        Without the end, ExecuTorch would need a delegate for what it left whole for this one.
+        """
+
+        def partition(self, exported_program: Program) -> Any:
+            found = partitioner.partition(exported_program)
+            left = [n for n in exported_program.graph.nodes if "delegation_tag" not in n.meta]
+            raise _Counted(len(found.partition_tags), sum(map(_is_operator, left)))
+
+        def ops_to_not_decompose(self, ep: Program) -> Any:
+            return partitioner.ops_to_not_decompose(ep)
 
     try:
         to_edge_transform_and_lower(
             program,
-            partitioner=[_Counting(partitioner)],
+            partitioner=[Counting(getattr(partitioner, "spec", {}))],
             transform_passes=passes,
             compile_config=edge_config(),
         )

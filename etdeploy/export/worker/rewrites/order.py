@@ -12,35 +12,35 @@ from typing import Any
 
 from etdeploy.export.worker.failures import describe_errors
 from etdeploy.export.worker.lowering.lower_failures import explain_errors
-from etdeploy.export.worker.rewrites.activations import prelu_as_relus, silu_as_product
-from etdeploy.export.worker.rewrites.attention import plain_attention
-from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite, RewriteLog
+from etdeploy.export.worker.rewrites.activations import (
+    prelu_as_relus,
+    silu_as_product,
+    softmax_last,
+)
+from etdeploy.export.worker.rewrites.attention import masks_as_products, plain_attention
+from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
-from etdeploy.export.worker.rewrites.depthwise import depthwise_strips, has_large_depthwise
-from etdeploy.export.worker.rewrites.group_norms import group_norms_as_products
-from etdeploy.export.worker.rewrites.masks import masks_as_products
+from etdeploy.export.worker.rewrites.images import (
+    depthwise_strips,
+    has_large_depthwise,
+    patches_as_views,
+    pools_as_convolutions,
+    upsampling_by_ones,
+)
 from etdeploy.export.worker.rewrites.norms import norms_as_products
-from etdeploy.export.worker.rewrites.patches import patches_as_views
-from etdeploy.export.worker.rewrites.pools import pools_as_convolutions
-from etdeploy.export.worker.rewrites.powers import powers_as_products
-from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_slices
-from etdeploy.export.worker.rewrites.softmax import softmax_last
-from etdeploy.export.worker.rewrites.sums import maxima_without_places, sums_as_products
-from etdeploy.export.worker.rewrites.upsampling import upsampling_by_ones
-from etdeploy.export.worker.rewrites.views import plain_views
-
-
-def _norms(program: Program, log: RewriteLog) -> None:
-    group_norms_as_products(program, log)
-    norms_as_products(program, log)
-
+from etdeploy.export.worker.rewrites.reductions import (
+    maxima_without_places,
+    powers_as_products,
+    sums_as_products,
+)
+from etdeploy.export.worker.rewrites.shapes import parts_as_slices, plain_views, rolls_as_slices
 
 _QUANTIZED: Mapping[str, Rewrite] = {"silu": silu_as_product, "depthwise": depthwise_strips}
 _LOWERED: Mapping[str, Rewrite] = {
     "constants": folded_constants,
     "attention": plain_attention,
     "masks": masks_as_products,
-    "norms": _norms,
+    "norms": norms_as_products,
     "powers": powers_as_products,
     "sums": sums_as_products,
     "softmax": softmax_last,

@@ -34,11 +34,8 @@ _STEP_S = 0.3
 class RequestedDim:
     """A dimension of an input tensor that the dynamic shapes leave open.
 
-    Attributes:
-        leaf: The place of the tensor among the program's inputs.
-        input: Its name.
-        dim: The dimension.
-        asked: The torch.export.Dim that was requested, or a hint such as Dim.AUTO.
+    `leaf` is the place of the tensor among the program's inputs; `asked` the torch.export.Dim that
+    was requested, or a hint such as Dim.AUTO.
     """
 
     leaf: int

@@ -38,16 +38,7 @@ def in_either_mode(
 ) -> tuple[Made, str | None]:
     """Does the work as the spec says, and once more in torch.export's other mode where that helps.
 
-    Args:
-        spec: Names the mode to begin with.
-        work: Traces and lowers by a spec.
-        tell: Called for a second attempt.
-
-    Returns:
-        The result of the work, and a sentence for the user when that took the other mode.
-
-    Raises:
-        WorkerError: Both failed, or the other mode cannot help.
+    Returns the result, and a sentence for the user when that took the other mode.
     """
     try:
         return work(spec), None

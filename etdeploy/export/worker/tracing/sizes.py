@@ -149,11 +149,7 @@ _Spot = tuple[int, int]
 
 
 class Shapes:
-    """What sizes a traced program takes, and which shapes follow from them.
-
-    Attributes:
-        inputs: The example's, by name.
-    """
+    """What sizes a traced program takes, and which shapes follow from them."""
 
     def __init__(self, source: MethodSource, traced: torch.export.ExportedProgram) -> None:
         self.inputs = flat_inputs(source.module, source.inputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
@@ -19,7 +19,10 @@ from torch.fx.node import map_arg
 
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.worker.failures import (
+    SourceLine,
     WorkerError,
+    causes,
+    failure_at,
     first_line,
     is_user_file,
     user_line,
@@ -46,10 +49,6 @@ SHIFTS = {
 }
 _LONGEST = 400
 _IN_STACK = re.compile(r'File "([^"]+)", line (\d+)')
-
-
-# File, line number and text of a line; None where it is not known.
-Place = tuple[str | None, int | None, str | None]
 
 
 def trace(
@@ -99,37 +98,26 @@ def _has_dynamic_size(value: torch.Tensor) -> bool:
 
 def trace_failure(error: BaseException, *, strict: bool) -> ExportFailure:
     """What torch.export's exception means for the user."""
-    file, line, code = _place(error)
-    place = {"file": file, "line": line, "code": code}
-    operator = failing_operator(error)
+    place, operator = _place(error), failing_operator(error)
     if _is_about_values(error):
-        return ExportFailure(
-            kind="data-dependent",
-            message="torch.export cannot trace the model: what it does, or a shape in it, depends "
-            "on the values of a tensor, which are not known at export",
-            operator=operator,
-            remedy=_VALUES_REMEDY,
-            **place,
+        message = (
+            "torch.export cannot trace the model: what it does, or a shape in it, depends on the "
+            "values of a tensor, which are not known at export"
+        )
+        return failure_at(
+            place, "data-dependent", message, operator=operator, remedy=_VALUES_REMEDY
         )
     if _is_about_shapes(error):
-        return ExportFailure(
-            kind="dynamic-shapes",
-            message=f"the dynamic shapes do not fit the model: {_brief(error)}",
-            remedy=_SHAPES_REMEDY,
-            **place,
-        )
-    return ExportFailure(
-        kind="trace",
-        message=f"torch.export cannot trace the model: {_brief(error)}",
-        operator=operator,
-        remedy=user_remedy(error, "trace") or (None if strict else _STRICT_REMEDY),
-        **place,
-    )
+        message = f"the dynamic shapes do not fit the model: {_brief(error)}"
+        return failure_at(place, "dynamic-shapes", message, remedy=_SHAPES_REMEDY)
+    message = f"torch.export cannot trace the model: {_brief(error)}"
+    remedy = user_remedy(error, "trace") or (None if strict else _STRICT_REMEDY)
+    return failure_at(place, "trace", message, operator=operator, remedy=remedy)
 
 
 def failing_operator(error: BaseException) -> str | None:
     """The operator that torch was working on, from the exception or the frames of its traceback."""
-    for current in _chain(error):
+    for current in causes(error):
         if name := _operator_name(getattr(current, "func", None)):
             return name
         frames = list(traceback.walk_tb(current.__traceback__))
@@ -141,15 +129,15 @@ def failing_operator(error: BaseException) -> str | None:
     return None
 
 
-def stack_line(stack: str | None) -> Place:
+def stack_line(stack: str | None) -> SourceLine:
     """The innermost line of the user's code in a graph node's `stack_trace`."""
     return _line_in_text(stack or "")
 
 
-def _place(error: BaseException) -> Place:
+def _place(error: BaseException) -> SourceLine:
     """The user's line: from the traceback, or as TorchDynamo tells it."""
     place = user_line(error)
-    for current in _chain(error):
+    for current in causes(error):
         # TorchDynamo follows the user's code without running it, and keeps the stack apart.
         stack = getattr(current, "real_stack", None) or ()
         told = "".join(f'File "{f.filename}", line {f.lineno}\n' for f in stack)
@@ -167,7 +155,7 @@ def _operator_name(function: object) -> str | None:
     return None
 
 
-def _line_in_text(text: str) -> Place:
+def _line_in_text(text: str) -> SourceLine:
     """TorchDynamo and graph nodes tell their stack as text, innermost last."""
     import linecache
 
@@ -183,7 +171,7 @@ def _is_about_values(error: BaseException) -> bool:
 
     kinds = (GuardOnDataDependentSymNode, DataDependentOutputException)
     texts = ("data-dependent", "Data-dependent")
-    return any(isinstance(e, kinds) or any(t in str(e)[:200] for t in texts) for e in _chain(error))
+    return any(isinstance(e, kinds) or any(t in str(e)[:200] for t in texts) for e in causes(error))
 
 
 def _is_about_shapes(error: BaseException) -> bool:
@@ -207,16 +195,7 @@ def _point(line: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
-
-
-def node_place(program: torch.export.ExportedProgram, operator: str) -> Place:
+def node_place(program: torch.export.ExportedProgram, operator: str) -> SourceLine:
     """The user's line that calls an operator, from the graph of a traced program."""
     for node in program.graph.nodes:
         if node.op == "call_function" and schema_name(node.target) == operator:

@@ -12,8 +12,8 @@ import pytest
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.loading.hf import fetch as fetching
-from etdeploy.export.worker.loading.hf.fetch import Checkpoint, fetch
+from etdeploy.export.worker.language import fetch as fetching
+from etdeploy.export.worker.language.fetch import Checkpoint, fetch
 from etdeploy.recipe.model import ExportGeneration
 from tests.support.checkpoints import write_checkpoint
 from tests.support.hub import COMMIT, Hub, serving
@@ -111,39 +111,27 @@ def test_weights_that_came_without_the_tokenizer(hub: Hub, monkeypatch: pytest.M
     assert fetch(spec_of(), lambda *_: None) == Checkpoint(folder, COMMIT)
 
 
-def test_a_gated_model(hub: Hub) -> None:
-    hub.refusal = (403, {"X-Error-Code": "GatedRepo"})
-    found = failure(spec_of())
-    assert (found.kind, found.file) == ("hub", "r.yaml:1:8")
-    assert "org/model is gated" in found.message
-    assert f"{hub.address}/org/model, " in (found.remedy or "")
-    assert (found.remedy or "").endswith(LOG_IN.format(hub.address))
-    assert len(hub.asked) == 1
+INVALID = {"X-Error-Message": "Invalid credentials in Authorization header"}
 
 
-def test_a_model_that_is_not_there(hub: Hub) -> None:
-    found = failure(spec_of("org/other"))
-    assert "no model org/other" in found.message
-    assert f"{hub.address}/org/other in" in (found.remedy or "")
-    assert (found.remedy or "").endswith(LOG_IN.format(hub.address))
-    assert len(hub.asked) == 1
-
-
-def test_a_token_that_the_hub_does_not_know(hub: Hub) -> None:
-    hub.refusal = (401, {"X-Error-Message": "Invalid credentials in Authorization header"})
-    assert "refuses the token" in failure(spec_of()).message
-
-
-def test_a_revision_that_is_not_there(hub: Hub) -> None:
-    found = failure(spec_of(revision="v9"))
-    assert (found.message, found.file) == ("org/model has no revision 'v9'", "r.yaml:2:3")
-    assert (found.remedy or "").endswith(f" {hub.address}/org/model/tree/main")
-
-
-def test_a_hub_with_a_trouble_of_its_own(hub: Hub) -> None:
-    hub.refusal = (503, {})
-    found = failure(spec_of())
-    assert "503" in found.message
+@pytest.mark.parametrize(
+    ("refusal", "changes", "facts", "remedy", "file"),
+    [
+        ((403, {"X-Error-Code": "GatedRepo"}), {}, "org/model is gated", LOG_IN, "r.yaml:1:8"),
+        (None, {"model": "org/other"}, "no model org/other", LOG_IN, "r.yaml:1:8"),
+        ((401, INVALID), {}, "refuses the token", LOG_IN, "r.yaml:1:8"),
+        (None, {"revision": "v9"}, "revision 'v9'", " {}/org/model/tree/main", "r.yaml:2:3"),
+        ((503, {}), {}, "503", " --model ./model", "r.yaml:1:8"),
+    ],
+)
+def test_what_the_hub_refuses(
+    hub: Hub, refusal: Any, changes: dict[str, Any], facts: str, remedy: str, file: str
+) -> None:
+    hub.refusal = refusal
+    found = failure(spec_of(**changes))
+    assert (found.kind, found.file) == ("hub", file)
+    assert facts in found.message
+    assert str(found.remedy).endswith(remedy.format(hub.address))
     assert len(hub.asked) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.named_texts import Excerpt, NamedText, named_texts, read_excerpt
-from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
+from etdeploy.export.spec import CALIBRATION_TEXT, EVALUATION_TEXT
 from etdeploy.recipe.paths import CALIBRATION, EVALUATE
 from tests.support.export import spec_of
 from tests.support.facts import lacks
@@ -84,7 +84,7 @@ def test_a_recipe_names_other_texts_or_none() -> None:
 
 
 def test_bundled_texts_are_long_enough_and_differ() -> None:
-    calibration, evaluation = CALIBRATION_TEXT.read_text(), EVALUATION_TEXT.read_text()
+    calibration, evaluation = (Path(t).read_text() for t in (CALIBRATION_TEXT, EVALUATION_TEXT))
     assert len(calibration.split()) > 1600
     assert len(evaluation.split()) > 300
     words = [text.split() for text in (calibration, evaluation)]

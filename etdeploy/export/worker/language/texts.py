@@ -20,11 +20,10 @@ from etdeploy.export.hf.named_texts import (
     read_excerpt,
 )
 from etdeploy.export.protocol import FailureKind
-from etdeploy.export.spec import ExportSpec
-from etdeploy.export.texts import BUNDLED_TEXTS
-from etdeploy.export.worker.expected.forward import OwnForward, own_attention, windows
+from etdeploy.export.spec import BUNDLED_TEXTS, ExportSpec
 from etdeploy.export.worker.failures import WorkerError, describe_errors, exception_text, fail
-from etdeploy.export.worker.loading.hf.load import LoadedModel, stop_ids
+from etdeploy.export.worker.language.forward import OwnForward, own_attention, windows
+from etdeploy.export.worker.language.load import LoadedModel, stop_ids
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import GenerationMethod, random_ids
 
@@ -34,13 +33,9 @@ _CALIBRATION_WINDOW = 512
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A text, ready to be read by the model.
+    """A text, ready to be read by the model: its tokens, in parts that the cache has room for.
 
-    Attributes:
-        file: Its name.
-        sha256: Of what is read.
-        parts: Its tokens, in parts that the cache has room for.
-        whole: Whether that is all of it.
+    `sha256` is of what is read; `whole` if that is all of the file.
     """
 
     file: str
@@ -152,12 +147,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt.
-
-    Attributes:
-        ids: Its tokens.
-        new_tokens: How many are to follow.
-    """
+    """The tokens of a prompt, and how many are to follow."""
 
     ids: tuple[int, ...]
     new_tokens: int

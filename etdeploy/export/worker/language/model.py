@@ -1,14 +1,15 @@
-"""Runs a language model eagerly, as it was loaded and again when it is quantised.
+"""A language model as the methods of a program, with the texts that it gives.
 
-The weights are quantised in place, so what the original gives is computed first, and only token ids
-and logits of it are kept.
+The model is run eagerly as it was loaded, and again when it is quantised. The weights are quantised
+in place, so what the original gives is computed first, and only token ids and logits of it are
+kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +18,10 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.expected.forward import (
+from etdeploy.export.worker.backends.base import lowering_of, patched
+from etdeploy.export.worker.failures import describe_errors, exception_text, is_memory
+from etdeploy.export.worker.language.cache import methods_for
+from etdeploy.export.worker.language.forward import (
     Forward,
     MethodsForward,
     Original,
@@ -27,24 +31,30 @@ from etdeploy.export.worker.expected.forward import (
     evaluate,
     own_attention,
 )
-from etdeploy.export.worker.expected.text import (
+from etdeploy.export.worker.language.load import TOKENIZER_FOLDER, LoadedModel, stop_ids
+from etdeploy.export.worker.language.sources import generation_sources
+from etdeploy.export.worker.language.texts import (
     Prompt,
     TokenizedText,
+    activations,
     evaluation_parts,
     prompts_for,
 )
-from etdeploy.export.worker.failures import describe_errors, exception_text, is_memory
-from etdeploy.export.worker.loading.hf.load import LoadedModel
+from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import (
     Evaluation,
     ExpectedText,
+    Generation,
     GenerationMethod,
     GreedyText,
     LogitNoise,
     NextToken,
+    attention_for,
     logit_distance,
     sampled_ids,
 )
+from etdeploy.recipe.model import ExportGeneration
 
 Begin = Callable[[], Forward]
 _FINEST = "8da8w"
@@ -54,15 +64,12 @@ _NO_TEXTS = "What a device generates is not compared with the model's text"
 
 @dataclass(frozen=True)
 class Eager:
-    """What the original model gave.
+    """What the original model gave: a text for each prompt, or none.
 
     Attributes:
         attention: transformers' name of its own attention.
-        prompts: That it continued.
-        texts: What it made of them; none where it gave none.
         evaluated: The text on which the model is evaluated; None for none.
-        original: Of that text.
-        notes: Sentences for the user.
+        original: What it gave for that text.
     """
 
     attention: str
@@ -73,14 +80,130 @@ class Eager:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class LanguageModel:
+    """A language model, ready to be exported.
+
+    `eager` is what it gave before anything of it was changed; None as soon as that is in
+    `generation`.
+    """
+
+    sources: dict[str, MethodSource]
+    generation: Generation
+    loaded: LoadedModel
+    eager: Eager | None = None
+
+    @property
+    def longest(self) -> str:
+        """The first of the methods that take the most tokens.
+
+        All of them have the same layers, and a device is judged by its texts: it is enough to run
+        this one, to see how far quantisation moves logits.
+        """
+        return max(self.generation.methods, key=lambda method: method.max_tokens).name
+
+    def activations(self, spec: ExportSpec) -> Activations:
+        """What its linear layers are given on the text that calibrates it."""
+        if self.eager is None:
+            return Activations()
+        return activations(spec, self.loaded, self.eager.attention)
+
+    def evaluated(
+        self, spec: ExportSpec, modules: Mapping[str, torch.nn.Module], *, in_place: bool
+    ) -> LanguageModel:
+        """Return the same with the texts that a device has to give."""
+        if self.eager is None:
+            return self
+        eager, notes, noise, cost = self.eager, self.eager.notes, None, None
+        quantized: Sequence[GreedyText | None] = [None] * len(eager.texts)
+        if _quantizes(spec):
+            model, methods = self.loaded.model, self.generation.methods
+            with _quantized_texts(eager, model, methods, modules, in_place=in_place) as begin:
+                texts, failure = _texts(begin, eager.prompts) if eager.texts else ((), ())
+                owners = (model,) if in_place else tuple(modules.values())
+                if texts:
+                    noise = logit_noise(begin, eager.prompts, texts, _vectors(owners))
+                if eager.evaluated and eager.original:
+                    with describe_errors("evaluation", "the quantised model raised"):
+                        cost = compare(begin, eager.evaluated.parts, eager.original)
+            quantized, notes = texts, (*notes, *failure)
+        evaluation = None
+        if (text := eager.evaluated) and eager.original:
+            evaluation = Evaluation(
+                file=text.file,
+                sha256=text.sha256,
+                tokens=text.predicted,
+                whole=text.whole,
+                perplexity=eager.original.perplexity,
+                quantized=cost,
+            )
+            notes = (*notes, *perplexity_notes(spec, evaluation))
+        expected = tuple(
+            ExpectedText(prompt_ids=prompt.ids, original=own, quantized=other, noise=noise)
+            for prompt, own, other in zip(eager.prompts, eager.texts, quantized, strict=False)
+        )
+        update = {"expected": expected, "evaluation": evaluation}
+        return LanguageModel(
+            self.sources,
+            self.generation.model_copy(update=update),
+            replace(self.loaded, notes=(*self.loaded.notes, *notes)),
+        )
+
+
+def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
+    """What a model gives before anything of it is changed."""
+    asked = _asked(spec)
+    methods = methods_for(
+        asked.context,
+        asked.prefill_tokens,
+        attention=attention_for(asked, str(spec.backend))[0],
+        fixed=lowering_of(spec).fixed_shapes,
+    )
+    return run_original(spec, loaded, methods)
+
+
+def _asked(spec: ExportSpec) -> ExportGeneration:
+    if spec.generation is None:
+        raise ValueError("the spec names no language model")
+    return spec.generation
+
+
+def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> LanguageModel:
+    """Makes the methods of a model."""
+    asked = _asked(spec)
+    made = generation_sources(
+        loaded.model,
+        context=asked.context,
+        prefill_tokens=asked.prefill_tokens,
+        path=asked.path,
+        attention=attention_for(asked, str(spec.backend))[0],
+        fixed=lowering_of(spec).fixed_shapes,
+    )
+    tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
+    generation = Generation(
+        methods=made.methods,
+        vocabulary=vocabulary,
+        context=asked.context,
+        stop_ids=stop_ids(loaded.model, tokenizer, vocabulary),
+        bos_id=tokenizer.bos_id,
+        tokenizer=TOKENIZER_FOLDER if tokenizer.folder else None,
+        model=spec.source,
+        revision=loaded.checkpoint.commit,
+        path=made.path,
+        path_reason=made.path_reason,
+        attention=made.attention,
+        rewind=made.rewind,
+    )
+    with_notes = replace(loaded, notes=(*loaded.notes, *made.notes))
+    return LanguageModel(made.sources, generation, with_notes, eager)
+
+
 def run_original(
     spec: ExportSpec, loaded: LoadedModel, methods: Sequence[GenerationMethod]
 ) -> Eager:
     """Runs a model as it was loaded."""
-    if spec.generation is None:
-        raise ValueError("the spec names no language model")
     evaluated = evaluation_parts(spec, loaded)
-    prompts = prompts_for(loaded, methods, spec.generation.context)
+    prompts = prompts_for(loaded, methods, _asked(spec).context)
     texts, notes = _texts(lambda: OwnForward(loaded.model), prompts)
     if evaluated and evaluated.cut_note:
         notes = (*notes, evaluated.cut_note)
@@ -93,48 +216,6 @@ def run_original(
         evaluated=evaluated,
         original=_evaluated(spec, loaded.model, evaluated) if evaluated else None,
         notes=notes,
-    )
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the host has to know of texts.
-
-    Attributes:
-        texts: That a device has to give.
-        evaluation: Of the evaluated text; None for none.
-        notes: Sentences for the user.
-    """
-
-    texts: tuple[ExpectedText, ...]
-    evaluation: Evaluation | None
-    notes: tuple[str, ...]
-
-
-def run_quantized(
-    spec: ExportSpec,
-    eager: Eager,
-    model: Any,
-    methods: Sequence[GenerationMethod],
-    modules: Mapping[str, torch.nn.Module],
-    *,
-    in_place: bool,
-) -> Found:
-    """Runs the model that is exported, if it is another one than the original."""
-    if not _quantizes(spec):
-        return _found(eager, [(text, None) for text in eager.texts])
-    with _exported(eager, model, methods, modules, in_place=in_place) as begin:
-        texts, notes = _texts(begin, eager.prompts) if eager.texts else ((), ())
-        owners = (model,) if in_place else tuple(modules.values())
-        noise = logit_noise(begin, eager.prompts, texts, _vectors(owners)) if texts else None
-        found = _found(eager, [*zip(eager.texts, texts, strict=False)], noise)
-        if not (eager.evaluated and eager.original and found.evaluation):
-            return Found(found.texts, None, (*found.notes, *notes))
-        with describe_errors("evaluation", "the quantised model raised"):
-            cost = compare(begin, eager.evaluated.parts, eager.original)
-    evaluation = found.evaluation.model_copy(update={"quantized": cost})
-    return Found(
-        found.texts, evaluation, (*found.notes, *notes, *perplexity_notes(spec, evaluation))
     )
 
 
@@ -157,7 +238,7 @@ def perplexity_notes(spec: ExportSpec, evaluation: Evaluation) -> Iterator[str]:
 
 
 @contextmanager
-def _exported(
+def _quantized_texts(
     eager: Eager,
     model: Any,
     methods: Sequence[GenerationMethod],
@@ -209,29 +290,6 @@ def _evaluated(spec: ExportSpec, model: Any, text: TokenizedText) -> Original:
         return evaluate(lambda: OwnForward(model), text.parts, keep=_quantizes(spec))
 
 
-def _found(
-    eager: Eager,
-    texts: Sequence[tuple[GreedyText, GreedyText | None]],
-    noise: LogitNoise | None = None,
-) -> Found:
-    """With the texts of the original and of the quantised model, in the prompts' order."""
-    text, original = eager.evaluated, eager.original
-    evaluation = None
-    if text and original:
-        evaluation = Evaluation(
-            file=text.file,
-            sha256=text.sha256,
-            tokens=text.predicted,
-            whole=text.whole,
-            perplexity=original.perplexity,
-        )
-    expected = tuple(
-        ExpectedText(prompt_ids=prompt.ids, original=own, quantized=other, noise=noise)
-        for prompt, (own, other) in zip(eager.prompts, texts, strict=False)
-    )
-    return Found(expected, evaluation, eager.notes)
-
-
 @contextmanager
 def dequantized_once() -> Iterator[None]:
     """While the block runs, a quantised weight that is used keeps its values as floats.
@@ -251,11 +309,8 @@ def dequantized_once() -> Iterator[None]:
             known[id(weight)] = weight, compute(weight)
         return known[id(weight)][1]
 
-    IntxUnpackedToInt8Tensor.dequantize = dequantize
-    try:
+    with patched(IntxUnpackedToInt8Tensor, dequantize=dequantize):
         yield
-    finally:
-        IntxUnpackedToInt8Tensor.dequantize = compute
 
 
 _KEPT = 8

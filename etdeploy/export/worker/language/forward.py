@@ -29,11 +29,7 @@ class Forward(Protocol):
 
 
 class OwnForward:
-    """transformers' own forward, with a cache of its own.
-
-    Args:
-        model: transformers'.
-    """
+    """transformers' own forward, with a cache of its own."""
 
     def __init__(self, model: Any) -> None:
         takes = inspect.signature(model.forward).parameters
@@ -41,11 +37,9 @@ class OwnForward:
         self._model, self._cache = model, None
 
     def last(self, ids: Sequence[int]) -> torch.Tensor:
-        """See `Forward`."""
         return self._logits(ids, **self._last_only)[-1]
 
     def each(self, ids: Sequence[int]) -> torch.Tensor:
-        """See `Forward`."""
         return self._logits(ids)
 
     def _logits(self, ids: Sequence[int], **options: Any) -> torch.Tensor:
@@ -74,10 +68,6 @@ class MethodsForward:
     """The methods of the program, called as the runner calls them.
 
     Each may have a cache of its own: quantisation copies the module where it works on the graph.
-
-    Args:
-        methods: As the runner is told of them.
-        modules: Of the methods, by name.
     """
 
     def __init__(
@@ -87,7 +77,6 @@ class MethodsForward:
         self._position, self._called = 0, ""
 
     def last(self, ids: Sequence[int]) -> torch.Tensor:
-        """See `Forward`."""
         rest, logits = list(ids), torch.empty(0)
         while rest:
             method = self._method_for(len(rest))
@@ -97,7 +86,6 @@ class MethodsForward:
         return logits
 
     def each(self, ids: Sequence[int]) -> torch.Tensor:
-        """See `Forward`."""
         return torch.stack([self.last([token]) for token in ids])
 
     def _method_for(self, waiting: int) -> GenerationMethod:
@@ -142,10 +130,10 @@ _PART = 64
 
 @dataclass(frozen=True)
 class Original:
-    """What the original model gave.
+    """What the original model gave on a text.
 
     Attributes:
-        perplexity: Its own; None where logits are NaN.
+        perplexity: None where logits are NaN.
         logits: At each position that was predicted, float32 of shape (tokens, vocabulary), in
             parts; none where nothing is compared with them.
     """

@@ -22,7 +22,7 @@ from etdeploy.export.hf.files import (
 )
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import exception_text, fail, is_memory
-from etdeploy.export.worker.loading.hf.fetch import (
+from etdeploy.export.worker.language.fetch import (
     Checkpoint,
     Tell,
     checkpoint_failure,
@@ -37,12 +37,9 @@ _TOKEN_KEYS = ("content", "lstrip", "rstrip", "single_word", "normalized", "spec
 
 @dataclass(frozen=True)
 class HfTokenizer:
-    """A tokenizer, or why there is none.
+    """A tokenizer in a folder, or `why` the files that are there cannot be loaded.
 
-    Attributes:
-        folder: Where its files are; None if there is none that can be loaded.
-        loaded: transformers' object.
-        why: Why the files that are there cannot be loaded; empty where there are none.
+    Both are empty for a model without one.
     """
 
     folder: Path | None = None
@@ -137,14 +134,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A language model on this machine.
-
-    Attributes:
-        model: transformers', in float32 and evaluation mode.
-        checkpoint: Where it came from.
-        tokenizer: Its tokenizer.
-        notes: Sentences for the user.
-    """
+    """A language model on this machine, in float32 and evaluation mode, with notes for the user."""
 
     model: Any
     checkpoint: Checkpoint

@@ -11,10 +11,9 @@ import torch
 from etdeploy.backends.qnn.diagnostics import QNN_LOWERING_FAILURES
 from etdeploy.backends.qnn.facts import PERFORMANCE_MODES
 from etdeploy.backends.qnn.precision import precision_notes
-from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
-from etdeploy.export.worker.backends.qnn.placement import (
+from etdeploy.export.worker.backends.qnn_placement import (
     IN_BLOCKS,
     SHARING,
     blocked,
@@ -24,7 +23,7 @@ from etdeploy.export.worker.backends.qnn.placement import (
     placing,
     shares,
 )
-from etdeploy.export.worker.failures import WorkerError, fail
+from etdeploy.export.worker.failures import WorkerError, fail, failure_at
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.overrides import scheme_of
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
@@ -271,15 +270,11 @@ def _is_dim(leaf: Any) -> bool:
 
 
 def _control_flow(node: torch.fx.Node, name: str) -> WorkerError:
-    file, line, code = stack_line(node.meta.get("stack_trace"))
     return WorkerError(
-        ExportFailure(
-            kind="lowering",
-            message=f"the model decides as it runs what it computes ({name}), which a QNN program "
-            "cannot",
-            file=file,
-            line=line,
-            code=code,
+        failure_at(
+            stack_line(node.meta.get("stack_trace")),
+            "lowering",
+            f"the model decides as it runs what it computes ({name}), which a QNN program cannot",
             remedy="Compute both branches, and choose with torch.where; write a loop out. Or\n"
             f"{_OTHER}",
         )

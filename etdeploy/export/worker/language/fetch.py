@@ -45,12 +45,7 @@ Tell = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's files on this machine.
-
-    Attributes:
-        folder: With the files.
-        commit: Of the hub's repository; None for a folder of the user.
-    """
+    """A model's files on this machine, with the commit of the hub if they are from there."""
 
     folder: Path
     commit: str | None = None

@@ -10,7 +10,7 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx.passes.infra.pass_base import PassResult
 
-from etdeploy.export.worker.generation import attention
+from etdeploy.export.worker.language import attention
 from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
 _VIEWS = ("view_copy", "squeeze_copy", "unsqueeze_copy")

@@ -10,14 +10,16 @@ from transformers.integrations.moe import ExpertsInterface, _default_apply_gate
 
 from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
-from etdeploy.export.worker.generation.attention import GROUPED, KERNEL, WHOLE, register
-from etdeploy.export.worker.generation.cache import (
+from etdeploy.export.worker.language.attention import GROUPED, KERNEL, WHOLE, register
+from etdeploy.export.worker.language.cache import (
     Buffers,
+    CachePrefixMethod,
     UnsupportedModelError,
     bounds_of,
+    methods_for,
     probed,
+    source_of,
 )
-from etdeploy.export.worker.generation.methods import CachePrefixMethod, methods_for, source_of
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import Attention, GenerationMethod
@@ -152,13 +154,9 @@ class GenerationSources:
     """A model, ready to be exported.
 
     Attributes:
-        sources: What each method is traced from.
-        methods: As the runner is told of them.
-        path: How the cache and the attention are computed.
-        path_reason: Why.
-        attention: `kernel` where it is an operator of etdeploy's own.
+        path, path_reason: How the cache and the attention are computed, and why.
+        attention: `kernel` where it is etdeploy's own operator.
         rewind: How far a position may be set back, as `program.generation` has it.
-        notes: Sentences for the user.
     """
 
     sources: dict[str, MethodSource]

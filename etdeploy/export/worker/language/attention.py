@@ -17,7 +17,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
-from etdeploy.export.worker.generation.cache import Parts, UnsupportedModelError
+from etdeploy.export.worker.language.cache import Parts, UnsupportedModelError
 
 GROUPED = "etdeploy_grouped"
 KERNEL = "etdeploy_kernel"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import REASON
+from etdeploy.export.worker.backends.base import REASON, patched
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.lowering.lower_failures import capture_output
 
@@ -57,21 +57,11 @@ def placing() -> Iterator[None]:
         return _dtype_reason(node) is None and bool(kept_whole(node))
 
     with (
-        _replaced(module.QnnOperatorSupport, "is_node_supported", is_supported),
-        _replaced(module.QnnPartitioner, "generate_partitions", partitions),
-        _replaced(module, "filter_fn", keeps_whole),
+        patched(module.QnnOperatorSupport, is_node_supported=is_supported),
+        patched(module.QnnPartitioner, generate_partitions=partitions),
+        patched(module, filter_fn=keeps_whole),
     ):
         yield
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def own_reason(node: torch.fx.Node) -> str | None:

@@ -1,11 +1,15 @@
-"""The cache: buffers that all methods share, and transformers' layers over them."""
+"""The methods of a program that generates text, and the cache that they share.
+
+The cache is buffers, with transformers' layers over them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from transformers.cache_utils import (
@@ -16,6 +20,10 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
     get_layer_types_and_kwargs,
 )
+
+from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.tracing.structure import ExampleInputs
+from etdeploy.program.generation import Attention, GenerationMethod
 
 # Later than any position, and exact when one is added: floats hold whole numbers up to 2^24.
 NEVER = 2.0**23
@@ -104,8 +112,7 @@ class CachePositions:
 
     Attributes:
         positions: Of its tokens, int64 of shape (S,).
-        whole: Where the layers without a window keep them.
-        sliding: Where those with one do.
+        whole, sliding: Where the layers without and with a window keep them.
         batched: Whether keys and values have a first dimension of 1.
     """
 
@@ -155,7 +162,6 @@ class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.step.positions
 
     def get_max_length(self) -> int:
-        """The places."""
         return sum(int(buffer.shape[1]) for buffer in self.keys)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -201,7 +207,6 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
     def __init__(
         self, model: Any, examples: Sequence[Any], bounds: Sequence[int], most_tokens: int
     ) -> None:
-        """Makes them."""
         super().__init__()
         self.segments = Segments(bounds)
         self.capacity = capacity = bounds[-1]
@@ -336,3 +341,71 @@ def ring_of(windows: Sequence[int | None], capacity: int, most_tokens: int) -> R
 
 class UnsupportedModelError(Exception):
     """A path cannot compute the model; the text is a clause about it."""
+
+
+class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
+    """A method that looks at the first positions of the cache."""
+
+    def __init__(self, model: Any, cache: Buffers, prefix: int, *, batched: bool) -> None:
+        super().__init__()
+        self.model, self.cache, self.prefix, self.batched = model, cache, prefix, batched
+        takes = inspect.signature(model.forward).parameters
+        self.options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The logits of the last token."""
+        length = tokens.shape[1]
+        positions = position if length == 1 else position + torch.arange(length)
+        out = self.model(
+            input_ids=tokens,
+            position_ids=positions.unsqueeze(0),
+            past_key_values=self.cache.layers(positions, self.prefix, batched=self.batched),
+            use_cache=True,
+            **self.options,
+        )
+        return out.logits[:, -1:, :].squeeze(1)
+
+
+def methods_for(
+    context: int, prefill_tokens: int, *, attention: Attention = "stock", fixed: bool = False
+) -> tuple[GenerationMethod, ...]:
+    """The methods of a program with a cache of so many positions.
+
+    The stock attention's cost follows a method's capacity, so there are several for each role: of
+    2048 positions, those of 128, 512 and 2048. The kernel's follows the position.
+    """
+    bounds = (context,) if attention == "kernel" else bounds_of(context)
+    return tuple(_methods(bounds, min(prefill_tokens, context), fixed))
+
+
+def _methods(bounds: Sequence[int], tokens: int, fixed: bool) -> Iterator[GenerationMethod]:
+    roles: tuple[tuple[Literal["prefill", "decode"], int], ...] = (
+        ("prefill", tokens),
+        ("decode", 1),
+    )
+    for role, most in roles:
+        for capacity in bounds:
+            if capacity < most:
+                continue
+            yield GenerationMethod(
+                name=role if capacity == bounds[-1] else f"{role}_{capacity}",
+                role=role,
+                max_tokens=most,
+                dynamic=role == "prefill" and not fixed,
+                capacity=capacity,
+            )
+
+
+def source_of(
+    method: GenerationMethod, model: Any, cache: Buffers, *, batched: bool
+) -> MethodSource:
+    """What the method is traced from."""
+    module = CachePrefixMethod(model, cache, method.capacity, batched=batched)
+    length = method.max_tokens
+    # All kinds of tokens: of one alone, attention gives the same at every position.
+    tokens = torch.arange(length).unsqueeze(0) % model.config.vocab_size
+    inputs = ExampleInputs((tokens, torch.zeros(1, dtype=torch.int64)))
+    shapes = None
+    if method.dynamic:
+        shapes = ({1: torch.export.Dim("tokens", min=2, max=length)}, None)
+    return MethodSource(module.eval(), inputs, shapes)

@@ -1,13 +1,15 @@
-"""Equal bytes of constants and of named data become one range of the file."""
+"""Weights that a program would have twice: stored once, or noted."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from etdeploy.core.flatbuffer import FlatBuffer
-from etdeploy.export.worker.lowering.weight_dedup import store_once
+from etdeploy.export.worker.lowering.weights import shared_weight_bytes, store_once, tied_notes
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.pte import map_pte
 from tests.support.program_files import Plan, pte
@@ -83,3 +85,57 @@ def test_another_file_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert store_once(path, 1) == 0
     assert path.read_bytes() == content
+
+
+INT4, INT8 = "torch.int4", "torch.int8"
+
+
+def weight(dtype: str | None) -> Any:
+    """A million values, as torchao quantises them."""
+    quantised = {} if dtype is None else {"target_dtype": dtype}
+    return SimpleNamespace(numel=lambda: 10**6, **quantised)
+
+
+def model(table: str | None, layer: str | None, *, tied: bool = True) -> Any:
+    config = SimpleNamespace(tie_word_embeddings=tied)
+    return SimpleNamespace(
+        config=SimpleNamespace(get_text_config=lambda **_: config),
+        get_input_embeddings=lambda: SimpleNamespace(weight=weight(table)),
+        get_output_embeddings=lambda: SimpleNamespace(weight=weight(layer)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "layer", "sizes"),
+    [
+        (INT8, INT4, "(1.0 MB in 8 bits and 500.0 kB in 4 bits)"),
+        (None, INT8, "(4.0 MB in 32 bits and 1.0 MB in 8 bits)"),
+    ],
+)
+def test_two_tensors_of_one(table: Any, layer: Any, sizes: str) -> None:
+    [note] = tied_notes(model(table, layer), 0)
+    assert f"the program has both {sizes}, since they are quantised or laid out" in note
+
+
+def test_what_is_stored_once() -> None:
+    assert list(tied_notes(model(INT8, INT8), 28_508_160)) == [
+        "Weights that are equal in a delegate and outside of it are stored once: the program is "
+        "28.5 MB smaller."
+    ]
+    assert list(tied_notes(None, 28_508_160)) != []
+
+
+def test_nothing_is_said_of_what_is_not_tied() -> None:
+    assert list(tied_notes(model(INT8, INT4, tied=False), 0)) == []
+    assert list(tied_notes(None, 0)) == []
+
+
+def test_bytes_of_weights_that_methods_share() -> None:
+    table, layer, bias = (SimpleNamespace(nbytes=size) for size in (100, 20, 3))
+
+    def module(*weights: Any) -> Any:
+        return SimpleNamespace(parameters=lambda: weights)
+
+    assert shared_weight_bytes([module(table, layer), module(layer, bias)]) == 20
+    assert shared_weight_bytes([module(table, table), module(bias)]) == 0
+    assert shared_weight_bytes([module(table)] * 3) == 100

@@ -1,1 +1,0 @@
-"""What a language model gives eagerly, before and after it is quantised."""

@@ -1,1 +1,0 @@
-"""Programs of language models: what transformers' model is exported as."""
