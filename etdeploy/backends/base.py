@@ -1,7 +1,11 @@
-"""What a backend says about itself.
+"""The interface of a backend.
 
 A backend is one value of `Backend`: facts as attributes, and hooks as methods that a class derived
 from it replaces. Every hook has a default, so most backends are facts alone.
+
+The hooks have the same arguments: `station` is this machine, `target` what the runner is for,
+`where` the device (or the target alone), `partitions` the program's (empty before its export), and
+`options` those of the build with what the recipe sets by hand.
 """
 
 from __future__ import annotations
@@ -124,7 +128,7 @@ class Backend:
     # --- the plan: asked with values alone, and the same on every machine
 
     def runs_on(self, target: Target) -> bool:
-        """Whether the delegate runs on targets of that system and instruction set."""
+        """Whether the delegate runs on that system and instruction set."""
         return (not self.systems or target.system in self.systems) and (
             not self.arches or target.arch in self.arches
         )
@@ -135,42 +139,40 @@ class Backend:
         return " or ".join(self.systems) + (f" on {self.arches[0]}" if self.arches else "")
 
     def plan_notes(self, run: PlannedRun) -> Iterator[str]:
-        """What to know about a run with this backend, as sentences."""
+        """Yield notes about a run with this backend, as sentences."""
         yield from ()
 
     def cmake_options(self, build: Build) -> Iterator[ReasonedChoice]:
-        """Options of a build besides `switch`, with their reasons.
+        """Yield the options of a build besides `switch`, with their reasons.
 
         The value `$NAME` stands for what `definitions` finds on the machine that builds.
         """
         yield from ()
 
     def build_notes(self, options: Mapping[str, str | None]) -> Iterator[str]:
-        """What to know about a build with these options before it starts, as sentences."""
+        """Yield notes about a build with these options before it starts, as sentences."""
         yield from ()
 
     def target_blockers(
         self, target: Target, build_target: Target, other: str = OTHER_BACKEND
     ) -> Iterator[Blocker]:
-        """What keeps every program of this backend from running on a target.
+        """Yield what prevents every program of this backend from running on a target.
 
-        Args:
-            target: What the runner is for.
-            build_target: What it is built for, which differs for a portable runner.
-            other: The remedy that names another backend.
+        `build_target` differs from it for a portable runner; `other` is the remedy that names
+        another backend.
         """
         yield from ()
 
     # --- the export
 
     def packages_for(self, quantization: str | None) -> Iterator[Package]:
-        """The packages that an export with this scheme imports."""
+        """Yield the packages that an export with this scheme imports."""
         for package in self.packages:
             if not package.quantizations or quantization in package.quantizations:
                 yield package
 
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
-        """What an export needs and this machine does not have; the first is told."""
+        """Yield what an export needs and this machine lacks; a message shows the first."""
         yield from ()
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
@@ -178,35 +180,27 @@ class Backend:
         return {}
 
     def prepare_export(self, request: ExportRequest, station: Workstation) -> None:
-        """Makes what an export needs on this machine; called before each.
+        """Make what an export needs on this machine; called before each.
 
         Raises:
             EtdeployError: It cannot be made.
         """
 
     def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
-        """Versions of what compiles a program, by name; None for what is not there.
+        """Return the versions of what compiles a program, by name; None for what is absent.
 
         They are in the key of the export and in the program's provenance.
         """
         return {}
 
     def export_failure(self, text: str) -> Diagnosis | None:
-        """What the output of a failed lowering means; None where it says nothing that is known.
-
-        Args:
-            text: All that the export printed.
-        """
+        """Explain the output of a failed export; None where it has no known failure."""
         return None
 
     # --- the program
 
     def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
-        """What the payload of one of its delegates says.
-
-        Args:
-            delegate: Its entry in the program (`BackendDelegate` of schema/program.fbs).
-            payload: What the backend compiled.
+        """Read the payload of one of its delegates (`BackendDelegate` of schema/program.fbs).
 
         Raises:
             CorruptError: The payload is damaged.
@@ -216,22 +210,20 @@ class Backend:
         return Payload()
 
     def describe_target(self, compiled: CompiledFor) -> str:
-        """What a partition was compiled for, for people: `for SM8650`."""
+        """Describe what a partition was compiled for: `for SM8650`."""
         return f"for {compiled.soc or f'the SoC number {compiled.soc_id}'}"
 
     # --- the device
 
     def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
-        """What keeps a program that is still to be exported from running there.
+        """Return what prevents a program that is not exported yet from running there.
 
-        Args:
-            wanted_soc: `export.soc` of the recipe, also `auto`.
-            where: The device, or the target alone.
+        `wanted_soc` is `export.soc` of the recipe, also `auto`.
         """
         return None
 
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
-        """What keeps a compiled program from running there; nothing if the device is not known."""
+        """Yield what prevents a compiled program from running there."""
         yield from ()
 
     # --- the build
@@ -239,30 +231,21 @@ class Backend:
     def build_blockers(
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Iterator[Blocker]:
-        """What a build of the component needs and this machine does not have.
-
-        Args:
-            station: This machine.
-            options: Those of the build, with what the recipe sets by hand.
-        """
+        """Yield what a build of the component needs and this machine lacks."""
         yield from ()
 
     def definitions(
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
-        """Options that depend on this machine; those that the recipe sets by hand stay.
-
-        Args:
-            station: This machine.
-            options: Those of the build; `$NAME` where `cmake_options` left one to this machine.
+        """Return the options that depend on this machine: `$NAME` of `cmake_options` by its value.
 
         Raises:
-            BuildError: What `build_blockers` tells.
+            BuildError: There is a blocker of `build_blockers`.
         """
         return {}
 
     def build_key(self, station: Workstation) -> str:
-        """What on this machine changes the built component, besides compiler and sources."""
+        """Return what changes the built component, besides compiler and sources."""
         return ""
 
     # --- the bundle and the run
@@ -270,26 +253,15 @@ class Backend:
     def bundle_blockers(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[Blocker]:
-        """What a bundle needs and this machine does not have.
-
-        Args:
-            station: This machine.
-            where: Where the program will run; its SoC is the recipe's if that names one.
-            partitions: Of the program; empty if that is not exported yet.
-        """
+        """Yield what a bundle needs and this machine lacks."""
         yield from ()
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
-        """What on this machine a bundle is made from, for its step: names and versions."""
+        """Return what this machine adds to a bundle: names and versions, for the step's inputs."""
         return {}
 
     def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
-        """Libraries and environment that a bundle has for this backend.
-
-        Args:
-            station: This machine.
-            where: Where the program will run.
-            partitions: Of the program.
+        """Return the libraries and the environment that a bundle has for this backend.
 
         Raises:
             BuildError: Something is missing, or does not fit the device or the program.
@@ -301,40 +273,24 @@ class Backend:
     def bundle_notes(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[str]:
-        """What to know about a bundle that can be made, as sentences.
-
-        Args:
-            station: This machine.
-            where: Where the program will run.
-            partitions: Of the program.
-        """
+        """Yield notes about a bundle that can be made, as sentences."""
         yield from ()
 
     def simulated(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Simulated | None:
-        """What simulates the program's processor there; None where that processor itself runs it.
+        """Return the simulator of the program's processor; None where that processor runs it.
 
         A simulated run has outputs, and no times: none of them is shown as a device's.
-
-        Args:
-            station: This machine.
-            where: Where the program will run.
-            partitions: Of the program.
         """
         return None
 
     def failure(self, text: str, device: str) -> Diagnosis | None:
-        """What the output of a failed runner means; None where no line of this backend is in it.
-
-        Args:
-            text: The output.
-            device: As `--device` takes it.
-        """
+        """Explain the output of a failed runner; None where no line of this backend is in it."""
         return self.failures.diagnose(text, device=device) if self.failures else None
 
     # --- this machine
 
     def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
-        """What `etdeploy doctor` shows."""
+        """Yield what `etdeploy doctor` shows."""
         yield from ()

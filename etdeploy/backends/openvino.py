@@ -37,10 +37,7 @@ def has_vnni(cpu_facts: str | None = None) -> bool:
     """Whether a processor adds products of bytes in 32 bits, as VNNI and AMX do.
 
     Without these instructions, OpenVINO adds two products of bytes in 16 bits, where they saturate
-    if the weights use all 8 bits.
-
-    Args:
-        cpu_facts: The text of /proc/cpuinfo; None for that of this machine.
+    if the weights use all 8 bits. `cpu_facts` is the text of /proc/cpuinfo.
     """
     if cpu_facts is None:
         try:

@@ -30,7 +30,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def problem(self, value: object) -> str | None:
-        """What is wrong with a value, as the end of a sentence; None if nothing is."""
+        """Return the problem of a value, as the end of a sentence; None without one."""
         kind = type(self.default)
         # A whole number is a number, too; true is neither.
         fits = type(value) is kind or (kind is float and type(value) is int)
@@ -44,12 +44,9 @@ class Option:
 def option_problems(
     owner: str, options: Iterable[Option], given: Mapping[Any, Any]
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with the options of a recipe: pairs of an option's name and a sentence.
+    """Yield an option's name and a sentence for each wrong one of a recipe.
 
-    Args:
-        owner: The backend's name.
-        options: That it has.
-        given: The recipe's, by name; None stands for the default.
+    `owner` is the backend's name; a value of None stands for the default.
     """
     known = {option.name: option for option in options}
     for name, value in given.items():

@@ -86,12 +86,7 @@ def as_everywhere(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_idle(names: Sequence[str], idle: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Other choices of rewrites that give the same program.
-
-    Args:
-        names: Those that were tried, in their order.
-        idle: Those that change nothing in it, tried or not.
-    """
+    """Return other choices that give the same program; `idle` rewrites change nothing in it."""
     without = tuple(name for name in names if name not in idle)
     every = tuple(name for name in REWRITES if name in {*names, *idle})
     return tuple(each for each in dict.fromkeys((without, every)) if each != tuple(names))
@@ -100,13 +95,9 @@ def with_idle(names: Sequence[str], idle: Sequence[str]) -> tuple[tuple[str, ...
 def chosen_rewrites(
     wanted: str | Sequence[str], offered: Sequence[str], scheme: str | None, arch: str | None
 ) -> Chosen:
-    """The rewrites that a recipe asks for, or that are known to help.
+    """Choose the rewrites that a recipe names, or that are known to help.
 
-    Args:
-        wanted: `auto`, `none`, or names, of which one may be `auto`.
-        offered: Those of the backend.
-        scheme: Of quantisation.
-        arch: The instruction set of the target, `x86_64` or `aarch64`; None where it is not known.
+    `wanted` is `auto`, `none`, or names, of which one may be `auto`; `offered` are the backend's.
     """
     names, left_out = [], {}
     for name in (each for each in REWRITES if each in offered):

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+from etdeploy.apps.android.commands import JAVA_OPTIONS
 from etdeploy.apps.project import render_tree
 from etdeploy.core.files.basic import new_folder, resource_folder
 from etdeploy.core.files.locks import exclusive
@@ -38,6 +39,7 @@ _ARTIFACTS = {
     "apktool": "org.apktool:apktool-lib:3.0.3:jar*",
 }
 _JAVA_RELEASE = "11"
+_ENVIRONMENT = {"ROBOLECTRIC_OFFLINE": "1", "MAVEN_OPTS": " ".join(JAVA_OPTIONS)}
 
 
 def missing_tools() -> str | None:
@@ -235,9 +237,10 @@ class App:
         sources = sorted((self.project / "app" / "src" / "main" / "kotlin").rglob("*.kt"))
         path = [tools.framework, api or str(tools.folder / "api"), tools.standard_library]
         run(
-            "java", "-cp", tools.paths["kotlin"], "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
-            f"-Xjdk-release={_JAVA_RELEASE}", "-jvm-target", _JAVA_RELEASE, "-no-stdlib",
-            "-no-reflect", "-Werror", "-cp", ":".join(path), "-d", classes, *sources, *generated,
+            "java", *JAVA_OPTIONS, "-cp", tools.paths["kotlin"],
+            "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", f"-Xjdk-release={_JAVA_RELEASE}",
+            "-jvm-target", _JAVA_RELEASE, "-no-stdlib", "-no-reflect", "-Werror",
+            "-cp", ":".join(path), "-d", classes, *sources, *generated,
         )  # fmt: skip
         run("javac", "-nowarn", "--release", _JAVA_RELEASE, "-cp", tools.framework, "-d", classes,
             *generated)  # fmt: skip
@@ -272,7 +275,7 @@ class App:
             tools.paths["junit"], tools.framework, tools.standard_library,
         ]  # fmt: skip
         run(
-            "java", "-cp", ":".join(map(str, path)), f"-Dapp.scenarios={folder}",
+            "java", *JAVA_OPTIONS, "-cp", ":".join(map(str, path)), f"-Dapp.scenarios={folder}",
             f"-Drobolectric.dependency.dir={Path(tools.paths['instrumented']).parent}",
             f"-Djava.library.path={library or tools.folder / 'native'}",
             "org.junit.runner.JUnitCore", "AppRun",
@@ -354,7 +357,7 @@ def run(*argv: str | Path, cwd: Path | None = None) -> str:
     """The output of a tool; both of its streams are in the error of one that fails."""
     ended = subprocess.run(
         [*map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=os.environ | {"ROBOLECTRIC_OFFLINE": "1"}, cwd=cwd,
+        env=os.environ | _ENVIRONMENT, cwd=cwd,
     )  # fmt: skip
     assert ended.returncode == 0, f"{argv[0]} failed:\n{ended.stdout[-20_000:]}"
     return ended.stdout
@@ -363,4 +366,13 @@ def run(*argv: str | Path, cwd: Path | None = None) -> str:
 def ktlint(tools: Tools, project: Path) -> None:
     """Checks a project's Kotlin, the files of Gradle included."""
     # For an absolute pattern, ktlint looks through all of the machine.
-    run("java", "-jar", tools.paths["ktlint"], "--relative", "**/*.kt", "**/*.kts", cwd=project)
+    run(
+        "java",
+        *JAVA_OPTIONS,
+        "-jar",
+        tools.paths["ktlint"],
+        "--relative",
+        "**/*.kt",
+        "**/*.kts",
+        cwd=project,
+    )

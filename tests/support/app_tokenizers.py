@@ -105,6 +105,9 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
         decoders.Strip(" ", 1, 0),
     ),
     "metaspace": lambda: _pieces(None, pre_tokenizers.Metaspace(prepend_scheme="always")),
+    "metaspace-never": lambda: _pieces(
+        None, pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+    ),
 }
 
 

@@ -1,36 +1,52 @@
-"""QNN: the neural processor (HTP) of Qualcomm's Snapdragon SoCs.
-
-The modules beside this one are imported when they are asked: most runs have nothing to do with QNN.
-"""
+"""QNN: the neural processor (HTP) of Qualcomm's Snapdragon SoCs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
+from etdeploy.backends.qnn import phone, simulator
+from etdeploy.backends.qnn.compiler import find_compile_kit, get_package
+from etdeploy.backends.qnn.deploy import find_deploy_kit
+from etdeploy.backends.qnn.diagnostics import (
+    COMPILER_FAILURES,
+    PHONE_FAILURES,
+    SIMULATOR_FAILURES,
+)
 from etdeploy.backends.qnn.facts import OPTIONS, QUALCOMM_SOCS
+from etdeploy.backends.qnn.loading import (
+    compile_environment,
+    examine_qnn,
+    lay_out,
+    library_environment,
+)
+from etdeploy.backends.qnn.payload import compiled_for, describe_target
+from etdeploy.backends.qnn.precision import (
+    export_blockers,
+    finished_notes,
+    option_blocker,
+    precision_notes,
+    scheme_blocker,
+)
+from etdeploy.backends.qnn.sdk import find_headers, headers_problem
 from etdeploy.backends.schemes import OTHER_BACKEND
+from etdeploy.backends.values import (
+    Build,
+    CompiledFor,
+    Destination,
+    ExportRequest,
+    Extras,
+    Partitions,
+    Payload,
+    PlannedRun,
+    Simulated,
+    Workstation,
+)
+from etdeploy.core.diagnostics import Diagnosis
 from etdeploy.core.errors import Blocker
-from etdeploy.core.values import ReasonedChoice
-
-if TYPE_CHECKING:
-    from etdeploy.backends.values import (
-        Build,
-        CompiledFor,
-        Destination,
-        ExportRequest,
-        Extras,
-        Partitions,
-        Payload,
-        PlannedRun,
-        Simulated,
-        Workstation,
-    )
-    from etdeploy.core.diagnostics import Diagnosis
-    from etdeploy.core.flatbuffer import FlatbufferTable
-    from etdeploy.core.values import DoctorCheck
-    from etdeploy.targets.platforms import Target
+from etdeploy.core.flatbuffer import FlatbufferTable
+from etdeploy.core.values import DoctorCheck, ReasonedChoice
+from etdeploy.targets.platforms import Target
 
 _SDK_OPTION = "QNN_SDK_ROOT"
 
@@ -40,11 +56,8 @@ class Qnn(Backend):
 
     def plan_notes(self, run: PlannedRun) -> Iterator[str]:
         """In what it computes, and that it is simulated here."""
-        from etdeploy.backends.qnn.precision import precision_notes
-        from etdeploy.backends.qnn.simulator import simulates
-
         yield from precision_notes(run.quantization, run.soc)
-        if simulates(run.target):
+        if simulator.simulates(run.target):
             yield (
                 "Qualcomm's simulator runs the program on this machine: its outputs are compared, "
                 "and nothing is timed. benchmark.runs, warmup, iterations, memory and profile have "
@@ -63,15 +76,11 @@ class Qnn(Backend):
         self, target: Target, build_target: Target, other: str = OTHER_BACKEND
     ) -> Iterator[Blocker]:
         """Emulators, and systems that have no libraries of Qualcomm."""
-        from etdeploy.backends.qnn.phone import target_blockers
-        from etdeploy.backends.qnn.simulator import simulates
-
-        return target_blockers(target, build_target, other, simulated=simulates(target))
+        simulated = simulator.simulates(target)
+        return phone.target_blockers(target, build_target, other, simulated=simulated)
 
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
-        from etdeploy.backends.qnn.precision import export_blockers, option_blocker, scheme_blocker
-
         blocker = scheme_blocker(request.quantization, request.soc) or option_blocker(
             request.options, request.soc
         )
@@ -79,51 +88,34 @@ class Qnn(Backend):
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Qualcomm's compiler, for ExecuTorch and for the loader."""
-        from etdeploy.backends.qnn.compiler import find_compile_kit
-        from etdeploy.backends.qnn.loading import compile_environment
-
         kit = find_compile_kit(station, request.soc)
         return {} if isinstance(kit, Blocker) else compile_environment(kit, station.environ)
 
     def prepare_export(self, request: ExportRequest, station: Workstation) -> None:
         """Makes Qualcomm's package look like an SDK, and names its licence when that is new."""
-        from etdeploy.backends.qnn.compiler import find_compile_kit
-        from etdeploy.backends.qnn.loading import lay_out
-
         kit = find_compile_kit(station, request.soc)
         if not isinstance(kit, Blocker):
             lay_out(kit)
 
     def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
         """That of Qualcomm's compiler."""
-        from etdeploy.backends.qnn.compiler import find_compile_kit
-
         kit = find_compile_kit(station, request.soc)
         return {"qnn": None if isinstance(kit, Blocker) else kit.version}
 
     def export_failure(self, text: str) -> Diagnosis | None:
         """What Qualcomm's compiler prints."""
-        from etdeploy.backends.qnn.diagnostics import COMPILER_FAILURES
-
         return COMPILER_FAILURES.diagnose(text)
 
     def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
         """The SoC in the compile spec, and the version in the context binary."""
-        from etdeploy.backends.qnn.payload import compiled_for
-        from etdeploy.backends.values import Payload
-
         return Payload(compiled_for=compiled_for(delegate, payload))
 
     def describe_target(self, compiled: CompiledFor) -> str:
         """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447, with precision=fp16`."""
-        from etdeploy.backends.qnn.payload import describe_target
-
         return describe_target(compiled)
 
     def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
         """No HTP, or that of another SoC."""
-        from etdeploy.backends.qnn import phone, simulator
-
         blocker = phone.htp_blocker(where.target)
         if blocker or not where.reports:
             return blocker
@@ -134,8 +126,6 @@ class Qnn(Backend):
 
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
         """Another SoC than the one that it was compiled for, or no place for Qualcomm's library."""
-        from etdeploy.backends.qnn import phone, simulator
-
         if _on_linux(where):
             return simulator.device_blockers(partitions, where) if where.reports else iter(())
         return phone.program_blockers(
@@ -146,8 +136,6 @@ class Qnn(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Iterator[Blocker]:
         """No headers; a recipe may name those of another folder."""
-        from etdeploy.backends.qnn.sdk import headers_problem
-
         if options.get(_SDK_OPTION) in (None, f"${_SDK_OPTION}"):
             problem = headers_problem(station)
             if problem:
@@ -157,14 +145,11 @@ class Qnn(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
         """The folder of the SDK."""
-        from etdeploy.backends.qnn.sdk import find_headers, sdk_option
-
-        return {_SDK_OPTION: sdk_option(find_headers(station)).value or ""}
+        sdk = find_headers(station)
+        return {_SDK_OPTION: "" if isinstance(sdk, Blocker) else str(sdk.root)}
 
     def build_key(self, station: Workstation) -> str:
         """The version of the SDK, whose headers are compiled in."""
-        from etdeploy.backends.qnn.sdk import find_headers
-
         sdk = find_headers(station)
         return sdk.why if isinstance(sdk, Blocker) else sdk.version
 
@@ -175,19 +160,12 @@ class Qnn(Backend):
 
         Here no simulator, or one that is older than the program.
         """
-        from etdeploy.backends.qnn.phone import missing_libraries
-        from etdeploy.backends.qnn.simulator import simulator_blockers
-
         if _on_linux(where):
-            return simulator_blockers(station, where.soc, partitions)
-        return missing_libraries(station, where.soc, partitions)
+            return simulator.simulator_blockers(station, where.soc, partitions)
+        return phone.missing_libraries(station, where.soc, partitions)
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
         """The libraries that go to the phone, and the simulator with its place."""
-        from etdeploy.backends.qnn.compiler import find_compile_kit
-        from etdeploy.backends.qnn.deploy import find_deploy_kit
-        from etdeploy.backends.qnn.loading import library_environment
-
         libraries = find_deploy_kit(station)
         compiler = find_compile_kit(station)
         found: dict[str, str | None] = {
@@ -200,47 +178,33 @@ class Qnn(Backend):
 
     def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
         """Qualcomm's libraries for the phone's HTP; here the place of the simulator."""
-        from etdeploy.backends.qnn.phone import program_extras
-        from etdeploy.backends.qnn.simulator import simulator_extras
-
         if _on_linux(where):
-            return simulator_extras(station, partitions)
-        return program_extras(station, where.soc, partitions)
+            return simulator.simulator_extras(station, partitions)
+        return phone.program_extras(station, where.soc, partitions)
 
     def bundle_notes(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[str]:
         """That it is not certain that the libraries load the program, or the HTP has floats."""
-        from etdeploy.backends.qnn.phone import program_notes
-        from etdeploy.backends.qnn.precision import finished_notes
-
         if partitions.finished:
             yield from finished_notes(partitions.compiled)
         if where.target.system == "android":
-            yield from program_notes(station, partitions)
+            yield from phone.program_notes(station, partitions)
 
     def simulated(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Simulated | None:
         """Qualcomm's simulator, on this machine."""
-        from etdeploy.backends.qnn.simulator import simulation
-
-        return simulation(station, partitions) if _on_linux(where) else None
+        return simulator.simulation(station, partitions) if _on_linux(where) else None
 
     def failure(self, text: str, device: str) -> Diagnosis | None:
         """What Qualcomm's libraries log, on a phone or here."""
-        from etdeploy.backends.qnn.diagnostics import PHONE_FAILURES, SIMULATOR_FAILURES
-
         if device != "host":
             return PHONE_FAILURES.diagnose(text)
-        from etdeploy.backends.qnn.compiler import get_package
-
         return SIMULATOR_FAILURES.diagnose(text, install=get_package())
 
     def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
         """The SDK, its compiler, and what builds ExecuTorch's part for it."""
-        from etdeploy.backends.qnn.loading import examine_qnn
-
         yield from examine_qnn(station)
 
 

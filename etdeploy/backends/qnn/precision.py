@@ -46,12 +46,7 @@ def scheme_blocker(quantization: str, soc: str | None) -> Blocker | None:
 
 
 def precision_notes(quantization: str | None, soc: str | None) -> Iterator[str]:
-    """What to know of a program's floats, as sentences.
-
-    Args:
-        quantization: The scheme; None if it is not known.
-        soc: What the program is compiled for; None if it is not known yet.
-    """
+    """Yield notes about a program's floats, as sentences."""
     if quantization == "none":
         yield (
             "The HTP has no 32-bit floats: floats are computed in 16 bits, and the outputs are "

@@ -27,7 +27,6 @@ from etdeploy.backends.qnn.facts import (
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.values import ReasonedChoice
 
 SDK_VARIABLE = "QNN_SDK_ROOT"
 # ExecuTorch's own downloader keeps the SDK in one of these (scripts/download_qnn_sdk.py).
@@ -227,20 +226,6 @@ def headers_problem(station: Workstation) -> Blocker | None:
         "building ExecuTorch's part for QNN needs the headers of Qualcomm's SDK, which neither "
         f"its package nor its AAR has: {absent or found.why}",
         how_to_get() if absent else found.remedy,
-    )
-
-
-def sdk_option(sdk: QnnSdk | Blocker) -> ReasonedChoice:
-    """The cmake variable for the SDK's headers.
-
-    It is always set: without it, ExecuTorch's CMakeLists.txt downloads an SDK itself.
-    """
-    if isinstance(sdk, Blocker):
-        return ReasonedChoice(name="QNN_SDK_ROOT", reason=f"headers of the QNN SDK: {sdk.why}")
-    return ReasonedChoice(
-        name="QNN_SDK_ROOT",
-        value=str(sdk.root),
-        reason=f"headers of QNN {sdk.number}, found by {sdk.from_}",
     )
 
 

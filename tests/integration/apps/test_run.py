@@ -126,8 +126,14 @@ def test_the_summary_names_the_app_and_nothing_is_done_twice(
     assert len([line for line in phone.log("pm") if line.startswith("install")]) == 1
 
 
-def test_an_app_of_another_program_is_refused(cli: Cli, phone: AppPhone, apk: Path) -> None:
-    result = cli(*run(cli, phone, apk, "--set", "export.seed=1"))
+def test_an_app_of_another_program_is_refused(
+    cli: Cli, phone: AppPhone, project: Path, tmp_path: Path
+) -> None:
+    model = json.loads((project / PAYLOAD / "model.json").read_text())
+    with zipfile.ZipFile(tmp_path / "other.apk", "w") as archive:
+        text = json.dumps(model | {"program_sha256": "ab" * 32})
+        archive.writestr("assets/model/model.json", text)
+    result = cli(*run(cli, phone, tmp_path / "other.apk"))
     assert result.code == 5
     assert "made for another program" in result.stderr
     assert "etdeploy app android" in result.stderr

@@ -26,12 +26,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def test_a_new_folder_gets_every_file(tmp_path: Path) -> None:
-    done = write_project(tmp_path / "deep" / "MyApp", FIRST, WHAT)
-    assert contents(tmp_path / "deep" / "MyApp") == FIRST
-    assert sorted(done.created) == sorted(FIRST)
-
-
 def test_the_same_again_changes_nothing(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert not write_project(folder, FIRST, WHAT).changed

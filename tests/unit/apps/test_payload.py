@@ -115,11 +115,6 @@ def test_images_by_pixel_are_refused(tmp_path: Path) -> None:
     assert "x.contiguous()" in str(error.value.remedy)
 
 
-def test_a_method_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nothing"):
-        payload(tmp_path, recipe(benchmark={"method": "nothing"}))
-
-
 def language_model(
     folder: Path, *, tokenizer: bool = True, template: str | None = None
 ) -> tuple[AppModel, dict[str, bytes | Path], tuple[str, ...]]:

@@ -105,21 +105,6 @@ def test_a_file_that_also_changes_otherwise_is_a_conflict_and_nothing_moves(app:
     assert contents(app.folder)[MOVED] == b"package com.acme\nclass MainActivity\n// mine\n"
 
 
-def test_overwrite_takes_the_new_one_and_saves_the_users(app: App) -> None:
-    app.edit(ACTIVITY, "// mine\n")
-    now = android("com.acme", activity="class MainActivity : Other")
-    assert app.write(now, "overwrite").saved == [MOVED]
-    found = contents(app.folder)
-    assert b"// mine" in found.pop(f"yours/{MOVED}")
-    assert found == now
-
-
-def test_deleted_files_stay_deleted(app: App) -> None:
-    (app.folder / ACTIVITY).unlink()
-    assert app.write(android("com.acme")).deleted == [MOVED]
-    assert MOVED not in contents(app.folder)
-
-
 def test_what_the_user_moved_already_stays(app: App) -> None:
     (app.folder / ACTIVITY).unlink()
     app.edit(MOVED, "package com.acme\n// mine\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +9,6 @@ import pytest
 from jinja2 import UndefinedError
 
 from etdeploy.apps.project import android_text, kotlin_text, render_tree, swift_text, xml_text
-from tests.support.android_app import render
-from tests.support.ios_template import Workload, make_app, render_project
 
 
 def app(workload: str = "inference", **more: str) -> dict[str, object]:
@@ -68,27 +65,3 @@ def test_text_stays_text_in_every_language() -> None:
     assert kotlin_text(name) == """"a \\"b\\" 'c' \\$d \\\\(e) <f> & @g\""""
     assert android_text("it's") == "it\\'s"
     assert android_text("@string/x & y") == "\\@string/x &amp; y"
-
-
-def code_lines(folder: Path) -> dict[str, int]:
-    """Physical lines by suffix, without the folder of tokenizer and sampler."""
-    lines: dict[str, int] = {}
-    for path in folder.rglob("*.*"):
-        if path.suffix in (".kt", ".swift", ".cpp", ".h") and path.parent.name.lower() != "tokens":
-            lines[path.suffix] = lines.get(path.suffix, 0) + len(path.read_text().splitlines())
-    return lines
-
-
-@pytest.mark.parametrize("workload", ["inference", "generation"])
-def test_projects_are_as_small_as_the_docs_say(tmp_path: Path, workload: Workload) -> None:
-    text = " ".join((Path(__file__).parents[3] / "docs" / "apps.md").read_text().split())
-    found = re.search(
-        r"at most (\d+) lines of Kotlin, or (\d+) lines of Swift and (\d+) lines of C\+\+", text
-    )
-    assert found is not None
-    kotlin, swift, cpp = map(int, found.groups())
-    android = code_lines(render(tmp_path / "android", workload))
-    ios = code_lines(render_project(make_app(workload), tmp_path / "ios"))
-    assert 500 < android[".kt"] <= kotlin
-    assert 500 < ios[".swift"] <= swift
-    assert ios[".cpp"] + ios[".h"] <= cpp

@@ -25,7 +25,7 @@ from etdeploy.backends.registry import (
 )
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import RecipeError, UsageError
+from etdeploy.core.errors import UsageError
 from etdeploy.core.processes import process
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.load import load_recipe
@@ -174,12 +174,6 @@ def test_a_backend_with_other_hooks_is_refused(
     install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_b:LAB", lab_b=code)
     with pytest.raises(UsageError, match=r"etdeploy-lab 1\.2 .*build_key"):
         find_backend("lab")
-
-
-def test_a_wrong_name_is_told_with_the_names_of_plugins(package: Path) -> None:
-    assert package.is_dir()
-    with pytest.raises(RecipeError, match=r"did you mean 'gemm'\?"):
-        load_recipe("xnnpack", ["export.backend=gem"])
 
 
 def test_a_change_of_the_package_makes_another_program(package: Path, tmp_path: Path) -> None:

@@ -39,10 +39,6 @@ def test_auto_takes_what_helps_on_the_target() -> None:
     assert not lacks(other.left_out["depthwise"], "on x86_64 only", "is aarch64")
 
 
-def test_a_target_that_is_not_known_gets_what_helps_everywhere() -> None:
-    assert "depthwise" not in chosen_rewrites("auto", ALL, "none", None).names
-
-
 def test_what_is_asked_for_runs_in_its_own_order_wherever() -> None:
     chosen = chosen_rewrites(("views", "depthwise"), ALL, "none", "aarch64")
     assert chosen.names == ("depthwise", "views")
@@ -91,9 +87,3 @@ def test_the_plan_says_what_is_tried_and_then_what_was_done() -> None:
     assert {c.value for c in choices} == {"dropped", "left out"}
     [reason] = {c.reason for c in choices if c.value == "dropped"}
     assert not lacks(reason, "without rewrites", dropped["dropped"])
-
-
-def test_what_the_recipe_names_is_by_hand() -> None:
-    recipe = make_recipe(export={"rewrites": ["norms"]})
-    choices = rewrite_choices(recipe, rewrites_of(recipe, "x86_64"), None)
-    assert [choice.name for choice in choices if choice.by_hand] == ["norms"]

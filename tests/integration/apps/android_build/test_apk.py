@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,15 +202,6 @@ def test_a_mistake_in_the_code_is_told_with_its_line(shop: tuple[Workshop, Built
     assert again.told == []
 
 
-def test_a_mistake_in_the_manifest_is_told(shop: tuple[Workshop, BuiltApp]) -> None:
-    again, _ = shop
-    manifest = again.project / MANIFEST
-    manifest.write_text(manifest.read_text().replace("@string/app_name", "@string/none"))
-    with pytest.raises(BuildError, match="string/none") as caught:
-        again.build()
-    assert "resources" in caught.value.message
-
-
 def test_java_beside_kotlin_is_compiled(shop: tuple[Workshop, BuiltApp]) -> None:
     again, _ = shop
     folder = again.project / "app/src/main/java/org/example/convnet"
@@ -254,28 +244,9 @@ def test_the_projects_own_library_replaces_the_published_one(
         assert archive.read("lib/arm64-v8a/libexecutorch.so") == elf(size_bytes=999)
 
 
-def test_an_id_that_android_refuses_is_told_before_anything_runs(
-    shop: tuple[Workshop, BuiltApp],
-) -> None:
-    again, _ = shop
-    again.app = APP.model_copy(update={"id": "convnet"})
-    with pytest.raises(BuildError, match="no dot"):
-        again.build()
-    assert again.told == []
-
-
 def test_a_folder_that_is_no_project_is_told(tmp_path: Path, tools: Tools) -> None:
     shop = Workshop(tmp_path, tools)
     (shop.project / MANIFEST).unlink()
     with pytest.raises(BuildError, match="manifest") as caught:
         shop.build()
     assert caught.value.place == str(shop.project / MANIFEST)
-
-
-def test_an_android_library_that_is_damaged_is_named(tmp_path: Path, tools: Tools) -> None:
-    damaged = tmp_path / "x.aar"
-    damaged.write_bytes(b"PK")
-    broken = replace(tools.libraries[0], path=damaged)
-    shop = Workshop(tmp_path, replace(tools, libraries=(broken, *tools.libraries[1:])))
-    with pytest.raises(BuildError, match="Android library"):
-        shop.build()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from etdeploy.apps.android.commands import JAVA_OPTIONS
 from etdeploy.runner.fingerprint import runner_sources
 from etdeploy.runner.generation import Sampling
 from tests.support import app_tokenizers
@@ -21,63 +20,14 @@ pytestmark = pytest.mark.integration
 
 _TEXTS = 400
 _CHOICES, _LOGITS = 300, 700
-_SAMPLINGS: tuple[dict[str, Any], ...] = (
-    {
-        "temperature": 0.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "seed": 0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-    },
-    {
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "seed": 1,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-    },
-    {
-        "temperature": 0.7,
-        "top_k": 40,
-        "top_p": 1.0,
-        "seed": 2**63 - 1,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-    },
-    {
-        "temperature": 1.3,
-        "top_k": 0,
-        "top_p": 0.9,
-        "seed": 7,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-    },
-    {
-        "temperature": 0.8,
-        "top_k": 1000,
-        "top_p": 0.5,
-        "seed": 12345678901,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-    },
-    {
-        "temperature": 2.0,
-        "top_k": 0,
-        "top_p": 0.99,
-        "seed": 9,
-        "min_p": 0.1,
-        "repetition_penalty": 1.3,
-    },
-    {
-        "temperature": 5.0,
-        "top_k": 3,
-        "top_p": 0.99,
-        "seed": 5,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-    },
+_SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=1.0, seed=1),
+    Sampling(temperature=0.7, top_k=40, seed=2**63 - 1),
+    Sampling(temperature=1.3, top_p=0.9, seed=7),
+    Sampling(temperature=0.8, top_k=1000, top_p=0.5, seed=12345678901),
+    Sampling(temperature=2.0, top_p=0.99, seed=9, min_p=0.1, repetition_penalty=1.3),
+    Sampling(temperature=5.0, top_k=3, top_p=0.99, seed=5),
 )
 _MAIN = """
 #include <cstdio>
@@ -116,14 +66,15 @@ def answers(
             {"path": str(folder / f"{kind}.json"), "texts": texts} for kind in app_tokenizers.KINDS
         ],
         "samplings": [
-            Sampling(**sampling).model_dump() | {"logits": str(_logits(folder)), "count": _LOGITS}
+            sampling.model_dump() | {"logits": str(_logits(folder)), "count": _LOGITS}
             for sampling in _SAMPLINGS
         ],
     }
     (folder / "asked.json").write_text(json.dumps(asked))
     path = (generation_app.built / "classes", tools.folder / "tests", tools.framework,
             tools.standard_library)  # fmt: skip
-    run("java", "-cp", ":".join(map(str, path)), "TextRun", generation_app.id, folder)
+    class_path = ":".join(map(str, path))
+    run("java", *JAVA_OPTIONS, "-cp", class_path, "TextRun", generation_app.id, folder)
     found = json.loads((folder / "found.json").read_text())
     return {
         "folder": folder,
@@ -154,20 +105,21 @@ def test_tokens_and_texts_are_those_of_tokenizers(answers: dict[str, Any], kind:
         assert found["text"] == tokenizer.decode(ids), repr(text)
 
 
+@pytest.fixture(scope="module")
+def runner_draws(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that draws tokens as the runner does."""
+    folder = tmp_path_factory.mktemp("draws")
+    (folder / "main.cpp").write_text(_MAIN)
+    run("c++", "-std=c++17", '-DEXECUTORCH_VERSION="0"', "-O1", "-I", runner_sources(), "main.cpp",
+        "-o", "draw", cwd=folder)  # fmt: skip
+    return folder / "draw"
+
+
 @pytest.mark.parametrize("index", range(len(_SAMPLINGS)))
 def test_choices_are_those_of_the_runner(
-    answers: dict[str, Any], index: int, tmp_path: Path
+    answers: dict[str, Any], index: int, runner_draws: Path
 ) -> None:
-    (tmp_path / "main.cpp").write_text(_MAIN)
-    subprocess.run(
-        [shutil.which("c++") or "c++", "-std=c++17", '-DEXECUTORCH_VERSION="0"', "-O1",
-         "-I", str(runner_sources()), "main.cpp", "-o", "draw"],
-        cwd=tmp_path, check=True,
-    )  # fmt: skip
-    settings = Sampling(**_SAMPLINGS[index]).words
-    wanted = subprocess.run(
-        ["./draw", *settings, answers["folder"] / "logits.bin", str(_LOGITS)],
-        cwd=tmp_path, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    assert answers["samplings"][index] == [int(word) for word in wanted.stdout.split()]
+    logits = answers["folder"] / "logits.bin"
+    wanted = run(runner_draws, *_SAMPLINGS[index].words, logits, str(_LOGITS))
+    assert answers["samplings"][index] == [int(word) for word in wanted.split()]
     assert len(answers["samplings"][index]) == _CHOICES

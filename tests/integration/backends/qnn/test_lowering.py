@@ -13,14 +13,17 @@ import pytest
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.diagnostics import COMPILER_FAILURES
 from etdeploy.backends.values import Workstation
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import EtdeployError
 from etdeploy.export.needs import check_needs
 from etdeploy.export.preload import worker_environment
 from etdeploy.export.spec import ExportSpec
 from tests.support.cli import Cli
+from tests.support.export import export_workspace
 from tests.support.facts import lacks
 
 pytestmark = pytest.mark.integration
+__all__ = ["export_workspace"]
 
 ROOT = Path(__file__).parents[4]
 SPEC = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=False)
@@ -163,9 +166,9 @@ def test_calibration_inputs_set_the_ranges_or_are_refused(compiler: None, tmp_pa
 
 
 def test_what_the_htp_would_get_wrong_is_right_in_the_simulator(
-    compiler: None, tmp_path: Path
+    compiler: None, export_workspace: Workspace, tmp_path: Path
 ) -> None:
-    cli = Cli(tmp_path / "cache", tmp_path, {})
+    cli = Cli(export_workspace.root, tmp_path, {})
     model = {"python": f"{ROOT}/tests/data/export/qnn.py:everything"}
     export = {"backend": "qnn", "soc": "SM8650", "quantization": "none"}
     recipe = cli.recipe(json.dumps({"model": model, "export": export}))

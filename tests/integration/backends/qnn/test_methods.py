@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from etdeploy.cache.workspace import Workspace
 from tests.support.cli import Cli
+from tests.support.export import export_workspace
 from tests.support.qnn_simulator import NEEDS_SIMULATOR
 
 pytestmark = [pytest.mark.integration, NEEDS_SIMULATOR]
+__all__ = ["export_workspace"]
 
 ROOT = Path(__file__).parents[4]
 FACTORY = ROOT / "tests/data/export/methods.py"
@@ -36,16 +39,15 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def exported(export_workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """One command for both, so that they share what an export imports."""
-    cli = Cli(tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("work"), {})
+    cli = Cli(export_workspace.root, tmp_path_factory.mktemp("work"), {})
     for name in (APART, SHARED):
         options = {"weight_sharing": name == SHARED}
         export = {"backend": "qnn", "soc": "SM8650", "quantization": "none", "options": options}
         cli.recipe(json.dumps({"model": {"python": f"{FACTORY}:fixed"}, "export": export}), name)
-    cli.ok("export", "--recipe", APART, "--recipe", SHARED)
-    made = list((cli.cache / "programs").glob("*/program.pte"))
-    assert len(made) == 2
+    found = cli.ok("export", "--recipe", APART, "--recipe", SHARED, "--json").json
+    made = [Path(each["folder"]) / "program.pte" for each in found]
     return Exported(cli, {_shares(cli, path): path for path in made})
 
 

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from etdeploy.backends.qnn.compiler import QNN_VERSION
+from etdeploy.cache.workspace import Workspace
 from tests.support.cli import Cli
-from tests.support.export import SMALL, nightly_except, selected
+from tests.support.export import SMALL, export_workspace, nightly_except, selected
 from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk
 from tests.support.qnn_simulator import NEEDS_SIMULATOR
 
 pytestmark = [pytest.mark.integration, NEEDS_SIMULATOR]
+__all__ = ["export_workspace"]
 
 NUMBER = ".".join(QNN_VERSION.split(".")[:3])
 EXAMPLES = ("mlp", "convnet", "encoder")
@@ -44,9 +46,9 @@ def names(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    """All tests share a cache: programs and runner are made once."""
-    return Cli(tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("work"), {})
+def cli(export_workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """Programs are made once, and the runner once for all modules."""
+    return Cli(export_workspace.root, tmp_path_factory.mktemp("work"), {})
 
 
 def _options(cli: Cli, names: list[str]) -> list[str]:

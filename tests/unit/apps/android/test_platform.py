@@ -11,14 +11,11 @@ from etdeploy.apps.android.app import ASSETS, AndroidApp, require_room, require_
 from etdeploy.apps.android.platform import (
     Android,
     choose_build,
-    folder_variables,
-    needs_files,
     refuse_stale_library,
     require_readable,
-    vendor_files,
 )
 from etdeploy.apps.model import MODEL_FILE, AppModel, AppSize, AppValue
-from etdeploy.backends.values import ExtraFile, Extras, Workstation
+from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError, CheckError, UsageError
 
 
@@ -155,20 +152,3 @@ def test_a_named_library_is_the_sdks_tools_to_take(
     choice, gradle = choose_build("auto", with_gradle, tmp_path, Path("x.aar"))
     assert (choice.value, gradle) == ("sdk", None)
     assert "app.aar names x.aar" in choice.reason
-
-
-EXTRAS = Extras(
-    files=(ExtraFile("/sdk/lib/libVendor.so", "libVendor.so"),),
-    folder_variables=("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH"),
-)
-
-
-def test_the_makers_libraries_have_their_places_in_the_project() -> None:
-    place = "app/src/main/jniLibs/arm64-v8a/libVendor.so"
-    assert vendor_files(EXTRAS, "arm64-v8a") == {place: Path("/sdk/lib/libVendor.so")}
-
-
-def test_what_opens_them_by_path_is_told_where_they_are() -> None:
-    assert folder_variables(EXTRAS) == ("ADSP_LIBRARY_PATH",)
-    assert needs_files(EXTRAS)
-    assert not needs_files(Extras())

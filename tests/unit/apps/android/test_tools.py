@@ -71,13 +71,6 @@ def test_a_release_for_the_command_line_is_one_jar(tmp_path: Path) -> None:
     assert result.stdlib == path / "lib/kotlin-stdlib.jar"
 
 
-def test_that_of_the_path_is_found_behind_its_link(tmp_path: Path) -> None:
-    path = distribution(tmp_path / "kotlinc")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/kotlinc").symlink_to(path / "bin/kotlinc")
-    assert found_kotlin(tmp_path, PATH=str(tmp_path / "bin")).place == path
-
-
 def test_android_studio_brings_one(tmp_path: Path) -> None:
     path = distribution(tmp_path / "android-studio/plugins/Kotlin/kotlinc", "2.2.0-release-1")
     assert found_kotlin(tmp_path).place == path

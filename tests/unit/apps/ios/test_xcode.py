@@ -45,10 +45,6 @@ def test_a_build_for_a_phone_is_signed_by_the_team() -> None:
     )  # fmt: skip
 
 
-def test_the_project_may_name_the_team_itself() -> None:
-    assert not any(word.startswith("DEVELOPMENT_TEAM") for word in _build().build())
-
-
 def test_a_build_for_the_simulator_is_not_signed() -> None:
     command = _build(simulator=True, team="ABCDE12345").build()
     assert command[command.index("-destination") + 1].endswith("=iOS Simulator")
@@ -239,7 +235,3 @@ def test_certificates_for_development_are_found_in_the_keychains_list() -> None:
 )
 def test_the_team_is_the_certificates_unit_and_not_the_id_in_brackets(subject: str) -> None:
     assert parse_team(subject) == _TEAM
-
-
-def test_a_certificate_without_a_team() -> None:
-    assert parse_team("subject= /CN=Somebody") is None

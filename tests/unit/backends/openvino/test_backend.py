@@ -107,11 +107,6 @@ def test_other_targets_are_refused(target: str, provider: str) -> None:
     assert [lacks(why, "linux on x86_64", f"target is {target}") for why in own] == [[]]
 
 
-def test_linux_on_x86_64_is_not_refused() -> None:
-    recipe = make_recipe(export={"backend": "openvino"})
-    assert not make_plan(recipe, None, "linux-x86_64").blockers
-
-
 def test_the_plan_says_that_threads_do_not_reach_openvino() -> None:
     program = make_program(make_method(delegates=("OpenvinoBackend",)))
     limited = make_recipe(runtime={"threads": 3})

@@ -9,7 +9,6 @@ import pytest
 from etdeploy.backends.qnn.compiler import CompileKit, find_compile_kit
 from etdeploy.backends.qnn.loading import (
     compile_environment,
-    lay_out,
     loader_problem,
     loading_problem,
 )
@@ -83,19 +82,6 @@ def test_another_sdk_makes_another_program(tmp_path: Path, monkeypatch: pytest.M
         versions.append(tool_versions(spec)["qnn"])
     assert versions == ["2.37.0.250724175447", "2.42.0.260101000000"]
     assert "qnn" not in tool_versions(spec.model_copy(update={"backend": "xnnpack"}))
-
-
-def test_the_licence_is_named_once(
-    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kit = find_compile_kit(Workstation({}, tmp_path))
-    assert isinstance(kit, CompileKit)
-    lay_out(kit)
-    note = capsys.readouterr().err
-    assert note.startswith("note: ")
-    assert not lacks(note, "onnxruntime-qnn 2.5.0", f"{installed}/Qualcomm_LICENSE.pdf\n")
-    lay_out(kit)
-    assert capsys.readouterr().err == ""
 
 
 def test_a_package_that_cannot_be_loaded_is_installed_again() -> None:

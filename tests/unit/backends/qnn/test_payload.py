@@ -76,11 +76,6 @@ def test_a_context_binary_may_not_show_its_version(tmp_path: Path) -> None:
     )
 
 
-def test_other_backends_say_nothing(tmp_path: Path) -> None:
-    path = write(tmp_path, Plan(delegates=(("XnnpackBackend", 0),), compile_specs=spec("SM8750")))
-    assert compiled_for(path) == ()
-
-
 def test_a_damaged_compile_spec_is_told(tmp_path: Path) -> None:
     broken = (("qnn_compile_spec", b"\xff\xff\x00\x00"),)
     path = write(tmp_path, Plan(delegates=(("QnnBackend", 0),), compile_specs=broken))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.deploy import DeployKit, find_deploy_kit
 from etdeploy.backends.qnn.phone import (
     compiled_version,
@@ -15,7 +16,7 @@ from etdeploy.backends.qnn.phone import (
     qnn_extras,
     soc_blocker,
 )
-from etdeploy.backends.qnn.sdk import find_headers, how_to_get, sdk_option
+from etdeploy.backends.qnn.sdk import how_to_get
 from etdeploy.backends.values import CompiledFor, Workstation
 from etdeploy.bench.bundle import make_bundle
 from etdeploy.core.errors import Blocker, BuildError
@@ -90,11 +91,6 @@ def test_a_program_for_a_soc_without_a_name() -> None:
     assert "SoC number 999," in blocker.why
 
 
-def test_an_sdk_that_fits(kit: DeployKit) -> None:
-    assert not list(kit_blockers(kit, "SM8750", VERSION))
-    assert not list(kit_blockers(kit, "SM8750", "2.31.0.250130151446"))
-
-
 def test_what_is_wrong_with_an_sdk(kit: DeployKit) -> None:
     (absent,) = kit_blockers(NONE, "SM8750")
     assert (absent.what, absent.why, absent.remedy) == (NONE.what, NONE.why, NONE.remedy)
@@ -102,12 +98,6 @@ def test_what_is_wrong_with_an_sdk(kit: DeployKit) -> None:
     assert not lacks(old.why, "SM8850 (HTP V81)", "QNN 2.42 or newer")
     (unknown,) = kit_blockers(kit, "SM9999")
     assert ": SM8350, " in unknown.remedy
-
-
-def test_an_sdk_that_is_older_than_the_programs(kit: DeployKit) -> None:
-    (blocker,) = kit_blockers(kit, "SM8750", "2.42.0.260101000000")
-    assert not lacks(blocker.why, "with QNN 2.42.0,", f" {kit.place},", "of QNN 2.37.0:")
-    assert blocker.remedy.startswith(how_to_get("2.42"))
 
 
 @pytest.mark.parametrize(
@@ -188,8 +178,6 @@ def test_no_library_is_taken_from_an_sdk_that_does_not_fit(kit: DeployKit) -> No
         qnn_extras(NONE, "SM8750")
 
 
-def test_the_sdk_is_always_given_to_cmake(station: Workstation) -> None:
-    option = sdk_option(find_headers(station))
-    assert (option.name, option.value) == ("QNN_SDK_ROOT", station.environ["QNN_SDK_ROOT"])
-    assert not lacks(option.reason, "QNN 2.37.0", "QNN_SDK_ROOT")
-    assert sdk_option(NONE).value is None
+def test_the_sdk_is_always_given_to_cmake(station: Workstation, tmp_path: Path) -> None:
+    assert QNN.definitions(station, {}) == {"QNN_SDK_ROOT": station.environ["QNN_SDK_ROOT"]}
+    assert QNN.definitions(Workstation({}, tmp_path), {}) == {"QNN_SDK_ROOT": ""}

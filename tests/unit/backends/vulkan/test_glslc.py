@@ -76,11 +76,6 @@ def test_an_old_one_is_refused_with_its_version_and_what_it_lacks(tmp_path: Path
     )
 
 
-def test_a_version_does_not_decide(tmp_path: Path) -> None:
-    path = glslc(tmp_path, _COMPILES.format(version="2019.0", lacks="GL_NONE"))
-    assert find_glslc({"PATH": str(tmp_path)}) == Glslc(path, "2019.0")
-
-
 def test_the_one_of_the_ndk_is_called_by_its_name(tmp_path: Path) -> None:
     path = glslc(tmp_path / "ndk/shader-tools/linux-x86_64", OLD)
     result = find_glslc({"PATH": str(path.parent)})
