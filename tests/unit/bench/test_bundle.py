@@ -75,10 +75,6 @@ def test_the_list_of_inputs_is_what_the_runner_reads(tmp_path: Path) -> None:
     assert listed == "float32 2 2 4 inputs/0.bin\n"
 
 
-def test_a_native_runner_starts_by_itself(tmp_path: Path) -> None:
-    assert _bundle(tmp_path).process.argv == ("runner/etdeploy-runner",)
-
-
 def test_a_portable_runner_starts_through_its_loader(tmp_path: Path) -> None:
     bundle = _bundle(tmp_path, _LOADER)
     assert bundle.process.argv == (
@@ -89,10 +85,6 @@ def test_a_portable_runner_starts_through_its_loader(tmp_path: Path) -> None:
     )
     executable = {file.path for file in bundle.files if file.executable}
     assert executable == {f"runner/{_LOADER}", "runner/etdeploy-runner"}
-
-
-def test_the_same_files_give_the_same_bundle(tmp_path: Path) -> None:
-    assert _bundle(tmp_path) == _bundle(tmp_path)
 
 
 def test_an_input_outside_of_the_program_folder_is_refused(tmp_path: Path) -> None:
@@ -113,10 +105,6 @@ def test_extra_files_lie_beside_the_runners_libraries(tmp_path: Path) -> None:
         "runner/libVendor.so",
     ]
     assert bundle.process.environment == {"LD_LIBRARY_PATH": "{bundle}/runner"}
-
-
-def test_without_extra_files_there_is_no_environment(tmp_path: Path) -> None:
-    assert _bundle(tmp_path).process.environment == {}
 
 
 @pytest.mark.parametrize("name", ["libexecutorch.so", "../libVendor.so", "", "..", "a/b.so"])

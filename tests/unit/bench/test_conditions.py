@@ -13,7 +13,6 @@ from etdeploy.bench.conditions import (
     Observation,
     frequency_limits,
     load_average_disturbance,
-    run_disturbances,
     start_disturbances,
 )
 from etdeploy.bench.notes import cooldown_notes
@@ -46,13 +45,6 @@ def test_a_limit_is_low_by_what_the_whole_run_shows() -> None:
     assert [[d.kind for d in each.disturbances] for each in found.values()] == [["throttled"], []]
     after = make_device(after=limited(3_000_000))
     assert all(each.disturbances for each in add_disturbances(found, after).values())
-
-
-def test_a_load_average_counts_only_where_the_runner_knows_no_better() -> None:
-    loaded = make_device(before=DeviceState(load_average=9.0))
-    told = find_disturbances(StartSeries((started(1, Observation()),)), loaded)
-    assert [each.kind for each in told] == [DisturbanceKind.BUSY]
-    assert find_disturbances(StartSeries((started(1, Observation(), busy_s=1.0),)), loaded) == ()
 
 
 def test_most_starts_make_the_run_disturbed() -> None:
@@ -148,13 +140,6 @@ def test_a_limit_that_is_lowered_meanwhile_is_throttling() -> None:
     assert told(limit(2800000), limit(2790000)) == {}
 
 
-def test_a_limit_that_is_always_low_is_somebodys_choice() -> None:
-    state = DeviceState(
-        clusters=(CpuCluster(cpus=(0,), max_khz=1000000, hardware_max_khz=2800000),)
-    )
-    assert told(state, state) == {}
-
-
 def test_a_start_after_which_the_limit_rose_was_throttled() -> None:
     hot = Observation(before=limit(1800000, (7,)), after=limit(1800000, (7,)))
     limits = frequency_limits((limit(1800000, (7,)), limit(2800000, (7,))))
@@ -209,17 +194,16 @@ def test_a_clock_that_jumps(here: float, there: float, text: str) -> None:
     assert found["clock"].startswith(text)
 
 
-def test_a_run_is_disturbed_when_most_of_its_starts_are() -> None:
-    busy = Disturbance(kind=DisturbanceKind.BUSY, text="Other work took 1.0 of 2 processors.")
-    assert run_disturbances([(busy,), (), (busy,)]) == (busy,)
-    assert run_disturbances([(busy,), (), ()]) == ()
-    assert run_disturbances([(busy,), ()]) == ()
-    assert run_disturbances([()]) == ()
-
-
 def test_a_load_average_tells_where_nothing_else_does() -> None:
     [found] = load_average_disturbance(DeviceState(load_average=3.5), 2)
     assert (found.kind, "3.5 on 2" in found.text) == ("busy", True)
     assert load_average_disturbance(DeviceState(load_average=1.9), 2) == ()
     assert load_average_disturbance(DeviceState(load_average=9.0), None) == ()
     assert load_average_disturbance(DeviceState(), 2) == ()
+
+
+def test_a_load_average_counts_only_where_the_runner_knows_no_better() -> None:
+    loaded = make_device(before=DeviceState(load_average=9.0))
+    told = find_disturbances(StartSeries((started(1, Observation()),)), loaded)
+    assert [each.kind for each in told] == [DisturbanceKind.BUSY]
+    assert find_disturbances(StartSeries((started(1, Observation(), busy_s=1.0),)), loaded) == ()

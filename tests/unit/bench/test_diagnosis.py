@@ -188,12 +188,6 @@ def test_last_words_are_understood(
     assert absent not in told
 
 
-def test_a_prompt_that_does_not_fit_the_program_asks_for_an_export() -> None:
-    said = f"{_OWN}the prompt has the id 48, the vocabulary 48 tokens\n"
-    _, remedy = _error(_ended(4, said), **_TEXT)
-    assert "etdeploy clean programs" in remedy
-
-
 def test_the_cause_and_the_last_lines_do_not_repeat_each_other() -> None:
     message, _ = _error("W 1 executorch: odd\netdeploy-runner: error: no luck\n")
     assert message == (
@@ -231,12 +225,6 @@ def test_a_finished_program_has_to_be_exported_again(
     assert not lacks(remedy, helps, *_NEW_FILE)
     assert "--set export." not in remedy
     assert "clean programs" not in remedy
-
-
-def test_the_inputs_of_a_finished_program_are_made_again() -> None:
-    _, remedy = _error(_ended(4, f"{_OWN}method forward expects input 0"), **_FINISHED)
-    assert "inputs" in remedy
-    assert "etdeploy clean programs" in remedy
 
 
 def test_remedies_for_a_crash_leave_out_what_is_the_case() -> None:

@@ -73,11 +73,6 @@ def test_what_the_user_gives_is_taken(tmp_path: Path) -> None:
     assert recipe.benchmark.timeout_s == 7
 
 
-def test_few_iterations_of_the_user_stay_few() -> None:
-    loaded = load_recipe("xnnpack", ("benchmark.iterations=3",))
-    assert emulated_defaults(loaded).recipe.benchmark.iterations == 3
-
-
 def run(setting: Setting, device: Emulated, *overrides: str) -> StoredRun:
     """A measurement of the bundled recipe."""
     prepared = replace(setting.prepared(), loaded=load_recipe("xnnpack", overrides))
@@ -117,11 +112,3 @@ def test_a_probe_that_hangs_ends_the_run(setting: Setting, device: Emulated) -> 
     with pytest.raises(RunError, match="1200 s") as caught:
         run(setting, slow)
     assert "benchmark.timeout_s=2400" in str(caught.value.remedy)
-
-
-def test_a_real_device_is_not_probed(setting: Setting, device: Emulated) -> None:
-    device.capabilities = Capabilities()
-    run(setting, device)
-    assert "probe" not in device.passes()
-    assert device.passes()["timing"]["--iterations"] == "100"
-    assert set(device.folder.limits_s.values()) == {300}

@@ -131,23 +131,6 @@ def _measured(folder: Path, **benchmark: Any) -> tuple[StoredRun, GeneratingDevi
     return measure(device, prepared, folder / "out"), device
 
 
-def test_the_bundle_has_the_request_in_place_of_inputs(tmp_path: Path) -> None:
-    bundle = _prepared(tmp_path).bundle
-    assert [file.path for file in bundle.files][2:] == [
-        "program.pte", "generation/timing.txt", "generation/memory.txt",
-        "generation/profile.txt", "generation/prompt-0.bin",
-    ]  # fmt: skip
-
-
-def test_the_runner_is_told_to_generate(tmp_path: Path) -> None:
-    _, device = _measured(tmp_path, runs=2)
-    assert [given["--generation"] for given in device.folder.arguments] == [
-        "{bundle}/generation/timing.txt", "{bundle}/generation/timing.txt",
-        "{bundle}/generation/memory.txt", "{bundle}/generation/profile.txt",
-    ]  # fmt: skip
-    assert all("--method" not in given for given in device.folder.arguments)
-
-
 def test_the_record_has_every_point_and_start(tmp_path: Path) -> None:
     run, _ = _measured(tmp_path, runs=3)
     record, workload = run.record, run.record.workload
@@ -184,26 +167,6 @@ def test_every_method_that_was_traced_has_its_share_outside_of_delegates(tmp_pat
     assert path.is_file()
 
 
-def test_without_a_profile_pass_nothing_is_traced(tmp_path: Path) -> None:
-    run, _ = _measured(tmp_path, runs=1, profile=False)
-    assert isinstance(run.record.workload, TextGeneration)
-    assert (run.record.workload.methods, run.record.traces) == ((), {})
-
-
-def test_starts_that_are_far_apart_are_told_and_tokens_do_not_drift(tmp_path: Path) -> None:
-    run, _ = _measured(tmp_path, runs=3)
-    assert any("The starts differ" in note for note in run.record.notes)
-    assert not any("second half" in note for note in run.record.notes)
-
-
-def test_files_beside_the_record_are_those_of_the_runner(tmp_path: Path) -> None:
-    run, _ = _measured(tmp_path, runs=1)
-    kept = json.loads((run.folder / "timing.json").read_text())
-    assert [each["point"] for each in kept["generation"]["runs"]] == [
-        "warmup-0", "point-0", "point-0", "warmup-1", "point-1", "point-1",
-    ]  # fmt: skip
-
-
 def test_what_does_not_fit_leaves_no_folder(tmp_path: Path) -> None:
     larger = make_loaded(benchmark={"generation": {"prompt_tokens": [8, 4096]}})
     prepared = replace(_prepared(tmp_path), loaded=larger)
@@ -231,16 +194,6 @@ def test_texts_are_compared_with_the_models(tmp_path: Path) -> None:
     assert workload.evaluation == make_evaluation()
     assert run.record.files["text"] == "text.json"
     assert load_run(run.folder) == run
-
-
-def test_without_known_texts_nothing_is_compared(tmp_path: Path) -> None:
-    workload = _measured(tmp_path, runs=1)[0].record.workload
-    assert (workload.outputs_compared, workload.all_outputs) == (False, ())
-
-
-def test_nothing_is_told_of_a_run_that_lacks_nothing() -> None:
-    workload = make_text_workload()
-    assert list(generation_notes(workload, has_tokenizer=False)) == []
 
 
 def test_what_is_missing_or_by_chance_is_told() -> None:

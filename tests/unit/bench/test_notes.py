@@ -50,17 +50,6 @@ def test_a_warm_device_is_told_with_how_to_wait_for_a_cool_one() -> None:
     assert "benchmark.cooldown.max_celsius=37" in told
 
 
-def test_what_disturbs_a_run_is_no_note() -> None:
-    before, after = DeviceState(load_average=3.5), DeviceState(thermal_status="severe")
-    assert _notes(device=make_device(before=before, after=after)) == ""
-
-
-def test_a_cool_idle_device_is_not_told() -> None:
-    before = DeviceState(battery_celsius=30.0, load_average=0.4)
-    after = DeviceState(thermal_status="none")
-    assert _notes(device=make_device(before=before, after=after)) == ""
-
-
 def test_a_runner_that_was_ended_before_is_told() -> None:
     ended = (Leftover(pid=77, run_id="20260101T100000Z-mlp", seconds=42),)
     note = _notes(device=make_device().model_copy(update={"ended": ended}))
@@ -111,11 +100,6 @@ def test_outputs_that_change_from_start_to_start_are_told() -> None:
     assert "1 of 3 starts" in note
     assert not list(start_notes(make_series(same, same)))
     assert not list(start_notes(make_series(make_results((1.0,) * 5), same)))
-
-
-def test_samples_below_the_clock_are_no_error() -> None:
-    assert _notes((0.0,) * 20) == ""
-    assert _notes((0.0,) * 19 + (1.0,)) == ""
 
 
 def test_outputs_that_say_little_are_noted() -> None:

@@ -62,12 +62,6 @@ def _floats(*values: float, dtype: str = "float32") -> NDArray[Any]:
     return np.array(values, dtype)
 
 
-def test_equal_outputs(tmp_path: Path) -> None:
-    check = _compare(tmp_path, _floats(1, 2, 3), _floats(1, 2, 3))
-    assert (check.max_abs_error, check.within_tolerance, check.problem) == (0, True, None)
-    assert check.cosine_similarity == pytest.approx(1)
-
-
 def test_rounding_is_within_and_an_error_is_not(tmp_path: Path) -> None:
     expected = _floats(100, -50, 25)
     assert _compare(tmp_path, expected + _floats(1e-3, 0, 0), expected).within_tolerance
@@ -75,14 +69,6 @@ def test_rounding_is_within_and_an_error_is_not(tmp_path: Path) -> None:
     assert not check.within_tolerance
     assert check.max_abs_error == pytest.approx(1)
     assert check.tolerance_max_abs == pytest.approx(100 * 1e-4 + 1e-6)
-
-
-def test_permuted_outputs_are_wrong(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
-    check = _compare(tmp_path, values[::-1].copy(), values)
-    assert not check.within_tolerance
-    assert check.cosine_similarity is not None
-    assert check.cosine_similarity < 0.9
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -97,24 +83,6 @@ def test_half_precision_is_judged_more_widely(tmp_path: Path, dtype: str) -> Non
     assert check.within_tolerance
     assert 2e-3 < (check.max_abs_error or 0) < 2e-2
     assert not _compare(tmp_path, noisy, values).within_tolerance
-
-
-def test_bfloat16_is_the_upper_half_of_a_float(tmp_path: Path) -> None:
-    one_and_two, one_and_four = np.array([0x3F80, 0x4000]), np.array([0x3F80, 0x4080])
-    check = _compare(
-        tmp_path, one_and_four.astype("uint16"), one_and_two.astype("uint16"), "bfloat16"
-    )
-    assert check.max_abs_error == 2
-
-
-def test_quantised_programs_are_judged_more_widely(tmp_path: Path) -> None:
-    expected = np.linspace(-1, 1, 255, dtype="float32")
-    shifted = expected + np.float32(3 / 127)
-    assert not _compare(tmp_path, shifted, expected).within_tolerance
-    for scheme in ("int8_static", "int8_dynamic", "8da4w"):
-        assert _compare(tmp_path, shifted, expected, quantization=scheme).within_tolerance
-        broken = expected + np.where(np.arange(255) % 2, 0.14, -0.14).astype("float32")
-        assert not _compare(tmp_path, broken, expected, quantization=scheme).within_tolerance
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", "bool"])
@@ -357,18 +325,6 @@ def test_outputs_that_are_judged_as_bfloat16_may_have_its_8_bits_alone() -> None
         limits = limits_for("float32", scheme, distance, Tolerance())
         assert limits.max_abs_error == pytest.approx(relative * distance.largest, rel=0.01)
         assert limits.cosine_similarity == cosine
-
-
-def test_one_step_in_a_fifth_of_few_values_is_rounding() -> None:
-    """What int8 MobileNetV3-small with random weights gives: 28 values, 19 % one step off."""
-    expected = np.rint(_logits())
-    random = np.random.default_rng(2)
-    off = np.where(random.random(1000) < 0.193, random.choice([-1, 1], 1000), 0)
-    check = _check(_rounded(expected + off), _rounded(expected))
-    assert check.max_abs_error == _STEP
-    assert (check.cosine_similarity or 1) < 0.995
-    assert check.within_tolerance
-    assert check.tolerance_cosine is None
 
 
 @settings(deadline=None)

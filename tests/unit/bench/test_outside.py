@@ -53,9 +53,3 @@ def test_exports_of_older_versions_have_no_modules() -> None:
         _EXECUTED, _OPERATORS, {"delegation": {"outside": known}}
     ).operators
     assert (mean.modules, mean.places) == ((), ("net.py:3",))
-
-
-def test_ten_operators_are_enough() -> None:
-    many = tuple(Kernel(f"k{i}.out", 1, float(i)) for i in range(30))
-    found = find_undelegated(TraceSummary(1, 1000.0, 0.0, many), (), {})
-    assert [each.name for each in found.operators] == [f"k{i}.out" for i in range(29, 19, -1)]

@@ -42,11 +42,6 @@ def test_a_simulated_run_has_one_short_pass_for_each_size() -> None:
     )
 
 
-def test_passes_that_are_not_wanted_are_left_out() -> None:
-    recipe = make_recipe(benchmark={"memory": False, "profile": False, "iterations": 1})
-    assert [step.name for step in plan_passes(recipe).steps] == ["timing"] * 3
-
-
 def test_every_size_is_timed_by_itself_and_the_first_one_is_profiled() -> None:
     recipe = make_recipe(benchmark={"sizes": {"long": {"x.0": 9}, "short": {"x.0": 2}}})
     steps = plan_passes(recipe).steps
@@ -63,11 +58,6 @@ def test_every_size_is_timed_by_itself_and_the_first_one_is_profiled() -> None:
     ]
     given = runner_arguments(steps[1])
     assert {"{bundle}/inputs-short.txt", "timing-short.json", "outputs-short"} <= set(given)
-
-
-def test_short_benchmarks_shorten_every_pass() -> None:
-    recipe = make_recipe(benchmark={"warmup": 0, "iterations": 1})
-    assert {(p.warmup, p.iterations) for p in plan_passes(recipe).steps} == {(0, 1)}
 
 
 def test_threads_are_swept_at_the_first_size_and_the_rest_comes_after() -> None:
@@ -108,14 +98,6 @@ def test_arguments_of_the_timing_pass() -> None:
         "--outputs", "outputs",
         "--digest", "1",
     )  # fmt: skip
-
-
-def test_only_the_profile_pass_traces_and_only_timing_writes_outputs() -> None:
-    recipe = make_recipe()
-    for step in plan_passes(recipe).steps:
-        arguments = runner_arguments(step)
-        assert ("--etdump" in arguments) == (step.name == "profile")
-        assert ("--outputs" in arguments) == (step.key == "timing")
 
 
 def test_a_runner_that_a_stop_ended_is_not_explained(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from etdeploy.bench.generation_workload import WorkPoint
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.record import RecipeRecord, RunRecord
+from etdeploy.bench.records.record import RecipeRecord
 from etdeploy.bench.records.stored import (
     RECORD_FILE,
     StoredRun,
@@ -127,18 +127,6 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
         load_run(tmp_path / "run").path("log")
 
 
-def test_no_path_of_this_machine_can_be_written() -> None:
-    with pytest.raises(ValueError, match="not a path inside"):
-        RunRecord(**{**dict(make_record()), "files": {"record": "/out/record.json"}})
-
-
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    record = make_text_record()
-    record.save(tmp_path / RECORD_FILE)
-    assert load_record(tmp_path / RECORD_FILE) == record
-    assert record.model_dump(mode="json")["workload"]["kind"] == "generation"
-
-
 def test_what_is_not_whole_names_the_key_as_the_record_has_it(tmp_path: Path) -> None:
     content = make_text_record().model_dump_json().replace('"new_tokens":4', '"new_tokens":"x"')
     (tmp_path / RECORD_FILE).write_text(content)
@@ -203,11 +191,6 @@ def test_a_run_in_the_output_folder_is_found(output: Path, text: str, name: str)
     run = find_run(text, output)
     assert run.folder == output / name
     assert run.record.workload == make_record().workload
-
-
-def test_a_run_is_found_by_the_path_of_its_folder_or_its_record(output: Path) -> None:
-    for path in (output / _OLD, output / _OLD / RECORD_FILE):
-        assert find_run(str(path), output / "elsewhere").folder == output / _OLD
 
 
 def test_a_path_is_preferred_to_an_id(

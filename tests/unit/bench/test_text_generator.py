@@ -165,13 +165,6 @@ def test_the_end_has_a_reason(asked: dict[str, int], stopped: str, words: str) -
     assert words in summary(answer, GENERATION)
 
 
-def test_a_line_for_people() -> None:
-    assert summary(_answer(), GENERATION) == (
-        "first token after 20.00 ms, prefill 200.0 tokens/s (4), decode 250.0 tokens/s (5), "
-        "ended by --max-new-tokens 5"
-    )
-
-
 def test_what_was_in_the_cache_is_not_counted_as_prefilled() -> None:
     answer = _answer(prefilled=1)
     assert (answer.prompt_tokens, answer.cached_tokens) == (4, 3)
@@ -179,22 +172,11 @@ def test_what_was_in_the_cache_is_not_counted_as_prefilled() -> None:
     assert "50.0 tokens/s (1 of 4)" in summary(answer, GENERATION)
 
 
-def test_the_last_token_needs_no_room() -> None:
-    assert remaining_context(GENERATION, 64) == 1
-    assert remaining_context(GENERATION, 1) == 64
-
-
 @pytest.mark.parametrize(("tokens", "words"), [(65, "--context 128"), (0, "--prompt")])
 def test_a_prompt_that_cannot_be_answered(tokens: int, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         remaining_context(GENERATION, tokens)
     assert words in str(caught.value.remedy)
-
-
-def test_a_remedy_has_room_for_the_prompt() -> None:
-    with pytest.raises(UsageError) as caught:
-        remaining_context(GENERATION, 700)
-    assert str(caught.value.remedy).endswith("--context 1024")
 
 
 _TOKENIZER = Tokenizer(Path("tokenizer"), byte_level())

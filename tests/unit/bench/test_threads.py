@@ -63,15 +63,6 @@ def test_the_fastest_becomes_what_the_record_is_about(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_list_of_one_number_is_no_curve(tmp_path: Path) -> None:
-    results = _results({4: (4.0,)})
-    for result in results.values():
-        (tmp_path / result.file).touch()
-        (tmp_path / str(result.outputs)).mkdir()
-    assert thread_records(promote_fastest(results, 4, tmp_path)) == ()
-    assert fastest_threads(results, 4, ()).reason is None
-
-
 def test_why_it_was_chosen_and_what_may_be_as_fast() -> None:
     clear = fastest_threads(_results({1: (8.0, 8.1), 2: (4.0, 4.2)}), 2, ())
     assert (clear.numbers, clear.reason, clear.notes) == ((2,), "the fastest of 1, 2", ())
@@ -162,10 +153,6 @@ def test_a_container_gets_the_time_of_so_many(quota: float, number: int) -> None
     found, why = performance_cores(_state(*SERVER, cpu_quota=quota))
     assert found == number
     assert ("control group" in why) == (quota < 32)
-
-
-def test_more_than_the_runner_takes_are_not_chosen() -> None:
-    assert performance_cores(_state(_cluster(0, 512, capacity=1024)))[0] == 256
 
 
 def test_what_the_recipe_asks_for() -> None:

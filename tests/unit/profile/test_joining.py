@@ -37,7 +37,3 @@ def test_the_last_of_what_a_node_became_is_its_operator() -> None:
         0: 7,
         1: 8,
     }
-
-
-def test_nothing_is_known_without_a_graph() -> None:
-    assert joined(["Convolution #1"], [1], {}, _FAMILIES) == {}

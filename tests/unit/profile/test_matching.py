@@ -11,11 +11,6 @@ from tests.support.traces import TRACE, make_node
 _RUN = make_run(files={"record": "record.json", "etrecord": "etrecord.bin"})
 
 
-def test_a_record_of_the_same_program_fits() -> None:
-    require_same_program(_RUN, TRACE)
-    require_same_program(_RUN, TRACE.model_copy(update={"graph": None}))
-
-
 def test_another_programs_record_is_refused() -> None:
     graph = {handle: (make_node("aten::convolution"),) for handle in (1, 2, 3, 4)}
     with pytest.raises(UsageError, match="of another program") as caught:

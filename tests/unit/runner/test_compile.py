@@ -42,11 +42,6 @@ def test_nested_builds_use_every_processor_and_the_compiler_cache() -> None:
     assert list(nested_builds(_tools(), {})) == ["CMAKE_BUILD_PARALLEL_LEVEL"]
 
 
-def test_what_the_user_says_of_nested_builds_stays() -> None:
-    own = {"CMAKE_BUILD_PARALLEL_LEVEL": "1", "CMAKE_C_COMPILER_LAUNCHER": "sccache"}
-    assert list(nested_builds(_tools(Path("/bin/ccache")), own)) == ["CMAKE_CXX_COMPILER_LAUNCHER"]
-
-
 def _definitions(plan: RuntimePlan, ccache: Path | None = None) -> dict[str, str]:
     wheel = WheelRuntime(
         root="/wheel",
@@ -108,12 +103,6 @@ def test_selected_program_is_named_by_its_path() -> None:
     assert plan.option("EXECUTORCH_SELECT_OPS_MODEL") == "program.pte"
     definitions = _from_source(plan, Path("/cache/selected.pte"))
     assert definitions["EXECUTORCH_SELECT_OPS_MODEL"] == "/cache/selected.pte"
-
-
-def test_python_by_hand_is_kept() -> None:
-    recipe = make_recipe(runtime={**_SOURCE, "cmake": {"PYTHON_EXECUTABLE": "/opt/python"}})
-    definitions = _from_source(make_plan(recipe, _PROGRAM))
-    assert definitions["PYTHON_EXECUTABLE"] == "/opt/python"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +179,3 @@ def test_names_are_found_in_any_of_the_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(_MACH_O + f"\0my::{name}\0".encode())
     files = [tmp_path / "one", tmp_path / "two"]
     assert find_names(files, ["my::one", "my::two", "my::three"]) == {"my::one", "my::two"}
-
-
-def test_no_file_is_read_where_nothing_is_looked_for(tmp_path: Path) -> None:
-    assert find_names([tmp_path / "absent"], []) == frozenset()

@@ -75,10 +75,6 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_operators_file_is_taken_and_no_other(checkout: Path) -> None:
-    assert needed_sources(checkout, ["aten::add.out"]) == ("op_add.cpp",)
-
-
 def test_files_that_are_called_into_come_along_through_all_steps(checkout: Path) -> None:
     """But not those that have a helper of the same name of their own."""
     assert needed_sources(checkout, ["aten::relu.out"]) == (
@@ -248,7 +244,3 @@ def test_nothing_is_asked_where_it_is_not_built(
 ) -> None:
     plan = _plan(target, **runtime)
     assert kleidiai_problem(plan, _xnnpack(tmp_path, closed_port), tmp_path / "cmake") is None
-
-
-def test_nothing_is_known_before_xnnpack_is_fetched(tmp_path: Path) -> None:
-    assert kleidiai_problem(_plan(), tmp_path, tmp_path / "cmake") is None

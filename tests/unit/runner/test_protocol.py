@@ -58,15 +58,6 @@ def _write(path: Path, content: object) -> Path:
     return path
 
 
-def test_results_are_read(tmp_path: Path) -> None:
-    results = load_results(_write(tmp_path / "results.json", _RESULTS))
-    assert results.samples_ms == (0.002, 0.003)
-    assert (results.verify_ms, results.load_program_ms) == (0.2, 0.05)
-    assert results.outputs[0].shape == (2, 4)
-    assert results.outputs[1].value == 2
-    assert results.outputs[2].value is None
-
-
 def test_results_of_a_runner_that_checked_while_it_loaded_are_read(tmp_path: Path) -> None:
     older = {name: value for name, value in _RESULTS.items() if name != "verify_ms"}
     results = load_results(_write(tmp_path / "results.json", older))

@@ -262,15 +262,6 @@ def test_the_programs_are_written_once(zig: Path, home: Path) -> None:
     assert (again, again.stat().st_mtime_ns) == (first, before)
 
 
-def test_another_zig_has_other_programs(zig: Path, home: Path) -> None:
-    first = found(look(home, "linux-aarch64-musl")).compiler
-    about = home / "site/ziglang-0.17.1.dist-info/METADATA"
-    about.write_text("Metadata-Version: 2.1\nName: ziglang\nVersion: 0.17.2\n")
-    other = found(look(home, "linux-aarch64-musl")).compiler
-    assert other != first
-    assert other.read_text() != first.read_text()
-
-
 def test_a_program_starts_zig_with_its_cache(
     zig: Path, home: Path, real_processes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
