@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -253,34 +252,6 @@ def test_a_failed_app_says_why_with_its_log(lone_phone: AppPhone, bundle: Bundle
     assert outcome.stderr == "E ExecuTorch: Missing operator: [0] a::b\nno such op"
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"schema_version": 1, "run_id": "RUN_ID"', "Invalid JSON"),
-        ('{"schema_version": 2, "run_id": "RUN_ID", "status": "done"}', "schema_version"),
-        ('{"schema_version": 1, "run_id": "RUN_ID", "status": "done"}', "there are none"),
-        ('{"schema_version": 1, "run_id": "x RUN_ID", "status": "done"}', "another start, x "),
-    ],
-)
-def test_results_that_are_none_are_told(
-    lone_phone: AppPhone, bundle: Bundle, text: str, problem: str
-) -> None:
-    lone_phone.put("results.json", text)
-    assert problem in refused(lone_phone, bundle).message
-
-
-@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "a b", "$(id)", "-n", ".x", 3])
-def test_names_that_an_app_wrote_lead_nowhere(
-    lone_phone: AppPhone, bundle: Bundle, tmp_path: Path, name: object
-) -> None:
-    lone_phone.results(results={"outputs": [{"path": name}]})
-    with opened(lone_phone, bundle) as run:
-        assert run.run(["outputs=true"], LIMIT_S).exit_code == 0
-        with pytest.raises(DeviceError, match=re.escape(f"{name!r} is not a plain")):
-            run.pull("outputs", tmp_path / "outputs")
-    assert not (tmp_path / "outputs").exists()
-
-
 def test_an_output_that_is_missing_is_named(
     lone_phone: AppPhone, bundle: Bundle, tmp_path: Path
 ) -> None:
@@ -310,23 +281,6 @@ def dies(lone_phone: AppPhone, reason: str, description: str) -> None:
         'sed "s/PID/$$/; s/NOW/$(date "+%Y-%m-%d %H:%M:%S")/" /mnt/template >/mnt/exits\n'
         "setsid sh -c 'sleep 1; mv /mnt/exits /mnt/dumpsys-activity-exit-info' &\nexit 0"
     )
-
-
-def test_an_app_that_was_killed_for_memory_says_so(lone_phone: AppPhone, bundle: Bundle) -> None:
-    dies(lone_phone, "3 (LOW_MEMORY)", "null")
-    with opened(lone_phone, bundle) as run:
-        outcome = run.run([], LIMIT_S)
-    assert (outcome.exit_code, outcome.signal_name) == (137, "SIGKILL")
-    assert outcome.out_of_memory is True
-    assert "memory ran out" in outcome.stderr
-
-
-def test_an_app_that_did_not_answer_says_so(lone_phone: AppPhone, bundle: Bundle) -> None:
-    dies(lone_phone, "6 (ANR)", "user request after error: Input dispatching timed out")
-    with opened(lone_phone, bundle) as run:
-        outcome = run.run([], LIMIT_S)
-    assert (outcome.exit_code, outcome.out_of_memory) == (1, False)
-    assert "(user request after " in outcome.stderr
 
 
 def test_an_app_that_was_closed_by_hand_is_no_failure_of_its_own(
@@ -369,18 +323,6 @@ def test_an_app_that_is_gone_at_once_is_found_by_its_id(
     with opened(lone_phone, bundle) as run:
         outcome = run.run([], LIMIT_S)
     assert outcome.stderr.splitlines()[-1].endswith("java.lang.UnsatisfiedLinkError: dlopen failed")
-
-
-def test_a_native_crash_has_its_signal(lone_phone: AppPhone, bundle: Bundle) -> None:
-    lone_phone.plays(
-        'echo "$(date "+%m-%d %H:%M:%S").900 $$ $$ F libc    : Fatal signal 11 (SIGSEGV), code 1 '
-        '(SEGV_MAPERR), fault addr 0x40 in tid $$ (Thread-6), pid $$ (example.convnet)" '
-        ">/mnt/says/logcat-crash; sleep 0.3"
-    )
-    with opened(lone_phone, bundle) as run:
-        outcome = run.run([], LIMIT_S)
-    assert (outcome.exit_code, outcome.signal_name) == (139, "SIGSEGV")
-    assert "Fatal signal 11" in outcome.stderr
 
 
 def test_an_ending_that_nobody_explains_is_told_as_that(

@@ -181,13 +181,6 @@ def test_a_source_that_changes_meanwhile_is_named(reached: Reached, big: Bundle)
     assert not stored(reached, big).exists()
 
 
-def test_a_source_that_was_emptied_is_named(reached: Reached, big: Bundle) -> None:
-    Path(big.files[0].source).write_bytes(b"")
-    with pytest.raises(DeviceError, match=r"big .* changed"):
-        reached.device.push(big)
-    assert not stored(reached, big).exists()
-
-
 @pytest.mark.parametrize("tool", ["sha256sum", "dd"])
 def test_a_device_without_a_tool_gets_the_whole_file(
     reached: Reached, big: Bundle, tool: str

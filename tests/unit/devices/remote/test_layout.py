@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
-from etdeploy.devices.remote import layout, store
+from etdeploy.devices.remote import layout
 from etdeploy.devices.remote.layout import (
     StateSampling,
     parse_df,
@@ -18,7 +18,6 @@ from etdeploy.devices.remote.layout import (
     parse_survey,
 )
 from etdeploy.devices.remote.shell import DevicePaths
-from etdeploy.devices.remote.store import StoreRemoval
 
 PLACE = DevicePaths("/data/local/tmp")
 
@@ -144,50 +143,6 @@ def test_every_word_from_outside_is_quoted_for_the_shell() -> None:
     ):
         assert shlex.quote(nasty) in script
         assert script.count(nasty) == 0
-
-
-def test_the_place_is_quoted_for_the_shell() -> None:
-    place = DevicePaths("/home/it's mine")
-    removed = StoreRemoval(("d",), ("s",))
-    for script in (
-        layout.survey_command(place, linked("a"), "d"),
-        layout.prepare_command(place, linked("a"), f"{place.incoming}/x/bundle"),
-        layout.place_command(place, "d", f"{place.incoming}/x/bundle"),
-        layout.verify_command(f"{place.incoming}/x/part", "s", executable=True),
-        layout.keep_command(place, f"{place.incoming}/x/part", "s"),
-        layout.run_command(place, "r", "d"),
-        layout.clean_command(place),
-        store.uses_command(place),
-        store.used_command(place, f"{place.incoming}/x", "d"),
-        store.note_command(linked("a"), f"{place.incoming}/x"),
-        store.removal_command(place, removed),
-    ):
-        words = shlex.split(script)
-        assert not any("mine" in word and "/home/it's mine/" not in word for word in words)
-        assert any("/home/it's mine/" in word for word in words)
-
-
-def test_linked_folders_are_made_first() -> None:
-    part = f"{PLACE.root}/incoming/x"
-    lines = layout.prepare_command(PLACE, linked("a/b/c", "d"), part).splitlines()
-    assert lines[1] == "mkdir -p -- a/b || exit 1"
-    assert lines[2] == f"ln -s {PLACE.root}/store/{'a' * 64} a/b/c || exit 1"
-
-
-def test_a_program_is_linked_so_that_it_finds_its_libraries_beside_itself() -> None:
-    bundle = Bundle(
-        files=(file("a", "bin/run", executable=True), file("b", "bin/lib.so")),
-        launch=ProcessLaunch(argv=("bin/run",)),
-    )
-    lines = layout.prepare_command(PLACE, bundle, f"{PLACE.incoming}/x/bundle").splitlines()
-    store = f"{PLACE.root}/store"
-    assert lines[2:4] == [
-        f"ln -s {store}/{'b' * 64} bin/lib.so || exit 1",
-        f"ln {store}/{'a' * 64} bin/run 2>/dev/null || ln -s {store}/{'a' * 64} bin/run || exit 1",
-    ]
-    # Its stamp is made anew.
-    assert lines[-1].startswith(f"( cd {store} && chmod 755 {'a' * 64} && stat -c ")
-    assert lines[-1].endswith(f" >../stamps/{'a' * 64} )")
 
 
 def test_what_is_not_in_the_group_ends_with_it() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 
-from etdeploy.devices.remote import device, store
+from etdeploy.devices.remote import store
 from etdeploy.devices.remote.shell import DevicePaths
 from etdeploy.devices.remote.store import Part, arrived, parse_size, split_parts
 
@@ -47,24 +45,3 @@ def test_a_part_is_whole_blocks_of_dd() -> None:
 )
 def test_what_there_was_to_take(output: str, size: int) -> None:
     assert parse_size(output) == size
-
-
-def test_a_part_is_written_where_the_writer_looks_for_it() -> None:
-    name = store.new_name("/f", SHA256, Part(7, 0, 1))
-    assert name.replace(".7.", ".$number.") in store.continue_command(
-        "/f", SHA256, executable=False
-    )
-
-
-def test_the_place_is_quoted_for_the_shell() -> None:
-    for script in (
-        store.follow_command(FOLDER, SHA256, executable=True),
-        store.take_command(PLACE, FOLDER, SHA256),
-        store.continue_command(FOLDER, SHA256, executable=True),
-        store.release_command(PLACE, shlex.quote(FOLDER)),
-        device.sweep_command(PLACE),
-        device.hold_command(PLACE, "0123456789abcdef"),
-    ):
-        words = shlex.split(script)
-        assert not any("mine" in word and "/home/it's mine/" not in word for word in words)
-        assert any("/home/it's mine/" in word for word in words)

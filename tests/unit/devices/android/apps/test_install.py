@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.devices.android.app_run import InstalledApk, install_commands, parse_installed
-from etdeploy.devices.base import BundleFile
-from etdeploy.devices.remote.shell import DevicePaths
+from etdeploy.devices.android.app_run import InstalledApk, parse_installed
 
 _PATH = "/data/app/~~xQ_8aw==/org.example.a-1Zt_A==/base.apk"
 
@@ -28,11 +26,3 @@ def test_an_app_in_parts_is_another_one() -> None:
 def test_nothing_installed_is_nothing() -> None:
     for output in ("#user\n0\n#paths\n\n#digest\n", "#user\n\n#paths\n\n#digest\n", ""):
         assert parse_installed(output) == InstalledApk(0)
-
-
-def test_the_second_way_is_a_pipe() -> None:
-    file = BundleFile(source="app.apk", path="app.apk", sha256="ab" * 32, size_bytes=7)
-    path, pipe = install_commands(DevicePaths("/data/local/tmp"), file, 10)
-    store = f"/data/local/tmp/etdeploy/store/{'ab' * 32}"
-    assert path == f"pm install -r -t --user 10 {store}"
-    assert pipe == f"cat {store} | pm install -r -t --user 10 -S 7"

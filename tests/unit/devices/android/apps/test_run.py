@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.app_run import filled, outputs_command, small_files
+from etdeploy.devices.android.app_run import filled, small_files
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
 from etdeploy.devices.remote.shell import DevicePaths
 
@@ -35,11 +35,3 @@ def test_small_files_are_copied_and_large_ones_read_in_the_store() -> None:
 def test_a_path_that_is_not_in_the_bundle_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="bundle"):
         filled(f"program={path}", _PLACE, "/r", _BUNDLE, set())
-
-
-def test_outputs_of_a_private_folder_come_through_a_pipe() -> None:
-    command = outputs_command("org.example.a", "/r", ["output-0.bin"], is_private=True)
-    assert "run-as org.example.a cat files/outputs/output-0.bin" in command
-    assert "| cat >outputs/output-0.bin" in command
-    command = outputs_command("org.example.a", "/r", ["output-0.bin"], is_private=False)
-    assert "cat /sdcard/Android/data/org.example.a/files/outputs/output-0.bin" in command
