@@ -66,9 +66,9 @@ class DeviceKind:
         name: What `--device` begins with.
         forms: How its devices are named, for people: `android`, `android:SERIAL`.
         open: Makes the device that was named. May raise DeviceError; need not connect.
-        list: Every such device that can be reached; the usual way to describe one is `described`.
+        list: Every such device that can be reached, usually each by `describe_device`.
         address: Whether a word follows the name and a colon: a serial number, a host.
-        noun: What that word is.
+        noun: The name of that word.
         plugged_in: The same as `list`, but asks no device anything, so that one that is measured is
             left alone; a status of `device` says no more than that. None to use `list`.
         recover: Takes a step to get back a device that does not work, and tells what it does. None
@@ -85,8 +85,8 @@ class DeviceKind:
     recover: Callable[[DeviceSpec, Recovery, Callable[[str], None]], None] | None = None
 
 
-def described(device: Device, kind: str) -> DeviceListing:
-    """What a device says of itself, or why it does not; ends the connection."""
+def describe_device(device: Device, kind: str) -> DeviceListing:
+    """The facts and state of a device, or why it has none; closes the device."""
     try:
         facts = device.facts()
         return DeviceListing(
@@ -98,12 +98,12 @@ def described(device: Device, kind: str) -> DeviceListing:
             connection=facts.connection,
         )
     except DeviceError as error:
-        return failed(device.name, kind, "error", error)
+        return failed_listing(device.name, kind, "error", error)
     finally:
         device.close()
 
 
-def present(name: str, kind: str) -> DeviceListing:
+def present_listing(name: str, kind: str) -> DeviceListing:
     """A device that can be used and was asked nothing."""
     return DeviceListing(name=name, kind=kind, status="device")
 
@@ -130,7 +130,7 @@ def not_connected(
     return DeviceError(message, place=f"{spec.kind}:{spec.serial}", remedy=remedy)
 
 
-def failed(name: str, kind: str, status: str, error: EtdeployError) -> DeviceListing:
+def failed_listing(name: str, kind: str, status: str, error: EtdeployError) -> DeviceListing:
     """A device that cannot be used, with what to do about it."""
     remedy = "\n".join(filter(None, (error.message, error.remedy)))
     return DeviceListing(name=name, kind=kind, status=status, remedy=remedy)

@@ -12,7 +12,14 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.plugins import attributed, call_hook, check_hooks, load_plugin, plugin_names
 from etdeploy.devices.base import Device, DeviceListing
-from etdeploy.devices.kinds import DeviceKind, DeviceSpec, Recovery, failed, present, split_spec
+from etdeploy.devices.kinds import (
+    DeviceKind,
+    DeviceSpec,
+    Recovery,
+    failed_listing,
+    present_listing,
+    split_spec,
+)
 
 GROUP = "etdeploy.devices"
 """The entry points by which other packages add kinds of devices."""
@@ -132,7 +139,7 @@ def _listed(name: str, workspace: Workspace) -> list[DeviceListing]:
             kind = load_plugin(GROUP, name, DeviceKind)
             return call_hook(kind.list, list, workspace) if kind else []
     except EtdeployError as error:
-        return [failed(name, name, "error", error)]
+        return [failed_listing(name, name, "error", error)]
 
 
 def _suggestion(spec: DeviceSpec) -> str:
@@ -182,7 +189,7 @@ BUILT_IN: dict[str, DeviceKind] = {
             "host", ("host",), address="none",
             open=lambda _, workspace: _local().open_host(workspace.root / LOCAL_KIND),
             list=lambda workspace: _local().list_host(workspace.root / LOCAL_KIND),
-            plugged_in=lambda _: [present("host", "host")],
+            plugged_in=lambda _: [present_listing("host", "host")],
         ),
         DeviceKind(
             "qemu", ("qemu",), address="none",

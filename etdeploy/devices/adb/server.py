@@ -89,7 +89,7 @@ def reconnect(serial: str) -> str | None:
     return None
 
 
-def kick(serial: str) -> None:
+def reconnect_usb(serial: str) -> None:
     """Makes the server drop its connection to a device on a cable, and take it up again."""
     ask(server_address(), f"host-serial:{serial}:reconnect", _CONNECTING)
 
@@ -120,10 +120,10 @@ def parse_devices(text: str) -> list[ServerDevice]:
                     usb[1] if usb else None,
                 )
             )
-    return _told_apart(found)
+    return _name_by_port(found)
 
 
-def _told_apart(devices: Sequence[ServerDevice]) -> list[ServerDevice]:
+def _name_by_port(devices: Sequence[ServerDevice]) -> list[ServerDevice]:
     """Names devices with one serial number by their ports: the server refuses to choose."""
     counts = Counter(device.serial for device in devices)
     return [

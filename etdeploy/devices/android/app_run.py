@@ -43,7 +43,7 @@ from etdeploy.devices.app_results import AppResults, parse_options
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, RunOutcome
 from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.remote.layout import StateSampling
-from etdeploy.devices.remote.run import RemoteRun, opened_run
+from etdeploy.devices.remote.run import RemoteRun, open_run_folder
 from etdeploy.devices.remote.shell import DevicePaths, RemoteShell, check_output
 from etdeploy.devices.shell import sections
 
@@ -60,11 +60,11 @@ _LOG_S = 60.0
 
 
 @contextmanager
-def opened_app_run(
+def open_app_run(
     shell: RemoteShell, bundle: Bundle, app: AppLaunch, run_id: str, sampling: StateSampling
 ) -> Iterator[AppRun]:
     """A new folder for one run of an app that was pushed; it is removed when the block ends."""
-    with opened_run(shell, bundle, run_id, sampling) as inner:
+    with open_run_folder(shell, bundle, run_id, sampling) as inner:
         command = files_command(shell.place, inner.folder, small_files(bundle, app))
         check_output(shell, command, "laying out the app's files")
         yield AppRun(shell, bundle, app, inner)
@@ -95,7 +95,9 @@ def files_command(place: DevicePaths, folder: str, files: Sequence[BundleFile]) 
     return "\n".join([*lines, f"chmod -R a+rX,go-w {quote(folder)}"])
 
 
-def filled(word: str, place: DevicePaths, folder: str, bundle: Bundle, copied: set[str]) -> str:
+def fill_option(
+    word: str, place: DevicePaths, folder: str, bundle: Bundle, copied: set[str]
+) -> str:
     """An option with the paths of the bundle's files in place of `{bundle}`."""
     name, _, value = word.partition("=")
     if _BUNDLE not in value:
@@ -125,33 +127,33 @@ class AppRun:
         """Starts the app anew, waits for its results, and ends it."""
         self._results = None
         shell, folder = self._shell, self._inner.folder
-        words = [filled(x, shell.place, folder, self._bundle, self._copied) for x in arguments]
+        words = [fill_option(x, shell.place, folder, self._bundle, self._copied) for x in arguments]
         start_id = secrets.token_hex(8)
         script = app_watch.watch_script(self._app.id, start_id, parse_options(words))
         prepare_screen(shell)
         stop = stop_command(self._app.id)
         try:
             outcome = self._inner.execute(["sh", "-c", script], {}, timeout_s, ending=stop)
-            return self._judged(outcome, app_watch.parse_report(outcome.stdout), start_id)
+            return self._interpret(outcome, app_watch.parse_report(outcome.stdout), start_id)
         finally:
             # An open app keeps its memory, and the next program would be timed beside it.
             shell.best_effort_cleanup(stop)
 
-    def _judged(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
+    def _interpret(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
         outcome = replace(outcome, stdout="", out_of_memory=None)
         if outcome.timed_out:
             return replace(outcome, stderr="\n".join(self._log(report)))
         if report.ended == "results":
-            return self._taken(outcome, report, start_id)
+            return self._read_results(outcome, report, start_id)
         if report.ended == "gone":
-            return self._gone(outcome, report)
+            return self._explain_exit(outcome, report)
         if report.ended == "behind":
             said = f"behind {report.front or ''}".rstrip()
         else:
             said = "\n".join((report.said, outcome.stderr)).strip()
         raise explain_app(self._shell, said, self._app.id)
 
-    def _taken(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
+    def _read_results(self, outcome: RunOutcome, report: LaunchReport, start_id: str) -> RunOutcome:
         text = self._shell.read(
             f"{self._inner.folder}/{app_watch.RESULTS}", "reading the app's results"
         )
@@ -166,8 +168,8 @@ class AppRun:
             outcome, exit_code=1, signal_name=None, stderr="\n".join([*self._log(report), said])
         )
 
-    def _gone(self, outcome: RunOutcome, report: LaunchReport) -> RunOutcome:
-        ending = self._ending(report)
+    def _explain_exit(self, outcome: RunOutcome, report: LaunchReport) -> RunOutcome:
+        ending = self._find_exit(report)
         if ending.outside:
             raise explain_app(self._shell, f"outside: {ending.outside}", self._app.id)
         return replace(
@@ -178,7 +180,7 @@ class AppRun:
             out_of_memory=ending.out_of_memory,
         )
 
-    def _ending(self, report: LaunchReport) -> AppExit:
+    def _find_exit(self, report: LaunchReport) -> AppExit:
         command = app_exit.ending_command(self._app.id)
         output = ""
         for attempt in range(_ATTEMPTS):
@@ -298,7 +300,7 @@ def prepare_screen(shell: RemoteShell) -> None:
     screen = _read(shell)
     if not screen.is_on:
         shell.shell(WAKE_COMMAND, "turning its screen on")
-        screen = _awaited(shell, lambda screen: screen.is_on is not False)
+        screen = _wait_for_screen(shell, lambda screen: screen.is_on is not False)
     if screen.is_on is False:
         raise explain_app(shell, "screen off")
     if screen.is_locked:
@@ -306,7 +308,7 @@ def prepare_screen(shell: RemoteShell) -> None:
     if not screen.is_covered:
         return
     shell.shell(DISMISS_COMMAND, "removing its lock screen")
-    screen = _awaited(shell, lambda screen: not screen.is_covered)
+    screen = _wait_for_screen(shell, lambda screen: not screen.is_covered)
     if screen.is_locked:
         raise explain_app(shell, "locked")
     if screen.is_covered:
@@ -328,7 +330,7 @@ def _read(shell: RemoteShell) -> Screen:
     return parse_state(shell.shell(SCREEN_COMMAND, _DOING, _DUMPSYS_S).output)
 
 
-def _awaited(shell: RemoteShell, is_reached: Callable[[Screen], bool]) -> Screen:
+def _wait_for_screen(shell: RemoteShell, is_reached: Callable[[Screen], bool]) -> Screen:
     screen = _read(shell)
     for _ in range(_SCREEN_ATTEMPTS):
         if is_reached(screen):

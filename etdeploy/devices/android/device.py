@@ -31,7 +31,7 @@ from etdeploy.devices.adb.stream import (
 )
 from etdeploy.devices.adb.wire import tcp_transport, usb_transport
 from etdeploy.devices.android import facts as android_facts
-from etdeploy.devices.android.app_run import find_archive, install, opened_app_run
+from etdeploy.devices.android.app_run import find_archive, install, open_app_run
 from etdeploy.devices.android.app_watch import end_apps
 from etdeploy.devices.android.diagnostics import explain
 from etdeploy.devices.android.link import AndroidLink
@@ -48,8 +48,8 @@ from etdeploy.devices.base import (
 from etdeploy.devices.kinds import (
     DeviceSpec,
     Recovery,
-    described,
-    failed,
+    describe_device,
+    failed_listing,
     not_chosen,
     not_connected,
 )
@@ -117,9 +117,9 @@ def list_android(*, ask: bool = True) -> list[DeviceListing]:
     try:
         known = known_devices()
     except DeviceError as error:
-        return [failed("android", "android", "error", error)]
+        return [failed_listing("android", "android", "error", error)]
     usable = [d for d in known if ask and d.state == USABLE]
-    found = cancel.in_threads(lambda d: described(open_listed(d, _LIST_S), "android"), usable)
+    found = cancel.in_threads(lambda d: describe_device(open_listed(d, _LIST_S), "android"), usable)
     listed = dict(zip([d.serial for d in usable], found, strict=True))
     return [
         listed.get(d.serial)
@@ -277,7 +277,7 @@ class AndroidDevice(RemoteDevice):
     def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RunFolder]:
         if bundle.app is None:
             return super().open_run(bundle, run_id)
-        return opened_app_run(self._link, bundle, bundle.app, run_id, android_facts.SAMPLING)
+        return open_app_run(self._link, bundle, bundle.app, run_id, android_facts.SAMPLING)
 
     @cached_property
     def _facts_output(self) -> str:
@@ -311,7 +311,7 @@ def _recover_connection(serial: str, name: str, tell: Callable[[str], None]) -> 
         _reconnect(serial, name)
         return
     try:
-        adb_server.kick(serial)
+        adb_server.reconnect_usb(serial)
     except AdbError as error:
         raise _failed(name, "adb reconnect", str(error)) from error
     _wait_for(serial, name, "adb reconnect")

@@ -177,7 +177,7 @@ class AndroidPersistentShell:
 
     link: AndroidLink
     stream: Stream
-    heard: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
 
     def write_lines(self, lines: str, activity: str) -> None:
         with self.link.errors(activity):
@@ -196,18 +196,18 @@ class AndroidPersistentShell:
 
     def _next(self, idle_s: float | None) -> str | None:
         """The next line; None at the end."""
-        while b"\n" not in self.heard and len(self.heard) < _LONGEST_LINE:
+        while b"\n" not in self.received and len(self.received) < _LONGEST_LINE:
             if not self._receive(idle_s):
                 break
-        if not self.heard:
+        if not self.received:
             return None
-        line, _, rest = self.heard.partition(b"\n")
-        self.heard[:] = rest
+        line, _, rest = self.received.partition(b"\n")
+        self.received[:] = rest
         return line.decode(errors="replace").rstrip("\r")
 
     def read_result(self, marker: str, activity: str, idle_s: float | None = None) -> ShellResult:
         with self.link.errors(activity):
-            while (result := take_marked(self.heard, marker)) is None:
+            while (result := take_marked(self.received, marker)) is None:
                 if not self._receive(idle_s):
                     raise AdbGoneError("the device's shell ended in the middle of a command")
         return result
@@ -217,7 +217,7 @@ class AndroidPersistentShell:
         timeouts = self.link.timeouts
         self.stream.timeouts = timeouts if idle_s is None else replace(timeouts, idle_s=idle_s)
         part = self.stream.receive(_READ)
-        self.heard.extend(part)
+        self.received.extend(part)
         return bool(part)
 
 

@@ -11,8 +11,8 @@ from etdeploy.devices.ios.command import (
     Attached,
     MuxError,
     PhoneCommand,
-    attached,
-    dashed,
+    format_udid,
+    list_attached,
     require_program,
     socket_address,
 )
@@ -21,11 +21,11 @@ from etdeploy.devices.ios.diagnostics import CONNECT_STEPS, UntrustedError, phon
 from etdeploy.devices.ios.simulator import SimulatorDevice, open_simulator
 from etdeploy.devices.kinds import (
     DeviceSpec,
-    described,
-    failed,
+    describe_device,
+    failed_listing,
     not_chosen,
     not_connected,
-    present,
+    present_listing,
 )
 
 # How long a listing waits for each request to a phone.
@@ -53,9 +53,9 @@ def list_ios(*, ask: bool = True) -> list[DeviceListing]:
     try:
         known = _known("ios") or []
     except DeviceError as error:
-        return [failed("ios", "ios", "error", error)]
+        return [failed_listing("ios", "ios", "error", error)]
     if not ask:
-        return [present(f"ios:{phone.udid}", "ios") for phone in known]
+        return [present_listing(f"ios:{phone.udid}", "ios") for phone in known]
     return cancel.in_threads(_listing, known) if known else []
 
 
@@ -64,19 +64,19 @@ def _listing(phone: Attached) -> DeviceListing:
     try:
         program = require_program(name)
     except DeviceError as error:
-        return failed(name, "ios", "missing", error)
+        return failed_listing(name, "ios", "missing", error)
     device = IosDevice(PhoneCommand(program, phone.udid), phone.connection, _LIST_S)
     try:
         device.facts()
     except DeviceError as error:
         status = "unauthorized" if isinstance(error, UntrustedError) else "error"
-        return failed(name, "ios", status, error)
-    return described(device, "ios")
+        return failed_listing(name, "ios", status, error)
+    return describe_device(device, "ios")
 
 
 def _known(place: str) -> list[Attached] | None:
     try:
-        return attached()
+        return list_attached()
     except MuxError as error:
         raise DeviceError(
             f"what listens on {socket_address()} does not answer like usbmuxd: {error}",
@@ -96,7 +96,7 @@ def _only(known: Sequence[Attached]) -> Attached:
 
 
 def _named(spec: DeviceSpec, known: Sequence[Attached]) -> Attached:
-    udid = dashed(spec.serial or "")
+    udid = format_udid(spec.serial or "")
     for phone in known:
         if phone.udid.lower() == udid.lower():
             return phone

@@ -128,7 +128,7 @@ class PhoneCommand:
                 output += chunk
         return output.decode(errors="replace")
 
-    def by_hand(self, *words: str) -> str:
+    def manual_command(self, *words: str) -> str:
         """What a user types to do the same."""
         return " ".join((PROGRAM, *words))
 
@@ -224,11 +224,11 @@ def socket_address() -> str:
     return (os.environ.get(SOCKET_VARIABLE) or _SOCKET).removeprefix("UNIX:")
 
 
-def attached() -> list[Attached] | None:
+def list_attached() -> list[Attached] | None:
     """Every attached phone, once, preferring its cable; None where no usbmuxd runs."""
     try:
         with _connected() as connection:
-            answer = _asked(connection, {"MessageType": "ListDevices"})
+            answer = _request_reply(connection, {"MessageType": "ListDevices"})
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except OSError as error:
@@ -240,7 +240,7 @@ def parse_devices(answer: dict[str, Any]) -> list[Attached]:
     """The phones in an answer to ListDevices."""
     try:
         found = [
-            Attached(dashed(str(p["SerialNumber"])), str(p["ConnectionType"]))
+            Attached(format_udid(str(p["SerialNumber"])), str(p["ConnectionType"]))
             for p in (device["Properties"] for device in answer["DeviceList"])
         ]
     except (KeyError, TypeError) as error:
@@ -252,7 +252,7 @@ def parse_devices(answer: dict[str, Any]) -> list[Attached]:
     return list(by_udid.values())
 
 
-def dashed(serial: str) -> str:
+def format_udid(serial: str) -> str:
     """A UDID as Apple's tools write it; usbmuxd on Linux leaves the dash out."""
     match = re.fullmatch(r"([0-9A-Fa-f]{8})-?([0-9A-Fa-f]{16})", serial)
     return f"{match[1]}-{match[2]}".upper() if match else serial
@@ -275,7 +275,7 @@ def _connected() -> socket.socket:
     return connection
 
 
-def _asked(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
+def _request_reply(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
     body = plistlib.dumps(message)
     connection.sendall(_HEADER.pack(_HEADER.size + len(body), 1, 8, 1) + body)
     size = _HEADER.unpack(_exactly(connection, _HEADER.size))[0] - _HEADER.size

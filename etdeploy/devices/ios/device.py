@@ -125,7 +125,7 @@ class IosDevice(AppDevice):
             raise DeviceError(
                 f"pymobiledevice3 answers with something unknown while reading its facts: {error}",
                 place=self.name,
-                remedy=f"See what this says:\n{self._command.by_hand('lockdown', 'info')}",
+                remedy=f"See what this says:\n{self._command.manual_command('lockdown', 'info')}",
             ) from error
 
     def _require_system(self) -> None:

@@ -46,15 +46,15 @@ class IosRun:
         start_id = f"{self._run_id}-{self._starts}"
         words = [self._filled(word) for word in arguments] + [f"run_id={start_id}"]
         began_unix_s = time.time()
-        heard = self._apps.launch(self._app.id, words, start_id, timeout_s)
-        printed = _without(heard.text, announcement(start_id))
-        if heard.timed_out:
-            return _timed_out(heard, printed)
-        results = self._pull_results(start_id, announced=heard.announced)
+        launched = self._apps.launch(self._app.id, words, start_id, timeout_s)
+        printed = _without(launched.text, announcement(start_id))
+        if launched.timed_out:
+            return _timed_out(launched, printed)
+        results = self._pull_results(start_id, announced=launched.announced)
         if results is None:
-            return self._ended_without(heard, printed, began_unix_s)
+            return self._ended_without(launched, printed, began_unix_s)
         self._results = results
-        return finished(results, heard, printed)
+        return finished(results, launched, printed)
 
     def pull(self, relative: str, to: Path) -> None:
         check_relative(relative)
@@ -91,7 +91,9 @@ class IosRun:
             return None
         return parse_results(text, start_id, self._apps.name)
 
-    def _ended_without(self, heard: LaunchResult, printed: str, began_unix_s: float) -> RunOutcome:
+    def _ended_without(
+        self, launched: LaunchResult, printed: str, began_unix_s: float
+    ) -> RunOutcome:
         crash = self._apps.find_crash(self._app.id, began_unix_s)
         text = crash.text if crash else (
             "the app ended without leaving results, and the phone has no crash report of it: "
@@ -104,12 +106,12 @@ class IosRun:
             signal_name=signal if number else None,
             stdout=printed,
             stderr=_joined(printed, text),
-            seconds=heard.seconds,
+            seconds=launched.seconds,
             out_of_memory=crash.out_of_memory if crash else None,
         )
 
 
-def finished(results: AppResults, heard: LaunchResult, printed: str) -> RunOutcome:
+def finished(results: AppResults, launched: LaunchResult, printed: str) -> RunOutcome:
     """The outcome of a start that left results; those may be of a failure."""
     error = results.error
     failed = results.status == "failed"
@@ -119,9 +121,9 @@ def finished(results: AppResults, heard: LaunchResult, printed: str) -> RunOutco
         signal_name=None,
         stdout=printed,
         stderr=_joined(printed, message) if failed else "",
-        seconds=heard.seconds,
+        seconds=launched.seconds,
         out_of_memory=bool(error and error.kind == "memory") if failed else None,
-        states=_states(results, heard.seconds),
+        states=_states(results, launched.seconds),
     )
 
 
@@ -132,10 +134,10 @@ def _states(results: AppResults, seconds: float) -> tuple[TimedState, ...]:
     return tuple(TimedState(at, DeviceState(thermal_status=str(s))) for at, s in read if s)
 
 
-def _timed_out(heard: LaunchResult, printed: str) -> RunOutcome:
+def _timed_out(launched: LaunchResult, printed: str) -> RunOutcome:
     return RunOutcome(
         exit_code=None, signal_name=None, stdout=printed, stderr=printed,
-        seconds=heard.seconds, timed_out=True,
+        seconds=launched.seconds, timed_out=True,
     )  # fmt: skip
 
 
@@ -197,20 +199,21 @@ def _launch(
     started = time.monotonic()
     with command.listening(words) as conversation:
         try:
-            text, ended = hear(conversation, announcement(run_id), timeout_s + _START_S)
+            text, ended = read_until(conversation, announcement(run_id), timeout_s + _START_S)
         except Interrupted:
             end_app(command, app)
             raise
         announced = _announces(text, announcement(run_id))
         if ended and not announced:
             _require_success(conversation, command, text)
-    heard = LaunchResult(text, time.monotonic() - started, not (ended or announced), announced)
-    if heard.timed_out:
+    seconds = time.monotonic() - started
+    launched = LaunchResult(text, seconds, not (ended or announced), announced)
+    if launched.timed_out:
         end_app(command, app)
-    return heard
+    return launched
 
 
-def hear(conversation: InteractiveProcess, mark: str, limit_s: float) -> tuple[str, bool]:
+def read_until(conversation: InteractiveProcess, mark: str, limit_s: float) -> tuple[str, bool]:
     """What is printed until a line, the end or the limit, and whether it was the end."""
     output = b""
     deadline = time.monotonic() + limit_s
@@ -238,14 +241,14 @@ def _plain(output: bytes) -> str:
 
 def _require_success(conversation: InteractiveProcess, command: PhoneCommand, text: str) -> None:
     """Raises unless the app was started: then the command ends with 0, however the app ended."""
-    if not ended_badly(conversation):
+    if not has_failed(conversation):
         return
     log = conversation.errors()
     answer = PhoneCommandResult(conversation.exit_code or 1, text, last_error(log), False, log)
     raise explain(answer, command, "starting the app")
 
 
-def ended_badly(conversation: InteractiveProcess) -> bool:
+def has_failed(conversation: InteractiveProcess) -> bool:
     """Whether a program that prints no more has ended with an error."""
     try:
         return conversation.ended(_END_S) != 0

@@ -38,7 +38,7 @@ from etdeploy.devices.ios.apps import (
     parse_crash,
 )
 from etdeploy.devices.ios.device import AppDevice
-from etdeploy.devices.ios.run import announcement, ended_badly, hear
+from etdeploy.devices.ios.run import announcement, has_failed, read_until
 
 SIMULATOR_FAILURES = FailureTable(
     "Simulators",
@@ -83,10 +83,10 @@ def open_simulator(udid: str | None) -> SimulatorDevice:
     found = [s for s in known if (s.udid == udid if udid else s.is_booted)]
     if len(found) == 1 and found[0].is_booted:
         return SimulatorDevice(found[0])
-    raise _unclear(place, found or known)
+    raise _not_chosen(place, found or known)
 
 
-def _unclear(place: str, known: Sequence[Simulator]) -> DeviceError:
+def _not_chosen(place: str, known: Sequence[Simulator]) -> DeviceError:
     booted = [s for s in known if s.is_booted]
     if booted:
         lines = [f"--device ios:simulator:{s.udid}    ({s.name}, {s.system})" for s in booted]
@@ -164,17 +164,18 @@ class SimulatorApps:
         started = time.monotonic()
         try:
             with process.talking(process.Request(argv)) as conversation:
-                text, ended = hear(conversation, announcement(run_id), timeout_s)
-                if ended and not text and ended_badly(conversation):
+                text, ended = read_until(conversation, announcement(run_id), timeout_s)
+                if ended and not text and has_failed(conversation):
                     raise failure(conversation.errors(), self.name, "starting the app")
         except Interrupted:
             self._end(app)
             raise
         announced = f"{announcement(run_id)}\n" in text
-        heard = LaunchResult(text, time.monotonic() - started, not (ended or announced), announced)
-        if heard.timed_out:
+        seconds = time.monotonic() - started
+        launched = LaunchResult(text, seconds, not (ended or announced), announced)
+        if launched.timed_out:
             self._end(app)
-        return heard
+        return launched
 
     def find_crash(self, app: str, since_unix_s: float) -> Crash | None:
         installed = self.query(app)

@@ -32,7 +32,7 @@ from etdeploy.devices.base import (
     TimedState,
 )
 from etdeploy.devices.bundles import check_run_id, command_line, environment
-from etdeploy.devices.kinds import described, failed, present
+from etdeploy.devices.kinds import describe_device, failed_listing, present_listing
 from etdeploy.devices.local import store as local_leftovers
 from etdeploy.devices.local.store import LocalStore
 from etdeploy.devices.shell import Received
@@ -243,7 +243,7 @@ def open_qemu(folder: Path, sysroot: Path = _SYSROOT) -> LocalDevice:
 
 def list_host(folder: Path) -> list[DeviceListing]:
     """This machine, with what it reports."""
-    return [described(open_host(folder), "host")]
+    return [describe_device(open_host(folder), "host")]
 
 
 def list_qemu(folder: Path, *, ask: bool = True) -> list[DeviceListing]:
@@ -251,8 +251,8 @@ def list_qemu(folder: Path, *, ask: bool = True) -> list[DeviceListing]:
     try:
         device = open_qemu(folder)
     except DeviceError as error:
-        return [failed("qemu", "qemu", "missing", error)]
-    return [described(device, "qemu") if ask else present("qemu", "qemu")]
+        return [failed_listing("qemu", "qemu", "missing", error)]
+    return [describe_device(device, "qemu") if ask else present_listing("qemu", "qemu")]
 
 
 def _run_outcome(outcome: process.Outcome, oom_kills_before: int | None) -> RunOutcome:

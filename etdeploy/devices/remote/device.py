@@ -19,7 +19,7 @@ from etdeploy.devices.base import Bundle, BundleFile, Leftover, PushReport, RunF
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
 from etdeploy.devices.remote import layout, store
 from etdeploy.devices.remote.layout import StateSampling
-from etdeploy.devices.remote.run import end_leftovers, opened_run
+from etdeploy.devices.remote.run import end_leftovers, open_run_folder
 from etdeploy.devices.remote.sending import (
     Sending,
     Sent,
@@ -62,7 +62,7 @@ class RemoteDevice:
         return end_leftovers(self._shell)
 
     def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RunFolder]:
-        return opened_run(self._shell, bundle, run_id, self._sampling)
+        return open_run_folder(self._shell, bundle, run_id, self._sampling)
 
     def clean(self) -> dict[str, int]:
         command = layout.clean_command(self._shell.place)
@@ -83,7 +83,7 @@ def push_bundle(shell: RemoteShell, bundle: Bundle, progress: Progress) -> PushR
     started = time.monotonic()
     check_bundle(bundle)
     limit = store.limit_bytes()
-    with opened_session(shell) as session:
+    with open_session(shell) as session:
         push = _Push(shell, session, bundle, bundle_digest(bundle), progress)
         survey, removed_bytes = push.make_room(limit)
         missing = push.missing(survey)
@@ -261,7 +261,7 @@ def hold_command(place: DevicePaths, token: str) -> str:
 
 
 @contextlib.contextmanager
-def opened_session(shell: RemoteShell) -> Iterator[Session]:
+def open_session(shell: RemoteShell) -> Iterator[Session]:
     """A shell with a new folder for this push alone; the folder is released when the block ends."""
     token = secrets.token_hex(8)
     activity = "checking what it has"

@@ -43,7 +43,7 @@ _LOST_S = 60
 
 
 @contextmanager
-def opened_run(
+def open_run_folder(
     shell: RemoteShell, bundle: Bundle, run_id: str, sampling: StateSampling
 ) -> Iterator[RemoteRun]:
     """A new folder for one run of a bundle that was pushed; it is removed when the block ends."""
@@ -320,11 +320,11 @@ def end_all(
     found = left = find(shell)
     for leftover in found:
         if is_watched(shell, leftover):
-            raise in_use(shell, leftover)
+            raise in_use_error(shell, leftover)
     deadline = time.monotonic() + _END_S
     while left:
         if time.monotonic() > deadline:
-            raise immortal(shell, next(iter(left)))
+            raise not_ended_error(shell, next(iter(left)))
         shell.shell("\n".join(left.values()), activity)
         time.sleep(_POLL_S)
         left = find(shell)
@@ -400,7 +400,7 @@ def _end_command(pid: int, folder: str) -> str:
     return f'case "$(readlink /proc/{pid}/cwd)/" in {quote(folder)}[/\\ ]*) kill -9 {pid};; esac'
 
 
-def in_use(shell: RemoteShell, leftover: Leftover) -> DeviceError:
+def in_use_error(shell: RemoteShell, leftover: Leftover) -> DeviceError:
     """The error for a run of another computer."""
     return DeviceError(
         f"another run of etdeploy is active on the device: {leftover.run_id}, "
@@ -410,7 +410,7 @@ def in_use(shell: RemoteShell, leftover: Leftover) -> DeviceError:
     )
 
 
-def immortal(shell: RemoteShell, leftover: Leftover) -> DeviceError:
+def not_ended_error(shell: RemoteShell, leftover: Leftover) -> DeviceError:
     """The error for what cannot be ended."""
     return DeviceError(
         f"a runner of the earlier run {leftover.run_id} is still running on the device and cannot "

@@ -251,10 +251,10 @@ def is_large(file: BundleFile) -> bool:
 def send_large(sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
     """Sends a large file, or what is missing of it."""
     try:
-        there = _taken(sending, may_resume) if was_begun else ()
+        there = _take_partial(sending, may_resume) if was_begun else ()
         if not sending.can_hash:
             return send_whole(sending)
-        sent = _resumed(sending, there) if there else _sent(sending)
+        sent = _resume(sending, there) if there else _send_all(sending)
     except DeviceWriteError:
         # A full device needs its room more than the next push needs the beginning of a file.
         sending.drop()
@@ -263,7 +263,7 @@ def send_large(sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
     return sent
 
 
-def _sent(sending: Sending) -> Sent:
+def _send_all(sending: Sending) -> Sent:
     """Sends all of it, while the device hashes what has arrived."""
     file = sending.file
     command = store.follow_command(sending.folder, file.sha256, file.executable)
@@ -303,7 +303,7 @@ class _Following:
         return min(_STEP_BYTES, max(_LEAST_STEP_BYTES, left))
 
 
-def _taken(sending: Sending, may_resume: bool) -> tuple[Part, ...]:
+def _take_partial(sending: Sending, may_resume: bool) -> tuple[Part, ...]:
     """The parts that an interrupted push sent; none where they cannot be verified there."""
     there: tuple[Part, ...] = ()
     if may_resume:
@@ -316,7 +316,7 @@ def _taken(sending: Sending, may_resume: bool) -> tuple[Part, ...]:
     return there
 
 
-def _resumed(sending: Sending, there: Sequence[Part]) -> Sent:
+def _resume(sending: Sending, there: Sequence[Part]) -> Sent:
     """Sends the parts that are missing or damaged there.
 
     The digests of the parts are of the same bytes as that of the file, which the bundle lists.

@@ -149,7 +149,7 @@ def removal(
     useless = [x for x in survey.partial if x not in kept or x in sizes]
     partial = useless if excess > 0 else []
     freed = sum(survey.partial[sha256] for sha256 in partial)
-    for name, unused in _in_turn(sizes, uses, digest, kept):
+    for name, unused in _removal_order(sizes, uses, digest, kept):
         if freed >= excess:
             break
         bundles += [name] if name else []
@@ -163,7 +163,7 @@ def needed_bytes(missing: Iterable[BundleFile], survey: StoreState) -> int:
     return sum(max(0, f.size_bytes - survey.partial.get(f.sha256, 0)) for f in missing)
 
 
-def _in_turn(
+def _removal_order(
     sizes: Mapping[str, int], uses: StoreUses, own: str, kept: set[str]
 ) -> Iterator[tuple[str | None, Sequence[str]]]:
     """Bundles with the contents that nothing needs once each is gone; first what none needs now."""

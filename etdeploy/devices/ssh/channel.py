@@ -153,7 +153,7 @@ class Channel:
 
 
 @contextmanager
-def begun(
+def run_script(
     connection: Connection,
     script: str,
     stdin: IO[bytes] | None = None,

@@ -205,12 +205,12 @@ def channel_command(socket: Path, command: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def by_hand(address: Address, *command: str) -> str:
+def manual_command(address: Address, *command: str) -> str:
     """What a user types to reach the board."""
     return " ".join(map(quote, ("ssh", *config_words(), *address.destination, *command)))
 
 
-def effective(address: Address) -> Mapping[str, str]:
+def resolve_config(address: Address) -> Mapping[str, str]:
     """What ssh makes of its configuration for this board: hostname, port, user and the like."""
     argv = ("ssh", *config_words(), "-G", *_words(address))
     outcome = process.run(process.Request(argv, env=ENVIRONMENT, timeout_s=_CONNECT_S))
@@ -304,7 +304,7 @@ def parse_place(output: str, address: Address) -> DevicePaths:
     raise FOLDER_FAILURES.error(
         DeviceError, state, address.name,
         folder=base or repr(output.strip()),
-        look=by_hand(address, look),
+        look=manual_command(address, look),
         other=quote(address.in_folder(other or "/FOLDER")),
     )  # fmt: skip
 

@@ -35,13 +35,13 @@ from etdeploy.devices.shell import (
     parse_meminfo,
     sections,
 )
-from etdeploy.devices.ssh.channel import Channel, ForeignError, begun
+from etdeploy.devices.ssh.channel import Channel, ForeignError, run_script
 from etdeploy.devices.ssh.connection import (
     Address,
     Connection,
     SshError,
     SshLostError,
-    by_hand,
+    manual_command,
     parse_address,
     parse_place,
     place_command,
@@ -288,8 +288,8 @@ class SshShell:
     def advice(self) -> Advice:
         return Advice(
             noun="board",
-            prefix=by_hand(self.address),
-            restart=by_hand(self.address, "sudo", "reboot"),
+            prefix=manual_command(self.address),
+            restart=manual_command(self.address, "sudo", "reboot"),
             damaged="Look for a failing disk or memory of the board",
         )
 
@@ -305,7 +305,7 @@ class SshShell:
         # Twice: after a broken connection the first call may only find out that it is broken.
         for _ in range(2):
             try:
-                with begun(self.connection, _OWN + command, heed_stop=False) as channel:
+                with run_script(self.connection, _OWN + command, heed_stop=False) as channel:
                     for _ in channel.pieces(_TIDY_S):
                         pass
                     channel.exit_code()
@@ -322,7 +322,9 @@ class SshShell:
     def _start(self, before: str, command: str, activity: str, idle_s: float) -> SshCommand:
         marker = f"etdeploy-{secrets.token_hex(8)}"
         with contextlib.ExitStack() as stack, self.errors(activity):
-            channel = stack.enter_context(begun(self.connection, before + marked(command, marker)))
+            channel = stack.enter_context(
+                run_script(self.connection, before + marked(command, marker))
+            )
             channel.begin(self._idle_s)
             return SshCommand(self, channel, marker, idle_s, stack.pop_all())
 
@@ -330,7 +332,7 @@ class SshShell:
     def persistent_shell(self, command: str, activity: str) -> Iterator[SshPersistentShell]:
         with contextlib.ExitStack() as stack:
             with self.errors(activity):
-                channel = stack.enter_context(begun(self.connection, _OWN + command))
+                channel = stack.enter_context(run_script(self.connection, _OWN + command))
             yield SshPersistentShell(self, channel, self._idle_s)
 
     def send(
@@ -348,7 +350,7 @@ class SshShell:
         script = _OWN + marked(f"{copying} >{quote(target)}", marker)
         with source.open("rb", buffering=0) as file, self.errors(activity):
             file.seek(start)
-            with begun(self.connection, script, file) as channel:
+            with run_script(self.connection, script, file) as channel:
                 for sent in channel.sent(file, start, self._idle_s):
                     on_bytes(sent if size is None else min(sent, size))
                 result = parse_marked(channel.output, marker)
@@ -382,7 +384,7 @@ class SshShell:
 
     def _output(self, script: str, activity: str) -> Iterator[bytes]:
         """What a script prints, byte for byte."""
-        with self.errors(activity), begun(self.connection, script) as channel:
+        with self.errors(activity), run_script(self.connection, script) as channel:
             yield from channel.pieces(self._idle_s)
             code = channel.exit_code()
             if code:

@@ -14,9 +14,9 @@ from etdeploy.devices.ssh.connection import (
     Address,
     SshError,
     SshLostError,
-    by_hand,
     config_words,
-    effective,
+    manual_command,
+    resolve_config,
 )
 
 _COPY_KEY = (
@@ -132,7 +132,7 @@ def explain(error: Exception, address: Address, activity: str, idle_s: float = 0
     """Return the error of a connection for the user."""
     settings: Mapping[str, str] = {}
     with suppress(OSError):
-        settings = effective(address)
+        settings = resolve_config(address)
     host, port = settings.get("hostname", address.host), settings.get("port", "22")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # The name under which known_hosts has the board (sshd(8)).
@@ -148,7 +148,7 @@ def explain(error: Exception, address: Address, activity: str, idle_s: float = 0
         port=port,
         other_port=quote(address.with_port("PORT")),
         known_as=quote(known_as),
-        log_in=by_hand(address),
+        log_in=manual_command(address),
         copy_key=" ".join(map(quote, ("ssh-copy-id", *config_words(), *address.destination))),
         install_ssh=system_command("openssh-client"),
     )  # fmt: skip

@@ -143,11 +143,13 @@ def test_a_start_that_takes_too_long_is_ended_on_the_phone(
     phone.app = endless
     phone.install(Path(bundle.files[0].source))
 
-    def hear(conversation: InteractiveProcess, _mark: str, _limit_s: float) -> tuple[str, bool]:
+    def read_until(
+        conversation: InteractiveProcess, _mark: str, _limit_s: float
+    ) -> tuple[str, bool]:
         """Waits for the app's first line, not for a time that a busy machine may need for it."""
         return conversation.read(100, 120).decode(), False
 
-    monkeypatch.setattr(run, "hear", hear)
+    monkeypatch.setattr(run, "read_until", read_until)
     with open_device("ios").open_run(bundle, "r") as opened:
         outcome = opened.run([], 60)
     assert (outcome.timed_out, outcome.exit_code) == (True, None)

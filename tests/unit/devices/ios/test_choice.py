@@ -20,7 +20,7 @@ OTHER = "00008110-000A2B3C4D5E6F70"
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, *udids: str) -> None:
-    monkeypatch.setattr(choice, "attached", lambda: [Attached(udid, "USB") for udid in udids])
+    monkeypatch.setattr(choice, "list_attached", lambda: [Attached(udid, "USB") for udid in udids])
 
 
 def message(serial: str | None) -> str:
@@ -116,7 +116,7 @@ def test_another_server_on_the_socket_hides_no_other_devices(
     def fail() -> None:
         raise MuxError("it hung up")
 
-    monkeypatch.setattr(choice, "attached", fail)
+    monkeypatch.setattr(choice, "list_attached", fail)
     [listed] = list_ios()
     assert (listed.name, listed.status) == ("ios", "error")
     assert "it hung up" in (listed.remedy or "")

@@ -16,8 +16,8 @@ import pytest
 from etdeploy.devices.ios.command import (
     Attached,
     MuxError,
-    attached,
-    dashed,
+    format_udid,
+    list_attached,
     parse_devices,
     socket_address,
 )
@@ -38,7 +38,7 @@ def device(serial: str, connection: str = "USB") -> dict[str, Any]:
     ],
 )
 def test_a_udid_is_written_as_apples_tools_write_it(serial: str, udid: str) -> None:
-    assert dashed(serial) == udid
+    assert format_udid(serial) == udid
 
 
 def test_a_phone_on_both_ways_is_listed_once_by_its_cable() -> None:
@@ -58,7 +58,7 @@ def test_an_answer_without_devices_is_none(answer: dict[str, Any]) -> None:
 def test_no_daemon_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for address in (str(tmp_path / "none"), f"UNIX:{tmp_path / 'none'}", "127.0.0.1:1"):
         monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", address)
-        assert attached() is None
+        assert list_attached() is None
 
 
 def test_the_usual_place_of_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +72,9 @@ def test_it_is_asked_over_its_protocol(tmp_path: Path, monkeypatch: pytest.Monke
     with IosPhone(tmp_path) as phone:
         for name, value in phone.environment.items():
             monkeypatch.setenv(name, value)
-        assert attached() == [Attached(UDID, "USB")]
+        assert list_attached() == [Attached(UDID, "USB")]
         phone.attached = False
-        assert attached() == []
+        assert list_attached() == []
 
 
 @contextmanager
@@ -107,4 +107,4 @@ def test_another_server_is_recognised(content: bytes, monkeypatch: pytest.Monkey
     with answering(content) as address:
         monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", address)
         with pytest.raises(MuxError):
-            attached()
+            list_attached()

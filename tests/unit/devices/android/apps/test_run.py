@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.android.app_run import filled, small_files
+from etdeploy.devices.android.app_run import fill_option, small_files
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
 from etdeploy.devices.remote.shell import DevicePaths
 
@@ -24,7 +24,7 @@ def test_small_files_are_copied_and_large_ones_read_in_the_store() -> None:
     assert [file.path for file in small_files(_BUNDLE, _APP)] == ["request.txt"]
     copied = {"request.txt"}
     words = ("program={bundle}/program.pte", "request={bundle}/request.txt", "iterations=3")
-    assert [filled(word, _PLACE, "/r", _BUNDLE, copied) for word in words] == [
+    assert [fill_option(word, _PLACE, "/r", _BUNDLE, copied) for word in words] == [
         f"program=/data/local/tmp/etdeploy/store/{'1' * 64}",
         "request=/r/files/request.txt",
         "iterations=3",
@@ -34,4 +34,4 @@ def test_small_files_are_copied_and_large_ones_read_in_the_store() -> None:
 @pytest.mark.parametrize("path", ["{bundle}/../../x", "{bundle}", "/a/{bundle}/program.pte"])
 def test_a_path_that_is_not_in_the_bundle_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="bundle"):
-        filled(f"program={path}", _PLACE, "/r", _BUNDLE, set())
+        fill_option(f"program={path}", _PLACE, "/r", _BUNDLE, set())
