@@ -127,7 +127,7 @@ def history(
     elif trends:
         _show(trends, more)
     else:
-        console.result(f"no runs{' like that' if wanted != Filter() else ''} in {place.shown}")
+        console.result(f"no {'matching ' if wanted != Filter() else ''}runs in {place.shown}")
 
 
 @history.command("export")
@@ -255,7 +255,7 @@ def _show(trends: list[Trend], more: int) -> None:
         return
     console.result(render([list_text(trends, more)], width))
     console.message(
-        "\nOne of them with its changes:  etdeploy history --recipe NAME --device DEVICE"
+        "\nShow one of them with its changes:  etdeploy history --recipe NAME --device DEVICE"
     )
 
 

@@ -58,7 +58,7 @@ def test_one_series_and_several(store: Store, capsys: Capture) -> None:
     assert run("history", "-d", "r5") == 0
     assert capsys.readouterr().out.startswith("other on android:R5")
     assert run("history", "--recipe", "neither") == 0
-    assert capsys.readouterr().out.startswith("no runs like that in ")
+    assert capsys.readouterr().out.startswith("no matching runs in ")
 
 
 def test_since(store: Store, capsys: Capture) -> None:
