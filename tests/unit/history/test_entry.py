@@ -46,17 +46,19 @@ def test_an_undisturbed_run() -> None:
     }  # fmt: skip
 
 
-def test_most_starts_decide() -> None:
-    assert entry_from(with_starts(start(HOT), start(), start()))[0].fit
-    entry, _ = entry_from(with_starts(start(HOT), start(HOT), start()))
-    assert entry.disturbed == HOT.text
-    assert not entry.fit
-
-
-def test_a_disturbed_run_is_not_fit() -> None:
-    entry, _ = entry_from(with_starts(start(), disturbances=(HOT, HOT)))
-    assert entry.disturbed == f"{HOT.text} {HOT.text}"
-    assert not entry.fit
+@pytest.mark.parametrize(
+    ("starts", "whole", "text"),
+    [
+        ((start(HOT), start(), start()), (), ""),
+        ((start(HOT), start(HOT), start()), (), HOT.text),
+        ((start(),), (HOT, HOT), f"{HOT.text} {HOT.text}"),
+    ],
+)
+def test_a_run_is_disturbed_if_most_starts_are(
+    starts: tuple[Start, ...], whole: tuple[Disturbance, ...], text: str
+) -> None:
+    entry, _ = entry_from(with_starts(*starts, disturbances=whole))
+    assert (entry.disturbed, entry.fit) == (text, not text)
 
 
 def test_a_simulated_run_has_no_numbers() -> None:

@@ -52,26 +52,43 @@ def test_a_slow_down_beyond_the_spread() -> None:
     assert "standard deviations" in found.reason
 
 
-def test_a_slow_down_within_the_spread() -> None:
-    found = latency(entry(1.12), earlier(spread=0.15))
-    assert found.kind is FindingKind.NO_DIFFERENCE
-    assert "normal run-to-run" in found.reason
+WITH_ODD_RUNS = [*earlier(), entry(40.0), entry(0.01)]
+FAR_STARTS = [entry(1.0, spread_percent=30.0, starts=3) for _ in range(10)]
 
 
-def test_a_slow_down_that_is_allowed() -> None:
-    assert latency(entry(1.04), earlier(spread=0.002)).kind is FindingKind.NO_DIFFERENCE
-    assert latency(entry(1.04), earlier(spread=0.002), 2.0).kind is FindingKind.REGRESSED
+@pytest.mark.parametrize(
+    ("now_ms", "before", "allowed", "kind"),
+    [
+        (1.12, earlier(spread=0.15), 5.0, FindingKind.NO_DIFFERENCE),
+        (1.04, earlier(spread=0.002), 5.0, FindingKind.NO_DIFFERENCE),
+        (1.04, earlier(spread=0.002), 2.0, FindingKind.REGRESSED),
+        (0.85, earlier(), 5.0, FindingKind.IMPROVED),
+        (1.12, WITH_ODD_RUNS, 5.0, FindingKind.REGRESSED),
+        (1.01, WITH_ODD_RUNS, 5.0, FindingKind.NO_DIFFERENCE),
+        (1.12, FAR_STARTS, 5.0, FindingKind.NO_DIFFERENCE),
+    ],
+)
+def test_a_time_is_judged_by_spread_and_allowance(
+    now_ms: float, before: list[HistoryEntry], allowed: float, kind: FindingKind
+) -> None:
+    assert latency(entry(now_ms), before, allowed).kind is kind
 
 
-def test_a_gain() -> None:
-    assert latency(entry(0.85), earlier()).kind is FindingKind.IMPROVED
-
-
-def test_odd_runs_among_the_earlier_do_not_matter() -> None:
-    before = earlier()
-    before[3], before[11] = entry(40.0), entry(0.01)
-    assert latency(entry(1.12), before).kind is FindingKind.REGRESSED
-    assert latency(entry(1.01), before).kind is FindingKind.NO_DIFFERENCE
+@pytest.mark.parametrize(
+    ("now_ms", "before", "against", "kind"),
+    [
+        (1.2, earlier(spread=0.01), entry(1.0), FindingKind.REGRESSED),
+        (1.2, earlier(spread=0.01), entry(1.19), FindingKind.NO_DIFFERENCE),
+        (1.2, [], entry(1.0), FindingKind.REGRESSED),
+        # Without a history, runs are assumed to vary by 3 %.
+        (1.07, [], entry(1.0), FindingKind.NO_DIFFERENCE),
+        (1.2, [], entry(metrics={"load_ms": 1.0}), FindingKind.NOT_JUDGED),
+    ],
+)
+def test_a_time_is_judged_by_another_run(
+    now_ms: float, before: list[HistoryEntry], against: HistoryEntry, kind: FindingKind
+) -> None:
+    assert latency(entry(now_ms), before, against=against).kind is kind
 
 
 def test_too_few_earlier_runs() -> None:
@@ -79,11 +96,6 @@ def test_too_few_earlier_runs() -> None:
     assert found.kind is FindingKind.NOT_JUDGED
     assert found.reason.startswith("4 earlier runs ")
     assert "5 are needed" in found.reason
-
-
-def test_the_starts_of_one_run_are_a_floor_for_the_spread() -> None:
-    same = [entry(1.0, spread_percent=30.0, starts=3) for _ in range(10)]
-    assert latency(entry(1.12), same).kind is FindingKind.NO_DIFFERENCE
 
 
 def test_the_level_since_the_last_change_counts() -> None:
@@ -119,17 +131,6 @@ def test_outputs_that_were_right_before() -> None:
     assert found[-1].kind is FindingKind.REGRESSED
     assert list(judge_outputs(entry(outputs_ok=None), earlier())) == []
     assert list(judge_outputs(entry(outputs_ok=False), [entry(outputs_ok=None)] * 5)) == []
-
-
-def test_a_single_run_as_the_measure() -> None:
-    before = earlier(spread=0.01)
-    assert latency(entry(1.2), before, against=entry(1.0)).kind is FindingKind.REGRESSED
-    assert latency(entry(1.2), before, against=entry(1.19)).kind is FindingKind.NO_DIFFERENCE
-    assert latency(entry(1.2), [], against=entry(1.0)).kind is FindingKind.REGRESSED
-    # Without a history, 3 % between runs are taken for granted.
-    assert latency(entry(1.07), [], against=entry(1.0)).kind is FindingKind.NO_DIFFERENCE
-    other = entry(metrics={"load_ms": 1.0})
-    assert latency(entry(1.2), [], against=other).kind is FindingKind.NOT_JUDGED
 
 
 def test_numbers_that_are_zero_are_passed_over() -> None:

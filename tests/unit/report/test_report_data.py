@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.records.performance import samples_by_start
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.report_data import distinct_names, load_plan
 from tests.support.bench_values import make_device, make_record, make_run
-from tests.support.report_values import make_full_record, make_plan, make_starts
+from tests.support.report_values import make_plan
 
 
 def _run(
@@ -50,15 +49,6 @@ def test_a_name_is_as_short_as_tells_the_runs_apart(
     runs: list[StoredRun], expected: tuple[str, ...]
 ) -> None:
     assert distinct_names(runs) == expected
-
-
-def test_the_samples_of_a_start_are_its_own() -> None:
-    starts, samples = make_starts(3, 4)
-    record = make_full_record()
-    each = samples_by_start(starts, record.inference.latency_ms.model_copy(
-        update={"samples": tuple(samples)}
-    ))  # fmt: skip
-    assert [list(own) for own in each] == [samples[:4], samples[4:8], samples[8:]]
 
 
 def test_the_plan_is_read_from_the_run_s_folder(tmp_path: Path) -> None:
