@@ -61,25 +61,25 @@ def start_medians(record: RunRecord) -> tuple[float, ...]:
 def select_pairs(a: RunRecord, b: RunRecord) -> UsableTimes:
     """The starts of records that took turns, without pairs that were throttled."""
     pairs = list(zip(a.workload.runs, b.workload.runs, strict=True))
-    kept = [
+    used = [
         i for i, p in enumerate(pairs) if not any(_disturbances(start, _OF_PAIRS) for start in p)
     ]
-    told = [d for p in pairs for start in p for d in _disturbances(start, _OF_PAIRS)]
-    told += [d for record in (a, b) for d in record.disturbances if d.kind in _OF_PAIRS]
-    out = len(pairs) - len(kept)
-    # What is told of the whole run, and of no start, is true of all of them.
-    too_many = out > _MOST_LEFT_OUT * len(pairs) or (told and not out)
-    remarks = [f"{out} of {len(pairs)} pairs are left out: {told[0].text}"] if out else []
+    causes = [d for p in pairs for start in p for d in _disturbances(start, _OF_PAIRS)]
+    causes += [d for record in (a, b) for d in record.disturbances if d.kind in _OF_PAIRS]
+    out = len(pairs) - len(used)
+    # A disturbance of the whole run that no start names holds for all starts.
+    too_many = out > _MOST_LEFT_OUT * len(pairs) or (causes and not out)
+    remarks = [f"{out} of {len(pairs)} pairs are left out: {causes[0].text}"] if out else []
     medians = (start_medians(a), start_medians(b))
     usable = UsableTimes(
-        tuple(medians[0][i] for i in kept),
-        tuple(medians[1][i] for i in kept),
-        (f"throttled: {_clause(told[0])}",) if too_many else (),
+        tuple(medians[0][i] for i in used),
+        tuple(medians[1][i] for i in used),
+        (f"throttled: {_clause(causes[0])}",) if too_many else (),
         (*remarks, *_shared(a, b)),
     )
     if not all(map(samples_by_start, (a, b))):
         return usable
-    fastest = tuple(tuple(side[i] for i in kept) for side in _fastest(a, b))
+    fastest = tuple(tuple(side[i] for i in used) for side in _fastest(a, b))
     return _by_fastest(usable, *fastest, busy=_were_busy(a, b))
 
 
@@ -156,17 +156,17 @@ def select_starts(a: RunRecord, b: RunRecord) -> UsableTimes:
     kinds = [k for k in SLOWING if k != DisturbanceKind.POWER_SAVING or not both_saved]
     sides = [_undisturbed(record, kinds) for record in (a, b)]
     obstacles = [
-        f"{name} was disturbed: {_clause(told[0])}"
-        for name, (kept, told) in zip("AB", sides, strict=True)
-        if not kept
+        f"{name} was disturbed: {_clause(causes[0])}"
+        for name, (used, causes) in zip("AB", sides, strict=True)
+        if not used
     ]
     remarks = [
-        f"Starts of {name} are left out: {told[0].text}"
-        for name, (kept, told) in zip("AB", sides, strict=True)
-        if kept and told
+        f"Starts of {name} are left out: {causes[0].text}"
+        for name, (used, causes) in zip("AB", sides, strict=True)
+        if used and causes
     ]
-    told = [d.text for d in _all(a) if d.kind == DisturbanceKind.POWER_SAVING][:1]
-    remarks += told if both_saved else []
+    causes = [d.text for d in _all(a) if d.kind == DisturbanceKind.POWER_SAVING][:1]
+    remarks += causes if both_saved else []
     return UsableTimes(sides[0][0], sides[1][0], tuple(obstacles), tuple(remarks))
 
 
@@ -175,12 +175,12 @@ def _undisturbed(
 ) -> tuple[tuple[float, ...], list[Disturbance]]:
     """Medians of the starts that count, and what disturbed the others; none if most were."""
     runs = record.workload.runs
-    told = [d for start in runs for d in _disturbances(start, kinds)]
+    causes = [d for start in runs for d in _disturbances(start, kinds)]
     whole = [d for d in record.disturbances if d.kind in kinds]
-    if not told:
+    if not causes:
         return ((), whole) if whole else (start_medians(record), [])
-    kept = tuple(start.median_ms for start in runs if not _disturbances(start, kinds))
-    return (kept if len(runs) - len(kept) <= _MOST_LEFT_OUT * len(runs) else ()), told
+    used = tuple(start.median_ms for start in runs if not _disturbances(start, kinds))
+    return (used if len(runs) - len(used) <= _MOST_LEFT_OUT * len(runs) else ()), causes
 
 
 def _saved_power(record: RunRecord) -> bool:

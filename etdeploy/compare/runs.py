@@ -52,7 +52,7 @@ def compare_runs(
     min_difference_percent: float = MIN_DIFFERENCE_PERCENT,
     operators: Sequence[OperatorChange] = (),
 ) -> Comparison:
-    """Judges B against A by their starts.
+    """Judge B against A by their starts.
 
     Args:
         a: What B is measured against.
@@ -224,8 +224,8 @@ def loss_remarks(a: ProgramRecord, b: ProgramRecord) -> Iterator[str]:
     for name in dict.fromkeys((*ours, *theirs)):
         if ours.get(name) != theirs.get(name):
             sides = zip("AB", (ours, theirs), strict=True)
-            told = "; ".join(f"{side.get(name, _NO_LOSS)} in {letter}" for letter, side in sides)
-            yield f"{name} against the unquantised model: {told}."
+            losses = "; ".join(f"{side.get(name, _NO_LOSS)} in {letter}" for letter, side in sides)
+            yield f"{name} against the unquantised model: {losses}."
 
 
 def _texts(a: TextGeneration, b: TextGeneration) -> Iterator[str]:
@@ -395,7 +395,7 @@ def _file(run: StoredRun, output: RunnerOutput) -> Path:
     try:
         folder = run.path("outputs")
         if folder is None or output.path is None:
-            raise UnreadableTensorError("the outputs were not kept")
+            raise UnreadableTensorError("the outputs were not saved")
         return inside(folder, output.path)
     except ValueError as error:
         raise UnreadableTensorError(str(error)) from error

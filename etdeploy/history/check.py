@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 MAIN, LAST_GOOD = "main", "last-good"
-# A run's branch is asked of git: so many runs are looked at for each that is wanted.
+# Runs of other branches do not count: runs to read for each run that is needed.
 _LOOK_BACK = 10
 _BRANCHES = ("main", "origin/main", "master", "origin/master")
 _REVISION = re.compile(r"[0-9a-f]{7,64}")
@@ -130,7 +130,7 @@ class CheckOptions:
 
 
 def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
-    """Judges a run by earlier ones.
+    """Judge a run by earlier ones.
 
     Raises:
         UsageError: `main` is asked for outside a repository, or there is no such branch.
@@ -150,8 +150,8 @@ def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
     worse = [one for one in found if one.kind is FindingKind.REGRESSED]
     if unfit and not worse:
         return _result(run, options, CheckVerdict.NOT_JUDGED, unfit)
-    asked = _result(run, options, CheckVerdict.PASSED, "no number is worse than it may be")
-    told = asked.model_copy(
+    passed = _result(run, options, CheckVerdict.PASSED, "no number is worse than it may be")
+    judged = passed.model_copy(
         update={
             "against": _describe_baseline(options, len(past)),
             "findings": found,
@@ -159,14 +159,14 @@ def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
         }
     )
     if worse:
-        return told.model_copy(
+        return judged.model_copy(
             update={"verdict": CheckVerdict.REGRESSED, "reason": describe_regressions(worse)}
         )
     if against is None and len(earlier) < MIN_HISTORY:
-        return told.model_copy(
+        return judged.model_copy(
             update={"verdict": CheckVerdict.NOT_ENOUGH_HISTORY, "reason": _too_few(earlier)}
         )
-    return told
+    return judged
 
 
 def to_judgement(found: Check) -> Judgement | None:
@@ -223,9 +223,9 @@ def _earlier(
     """The comparable runs before it, the earliest first; with `fit` those whose numbers count."""
     from etdeploy.history.store.store import Filter
 
-    wanted = Filter(series=run.series, until=run.started_at, fit=fit)
+    query = Filter(series=run.series, until=run.started_at, fit=fit)
     many = options.last * (_LOOK_BACK if options.against else 1) + 1
-    found = [entry for entry in store.entries(wanted, many) if entry.run_id != run.run_id]
+    found = [entry for entry in store.entries(query, many) if entry.run_id != run.run_id]
     if options.other is not None:
         found = [entry for entry in found if entry.run_id != options.other.run_id]
     return select_baseline(found, options.against, options.repository)[-options.last :]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # brings in all.
 _AT_ONCE = 50
 _lock = threading.Lock()
-# What was said already, and which histories failed, in this process: jobs of one run are told once,
+# Warnings printed and histories that failed in this process: jobs of one run warn once,
 # and none of them waits for a server again.
 _warned: set[str] = set()
 _failed: set[str] = set()

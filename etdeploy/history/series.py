@@ -120,7 +120,7 @@ class Series(Value):
 
     @property
     def metric(self) -> str:
-        """The number that its records are compared by, unless another is asked for."""
+        """The default metric for comparing its records."""
         return TOKEN if GENERATION in self.sizes else LATENCY
 
 
@@ -182,8 +182,8 @@ def _shown(value: Any) -> str:
 
 def _sizes(benchmark: Mapping[str, Any]) -> dict[str, Any]:
     """Their order counts: a record's `latency_ms` is about the first."""
-    told = _select(benchmark, ("sizes", "inputs"))
-    return {**told, "order": list(told["sizes"])} if "sizes" in told else told
+    selected = _select(benchmark, ("sizes", "inputs"))
+    return {**selected, "order": list(selected["sizes"])} if "sizes" in selected else selected
 
 
 def _is_text(record: RunRecord) -> bool:

@@ -191,7 +191,7 @@ MIN_RUNS = 3
 _MIN_INSIDE = 5
 """In a stretch inside: there are many short ones, and some of them differ by chance."""
 MIN_CHANGE_PERCENT = 1.0
-"""Smaller changes of the median are not told, however sure they are."""
+"""Smaller changes of the median are not reported, however certain they are."""
 # Of each of the two tests, so that together they find a change in 1 % of what has none.
 _LEVEL = 0.005
 # Enough for that level, and few enough for a long series: the windows grow with its square.

@@ -355,8 +355,8 @@ def _values(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "recipe.commit", record.recipe.git_revision or NOTHING
     yield "recipe.uncommitted changes", str(record.recipe.git_dirty).lower()
     yield from _flat("device", facts.model_dump(mode="json", exclude_none=True))
-    wanted = {"sha256", "size_bytes", "method", "backend", "quantization", "source"}
-    yield from _flat("program", program.model_dump(mode="json", include=wanted))
+    keys = {"sha256", "size_bytes", "method", "backend", "quantization", "source"}
+    yield from _flat("program", program.model_dump(mode="json", include=keys))
     yield from _flat("runner", runner.model_dump(mode="json"))
     yield from _flat("versions", record.versions)
     yield "simulated", record.simulated.by if record.simulated else "no"

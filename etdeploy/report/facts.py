@@ -314,9 +314,9 @@ def _weights(memory: Memory, file_bytes: int) -> str:
 def _sustained(sustained: Sustained) -> Iterator[str]:
     """The share of the rate that remains, when it dropped, its curve, and the energy."""
     remains = round(sustained.retained_percent)
-    kept = f"{remains} % of the rate remains" if remains < 100 else "nothing of the rate is lost"
+    share = f"{remains} % of the rate remains" if remains < 100 else "nothing of the rate is lost"
     yield (
-        f"{kept} after {long_time(sustained.seconds)}: from {rate(sustained.start_per_s)} to "
+        f"{share} after {long_time(sustained.seconds)}: from {rate(sustained.start_per_s)} to "
         f"{rate(sustained.end_per_s)} inferences per second, {sustained.inferences:,} in all"
     )
     first, second = sustained.to_minus_10_percent_s, sustained.to_minus_25_percent_s

@@ -72,8 +72,8 @@ def histogram(values: Sequence[float], end: float | None) -> tuple[list[float], 
         margin = abs(low) * 0.01 or 0.5
         return [low - margin, low + margin], [len(inside)]
     spread = percentile(inside, 75) - percentile(inside, 25)
-    wanted = (high - low) / (2 * spread / len(inside) ** (1 / 3)) if spread > 0 else _MOST_BINS
-    bins = min(_MOST_BINS, max(_LEAST_BINS, math.ceil(wanted)))
+    bins_wanted = (high - low) / (2 * spread / len(inside) ** (1 / 3)) if spread > 0 else _MOST_BINS
+    bins = min(_MOST_BINS, max(_LEAST_BINS, math.ceil(bins_wanted)))
     width = (high - low) / bins
     counts = [0] * bins
     for value in inside:
@@ -115,15 +115,15 @@ def plot_starts(
 
 def _points(
     by_start: Sequence[Sequence[float]],
-    wanted: Sequence[bool],
+    is_shown: Sequence[bool],
     tone: str,
     name: str,
     unit: TimeUnit,
 ) -> Values:
     xs: list[float | None] = []
     ys: list[float | None] = []
-    for number, (samples, is_wanted) in enumerate(zip(by_start, wanted, strict=True), 1):
-        for place, value in thin_out(samples, _MOST_POINTS) if is_wanted else ():
+    for number, (samples, shown) in enumerate(zip(by_start, is_shown, strict=True), 1):
+        for place, value in thin_out(samples, _MOST_POINTS) if shown else ():
             xs.append(number - _WIDTH / 2 + _WIDTH * (place + 0.5) / len(samples))
             ys.append(value)
     return {

@@ -81,7 +81,7 @@ def load_plan(run: StoredRun) -> tuple[RuntimePlan | None, tuple[str, ...]]:
     except ValueError as error:
         return None, (_NO_PLAN.format(error),)
     if path is None:
-        return None, (_NO_PLAN.format("the run kept no plan"),)
+        return None, (_NO_PLAN.format("the run has no plan"),)
     if not path.is_file():
         return None, (_NO_PLAN.format(f"{path.name} is not in the run's folder"),)
     plan = RuntimePlan.load_or_none(path)

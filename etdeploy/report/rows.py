@@ -15,7 +15,7 @@ from etdeploy.bench.records.performance import Start, samples_by_start
 from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.bench.records.stored import FOLDER_KEY
 from etdeploy.bench.reference import descriptions
-from etdeploy.report.formatting import finite, is_number, outputs
+from etdeploy.report.formatting import device, finite, is_number, outputs
 from etdeploy.report.report_data import ReportData
 
 _NS_PER_MS = 1_000_000
@@ -338,7 +338,7 @@ def _benchmark_info(record: RunRecord) -> dict[str, str]:
 def _oss_runner(record: RunRecord) -> dict[str, Any]:
     facts, before = record.device.facts, record.device.before
     known = {
-        "name": " ".join(part for part in (facts.manufacturer, facts.model) if part) or facts.name,
+        "name": device(record),
         "type": facts.os or facts.kind,
         "cpu_info": facts.abi or facts.target,
         "cpu_count": facts.cpu_count,

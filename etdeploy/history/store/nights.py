@@ -168,9 +168,7 @@ def take_farm(
     if row and row["token"] != mine.token:
         stale = now - datetime.fromisoformat(row["beat_at"]) > timedelta(seconds=STALE_S)
         if not (anew and stale):
-            return CoordinatorProcess(
-                **{name: row[name] for name in CoordinatorProcess.model_fields}
-            )
+            return _coordinator(row)
     values = mine.model_dump() | {"beat_at": utc_text(now)}
     if row:
         connection.execute(update(coordinators).where(coordinators.c.farm == farm).values(values))
@@ -183,11 +181,11 @@ def farm_holder(connection: Connection, farm: str) -> CoordinatorProcess | None:
     """Who has a farm; it keeps it until the transaction ends. None for nobody."""
     query = select(coordinators).where(coordinators.c.farm == farm).with_for_update()
     row = connection.execute(query).mappings().one_or_none()
-    return (
-        CoordinatorProcess(**{name: row[name] for name in CoordinatorProcess.model_fields})
-        if row
-        else None
-    )
+    return _coordinator(row) if row else None
+
+
+def _coordinator(row: RowMapping) -> CoordinatorProcess:
+    return CoordinatorProcess(**{name: row[name] for name in CoordinatorProcess.model_fields})
 
 
 def is_farm_held(connection: Connection, farm: str) -> bool:

@@ -60,7 +60,7 @@ def test_the_plan_is_read_from_the_run_s_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "content", "why"),
     [
-        ({}, None, "the run kept no plan"),
+        ({}, None, "the run has no plan"),
         ({"plan": "plan.json"}, None, "plan.json is not in the run's folder"),
         ({"plan": "plan.json"}, '{"target": 1}', "plan.json is not a plan of this release"),
     ],
