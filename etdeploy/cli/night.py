@@ -18,10 +18,10 @@ from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted, StoreE
 from etdeploy.core.layout import fit
 from etdeploy.farm.certificates import check_certificate
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.model import Offer
+from etdeploy.farm.model import AvailableDevice
 from etdeploy.farm.night.dependencies import (
     NightDependencies,
-    StoreShelf,
+    StoreDevicePool,
     SystemClock,
     earlier_times,
     headline_of,
@@ -40,7 +40,7 @@ from etdeploy.history.location import HistoryLocation, require_location
 
 if TYPE_CHECKING:
     from etdeploy.farm.report.model import NightReport
-    from etdeploy.farm.work.prepare import PreparedParcels
+    from etdeploy.farm.work.prepare import PreparedArtifacts
 
 # Hosts that are already running connect again within seconds.
 _CONNECT_S = 20.0
@@ -147,7 +147,9 @@ class _FarmRun:
             unsatisfied = self._report_unsatisfied(engine)
             self._wait()
 
-            def prepare_parcels(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
+            def prepare_artifacts(
+                wanted: Mapping[str, Sequence[AvailableDevice]],
+            ) -> PreparedArtifacts:
                 from etdeploy.farm.work.prepare import prepare
 
                 return prepare(
@@ -156,8 +158,8 @@ class _FarmRun:
                 )  # fmt: skip
 
             dependencies = NightDependencies(
-                prepare=prepare_parcels,
-                shelf=StoreShelf(self._place, f"farm {farm.name}"),
+                prepare=prepare_artifacts,
+                shelf=StoreDevicePool(self._place, f"farm {farm.name}"),
                 plan=plan_night,
                 headline=headline_of,
                 times=earlier_times(ledger, farm, self._say),
@@ -174,7 +176,7 @@ class _FarmRun:
             self._watch(Event(EventKind.TROUBLE, f"{each.recipe} on {each.group}: {each.reason}"))
         return frozenset((each.recipe, each.group) for each in unsatisfied)
 
-    def _offers(self, engine: Engine) -> Sequence[Offer]:
+    def _offers(self, engine: Engine) -> Sequence[AvailableDevice]:
         """Return the available devices, once hosts had time to connect."""
         offers = engine.offers()
         if self._loaded.farm.hosts is None:

@@ -15,11 +15,11 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import EtdeployError
 from etdeploy.core.layout import fit, table
 from etdeploy.core.values import Value
-from etdeploy.farm.model import Offer, Visit
+from etdeploy.farm.model import AvailableDevice, Visit
 from etdeploy.farm.spec.conditions import find_opening
 from etdeploy.farm.spec.matrix import Unsatisfied, matches_group, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
-from etdeploy.farm.work.prepare import classes_of, member_of
+from etdeploy.farm.work.prepare import group_by_class, make_member
 from etdeploy.graph.pipeline import expected_runner, export_work
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.run import look_up, refused_of
@@ -126,7 +126,7 @@ _NIGHTS = 5
 
 def forecast_night(
     loaded: LoadedFarm,
-    offers: Sequence[Offer],
+    offers: Sequence[AvailableDevice],
     earlier: Earlier,
     now: datetime,
     workspace: Workspace,
@@ -162,17 +162,17 @@ def _among(visit: Visit) -> tuple[str, ...]:
 
 
 def _devices_of(
-    visits: Sequence[Visit], devices: Mapping[str, Offer]
-) -> dict[str, tuple[Offer, ...]]:
+    visits: Sequence[Visit], devices: Mapping[str, AvailableDevice]
+) -> dict[str, tuple[AvailableDevice, ...]]:
     """The devices of each recipe, by its label."""
-    found: dict[str, dict[str, Offer]] = {}
+    found: dict[str, dict[str, AvailableDevice]] = {}
     for visit in visits:
         found.setdefault(visit.recipe, {}).update({i: devices[i] for i in _among(visit)})
     return {label: tuple(known.values()) for label, known in found.items()}
 
 
 def _possible(
-    visits: Sequence[Visit], refused: Sequence[Refused], devices: Mapping[str, Offer]
+    visits: Sequence[Visit], refused: Sequence[Refused], devices: Mapping[str, AvailableDevice]
 ) -> list[Visit]:
     """The visits for which something can be made, to the devices that it can be made for."""
     never = {(each.recipe, name) for each in refused for name in each.devices}
@@ -185,7 +185,7 @@ def _possible(
 
 
 def _cells(
-    visits: Sequence[Visit], devices: Mapping[str, Offer], earlier: Earlier
+    visits: Sequence[Visit], devices: Mapping[str, AvailableDevice], earlier: Earlier
 ) -> Iterator[MatrixCell]:
     by_pair: dict[tuple[str, str], list[Visit]] = {}
     for visit in visits:
@@ -197,7 +197,7 @@ def _cells(
         yield MatrixCell(recipe=label, group=group, devices=names, visits=len(own), each=each)
 
 
-def _discovered(farm: Farm, offer: Offer) -> DiscoveredDevice:
+def _discovered(farm: Farm, offer: AvailableDevice) -> DiscoveredDevice:
     facts = offer.facts
     groups = tuple(name for name, group in farm.groups.items() if matches_group(group, offer))
     return DiscoveredDevice(
@@ -242,16 +242,16 @@ class ResolvedClass:
 
 
 def resolve_classes(
-    wanted: Mapping[str, Sequence[Offer]],
+    wanted: Mapping[str, Sequence[AvailableDevice]],
     recipes: Mapping[str, LoadedRecipe],
     workspace: Workspace,
     output: Path,
     apps: Mapping[str, Path],
 ) -> tuple[list[ResolvedClass], list[Refused]]:
     """Resolve each recipe for each class of its devices, as a night does at its start."""
-    classes = classes_of(wanted)
+    classes = group_by_class(wanted)
     members = [
-        member_of(label, recipes[label], offers[0], output, workspace, apps.get(label))
+        make_member(label, recipes[label], offers[0], output, workspace, apps.get(label))
         for (label, _), offers in classes.items()
     ]
     devices = dict(zip((member.pair for member in members), classes.values(), strict=True))
@@ -323,7 +323,7 @@ def _names(resolved: Resolved) -> tuple[str, ...]:
     return names_to_find(resolved.custom_ops, program or None)
 
 
-def _refused(label: str, offers: Sequence[Offer], error: Exception | None) -> Refused:
+def _refused(label: str, offers: Sequence[AvailableDevice], error: Exception | None) -> Refused:
     told = error if isinstance(error, EtdeployError) else None
     return Refused(
         recipe=label,
@@ -334,7 +334,7 @@ def _refused(label: str, offers: Sequence[Offer], error: Exception | None) -> Re
 
 
 def earlier_seconds(
-    store: Store, names: Mapping[str, str], offers: Iterable[Offer]
+    store: Store, names: Mapping[str, str], offers: Iterable[AvailableDevice]
 ) -> dict[tuple[str, str], list[float]]:
     """Return the seconds of the latest runs of each pair; `names` are the recipes' by label."""
     from etdeploy.history.series import DeviceIdentity

@@ -6,6 +6,8 @@ A visit may take several *attempts*; at most one of them counts.
 
 from __future__ import annotations
 
+import time
+
 from etdeploy.core.values import StrEnum, Value
 from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts
 
@@ -15,7 +17,7 @@ def is_network_name(name: str) -> bool:
     return name.count(":") > 1
 
 
-class Offer(Value):
+class AvailableDevice(Value):
     """A device that a host offers now.
 
     Attributes:
@@ -75,7 +77,7 @@ class Visit(Value):
     not_before_s: float = 0.0
 
 
-class Parcel(Value):
+class BuildArtifact(Value):
     """What is measured, ready for a device: made once, and shared by all devices of its class.
 
     Attributes:
@@ -84,7 +86,7 @@ class Parcel(Value):
         target: What its runner is built for.
         soc: The system on a chip that the program was compiled for; None where any will do.
         folder: Where the coordinator has it: recipe, program folder, runner, plan (JSON), as
-            `etdeploy.farm.work.parcel` writes and reads them.
+            `etdeploy.farm.work.artifact` writes and reads them.
         bundle: What goes to the device.
         files: SHA-256 of each file of the folder and of the bundle, by relative path: what another
             host has to fetch.
@@ -116,23 +118,37 @@ class Gates(Value):
 
 
 class Order(Value):
-    """An attempt, as an engine is asked for it.
+    """A request for one attempt.
 
     Attributes:
         visit: Its id.
         attempt: Counts from 1.
         offer: The device, on the host that is to do it.
-        parcel: What is measured.
+        artifact: What is measured.
         gates: What the device has to be.
         limit_s: After so long the attempt is ended from outside.
     """
 
     visit: str
     attempt: int
-    offer: Offer
-    parcel: Parcel
+    offer: AvailableDevice
+    artifact: BuildArtifact
     gates: Gates = Gates()
     limit_s: float = 3600.0
+
+    def end(
+        self, fate: Fate, failure: AttemptFailure | None = None, begun_s: float | None = None
+    ) -> AttemptResult:
+        """Return the result of the attempt; `begun_s` is when it began, in monotonic time."""
+        return AttemptResult(
+            visit=self.visit,
+            attempt=self.attempt,
+            identity=self.offer.identity,
+            host=self.offer.host,
+            fate=fate,
+            failure=failure,
+            seconds=0.0 if begun_s is None else round(time.monotonic() - begun_s, 3),
+        )
 
 
 class AttemptFailure(Value):

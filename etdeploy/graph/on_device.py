@@ -199,12 +199,12 @@ def load_last_run(job: Job) -> StoredRun:
 @contextmanager
 def device_lock(job: Job, progress: Progress) -> Iterator[None]:
     """Hold the device for this run alone."""
-    from etdeploy.device_pool.lookup import device_held
+    from etdeploy.device_pool import lock_device
 
     if job.device is None or job.identity is None:
         raise RuntimeError("a step that needs a device was selected without one")
     lock = job.workspace.lock_path("device", job.identity)
-    with device_held(lock, job.identity, job.device.name, progress):
+    with lock_device(lock, job.identity, job.device.name, progress):
         yield
 
 

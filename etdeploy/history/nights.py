@@ -116,7 +116,7 @@ _OF_EVERY_HOST = "host"
 _OF_ONE_START = "ssh-"
 
 
-class Shelved(Value):
+class KnownDevice(Value):
     """A device as the shelf knows it.
 
     Attributes:
@@ -146,7 +146,7 @@ class Shelved(Value):
         return f"{self.identity}@{self.host}" if self.host else self.identity
 
 
-class Reservation(Shelved):
+class Reservation(KnownDevice):
     """That a device is somebody's for a while.
 
     Attributes:
@@ -160,7 +160,7 @@ class Reservation(Shelved):
     note: str = ""
 
 
-class Quarantined(Shelved):
+class Quarantined(KnownDevice):
     """That no night uses a device.
 
     Attributes:
@@ -186,5 +186,5 @@ def locked_as(identity: str, host: str) -> str:
 
 
 def host_of(identity: str, host: str) -> str:
-    """What `Shelved.host` is for a device with this identity on that host."""
+    """What `KnownDevice.host` is for a device with this identity on that host."""
     return host if identity == _OF_EVERY_HOST else ""

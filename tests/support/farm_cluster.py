@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.engine.cluster import ClusterEngine
-from etdeploy.farm.model import AttemptResult, Offer, Order, Parcel
+from etdeploy.farm.model import AttemptResult, AvailableDevice, BuildArtifact, Order
 from etdeploy.farm.spec.model import Hosts, Tls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,20 +90,20 @@ def host(
             process.stop()
 
 
-def offered(engine: ClusterEngine, count: int) -> dict[tuple[str, str], Offer]:
+def offered(engine: ClusterEngine, count: int) -> dict[tuple[str, str], AvailableDevice]:
     """Waits for so many offers; by identity and host."""
     until(lambda: len(engine.offers()) == count, f"{count} offers")
     return {(offer.identity, offer.host): offer for offer in engine.offers()}
 
 
-def parcel(folder: Path, does: str, size_bytes: int = 1000) -> Parcel:
-    """A parcel with one file; its recipe's name is what an attempt does."""
+def artifact(folder: Path, does: str, size_bytes: int = 1000) -> BuildArtifact:
+    """An artifact with one file; its recipe's name is what an attempt does."""
     content = (does.encode() * size_bytes)[:size_bytes]
     digest = hashlib.sha256(content).hexdigest()
-    place = folder / f"parcel-{digest[:8]}"
+    place = folder / f"artifact-{digest[:8]}"
     (place / "program").mkdir(parents=True, exist_ok=True)
     (place / "program" / "x.bin").write_bytes(content)
-    return Parcel(
+    return BuildArtifact(
         key=digest,
         recipe=does,
         target="android-arm64",
@@ -114,8 +114,8 @@ def parcel(folder: Path, does: str, size_bytes: int = 1000) -> Parcel:
     )
 
 
-def order(visit: str, offer: Offer, made: Parcel, attempt: int = 1) -> Order:
-    return Order(visit=visit, attempt=attempt, offer=offer, parcel=made)
+def order(visit: str, offer: AvailableDevice, made: BuildArtifact, attempt: int = 1) -> Order:
+    return Order(visit=visit, attempt=attempt, offer=offer, artifact=made)
 
 
 def endings(engine: ClusterEngine, count: int) -> dict[str, AttemptResult]:

@@ -18,27 +18,27 @@ from etdeploy.core.errors import EtdeployError
 from etdeploy.core.processes import process
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.engine.host import HostDependencies, serve_host
-from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, AvailableDevice, Fate, Order
 from etdeploy.farm.spec.model import Tls
 
 
-def offer_of(identity: str, host: str) -> Offer:
+def offer_of(identity: str, host: str) -> AvailableDevice:
     facts = DeviceFacts(name=f"android:{identity}", kind="android", target="android-arm64")
-    return Offer(identity=identity, name=facts.name, host=host, facts=facts)
+    return AvailableDevice(identity=identity, name=facts.name, host=host, facts=facts)
 
 
 def parts(name: str, folder: Path, output: Path) -> HostDependencies:
-    def plugged() -> list[Offer]:
+    def plugged() -> list[AvailableDevice]:
         phones = (folder / f"{name}.phones").read_text().split()
         return [offer_of(identity, name) for identity in phones]
 
-    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> AttemptResult:
+    def attempt(order: Order, artifact: Path, cancelled: cancel.Flag) -> AttemptResult:
         phone = order.offer.identity
         note(folder, f"begin {order.visit} {phone} {name}")
         try:
-            for file in order.parcel.files:
-                assert (parcel / file).is_file()
-            what = order.parcel.recipe
+            for file in order.artifact.files:
+                assert (artifact / file).is_file()
+            what = order.artifact.recipe
             argv = ("sh", "-c", "kill -9 $$") if what == "crash" else tuple(what.split())
             with cancel.bound(cancelled):
                 outcome = process.run(process.Request(argv))
@@ -50,7 +50,7 @@ def parts(name: str, folder: Path, output: Path) -> HostDependencies:
         finally:
             note(folder, f"end {order.visit} {phone} {name}")
 
-    def recover(offer: Offer, step: str) -> Offer:
+    def recover(offer: AvailableDevice, step: str) -> AvailableDevice:
         note(folder, f"{step} {offer.name}")
         return offer.model_copy(update={"problem": "" if step == "reconnect" else "broken"})
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.devices.base import Bundle, ProcessLaunch
-from etdeploy.farm.model import AttemptResult, Offer, Parcel, Visit
+from etdeploy.farm.model import AttemptResult, AvailableDevice, BuildArtifact, Visit
 from etdeploy.farm.night.dependencies import NightDependencies, Plan
 from etdeploy.farm.night.loop import run_night
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.night.scheduler import AttemptDurations
 from etdeploy.farm.spec.matrix import NightPlan, Unsatisfied
 from etdeploy.farm.spec.model import DeviceGroup, Farm, LoadedFarm
-from etdeploy.farm.work.prepare import PreparedParcels
+from etdeploy.farm.work.prepare import PreparedArtifacts
 from tests.support.farm_sim_engine import BEGIN, Behaviour, SimClock, SimEngine
-from tests.support.farm_sim_ledger import MemoryLedger, SimShelf
+from tests.support.farm_sim_ledger import MemoryLedger, SimDevicePool
 
 
 class AtOnce:
@@ -48,18 +48,18 @@ class AtOnce:
         return found
 
 
-def prepare(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
-    """A parcel for each pair; the same of a recipe everywhere."""
-    parcels = {
-        recipe: Parcel(
+def prepare(wanted: Mapping[str, Sequence[AvailableDevice]]) -> PreparedArtifacts:
+    """An artifact for each pair; the same of a recipe everywhere."""
+    artifacts = {
+        recipe: BuildArtifact(
             key=recipe, recipe=recipe, target="android-arm64", soc=None, folder=f"/{recipe}",
             bundle=Bundle(files=(), launch=ProcessLaunch(argv=("runner",))), files={},
         )
         for recipe in wanted
     }  # fmt: skip
-    return PreparedParcels(
+    return PreparedArtifacts(
         {
-            (recipe, o.identity): parcels[recipe]
+            (recipe, o.identity): artifacts[recipe]
             for recipe, offers in wanted.items()
             for o in offers
         },
@@ -67,7 +67,9 @@ def prepare(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
     )
 
 
-def plan(farm: Farm, night: str, offers: Sequence[Offer], window_s: float | None) -> NightPlan:
+def plan(
+    farm: Farm, night: str, offers: Sequence[AvailableDevice], window_s: float | None
+) -> NightPlan:
     """Every device is in every group; a group with `take` gets that many visits each repeat."""
     devices = tuple(sorted({offer.identity for offer in offers}))
     visits: list[Visit] = []
@@ -113,7 +115,7 @@ class SimNight:
     def __init__(
         self,
         loaded: LoadedFarm,
-        offers: Sequence[Offer],
+        offers: Sequence[AvailableDevice],
         behaviour: Behaviour | None = None,
         hours: float | None = None,
         wait_s: float = 60.0,
@@ -122,13 +124,15 @@ class SimNight:
         self.clock = SimClock()
         self.engine = SimEngine(self.clock, offers, behaviour)
         self.ledger = MemoryLedger()
-        self.shelf = SimShelf(self.clock)
+        self.shelf = SimDevicePool(self.clock)
         self.until = BEGIN + timedelta(hours=hours) if hours else None
         self.wait_s = wait_s
         self.times = AttemptDurations()
         self.numbers: Callable[[AttemptResult], float | None] = lambda ending: None
         self.plan: Plan = plan
-        self.prepare: Callable[[Mapping[str, Sequence[Offer]]], PreparedParcels] = prepare
+        self.prepare: Callable[[Mapping[str, Sequence[AvailableDevice]]], PreparedArtifacts] = (
+            prepare
+        )
         self.events: list[Event] = []
         self.kills = 0
         self.named: frozenset[tuple[str, str]] = frozenset()
@@ -161,7 +165,7 @@ class SimNight:
         return [event.text for event in self.events if event.text]
 
 
-def chaos(night: SimNight, seed: int, hours: float, offers: Sequence[Offer]) -> None:
+def chaos(night: SimNight, seed: int, hours: float, offers: Sequence[AvailableDevice]) -> None:
     """Plans deaths of workers and hosts, phones that go and come, a database that is down."""
     draw = random.Random(seed)
     hosts = sorted({offer.host for offer in offers})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from etdeploy.devices.base import Capabilities, DeviceFacts
-from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Health, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, AvailableDevice, Fate, Health, Order
 
 BEGIN = datetime(2026, 11, 23, 22, 0, tzinfo=timezone.utc)
 CRASH = AttemptFailure(kind="run", exit_code=7, message="SIGSEGV")
@@ -53,7 +53,7 @@ class SimClock:
         happens()
 
 
-def offer_of(number: int, hosts: int = 1, **changes: object) -> Offer:
+def offer_of(number: int, hosts: int = 1, **changes: object) -> AvailableDevice:
     """A phone; phones are dealt out to hosts."""
     name = f"android:phone-{number:03d}"
     facts = DeviceFacts(name=name, kind="android", target="android-arm64", soc="SM8650")
@@ -64,7 +64,7 @@ def offer_of(number: int, hosts: int = 1, **changes: object) -> Offer:
         "facts": facts,
         "capabilities": Capabilities(),
     }
-    return Offer.model_validate(values | changes)
+    return AvailableDevice.model_validate(values | changes)
 
 
 @dataclass
@@ -92,7 +92,7 @@ class SimEngine:
     """
 
     def __init__(
-        self, clock: SimClock, offers: Sequence[Offer], behaviour: Behaviour | None = None
+        self, clock: SimClock, offers: Sequence[AvailableDevice], behaviour: Behaviour | None = None
     ) -> None:
         self.clock = clock
         self.plugged = list(offers)
@@ -106,7 +106,7 @@ class SimEngine:
         self.worst = 0
         self.busy_s = 0.0
 
-    def offers(self) -> Sequence[Offer]:
+    def offers(self) -> Sequence[AvailableDevice]:
         return tuple(self.plugged)
 
     def start(self, order: Order) -> None:
@@ -171,7 +171,7 @@ class SimEngine:
                 failed = Script(0.0, Fate.FAILED, failure)
                 self.under_way[visit] = (self.clock.at_s, order, failed)
 
-    def plug(self, offer: Offer) -> None:
+    def plug(self, offer: AvailableDevice) -> None:
         """Plugs a device in."""
         self.plugged = [o for o in self.plugged if o.identity != offer.identity] + [offer]
 
@@ -181,7 +181,7 @@ class SimEngine:
             _, order, _ = self.under_way[visit]
             self.under_way[visit] = (self.clock.at_s, order, Script(0.0, Fate.LOST))
 
-    def recover(self, offer: Offer, step: str) -> Offer:
+    def recover(self, offer: AvailableDevice, step: str) -> AvailableDevice:
         self.recovered.append((offer.identity, step))
         is_there = any(each.identity == offer.identity for each in self.plugged)
         return offer.model_copy(update={"problem": "" if is_there else "it is not there"})

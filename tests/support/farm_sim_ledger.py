@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 
 from etdeploy.core.errors import StoreError
-from etdeploy.farm.model import AttemptResult, Fate, Offer, Standing, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Fate, Standing, Visit, VisitState
 from etdeploy.history.nights import Quarantined, Reservation
 from tests.support.farm_sim_engine import BEGIN, SimClock
 
@@ -128,7 +128,7 @@ def quarantined(identity: str, reason: str) -> Quarantined:
 
 
 @dataclass
-class SimShelf:
+class SimDevicePool:
     """Reservations and quarantine in memory."""
 
     clock: SimClock
@@ -144,5 +144,5 @@ class SimShelf:
     def quarantined(self) -> Sequence[Quarantined]:
         return self.aside
 
-    def set_aside(self, offer: Offer, reason: str) -> None:
+    def set_aside(self, offer: AvailableDevice, reason: str) -> None:
         self.aside.append(quarantined(offer.identity, reason))

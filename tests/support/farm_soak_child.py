@@ -24,7 +24,7 @@ _BESIDE_S = 60.0
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The part of a parcel that an attempt looks at."""
+    """The part of an artifact that an attempt looks at."""
 
     bundle: Bundle
 
@@ -47,18 +47,18 @@ def main() -> int:
         def opened(*_: object) -> _Prepared:
             return _Prepared(_bundle(folder))
 
-        with patch.multiple(real, open_parcel=opened, measure=measure):
+        with patch.multiple(real, open_artifact=opened, measure=measure):
             return whole(order, folder, *arguments)  # type: ignore[arg-type]
 
     with patch.object(real, "attempt", attempt):
         return child.main()
 
 
-def _bundle(parcel: Path) -> Bundle:
+def _bundle(artifact: Path) -> Bundle:
     from tests.support.bundles import make_bundle
     from tests.support.farm_soak_phone import PROGRAM
 
-    files = {each.name: each for each in sorted((parcel / "program").iterdir())}
+    files = {each.name: each for each in sorted((artifact / "program").iterdir())}
     return make_bundle(files, (PROGRAM, "occupy"), (PROGRAM,))
 
 
@@ -70,7 +70,7 @@ def _measured(
     from tests.support.farm_soak_phone import LOG, record_of, seconds_of, write_record
 
     run_id = f"{order.visit}-{order.attempt}-{secrets.token_hex(4)}"
-    seconds = seconds_of(order.parcel.recipe, order.offer.identity)
+    seconds = seconds_of(order.artifact.recipe, order.offer.identity)
     device.end_leftovers()
     progress("measuring")
     with device.open_run(bundle, run_id) as run:

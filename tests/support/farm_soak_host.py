@@ -18,7 +18,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.processes import process
 from etdeploy.farm.engine.host import HostDependencies, local_dependencies
-from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, AvailableDevice, Fate, Order
 from etdeploy.farm.work import child
 from tests.support.farm_host import ended, main, offer_of
 from tests.support.farm_soak_phone import (
@@ -49,16 +49,16 @@ def parts(name: str, folder: Path, output: Path) -> HostDependencies:
     own = _real_parts(name, real, output)
     identities = {name: identity for identity, name in real.names.items()}
 
-    def plugged() -> list[Offer]:
+    def plugged() -> list[AvailableDevice]:
         here = phones_on(folder, name)
         found = [each for each in own.plugged() if identities[each.name] in here]
         return [*(each for each in simulated.plugged() if each.identity not in real.names), *found]
 
-    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> AttemptResult:
+    def attempt(order: Order, artifact: Path, cancelled: cancel.Flag) -> AttemptResult:
         do = own if order.offer.identity in real.names else simulated
-        return do.attempt(order, parcel, cancelled)
+        return do.attempt(order, artifact, cancelled)
 
-    def recover(offer: Offer, step: str) -> Offer:
+    def recover(offer: AvailableDevice, step: str) -> AvailableDevice:
         return (own if offer.name in identities else simulated).recover(offer, step)
 
     return HostDependencies(plugged, attempt, recover)
@@ -77,17 +77,17 @@ def phones_on(folder: Path, host: str) -> list[str]:
 def simulated_parts(name: str, folder: Path, output: Path) -> HostDependencies:
     """Phones that are processes."""
 
-    def plugged() -> list[Offer]:
+    def plugged() -> list[AvailableDevice]:
         return [offer_of(each, name) for each in phones_on(folder, name)]
 
-    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> AttemptResult:
-        assert all((parcel / file).is_file() for file in order.parcel.files)
+    def attempt(order: Order, artifact: Path, cancelled: cancel.Flag) -> AttemptResult:
+        assert all((artifact / file).is_file() for file in order.artifact.files)
         identity = order.offer.identity
         log = phone_log(folder, identity)
         argv = (
             "flock", "-n", "-E", str(BUSY), "-F", str(log.with_suffix(".lock")),
             "sh", "-c", _PROGRAM, "phone", order.visit, str(order.attempt), str(log),
-            f"{seconds_of(order.parcel.recipe, identity):.2f}",
+            f"{seconds_of(order.artifact.recipe, identity):.2f}",
         )  # fmt: skip
         with cancel.bound(cancelled):
             outcome = process.run(process.Request(argv))
@@ -104,7 +104,7 @@ def simulated_parts(name: str, folder: Path, output: Path) -> HostDependencies:
         record = write_record(output, run_id)
         return ended(order, Fate.DONE, record).model_copy(update={"run_id": run_id})
 
-    def recover(offer: Offer, step: str) -> Offer:
+    def recover(offer: AvailableDevice, step: str) -> AvailableDevice:
         return offer.model_copy(update={"problem": ""})
 
     return HostDependencies(plugged, attempt, recover)

@@ -21,10 +21,10 @@ from pathlib import Path
 from etdeploy.core import cancel
 from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.cluster import ClusterEngine
-from etdeploy.farm.model import Offer, Parcel, Standing
+from etdeploy.farm.model import AvailableDevice, BuildArtifact, Standing
 from etdeploy.farm.night.dependencies import (
     NightDependencies,
-    StoreShelf,
+    StoreDevicePool,
     earlier_times,
     headline_of,
 )
@@ -33,9 +33,9 @@ from etdeploy.farm.night.loop import run_night
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.spec.matrix import plan_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, Hosts, LoadedFarm
-from etdeploy.farm.work.prepare import PreparedParcels
+from etdeploy.farm.work.prepare import PreparedArtifacts
 from etdeploy.history.location import require_location
-from tests.support.farm_cluster import parcel
+from tests.support.farm_cluster import artifact
 from tests.support.farm_soak_phone import PROGRAM
 
 BEGIN = datetime(2026, 11, 23, 20, 0, tzinfo=timezone.utc)
@@ -112,10 +112,10 @@ def run(folder: Path) -> None:
     clock = FastClock(settings.began_s, settings.scale)
     loaded = farm_of(settings, folder)
     place = require_location(settings.store)
-    made = {label: _parcel(folder, label) for label in settings.recipes}
+    made = {label: _artifact(folder, label) for label in settings.recipes}
 
-    def prepare(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
-        return PreparedParcels(
+    def prepare(wanted: Mapping[str, Sequence[AvailableDevice]]) -> PreparedArtifacts:
+        return PreparedArtifacts(
             {(label, o.identity): made[label] for label, offers in wanted.items() for o in offers},
             {},
         )
@@ -144,7 +144,7 @@ def run(folder: Path) -> None:
             _await_phones(engine, settings.phones if settings.scale == 1 else 1)
             parts = NightDependencies(
                 prepare=prepare,
-                shelf=StoreShelf(place, "farm soak"),
+                shelf=StoreDevicePool(place, "farm soak"),
                 plan=plan_night,
                 headline=headline_of,
                 times=earlier_times(ledger, loaded.farm, tell),
@@ -159,9 +159,9 @@ def run(folder: Path) -> None:
             _tell_end(folder, end, makespan_s, time.process_time() - used_s)
 
 
-def _parcel(folder: Path, label: str) -> Parcel:
-    """A parcel, with the program of phones that have a real adbd, if there are any."""
-    made, program = parcel(folder, label), folder / PROGRAM
+def _artifact(folder: Path, label: str) -> BuildArtifact:
+    """An artifact, with the program of phones that have a real adbd, if there are any."""
+    made, program = artifact(folder, label), folder / PROGRAM
     if not program.exists():
         return made
     relative = f"program/{PROGRAM}"

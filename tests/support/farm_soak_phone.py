@@ -15,7 +15,7 @@ from etdeploy.bench.records.record import RunRecord
 from tests.support.histories import run_at
 
 PROGRAM = "fate"
-"""What runs on a phone with a real adbd (tests/support/bundles.py), in a parcel's program."""
+"""What runs on a phone with a real adbd (tests/support/bundles.py), in an artifact's program."""
 BUSY = 99
 LOG = "/data/local/tmp/soak.log"
 """What it did, on the phone itself: lines WORD VISIT ATTEMPT PROCESS UPTIME, as of the others."""

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.devices.base import DeviceFacts
-from etdeploy.farm.model import Offer
+from etdeploy.farm.model import AvailableDevice
 from etdeploy.farm.spec.conditions import parse_conditions
 from etdeploy.farm.spec.model import DeviceGroup, Farm
 
 GB = 1_000_000_000
 
 
-def phone(serial: str, **changes: Any) -> Offer:
+def phone(serial: str, **changes: Any) -> AvailableDevice:
     """A phone; `changes` are facts, or keys of the offer."""
     name = f"android:{serial}"
     facts = DeviceFacts(
@@ -21,10 +21,10 @@ def phone(serial: str, **changes: Any) -> Offer:
         manufacturer="Google", soc="Tensor G3", abi="arm64-v8a", os="Android 14", cpu_count=9,
         memory_bytes=8 * GB,
     )  # fmt: skip
-    own = {key: value for key, value in changes.items() if key in Offer.model_fields}
+    own = {key: value for key, value in changes.items() if key in AvailableDevice.model_fields}
     rest = {key: value for key, value in changes.items() if key not in own}
     values = {"identity": f"android-{serial}", "name": name, "host": "shelf", **own}
-    return Offer(facts=facts.model_copy(update=rest), **values)
+    return AvailableDevice(facts=facts.model_copy(update=rest), **values)
 
 
 def group(take: int | None = None, **properties: str) -> DeviceGroup:

@@ -1,4 +1,4 @@
-"""Small parcels, and orders for them, without an export or a build."""
+"""Small artifacts, and orders for them, without an export or a build."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from etdeploy.bench.assemble import Revision
 from etdeploy.bench.bundle import bundle_file
 from etdeploy.bench.measure import PreparedMeasurement
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.hashing import sha256_bytes
 from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts, ProcessLaunch
-from etdeploy.farm.model import Offer, Order, Parcel
-from etdeploy.farm.work.parcel import pack
+from etdeploy.farm.model import AvailableDevice, BuildArtifact, Order
+from etdeploy.farm.work.artifact import pack
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.document import KeyPath, SourceLocation
@@ -53,8 +54,8 @@ def make_prepared(folder: Path, **sections: Any) -> PreparedMeasurement:
     )
 
 
-def make_parcel(folder: Path, workspace: Workspace, **sections: Any) -> Parcel:
-    """A parcel in a cache."""
+def make_artifact(folder: Path, workspace: Workspace, **sections: Any) -> BuildArtifact:
+    """An artifact in a cache."""
     return pack(make_prepared(folder, **sections), "mlp", None, REVISION, workspace)
 
 
@@ -66,7 +67,24 @@ def with_runner(prepared: PreparedMeasurement, script: Path) -> PreparedMeasurem
     return replace(prepared, bundle=prepared.bundle.model_copy(update={"files": files}))
 
 
-def make_offer(name: str = "android:FAKE", **changes: Any) -> Offer:
+def plain_artifact(folder: Path, files: dict[str, bytes], key: str = "0" * 64) -> BuildArtifact:
+    """An artifact of these files, which nothing can be measured with."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return BuildArtifact(
+        key=key,
+        recipe="mv3",
+        target="android-arm64",
+        soc=None,
+        folder=str(folder),
+        bundle=Bundle(files=(), launch=ProcessLaunch(argv=("runner",))),
+        files={name: sha256_bytes(content) for name, content in files.items()},
+    )
+
+
+def make_offer(name: str = "android:FAKE", **changes: Any) -> AvailableDevice:
     kind = name.partition(":")[0]
     values: dict[str, Any] = {
         "identity": name,
@@ -75,9 +93,11 @@ def make_offer(name: str = "android:FAKE", **changes: Any) -> Offer:
         "facts": DeviceFacts(name=name, kind=kind, target="android-arm64"),
         "capabilities": Capabilities(),
     }
-    return Offer(**(values | changes))
+    return AvailableDevice(**(values | changes))
 
 
-def make_order(parcel: Parcel, offer: Offer | None = None, **changes: Any) -> Order:
+def make_order(
+    artifact: BuildArtifact, offer: AvailableDevice | None = None, **changes: Any
+) -> Order:
     values: dict[str, Any] = {"visit": "n1-1", "attempt": 1, "limit_s": 60.0}
-    return Order(**(values | {"offer": offer or make_offer(), "parcel": parcel} | changes))
+    return Order(**(values | {"offer": offer or make_offer(), "artifact": artifact} | changes))

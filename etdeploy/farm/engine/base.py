@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from etdeploy.farm.model import AttemptResult, Offer, Order
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Order
 
 
 class Engine(Protocol):
@@ -17,7 +17,7 @@ class Engine(Protocol):
     minutes and is called in a thread of its own, for several devices at once.
     """
 
-    def offers(self) -> Sequence[Offer]:
+    def offers(self) -> Sequence[AvailableDevice]:
         """All devices that are plugged in now, over all hosts; one that two hosts have is twice."""
         ...
 
@@ -36,12 +36,8 @@ class Engine(Protocol):
         """Ends an attempt that is under way; it still comes out of `ended`."""
         ...
 
-    def recover(self, offer: Offer, step: str) -> Offer:
-        """Takes a step of the recovery ladder on the device's host: reconnect, restart, reboot.
-
-        Returns:
-            The device as it is afterwards.
-        """
+    def recover(self, offer: AvailableDevice, step: str) -> AvailableDevice:
+        """Takes a step of the recovery ladder on the device's host: reconnect, restart, reboot."""
         ...
 
     def close(self) -> None:
@@ -54,19 +50,13 @@ _SLICE_S = 0.2
 
 
 class JoinedEngine:
-    """Brings orders to the engine that offers the device.
-
-    Args:
-        here: The engine of this host.
-        host: What this host is called.
-        others: The engine of all other hosts.
-    """
+    """Brings orders to the engine that offers the device."""
 
     def __init__(self, here: Engine, host: str, others: Engine) -> None:
         self._here, self._host, self._others = here, host, others
         self._of: dict[str, Engine] = {}
 
-    def offers(self) -> Sequence[Offer]:
+    def offers(self) -> Sequence[AvailableDevice]:
         """All devices; those of this host first."""
         # A worker on this host offers the same devices as this process does.
         others = [each for each in self._others.offers() if each.host != self._host]
@@ -92,7 +82,7 @@ class JoinedEngine:
         if visit in self._of:
             self._of[visit].cancel(visit)
 
-    def recover(self, offer: Offer, step: str) -> Offer:
+    def recover(self, offer: AvailableDevice, step: str) -> AvailableDevice:
         """Takes a step of the recovery ladder on the device's host."""
         return self._engine(offer).recover(offer, step)
 
@@ -102,5 +92,5 @@ class JoinedEngine:
             stack.callback(self._here.close)
             stack.callback(self._others.close)
 
-    def _engine(self, offer: Offer) -> Engine:
+    def _engine(self, offer: AvailableDevice) -> Engine:
         return self._here if offer.host == self._host else self._others

@@ -34,9 +34,9 @@ from etdeploy.farm.engine.settings import (
 )
 from etdeploy.farm.engine.transfer import Key, Records, ServedFiles, key_of, safe_relative
 from etdeploy.farm.engine.wire import DeliveredResult, FarmScheduler, resource
-from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Offer, Order
+from etdeploy.farm.model import AttemptFailure, AttemptResult, AvailableDevice, Fate, Order
 from etdeploy.farm.spec.model import Hosts
-from etdeploy.farm.work.parcel import BUG, host_failure
+from etdeploy.farm.work.artifact import BUG, host_failure
 
 GRACE_S = 15.0
 """How long a host may be gone before its attempts count as lost."""
@@ -79,14 +79,6 @@ class ClusterEngine:
     Attributes:
         address: Where hosts on this machine reach the scheduler.
 
-    Args:
-        hosts: Where to listen, with what certificates.
-        results: The folder for records, made if missing.
-        grace_s: How long a host may be gone before its attempts count as lost.
-
-    Raises:
-        UsageError: Nothing can listen there, a certificate does not work, or others than the own
-            network could connect without TLS.
     """
 
     def __init__(self, hosts: Hosts, results: Path, grace_s: float = GRACE_S) -> None:
@@ -95,10 +87,10 @@ class ClusterEngine:
         apply_settings()
         self._grace_s = grace_s
         self._ended: queue.SimpleQueue[AttemptResult] = queue.SimpleQueue()
-        self._parcels = ServedFiles()
+        self._artifacts = ServedFiles()
         self._records = Records(results)
         self._underway: dict[Key, Underway] = {}
-        self._offers: dict[str, tuple[Offer, ...]] = {}
+        self._offers: dict[str, tuple[AvailableDevice, ...]] = {}
         self._answers: dict[str, str] = {}
         self._numbers = itertools.count()
         self._scheduler: FarmScheduler
@@ -173,7 +165,7 @@ class ClusterEngine:
         self._records.clear()
 
     @_in_loop
-    async def offers(self) -> list[Offer]:
+    async def offers(self) -> list[AvailableDevice]:
         """All devices of all connected hosts; one that two hosts have is in the list twice."""
         workers = self._scheduler.workers
         return [o for address, found in self._offers.items() if address in workers for o in found]
@@ -187,7 +179,7 @@ class ClusterEngine:
             is_same = key_of(each.order) == key_of(order)
             if is_same or device == resource(offer.identity, offer.host):
                 raise ValueError(f"{order.offer.name} on {order.offer.host} has an order already")
-        self._parcels.add(order.parcel)
+        self._artifacts.add(order.artifact)
         underway = self._underway[key_of(order)] = Underway(order)
         underway.task = asyncio.create_task(self._follow(underway, device))
 
@@ -207,7 +199,7 @@ class ClusterEngine:
                 asyncio.get_running_loop().call_later(_CANCEL_S, _give_up, each, reason)
 
     @_in_loop
-    async def recover(self, offer: Offer, step: str) -> Offer:
+    async def recover(self, offer: AvailableDevice, step: str) -> AvailableDevice:
         """Have the host take a step of recovery."""
         address = self._scheduler.aliases.get(offer.host)
         if address is None:
@@ -215,7 +207,7 @@ class ClusterEngine:
         key = f"{step} {offer.identity} {next(self._numbers)}"
         task = self._run(wire.take_step, key, offer.model_dump_json(), step, workers=[address])
         try:
-            return Offer.model_validate_json(await asyncio.wait_for(task, _RECOVERY_S))
+            return AvailableDevice.model_validate_json(await asyncio.wait_for(task, _RECOVERY_S))
         except (asyncio.TimeoutError, KilledWorker, NoValidWorkerError, NoWorkerError) as error:
             raise DeviceError(f"the host {offer.host} did not answer", place=offer.name) from error
 
@@ -238,11 +230,7 @@ class ClusterEngine:
             del self._underway[key_of(order)]
         if failure:
             self._records.drop(key_of(order))
-            ending = AttemptResult(
-                visit=order.visit, attempt=order.attempt, identity=order.offer.identity,
-                host=order.offer.host, fate=fate, failure=failure,
-                seconds=time.monotonic() - begun_s,
-            )  # fmt: skip
+            ending = order.end(fate, failure, begun_s)
         self._ended.put(ending)
 
     async def _run(self, function: Callable[..., Any], key: str, *said: str, **where: Any) -> str:
@@ -280,7 +268,7 @@ class ClusterEngine:
             self._answers[message["key"]] = message["answer"]
         else:
             self._offers = {a: o for a, o in self._offers.items() if a in self._scheduler.workers}
-            self._offers[worker] = tuple(map(Offer.model_validate_json, message))
+            self._offers[worker] = tuple(map(AvailableDevice.model_validate_json, message))
 
     async def _hello(self, host: str, versions: str) -> str:
         """Compare versions before anything else is read: the rest may have another form."""
@@ -300,7 +288,7 @@ class ClusterEngine:
         if worker not in self._scheduler.workers:
             return {"refused": "only hosts of the farm may ask"}
         try:
-            return {"data": await asyncio.to_thread(self._parcels.read, digest, offset)}
+            return {"data": await asyncio.to_thread(self._artifacts.read, digest, offset)}
         except (EtdeployError, OSError) as error:
             return {"refused": str(error)}
 

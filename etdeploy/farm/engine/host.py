@@ -28,11 +28,11 @@ from etdeploy.farm.certificates import check_certificate
 from etdeploy.farm.engine import wire
 from etdeploy.farm.engine.local import LocalEngine
 from etdeploy.farm.engine.settings import apply_settings, require_safe, security_of
-from etdeploy.farm.engine.transfer import CHUNK_BYTES, key_of, obtain_parcel, pack, sweep_parts
+from etdeploy.farm.engine.transfer import CHUNK_BYTES, fetch_artifact, key_of, pack, sweep_parts
 from etdeploy.farm.engine.wire import DeliveredResult, FarmWorker, resource
-from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Fate, Order
 from etdeploy.farm.spec.model import Tls
-from etdeploy.farm.work.parcel import failure_of
+from etdeploy.farm.work.artifact import failure_of
 
 _POLL_S = 0.2
 _LONGEST_PAUSE_S = 15.0
@@ -51,14 +51,14 @@ class HostDependencies:
 
     Attributes:
         plugged: The devices that are there now.
-        attempt: Does an order with the parcel in a folder, until a flag is raised. A record is in
+        attempt: Does an order with the artifact in a folder, until a flag is raised. A record is in
             a folder of its own, with all that belongs to it, below the host's folder.
         recover: Takes a step of recovery.
     """
 
-    plugged: Callable[[], Sequence[Offer]]
+    plugged: Callable[[], Sequence[AvailableDevice]]
     attempt: Callable[[Order, Path, cancel.Flag], AttemptResult]
-    recover: Callable[[Offer, str], Offer]
+    recover: Callable[[AvailableDevice, str], AvailableDevice]
 
 
 def local_dependencies(
@@ -77,19 +77,19 @@ def local_dependencies(
     named = {_NAMED: tuple(names)} if names else {}
     engine = LocalEngine(folder, host=host, pools=named, workspace=workspace)
 
-    def pooled(offer: Offer) -> Offer:
+    def pooled(offer: AvailableDevice) -> AvailableDevice:
         return offer.model_copy(update={"pools": tuple(pools)})
 
-    def plugged() -> list[Offer]:
+    def plugged() -> list[AvailableDevice]:
         return [
             pooled(offer)
             for offer in engine.offers()
             if (_NAMED in offer.pools if names else not offer.capabilities.shares_cores)
         ]
 
-    def attempt(order: Order, parcel: Path, flag: cancel.Flag) -> AttemptResult:
-        moved = order.parcel.model_copy(update={"folder": str(parcel)})
-        return engine.perform(order.model_copy(update={"parcel": moved}), flag)
+    def attempt(order: Order, artifact: Path, flag: cancel.Flag) -> AttemptResult:
+        moved = order.artifact.model_copy(update={"folder": str(artifact)})
+        return engine.perform(order.model_copy(update={"artifact": moved}), flag)
 
     return HostDependencies(
         plugged, attempt, lambda offer, step: pooled(engine.recover(offer, step))
@@ -182,10 +182,6 @@ class Link:
         """The coordinator's answer; waits for a connection that was lost, and asks again.
 
         Must not be called in the loop's thread.
-
-        Raises:
-            DeviceError: It stays away.
-            Interrupted: The attempt was cancelled; not raised with `to_the_end`.
         """
         while not self.is_lost:
             if not to_the_end:
@@ -202,13 +198,7 @@ class Link:
 
 
 class HostAttempts:
-    """The last attempt on each device, and steps of recovery.
-
-    Args:
-        folder: For files of attempts.
-        parts: What is done.
-        link: To the coordinator.
-    """
+    """The last attempt on each device, and steps of recovery."""
 
     def __init__(self, folder: Path, parts: HostDependencies, link: Link) -> None:
         self._folder, self._parts, self._link = folder, parts, link
@@ -234,7 +224,7 @@ class HostAttempts:
         # Dask cancels this when its worker closes; the attempt goes on.
         return await asyncio.shield(asyncio.wrap_future(known.done))
 
-    def recover(self, offer: Offer, step: str) -> Offer:
+    def recover(self, offer: AvailableDevice, step: str) -> AvailableDevice:
         """Take a step of recovery; in a thread."""
         try:
             with attributed():
@@ -243,7 +233,7 @@ class HostAttempts:
             changes = {"problem": error.message, "remedy": error.remedy or ""}
             return offer.model_copy(update=changes)
 
-    def busy(self) -> list[Offer]:
+    def busy(self) -> list[AvailableDevice]:
         """The devices on which an attempt is under way."""
         return [each.order.offer for each in self._attempts.values() if not each.done.done()]
 
@@ -262,19 +252,15 @@ class HostAttempts:
                 attempt.done.set_result(self._deliver(self._attempt(order, attempt.flag)))
         except Exception as error:  # a bug of ours must not leave the coordinator waiting
             fate = Fate.PUT_OFF if isinstance(error, Interrupted) else Fate.FAILED
-            ending = AttemptResult(
-                visit=order.visit, attempt=order.attempt, identity=order.offer.identity,
-                host=order.offer.host, fate=fate, seconds=time.monotonic() - begun_s,
-                failure=failure_of(error, Workspace.default().root),
-            )  # fmt: skip
-            attempt.done.set_result(DeliveredResult(ending=ending))
+            failure = failure_of(error, Workspace.default().root)
+            attempt.done.set_result(DeliveredResult(ending=order.end(fate, failure, begun_s)))
 
     def _attempt(self, order: Order, flag: cancel.Flag) -> AttemptResult:
         # One for each attempt: what it uses is free to be removed when it has ended.
         workspace, begun_s = Workspace.default(), time.monotonic()
         with workspace.in_use():
-            parcel = obtain_parcel(order.parcel, workspace, self._read)
-            ending = self._parts.attempt(order, parcel, flag)
+            artifact = fetch_artifact(order.artifact, workspace, self._read)
+            ending = self._parts.attempt(order, artifact, flag)
         if limit := limit_bytes():
             keep_below(workspace, limit)
         seconds = ending.seconds or time.monotonic() - begun_s
@@ -345,7 +331,7 @@ class Agent:
     list_every_s: float
     parts: HostDependencies
     _link: Link = field(default_factory=Link)
-    _offered: tuple[Offer, ...] = ()
+    _offered: tuple[AvailableDevice, ...] = ()
     _told: str = ""
 
     def __post_init__(self) -> None:
@@ -417,7 +403,7 @@ class Agent:
 
     async def _serve(self, worker: FarmWorker) -> None:
         """Keeps resources and offers in step with what is plugged in."""
-        offered: tuple[Offer, ...] | None = None
+        offered: tuple[AvailableDevice, ...] | None = None
         devices = self._devices()
         while _runs(worker) and not cancel.requested():
             self._offered = await asyncio.to_thread(self._offers)
@@ -429,7 +415,7 @@ class Agent:
                 offered = self._offered
             await self._pause(self.list_every_s, worker)
 
-    def _offers(self) -> tuple[Offer, ...]:
+    def _offers(self) -> tuple[AvailableDevice, ...]:
         """What is plugged in now."""
         try:
             return tuple(self.parts.plugged())

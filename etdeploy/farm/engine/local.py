@@ -17,10 +17,10 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.kinds import Recovery
 from etdeploy.devices.registry import recover_device
-from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Fate, Order
+from etdeploy.farm.work.artifact import failure_of
 from etdeploy.farm.work.child import run_attempt
-from etdeploy.farm.work.offers import Shelf
-from etdeploy.farm.work.parcel import failure_of
+from etdeploy.farm.work.local_devices import LocalDevices
 from etdeploy.graph.tasks.steps import Load, Slots, heavy_at_once
 
 # How long offers last: they are asked for every few seconds.
@@ -44,14 +44,6 @@ class LocalEngine:
 
     What is measured on this host's own processors is measured alone: nothing else is measured
     there, pushed from here or exported here meanwhile.
-
-    Args:
-        output: The folder for run records.
-        host: What this host is called; its own name by default.
-        pools: Names of devices, as `--device` takes them, by pool.
-        slots: Shared with exports of the same night on this host.
-        workspace: The cache; the user's own by default.
-        told: Called with a visit, what is done for it now, and how far that is, in any thread.
     """
 
     def __init__(
@@ -66,14 +58,14 @@ class LocalEngine:
     ) -> None:
         self._output = output
         self._workspace = workspace or Workspace.opened()
-        self._shelf = Shelf(self._workspace, host, pools)
+        self._shelf = LocalDevices(self._workspace, host, pools)
         self._slots = slots or Slots(heavy_at_once())
         self._told = told
         # The flag of the night: a stop of it ends every attempt.
         self._above = cancel.current()
         self._running: dict[str, _Running] = {}
         self._endings: queue.SimpleQueue[AttemptResult] = queue.SimpleQueue()
-        self._offers: tuple[float, tuple[Offer, ...]] | None = None
+        self._offers: tuple[float, tuple[AvailableDevice, ...]] | None = None
         # A recovery looks at the devices in a thread of its own.
         self._looking = threading.RLock()
 
@@ -82,7 +74,7 @@ class LocalEngine:
         """What this host is called."""
         return self._shelf.host
 
-    def offers(self) -> Sequence[Offer]:
+    def offers(self) -> Sequence[AvailableDevice]:
         """The devices that are plugged in, each once.
 
         A device under way is not asked anything.
@@ -139,7 +131,7 @@ class LocalEngine:
         if visit in self._running:
             self._running[visit].flag.set()
 
-    def recover(self, offer: Offer, step: str) -> Offer:
+    def recover(self, offer: AvailableDevice, step: str) -> AvailableDevice:
         """Takes a step to get a device back; the device as it is afterwards.
 
         A device that somebody else uses is left alone, and so is an adb server over which other
@@ -164,7 +156,7 @@ class LocalEngine:
                 running.thread.join(max(0.0, deadline - time.monotonic()))
         self._shelf.close()
 
-    def _take(self, offer: Offer, step: Recovery) -> None:
+    def _take(self, offer: AvailableDevice, step: Recovery) -> None:
         beside = any(
             each.order.offer.facts.kind == offer.facts.kind
             for each in tuple(self._running.values())
@@ -185,21 +177,12 @@ class LocalEngine:
 
     def _measured(self, running: _Running) -> AttemptResult:
         """How the attempt ended, whatever happens."""
-        order = running.order
-        began = time.monotonic()
+        begun_s = time.monotonic()
         try:
             return self._attempted(running)
         except BaseException as error:
             fate = Fate.PUT_OFF if isinstance(error, Interrupted) else Fate.LOST
-            return AttemptResult(
-                visit=order.visit,
-                attempt=order.attempt,
-                identity=order.offer.identity,
-                host=order.offer.host,
-                fate=fate,
-                failure=failure_of(error, self._workspace.root),
-                seconds=round(time.monotonic() - began, 3),
-            )
+            return running.order.end(fate, failure_of(error, self._workspace.root), begun_s)
 
     def _attempted(self, running: _Running) -> AttemptResult:
         order = running.order
@@ -209,12 +192,12 @@ class LocalEngine:
 
         with cancel.bound(running.flag), self._cores(order.offer, progress) as idle:
             return run_attempt(
-                order, Path(order.parcel.folder), self._output, order.limit_s, running.flag,
+                order, Path(order.artifact.folder), self._output, order.limit_s, running.flag,
                 progress, idle,
             )  # fmt: skip
 
     @contextmanager
-    def _cores(self, offer: Offer, progress: Progress) -> Iterator[Callable[[], None]]:
+    def _cores(self, offer: AvailableDevice, progress: Progress) -> Iterator[Callable[[], None]]:
         """Waits for this host's processors; gives what lets go of them."""
         measures = offer.capabilities.shares_cores
         progress("waiting for this host's processors")

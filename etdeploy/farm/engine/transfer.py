@@ -1,4 +1,4 @@
-"""Files between the coordinator and its hosts: parcels one way, records of attempts the other."""
+"""Files between the coordinator and its hosts: artifacts one way, records of attempts the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from etdeploy.core.files.basic import (
     remove_tree,
 )
 from etdeploy.core.hashing import sha256_file
-from etdeploy.farm.model import AttemptResult, Order, Parcel
+from etdeploy.farm.model import AttemptResult, BuildArtifact, Order
 
 _INCOMING = ".incoming"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
@@ -90,21 +90,21 @@ def safe_relative(name: str) -> PurePosixPath:
 
 
 class ServedFiles:
-    """The files of parcels by digest: the only ones that a host may read."""
+    """The files of artifacts by digest: the only ones that a host may read."""
 
     def __init__(self) -> None:
         self._paths: dict[str, Path] = {}
 
-    def add(self, parcel: Parcel) -> None:
-        """Let hosts read the files of a parcel."""
-        for name, digest in parcel.files.items():
-            self._paths[digest] = Path(parcel.folder) / safe_relative(name)
+    def add(self, artifact: BuildArtifact) -> None:
+        """Let hosts read the files of an artifact."""
+        for name, digest in artifact.files.items():
+            self._paths[digest] = Path(artifact.folder) / safe_relative(name)
 
     def read(self, digest: str, offset: int) -> bytes:
         """At most a chunk of a file; empty at its end."""
         path = self._paths.get(digest)
         if path is None or offset < 0:
-            raise UsageError("only files of parcels can be read")
+            raise UsageError("only files of artifacts can be read")
         with open_regular(path) as stream:
             stream.seek(offset)
             return stream.read(CHUNK_BYTES)
@@ -173,12 +173,12 @@ Read = Callable[[str, int], bytes]
 """Gives a chunk of the file with a digest, from an offset on; empty at its end."""
 
 
-def obtain_parcel(parcel: Parcel, workspace: Workspace, read: Read) -> Path:
-    """The folder of a parcel in the cache; what is not there is fetched."""
-    entry = workspace.entry(CacheKind.PARCELS, parcel.key)
+def fetch_artifact(artifact: BuildArtifact, workspace: Workspace, read: Read) -> Path:
+    """The folder of an artifact in the cache; what is not there is fetched."""
+    entry = workspace.entry(CacheKind.PARCELS, artifact.key)
 
     def build(folder: Path) -> None:
-        for name, digest in sorted(parcel.files.items()):
+        for name, digest in sorted(artifact.files.items()):
             target = folder / safe_relative(name)
             target.parent.mkdir(parents=True, exist_ok=True)
             _link(obtain(digest, workspace, read), target)
@@ -188,7 +188,7 @@ def obtain_parcel(parcel: Parcel, workspace: Workspace, read: Read) -> Path:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A hard link: a symbolic one would lead out of the parcel."""
+    """A hard link: a symbolic one would lead out of the artifact."""
     try:
         os.link(source, target)
     except OSError as error:

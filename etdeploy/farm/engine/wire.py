@@ -29,7 +29,7 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Value
 from etdeploy.farm.certificates import revoked_serials
 from etdeploy.farm.engine.settings import FarmSecurity
-from etdeploy.farm.model import AttemptResult, Offer, Order
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Order
 
 # Questions of a host, answered by the scheduler.
 HELLO = "farm_hello"
@@ -117,15 +117,7 @@ _MOST_AT_ONCE = 1000
 
 
 class FarmScheduler(Scheduler):  # type: ignore[misc]
-    """A scheduler that answers hosts, and takes workers of `etdeploy farm worker` only.
-
-    Args:
-        address: Protocol, host and port to listen on; port 0 for any that is free.
-        security: The certificates.
-        answers: What hosts may ask, by name.
-        heard: Gets the events of workers: address, topic, message.
-        grace_s: How long a task waits for a worker with its device.
-    """
+    """A scheduler that answers hosts, and takes workers of `etdeploy farm worker` only."""
 
     def __init__(
         self,
@@ -192,7 +184,7 @@ class HostTasks(Protocol):
 
     async def perform(self, order: Order) -> DeliveredResult: ...
 
-    def recover(self, offer: Offer, step: str) -> Offer: ...
+    def recover(self, offer: AvailableDevice, step: str) -> AvailableDevice: ...
 
 
 class FarmWorker(Worker):  # type: ignore[misc]
@@ -273,5 +265,7 @@ async def perform(key: str, order: str) -> None:
 async def take_step(key: str, offer: str, step: str) -> None:
     """Take a step of recovery on a device's host."""
     worker = _worker()
-    after = await asyncio.to_thread(worker.tasks.recover, Offer.model_validate_json(offer), step)
+    after = await asyncio.to_thread(
+        worker.tasks.recover, AvailableDevice.model_validate_json(offer), step
+    )
     worker.log_event(ANSWER, {"key": key, "answer": after.model_dump_json()})

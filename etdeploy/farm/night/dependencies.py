@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
-from etdeploy.device_pool.reservations import active, quarantined_devices, set_aside
+from etdeploy.device_pool import active_reservations, quarantined_devices, set_aside
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.model import AttemptResult, Offer, Standing, Visit, VisitState
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Standing, Visit, VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.scheduler import AttemptDurations
 from etdeploy.farm.spec.matrix import NightPlan
 from etdeploy.farm.spec.model import Farm
 from etdeploy.graph.tasks.steps import Slots
 from etdeploy.history.location import HistoryLocation
-from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of
+from etdeploy.history.nights import KnownDevice, Quarantined, Reservation, host_of
 
 if TYPE_CHECKING:
-    from etdeploy.farm.work.prepare import PreparedParcels
+    from etdeploy.farm.work.prepare import PreparedArtifacts
 
 
 class Clock(Protocol):
@@ -43,7 +43,7 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
-class LedgerLike(Protocol):
+class NightLedger(Protocol):
     """Where a night's visits are stored, so that it can be resumed after a crash: `Ledger`.
 
     Every method may be called again with the same values, and changes nothing then.
@@ -66,21 +66,21 @@ class LedgerLike(Protocol):
     def finish(self, night: str) -> None: ...
 
 
-class ShelfLike(Protocol):
+class DevicePool(Protocol):
     """Reservations and quarantine; a method may raise EtdeployError."""
 
     def reservations(self) -> Sequence[Reservation]: ...
 
     def quarantined(self) -> Sequence[Quarantined]: ...
 
-    def set_aside(self, offer: Offer, reason: str) -> None: ...
+    def set_aside(self, offer: AvailableDevice, reason: str) -> None: ...
 
 
-Prepare = Callable[[Mapping[str, Sequence[Offer]]], "PreparedParcels"]
+Prepare = Callable[[Mapping[str, Sequence[AvailableDevice]]], "PreparedArtifacts"]
 """Exports and builds for the offers of each recipe, by its label."""
 
 
-Plan = Callable[[Farm, str, Sequence[Offer], "float | None"], NightPlan]
+Plan = Callable[[Farm, str, Sequence[AvailableDevice], "float | None"], NightPlan]
 """The visits for devices: `etdeploy.farm.spec.matrix.plan_night`."""
 
 Headline = Callable[[AttemptResult], "float | None"]
@@ -152,7 +152,7 @@ class NightDependencies:
     """
 
     prepare: Prepare
-    shelf: ShelfLike
+    shelf: DevicePool
     plan: Plan
     headline: Headline
     times: AttemptDurations = field(default_factory=AttemptDurations)
@@ -170,38 +170,29 @@ Progress = Callable[[str, str, "float | None"], None]
 """Called with a visit, what is done for it now, and how far that is."""
 
 
-class StoreShelf:
-    """Reservations and quarantine in the history.
-
-    Args:
-        place: The history.
-        by: Who sets devices aside.
-    """
+class StoreDevicePool:
+    """Reservations and quarantine in the history."""
 
     def __init__(self, place: HistoryLocation, by: str) -> None:
         self._place, self._by = place, by
 
     def reservations(self) -> Sequence[Reservation]:
         """Those that hold now."""
-        return active(self._place)
+        return active_reservations(self._place)
 
     def quarantined(self) -> Sequence[Quarantined]:
         """All that are set aside."""
         return quarantined_devices(self._place)
 
-    def set_aside(self, offer: Offer, reason: str) -> None:
+    def set_aside(self, offer: AvailableDevice, reason: str) -> None:
         """Sets a device aside until a person releases it."""
         host = host_of(offer.lock, offer.host)
-        device = Shelved(identity=offer.lock, device=offer.name, host=host)
+        device = KnownDevice(identity=offer.lock, device=offer.name, host=host)
         set_aside(self._place, device, reason, self._by)
 
 
 def headline_of(ending: AttemptResult) -> float | None:
-    """The number that a record is compared by; None where it has none.
-
-    Raises:
-        UsageError: The record cannot be read.
-    """
+    """The number that a record is compared by; None where it has none."""
     from etdeploy.bench.records.stored import load_run
     from etdeploy.history.series import HEADLINES, read_metrics
 
@@ -231,18 +222,7 @@ def earlier_times(ledger: Ledger, farm: Farm, tell: Callable[[str], None]) -> At
 
 @contextmanager
 def open_engine(farm: Farm, output: Path, slots: Slots, told: Progress) -> Iterator[Engine]:
-    """The engine of a farm: of this host, of others, or of both.
-
-    Args:
-        farm: Says which hosts.
-        output: The folder for records.
-        slots: What exports and measurements of this host share.
-        told: Progress of attempts on this host.
-
-    Raises:
-        UsageError: Nothing can listen where farm.yaml says.
-        BuildError: What several hosts need is not installed.
-    """
+    """The engine of a farm: of this host, of others, or of both."""
     engine = _engine(farm, output, slots, told)
     try:
         yield engine

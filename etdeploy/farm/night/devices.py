@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from etdeploy.core.errors import Interrupted
-from etdeploy.device_pool.reservations import local
+from etdeploy.device_pool import local_time
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.model import Offer
-from etdeploy.farm.night.dependencies import Background, Clock, ShelfLike
+from etdeploy.farm.model import AvailableDevice
+from etdeploy.farm.night.dependencies import Background, Clock, DevicePool
 from etdeploy.farm.night.failure_attribution import (
-    OF_DEVICE,
-    AttemptTrouble,
-    Trouble,
+    DEVICE_FAILURES,
+    AttributedFailure,
+    FailureOwner,
     set_aside_reason,
 )
-from etdeploy.farm.night.model import BarKind, Barred, EventSink, Rules, listed
-from etdeploy.farm.night.scheduler import Present, barred, present
+from etdeploy.farm.night.model import EventSink, Rules, Unavailable, UnavailableKind, listed
+from etdeploy.farm.night.scheduler import DeviceHosts, choose_hosts, find_unavailable
 from etdeploy.farm.night.state import RunState
 from etdeploy.history.nights import Quarantined, Reservation
 
@@ -42,7 +42,7 @@ class Devices:
     def __init__(
         self,
         engine: Engine,
-        shelf: ShelfLike,
+        shelf: DevicePool,
         clock: Clock,
         rules: Rules,
         background: Background,
@@ -51,8 +51,8 @@ class Devices:
         self._engine, self._shelf, self._clock, self._rules = engine, shelf, clock, rules
         self._background = background
         self._tell, self._trouble = events.tell, events.trouble
-        self.offers: dict[str, Offer] = {}
-        self.seen: dict[str, tuple[Offer, datetime]] = {}
+        self.offers: dict[str, AvailableDevice] = {}
+        self.seen: dict[str, tuple[AvailableDevice, datetime]] = {}
         self.aside: dict[str, str] = {}
         self.recovering: set[str] = set()
         self._unnoted: set[str] = set()
@@ -74,7 +74,7 @@ class Devices:
         except Exception as error:
             self._trouble(f"which devices are there is not known now: {error}")
             return
-        found = present(offers, {each: offer.host for each, offer in self.offers.items()})
+        found = choose_hosts(offers, {each: offer.host for each, offer in self.offers.items()})
         self._tell_changes(found)
         now = self._clock.now()
         self.offers, self._doubles = found.held, found.doubles
@@ -95,7 +95,7 @@ class Devices:
             why = str(error).partition("\n")[0]
             self._trouble(f"reservations and quarantine are not known now: {why}")
 
-    def _tell_changes(self, found: Present) -> None:
+    def _tell_changes(self, found: DeviceHosts) -> None:
         for identity, offer in found.held.items():
             others = found.doubles.get(identity, ())
             if others and others != self._doubles.get(identity):
@@ -111,7 +111,7 @@ class Devices:
         gone = self.offers.keys() - found.held.keys()
         self._tell_each_host((self.offers[each] for each in gone), "gone from")
 
-    def _tell_each_host(self, offers: Iterable[Offer], what: str) -> None:
+    def _tell_each_host(self, offers: Iterable[AvailableDevice], what: str) -> None:
         """A host that is gone is a sentence, however many devices it has."""
         names: dict[str, list[str]] = {}
         for offer in offers:
@@ -120,27 +120,33 @@ class Devices:
             verb = "is" if len(each) == 1 else "are"
             self._tell(f"{listed(sorted(each))} {verb} {what} {host}")
 
-    def last_offer(self, identity: str) -> Offer | None:
+    def last_offer(self, identity: str) -> AvailableDevice | None:
         """The device as it was offered last."""
         found = self.seen.get(identity)
         return found[0] if found else None
 
-    def barred(self, wanted: Collection[str]) -> dict[str, Barred]:
+    def find_unavailable(self, wanted: Collection[str]) -> dict[str, Unavailable]:
         """Why devices may not be used now, by identity; `wanted` are those of the visits."""
-        found = barred(self.offers, self.seen, self._reservations, self._quarantined, self.aside)
+        found = find_unavailable(
+            self.offers, self.seen, self._reservations, self._quarantined, self.aside
+        )
         for identity in wanted:
             if identity not in self.seen:
-                found[identity] = Barred(BarKind.AWAY, "not plugged in since the night went on")
+                found[identity] = Unavailable(
+                    UnavailableKind.AWAY, "not plugged in since the night went on"
+                )
         for identity in self.recovering:
-            found.setdefault(identity, Barred(BarKind.RECOVERING, "being recovered"))
+            found.setdefault(identity, Unavailable(UnavailableKind.RECOVERING, "being recovered"))
         now = self._clock.now()
         for identity, offer in self.offers.items():
             if offer.host in self._restarting.values():
-                found.setdefault(identity, Barred(BarKind.HOST, f"adb restarts on {offer.host}"))
+                found.setdefault(
+                    identity, Unavailable(UnavailableKind.HOST, f"adb restarts on {offer.host}")
+                )
             until, why = self._host_until.get(offer.host, (now, ""))
             if until > now:
-                text = f"its host {offer.host} is left alone until {local(until)}: {why}"
-                found.setdefault(identity, Barred(BarKind.HOST, text, until))
+                text = f"its host {offer.host} is left alone until {local_time(until)}: {why}"
+                found.setdefault(identity, Unavailable(UnavailableKind.HOST, text, until))
         return found
 
     def succeeded(self, host: str) -> None:
@@ -149,23 +155,23 @@ class Devices:
 
     def failed(
         self,
-        seen: AttemptTrouble,
-        row: Sequence[AttemptTrouble],
+        seen: AttributedFailure,
+        row: Sequence[AttributedFailure],
         state: RunState,
         busy_hosts: Collection[str],
     ) -> None:
         """An attempt failed: recovers the device, or sets it or its host aside."""
-        if seen.trouble is Trouble.HOST:
+        if seen.trouble is FailureOwner.HOST:
             self._host_failed(seen)
             return
         reason = set_aside_reason(row, state.succeeds_elsewhere, state.loses_others, self._rules)
         if reason:
             self.set_aside(seen.identity, reason)
-        elif seen.trouble is Trouble.DEVICE:
-            failures = sum(each.trouble in OF_DEVICE for each in row)
+        elif seen.trouble is FailureOwner.DEVICE:
+            failures = sum(each.trouble in DEVICE_FAILURES for each in row)
             self._recover_after(seen.identity, failures, busy_hosts)
 
-    def _host_failed(self, seen: AttemptTrouble) -> None:
+    def _host_failed(self, seen: AttributedFailure) -> None:
         self._host_failures[seen.host] += 1
         if self._host_failures[seen.host] >= _HOST_FAILURES:
             now = self._clock.now()
@@ -174,7 +180,8 @@ class Devices:
             self._host_until[seen.host] = (until, seen.text)
             if before <= now:  # others that were under way there fail, too
                 todo = f" ({seen.remedy})" if seen.remedy else ""
-                self._tell(f"{seen.host} is left alone until {local(until)}: {seen.text}{todo}")
+                end = local_time(until)
+                self._tell(f"{seen.host} is left alone until {end}: {seen.text}{todo}")
 
     def set_aside(self, identity: str, reason: str) -> None:
         """Quarantines a device; a shelf that cannot be written is asked again later."""
@@ -189,7 +196,7 @@ class Devices:
         offer = self.offers.get(identity)
         if offer is None or identity in self.recovering:
             return
-        steps = steps_after(
+        steps = recovery_steps(
             offer,
             failures,
             self._rules.quarantine_after,
@@ -198,7 +205,9 @@ class Devices:
         )
         self._climb(offer, steps)
 
-    def care(self, needed: Collection[str], busy: Collection[str], hosts: Collection[str]) -> None:
+    def recover_problems(
+        self, needed: Collection[str], busy: Collection[str], hosts: Collection[str]
+    ) -> None:
         """Recovers devices that are there with a problem for a while, if a visit needs them."""
         now_s = self._clock.seconds()
         for identity, offer in self.offers.items():
@@ -216,14 +225,14 @@ class Devices:
                 taken = self._steps.get(identity, Counter())
                 self._climb(offer, steps_for_problem(taken, host_is_busy=offer.host in hosts))
 
-    def _climb(self, offer: Offer, steps: tuple[str, ...]) -> None:
+    def _climb(self, offer: AvailableDevice, steps: tuple[str, ...]) -> None:
         if not steps:
             return
         self.recovering.add(offer.identity)
         self._tell(f"{offer.name}: {', then '.join(steps)}")
         if RESTART in steps:
             self._restarting[offer.identity] = offer.host
-        self._background.start(lambda: climb(self._engine, offer, steps))
+        self._background.start(lambda: run_recovery(self._engine, offer, steps))
 
     def recovered(self, done: RecoveryResult) -> None:
         """The ladder ended for a device."""
@@ -244,8 +253,8 @@ MOST = {RECONNECT: 4, RESTART: 2, REBOOT: 1}
 """How often each step is taken on a device in a night."""
 
 
-def steps_after(
-    offer: Offer,
+def recovery_steps(
+    offer: AvailableDevice,
     failures: int,
     quarantine_after: int,
     taken: Mapping[str, int],
@@ -299,11 +308,11 @@ class RecoveryResult:
 
     identity: str
     steps: tuple[str, ...]
-    offer: Offer | None
+    offer: AvailableDevice | None
     problem: str = ""
 
 
-def climb(engine: Engine, offer: Offer, steps: tuple[str, ...]) -> RecoveryResult:
+def run_recovery(engine: Engine, offer: AvailableDevice, steps: tuple[str, ...]) -> RecoveryResult:
     """Takes the steps until one helps."""
     taken, problem = [], offer.problem
     for step in steps:

@@ -25,7 +25,7 @@ _LEAST_REPEATS = 3
 _LEAST_OTHERS = 4
 
 
-class Trouble(StrEnum):
+class FailureOwner(StrEnum):
     """Whose failure it was."""
 
     RECIPE = "recipe"
@@ -37,11 +37,17 @@ class Trouble(StrEnum):
     HOST = "host"
 
 
-OF_DEVICE = (Trouble.DEVICE, Trouble.DISK, Trouble.HEAT, Trouble.UNAUTHORISED, Trouble.LOCKED)
+DEVICE_FAILURES = (
+    FailureOwner.DEVICE,
+    FailureOwner.DISK,
+    FailureOwner.HEAT,
+    FailureOwner.UNAUTHORISED,
+    FailureOwner.LOCKED,
+)
 
 
 @dataclass(frozen=True)
-class AttemptTrouble:
+class AttributedFailure:
     """An attempt that did not end well, as the rules look at it.
 
     Attributes:
@@ -58,12 +64,12 @@ class AttemptTrouble:
     identity: str
     device: str
     host: str
-    trouble: Trouble
+    trouble: FailureOwner
     text: str
     remedy: str = ""
 
 
-def trouble_of(ending: AttemptResult, gates: Gates) -> Trouble | None:
+def attribute_failure(ending: AttemptResult, gates: Gates) -> FailureOwner | None:
     """Whose failure it was; None where it was nobody's: done, lost, stopped, or a low battery."""
     if ending.fate in (Fate.DONE, Fate.LOST):
         return None
@@ -74,42 +80,42 @@ def trouble_of(ending: AttemptResult, gates: Gates) -> Trouble | None:
     if ending.fate is Fate.PUT_OFF or (failure and failure.kind in _NOBODYS):
         return None
     if failure is None:
-        return Trouble.RECIPE
+        return FailureOwner.RECIPE
     if failure.kind in _OF_HOST:
-        return Trouble.HOST
-    return _of_device(failure.message) if failure.kind == _OF_DEVICE else Trouble.RECIPE
+        return FailureOwner.HOST
+    return _of_device(failure.message) if failure.kind == _OF_DEVICE else FailureOwner.RECIPE
 
 
-def _unfit(health: Health, gates: Gates) -> Trouble | None:
+def _unfit(health: Health, gates: Gates) -> FailureOwner | None:
     free, warm = health.free_bytes, health.temperature_celsius
     if free is not None and gates.free_bytes is not None and free < gates.free_bytes:
-        return Trouble.DISK
+        return FailureOwner.DISK
     if health.thermal_status in _HOT:
-        return Trouble.HEAT
+        return FailureOwner.HEAT
     if warm is not None and gates.temperature_celsius is not None:
-        return Trouble.HEAT if warm > gates.temperature_celsius else None
+        return FailureOwner.HEAT if warm > gates.temperature_celsius else None
     return None
 
 
-def _of_device(message: str) -> Trouble:
+def _of_device(message: str) -> FailureOwner:
     text = message.lower()
     if "unauthori" in text:
-        return Trouble.UNAUTHORISED
+        return FailureOwner.UNAUTHORISED
     # A restart would only lock it again: an iPhone's data are encrypted until it is unlocked.
     if "is locked" in text:
-        return Trouble.LOCKED
-    return Trouble.DISK if any(words in text for words in _NO_ROOM) else Trouble.DEVICE
+        return FailureOwner.LOCKED
+    return FailureOwner.DISK if any(words in text for words in _NO_ROOM) else FailureOwner.DEVICE
 
 
-def uses_up(ending: AttemptResult, gates: Gates) -> bool:
+def counts_as_attempt(ending: AttemptResult, gates: Gates) -> bool:
     """Whether it counts as one of the visit's attempts: not what the host or nobody did."""
     if ending.fate is not Fate.FAILED:
         return False
     nobodys = ending.failure is not None and ending.failure.kind in _NOBODYS
-    return not nobodys and trouble_of(ending, gates) is not Trouble.HOST
+    return not nobodys and attribute_failure(ending, gates) is not FailureOwner.HOST
 
 
-def text_of(ending: AttemptResult) -> str:
+def result_text(ending: AttemptResult) -> str:
     """What happened, in a line."""
     if ending.failure:
         return ending.failure.message.splitlines()[0] if ending.failure.message else "no reason"
@@ -117,10 +123,10 @@ def text_of(ending: AttemptResult) -> str:
 
 
 def stop_reason(
-    failures: Sequence[AttemptTrouble], succeeded: bool, sound: Collection[str], rules: Rules
+    failures: Sequence[AttributedFailure], succeeded: bool, sound: Collection[str], rules: Rules
 ) -> str | None:
     """Why a recipe is stopped for the night; None where it is not."""
-    own = _of_recipe(failures, sound)
+    own = _recipe_failures(failures, sound)
     if succeeded or len(own) < rules.stop_after:
         return None
     last = list(own.values())[-1]
@@ -131,48 +137,48 @@ def stop_reason(
     )
 
 
-def _of_recipe(
-    failures: Sequence[AttemptTrouble], sound: Collection[str]
-) -> dict[str, AttemptTrouble]:
+def _recipe_failures(
+    failures: Sequence[AttributedFailure], sound: Collection[str]
+) -> dict[str, AttributedFailure]:
     """The last failure of a recipe on each device where it is to blame.
 
     A program that takes the phone down looks like a phone that goes away. It is the recipe where
     the phone can measure another one, and where the phone came back and went away again: a cable
     or a hub does not wait for the same recipe.
     """
-    found: dict[str, AttemptTrouble] = {}
+    found: dict[str, AttributedFailure] = {}
     gone: set[str] = set()
     for seen in failures:
         again = seen.identity in gone or seen.identity in sound
-        if seen.trouble is Trouble.RECIPE or (seen.trouble is Trouble.DEVICE and again):
+        if seen.trouble is FailureOwner.RECIPE or (seen.trouble is FailureOwner.DEVICE and again):
             found[seen.identity] = seen
-        elif seen.trouble is Trouble.DEVICE:
+        elif seen.trouble is FailureOwner.DEVICE:
             gone.add(seen.identity)
     return found
 
 
 def room_for_trials(
-    failures: Sequence[AttemptTrouble], running: int, sound: Collection[str], rules: Rules
+    failures: Sequence[AttributedFailure], running: int, sound: Collection[str], rules: Rules
 ) -> int:
     """How many more attempts of a recipe may begin that has not succeeded in this night.
 
     So a recipe that crashes every phone crashes `stop_after` of them, however many are free.
     """
-    return max(0, rules.stop_after - len(_of_recipe(failures, sound)) - running)
+    return max(0, rules.stop_after - len(_recipe_failures(failures, sound)) - running)
 
 
 def set_aside_reason(
-    row: Sequence[AttemptTrouble],
+    row: Sequence[AttributedFailure],
     succeeds_elsewhere: Callable[[str, str], bool],
     loses_others: Callable[[str, str], bool],
     rules: Rules,
 ) -> str | None:
     """Why a device is set aside; None where it is not."""
     for trouble, needed in (
-        (Trouble.DISK, _SURE_AFTER),
-        (Trouble.UNAUTHORISED, _SURE_AFTER),
-        (Trouble.LOCKED, _SURE_AFTER),
-        (Trouble.HEAT, rules.quarantine_after),
+        (FailureOwner.DISK, _SURE_AFTER),
+        (FailureOwner.UNAUTHORISED, _SURE_AFTER),
+        (FailureOwner.LOCKED, _SURE_AFTER),
+        (FailureOwner.HEAT, rules.quarantine_after),
     ):
         found = [seen for seen in row if seen.trouble is trouble]
         if len(found) >= min(needed, rules.quarantine_after):
@@ -180,12 +186,12 @@ def set_aside_reason(
     own = [
         seen
         for seen in row
-        if seen.trouble in OF_DEVICE
-        and not (seen.trouble is Trouble.DEVICE and loses_others(seen.recipe, seen.identity))
+        if seen.trouble in DEVICE_FAILURES
+        and not (seen.trouble is FailureOwner.DEVICE and loses_others(seen.recipe, seen.identity))
     ]
     if len(own) >= rules.quarantine_after:
         return f"{len(own)} attempts in a row failed there: {own[-1].text}"
-    odd = [seen for seen in row if seen.trouble is Trouble.RECIPE]
+    odd = [seen for seen in row if seen.trouble is FailureOwner.RECIPE]
     if len(odd) < rules.quarantine_after:
         return None
     if not all(succeeds_elsewhere(seen.recipe, seen.identity) for seen in odd):
@@ -198,14 +204,14 @@ def set_aside_reason(
 
 
 _NAMES = {
-    Trouble.DISK: "no room on it,",
-    Trouble.UNAUTHORISED: "it did not accept this computer's key,",
-    Trouble.LOCKED: "it has to be unlocked,",
-    Trouble.HEAT: "too warm,",
+    FailureOwner.DISK: "no room on it,",
+    FailureOwner.UNAUTHORISED: "it did not accept this computer's key,",
+    FailureOwner.LOCKED: "it has to be unlocked,",
+    FailureOwner.HEAT: "too warm,",
 }
 
 
-def spread(values: Sequence[float]) -> float | None:
+def relative_range(values: Sequence[float]) -> float | None:
     """(largest - smallest) / median of a recipe's repeats on one device; None with too few.
 
     Not a standard deviation: of three values, that says less about one that is off.

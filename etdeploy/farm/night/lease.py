@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.locks import try_lock
-from etdeploy.device_pool.reservations import myself
+from etdeploy.device_pool import current_user
 from etdeploy.history.nights import CoordinatorProcess
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def lock_farm(lock: Path, farm: str) -> Iterator[CoordinatorProcess]:
             raise taken(farm, other)
         if not free:
             raise TakenError(f"another process on this machine is running the farm {farm}")
-        me = myself()
+        me = current_user()
         # A data folder may have been copied to another machine.
         token = other.token if other and other.who == me else secrets.token_hex(8)
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")

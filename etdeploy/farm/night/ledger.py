@@ -62,15 +62,6 @@ class Ledger:
 
     Every method may be called again with the same values, and changes nothing then. A night is
     open from `open_night` to the end of the `with` block, for one process over all hosts.
-
-    Args:
-        place: The history.
-        folder: For outboxes and locks; the user's data folder by default.
-        tell: Is told what a person should know, in a sentence.
-        now: The time that is noted; a simulation has its own.
-        resumed_within_s: How old a night may be that is resumed.
-        resumes: Whether an unfinished night is resumed at all.
-        opening_s: How long the beginning of a night waits for the database.
     """
 
     def __init__(
@@ -109,9 +100,6 @@ class Ledger:
         """Hold a farm before its night begins, which may be hours later.
 
         On other hosts it is held only if the history can be used now.
-
-        Raises:
-            TakenError: Another process is running this farm.
         """
         lease = self._hold(farm_name)
         if self.place.file and not self.place.file.exists():
@@ -132,16 +120,6 @@ class Ledger:
 
         Attempts that were under way when its coordinator ended are lost ones.
 
-        Args:
-            farm_name: Its name.
-            digest: Of what the farm.yaml says: with another content, another night begins, and the
-                unfinished one is abandoned.
-            now: The time.
-
-        Raises:
-            TakenError: Another process is running this farm.
-            StoreError: The history cannot be used.
-            Interrupted: The run was stopped while it waited for the database.
         """
         lease = self._hold(farm_name)
         self._outbox = Outbox(self._path(farm_name, "outbox.jsonl"))
@@ -166,26 +144,11 @@ class Ledger:
         return OpenedNight(self._night, self.states(self._night))
 
     def plan(self, visits: Sequence[Visit]) -> None:
-        """Add visits to the night; those that it has stay as they are.
-
-        Raises:
-            TakenError: Another process has taken the farm over.
-        """
+        """Add visits to the night; those that it has stay as they are."""
         self._importer.append(Planned(night=self._night, visits=tuple(map(new_visit, visits))))
 
     def running(self, visit: str, attempt: int, identity: str, host: str, device: str = "") -> None:
-        """An attempt begins.
-
-        Args:
-            visit: Its id.
-            attempt: Its number.
-            identity: Of the device.
-            host: That has it.
-            device: The device's name, for people who reserve it by that.
-
-        Raises:
-            TakenError: Another process has taken the farm over: do not begin it.
-        """
+        """An attempt begins."""
         self._importer.append(
             Began(
                 visit=visit, attempt=attempt, identity=identity, host=host, device=device,
@@ -211,11 +174,7 @@ class Ledger:
         self._importer.drain(_DRAIN_S)
 
     def nights(self, farm_name: str | None = None, limit: int = 100) -> tuple[KeptNight, ...]:
-        """The latest nights of a farm, or of all; the latest first.
-
-        Raises:
-            StoreError: The history cannot be read.
-        """
+        """The latest nights of a farm, or of all; the latest first."""
         if self.place.file and not self.place.file.exists():
             return ()
 
@@ -228,11 +187,7 @@ class Ledger:
         return self._read(read, _READ_S)
 
     def states(self, night: str) -> tuple[VisitState, ...]:
-        """The visits of a night with what became of them, in the order of its plan.
-
-        Raises:
-            StoreError: It is not this ledger's, and the history cannot be read.
-        """
+        """The visits of a night with what became of them, in the order of its plan."""
 
         def read(store: Store) -> list[KeptVisit]:
             from etdeploy.history.store import nights

@@ -9,24 +9,29 @@ from etdeploy.core import cancel
 from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Standing, VisitState
-from etdeploy.farm.night.dependencies import BackgroundThreads, Clock, LedgerLike, NightDependencies
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Fate, Order, Standing, VisitState
+from etdeploy.farm.night.dependencies import (
+    BackgroundThreads,
+    Clock,
+    NightDependencies,
+    NightLedger,
+)
 from etdeploy.farm.night.devices import Devices, RecoveryResult
 from etdeploy.farm.night.model import Event, EventKind, EventSink, NightEnd, Rules, listed
 from etdeploy.farm.night.scheduler import (
     DispatchState,
-    awaited,
+    awaited_devices,
+    compare_plans,
     dispatch,
-    gained,
-    missed_because,
+    is_stuck,
+    is_stuck_for_good,
+    missed_reason,
     offers_by_recipe,
-    stuck,
-    stuck_for_good,
     unsatisfied_visits,
-    waiting,
-    waits_for,
+    waiting_text,
+    waiting_visits,
 )
-from etdeploy.farm.night.state import Made, Numbers, Parcels, RunState, standing_of
+from etdeploy.farm.night.state import Artifacts, HeadlineValues, Made, RunState, derive_standing
 from etdeploy.farm.spec.matrix import NightPlan
 from etdeploy.farm.spec.model import LoadedFarm
 
@@ -37,7 +42,7 @@ _LONG_AGO_S = 1e9
 def run_night(
     loaded: LoadedFarm,
     engine: Engine,
-    ledger: LedgerLike,
+    ledger: NightLedger,
     clock: Clock,
     on_event: Callable[[Event], None],
     parts: NightDependencies,
@@ -65,7 +70,7 @@ class _Night:
         self,
         loaded: LoadedFarm,
         engine: Engine,
-        ledger: LedgerLike,
+        ledger: NightLedger,
         clock: Clock,
         on_event: Callable[[Event], None],
         parts: NightDependencies,
@@ -75,12 +80,12 @@ class _Night:
         self.rules = Rules.of(self.farm)
         self.background = parts.background or BackgroundThreads()
         self.state = RunState(self.rules, parts.times)
-        self.numbers = Numbers(parts.headline)
+        self.numbers = HeadlineValues(parts.headline)
         self.devices = Devices(engine, parts.shelf, clock, self.rules, self.background, self.events)
-        self.parcels = Parcels(parts.prepare, self.background)
+        self.artifacts = Artifacts(parts.prepare, self.background)
         self.night = ""
         self._is_planned = self._are_all_made = False
-        self._usable: dict[str, Offer] = {}
+        self._usable: dict[str, AvailableDevice] = {}
         self._unsatisfied: tuple[str, ...] = ()
         self._named = set(parts.named)
         self._awaited: tuple[str, ...] | None = None
@@ -97,8 +102,8 @@ class _Night:
         if states:
             self._resume(states, now)
         self._look()
-        visits = [state.visit for state in waiting(self._situation())]
-        self.parcels.make_now(offers_by_recipe(visits, self._usable))
+        visits = [state.visit for state in waiting_visits(self._situation())]
+        self.artifacts.make_now(offers_by_recipe(visits, self._usable))
         self._give_up_unmade()
         self._changed_s = self.clock.seconds()
 
@@ -123,7 +128,7 @@ class _Night:
         """Ends a visit whose last attempt was written down, and not what followed from it."""
         state = self.state.states[visit]
         if state.standing is Standing.WAITING and state.attempts:
-            standing, reason = standing_of(state, self.rules)
+            standing, reason = derive_standing(state, self.rules)
             if standing is not Standing.WAITING:
                 self._give_up(visit, standing, reason)
 
@@ -154,7 +159,7 @@ class _Night:
         if set(self.devices.offers) != before:
             self._changed_s = now_s
         hosts = {order.offer.host for order in self.state.running.values()}
-        self.devices.care(self.state.needed, self.state.busy, hosts)
+        self.devices.recover_problems(self.state.needed, self.state.busy, hosts)
         found = {each: o for each, o in self.devices.offers.items() if not o.problem}
         is_new = bool(found.keys() - self._usable.keys())
         self._usable.update(found)
@@ -166,7 +171,7 @@ class _Night:
         """Plans visits for devices that are new."""
         plan = self.parts.plan(self.farm, self.night, tuple(self._usable.values()), self._window_s)
         self._tell_unsatisfied(plan)
-        new = gained(self.night, self.state.states.values(), plan.visits)
+        new = compare_plans(self.night, self.state.states.values(), plan.visits)
         is_first = not self.state.states
         for known, among in new.among:
             self.state.widen(known, among)
@@ -193,14 +198,14 @@ class _Night:
         self._unsatisfied = tuple(f"{recipe} on {group}" for recipe, group in sorted(found - has))
 
     def _situation(self) -> DispatchState:
-        barred = self.devices.barred(self.state.devices)
+        barred = self.devices.find_unavailable(self.state.devices)
         busy = self.state.busy
         free = {
             each: offer
             for each, offer in self.devices.offers.items()
             if each not in busy and each not in barred
         }
-        return self.state.situation(self._now_s(), free, barred, self.parcels.of.keys())
+        return self.state.situation(self._now_s(), free, barred, self.artifacts.of.keys())
 
     def _start_all(self) -> None:
         if self._is_closed():
@@ -208,20 +213,20 @@ class _Night:
         situation = self._situation()
         for start in dispatch(situation):
             self._start(start.visit, situation.free[start.identity])
-        if not self._are_all_made and not self.parcels.pending:
+        if not self._are_all_made and not self.artifacts.pending:
             self._are_all_made = True
-            visits = (state.visit for state in waiting(situation))
-            names = self.parcels.begin(offers_by_recipe(visits, self._usable))
+            visits = (state.visit for state in waiting_visits(situation))
+            names = self.artifacts.begin(offers_by_recipe(visits, self._usable))
             if names:
                 self.events.tell(f"exporting and building for {listed(names)}")
 
-    def _start(self, visit: str, offer: Offer) -> None:
+    def _start(self, visit: str, offer: AvailableDevice) -> None:
         state = self.state.states[visit]
         order = Order(
             visit=visit,
             attempt=len(state.attempts) + 1,
             offer=offer,
-            parcel=self.parcels.of[state.visit.recipe, offer.identity],
+            artifact=self.artifacts.of[state.visit.recipe, offer.identity],
             gates=self.rules.gates,
             limit_s=self.rules.limit_s,
         )
@@ -235,14 +240,7 @@ class _Night:
             raise
         except Exception as error:
             self.events.trouble(f"{offer.name} on {offer.host} cannot be given work: {error}")
-            lost = AttemptResult(
-                visit=visit,
-                attempt=order.attempt,
-                identity=offer.identity,
-                host=offer.host,
-                fate=Fate.LOST,
-            )
-            self._take(lost)
+            self._take(order.end(Fate.LOST))
 
     def _collect(self, wait_s: float) -> None:
         try:
@@ -317,8 +315,8 @@ class _Night:
 
     def _give_up_unmade(self) -> None:
         """Fails visits for which nothing can be exported or built."""
-        for state in list(waiting(self._situation())):
-            why = self.parcels.why_not(state)
+        for state in list(waiting_visits(self._situation())):
+            why = self.artifacts.why_not(state)
             if why is None:
                 continue
             ending = AttemptResult(
@@ -338,8 +336,8 @@ class _Night:
         """Gives up every visit that waits; `over` says why nothing else begins."""
         if self.state.waiting:
             situation = self._situation()
-            for state in list(waiting(situation)):
-                reason = missed_because(state, situation, over)
+            for state in list(waiting_visits(situation)):
+                reason = missed_reason(state, situation, over)
                 self._give_up(state.visit.id, Standing.MISSED, reason)
 
     def _add_number(self, recipe: str, ending: AttemptResult) -> None:
@@ -352,7 +350,7 @@ class _Night:
             if isinstance(found, RecoveryResult):
                 self.devices.recovered(found)
             elif isinstance(found, Made):
-                self.parcels.take(found)
+                self.artifacts.take(found)
                 self._are_all_made = False  # other devices may have come meanwhile
                 self._give_up_unmade()
             elif isinstance(found, Interrupted):
@@ -369,23 +367,23 @@ class _Night:
         if self._is_closed():
             self._miss_all("the window closed")
             return not self.state.running and not self.devices.recovering
-        if self.state.running or self.background.active or self.parcels.pending:
+        if self.state.running or self.background.active or self.artifacts.pending:
             return False
         quiet = self.clock.seconds() - self._changed_s >= self.rules.patience_s
         situation = self._situation()
-        left = list(waiting(situation))
+        left = list(waiting_visits(situation))
         if not left:
             if self.state.states or (quiet and self.parts.until is None):
                 return True
             self._tell_awaited((), situation)  # not one device was there yet
             return False
-        if all(stuck(state, situation) for state in left):
+        if all(is_stuck(state, situation) for state in left):
             until = self.parts.until
-            for_good = all(stuck_for_good(state, situation, until) for state in left)
+            for_good = all(is_stuck_for_good(state, situation, until) for state in left)
             if for_good or (quiet and until is None):
                 self._miss_all("the night was over")
             else:
-                self._tell_awaited(awaited(left, situation.barred), situation)
+                self._tell_awaited(awaited_devices(left, situation.barred), situation)
         return not self.state.waiting
 
     def _tell_awaited(self, devices: tuple[str, ...], situation: DispatchState) -> None:
@@ -393,7 +391,7 @@ class _Night:
         if devices != self._awaited:
             self._awaited = devices
             patience_s, until = self.rules.patience_s, self.parts.until
-            self.events.tell(waits_for(devices, situation.barred, self._name, patience_s, until))
+            self.events.tell(waiting_text(devices, situation.barred, self._name, patience_s, until))
 
     def _stop(self) -> NightEnd:
         """Ends what is under way; all of it is waited for, as some may just be done."""

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.values import StrEnum
-from etdeploy.farm.model import AttemptResult, Gates, Offer, Order, VisitState
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Gates, Order, VisitState
 from etdeploy.farm.spec.model import Farm
 
 
@@ -47,7 +47,7 @@ class Rules:
         )
 
 
-class BarKind(StrEnum):
+class UnavailableKind(StrEnum):
     """Why a device gets no visit now."""
 
     AWAY = "away"
@@ -59,7 +59,7 @@ class BarKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Barred:
+class Unavailable:
     """Why a device gets no visit now.
 
     Attributes:
@@ -68,7 +68,7 @@ class Barred:
         until: When it ends, if that is known.
     """
 
-    kind: BarKind
+    kind: UnavailableKind
     text: str
     until: datetime | None = None
 
@@ -104,7 +104,7 @@ class Event:
     order: Order | None = None
     ending: AttemptResult | None = None
     state: VisitState | None = None
-    offer: Offer | None = None
+    offer: AvailableDevice | None = None
     states: tuple[VisitState, ...] = ()
 
 
@@ -124,7 +124,7 @@ class NightEnd:
     night: str
     states: tuple[VisitState, ...]
     stopped: bool = False
-    devices: dict[str, Offer] = field(default_factory=dict)
+    devices: dict[str, AvailableDevice] = field(default_factory=dict)
     set_aside: dict[str, str] = field(default_factory=dict)
     unsatisfied: tuple[str, ...] = ()
 

@@ -91,11 +91,7 @@ class Outbox:
         return found
 
     def append(self, line: str) -> None:
-        """Add a line and wait for the disk. Where it has no room, the line waits in memory.
-
-        Raises:
-            OSError: It waits, with all that follow.
-        """
+        """Add a line and wait for the disk. Where it has no room, the line waits in memory."""
         self._unwritten.append(line)
         self.flush()
 
@@ -164,11 +160,7 @@ def _offset_in(line: bytes, otherwise: int) -> int:
 def import_event(
     store: Store, event: Event, tell: Callable[[str], None], lease: Lease | None = None
 ) -> None:
-    """Write an event to the database in one transaction; one that is there changes nothing.
-
-    Raises:
-        TakenError: The lease is not ours any more.
-    """
+    """Write an event to the database in one transaction; one that is there changes nothing."""
     from etdeploy.history.store import nights
     from etdeploy.history.store.store import add_record
 
@@ -205,11 +197,7 @@ def _load_record(ending: AttemptResult, tell: Callable[[str], None]) -> RunRecor
 
 
 def run_within(wait_s: float, action: Callable[[], R]) -> R:
-    """Run an action in a thread, which is left alone if it does not end in time.
-
-    Raises:
-        TimeoutError: It did not end in time.
-    """
+    """Run an action in a thread, which is left alone if it does not end in time."""
     found: list[R] = []
     errors: list[BaseException] = []
 
@@ -279,11 +267,7 @@ class Importer:
             self._write(lambda outbox: outbox.restart(opened.model_dump_json()))
 
     def append(self, event: Event) -> None:
-        """Append an event, and wait until it is imported, unless the database is away.
-
-        Raises:
-            TakenError: Another process has taken the farm over: do not begin it.
-        """
+        """Append an event, and wait until it is imported, unless the database is away."""
         needs_lease = isinstance(event, Began | Planned)
         if needs_lease and self._taken:
             raise self._taken

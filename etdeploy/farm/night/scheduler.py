@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from etdeploy.device_pool.reservations import local
-from etdeploy.farm.model import Fate, Offer, Visit, VisitState
-from etdeploy.farm.night.failure_attribution import text_of
-from etdeploy.farm.night.model import BarKind, Barred, listed
+from etdeploy.device_pool import local_time
+from etdeploy.farm.model import AvailableDevice, Fate, Visit, VisitState
+from etdeploy.farm.night.failure_attribution import result_text
+from etdeploy.farm.night.model import Unavailable, UnavailableKind, listed
 from etdeploy.farm.spec.matrix import Unsatisfied
 from etdeploy.history.nights import Quarantined, Reservation
 
@@ -24,7 +24,7 @@ Key = tuple[str, str, "str | None", int]
 
 
 @dataclass(frozen=True)
-class Gained:
+class PlanChanges:
     """What a new plan has that the night has not.
 
     Attributes:
@@ -36,7 +36,7 @@ class Gained:
     among: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def gained(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) -> Gained:
+def compare_plans(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) -> PlanChanges:
     """Compares a new plan with what the night has."""
     have = list(known)
     missing = Counter(_key(visit) for visit in planned)
@@ -55,7 +55,7 @@ def gained(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) ->
         if state.visit.device is None
         and set(devices.get(_key(state.visit), ())) - set(state.visit.among)
     )
-    return Gained(tuple(new), wider)
+    return PlanChanges(tuple(new), wider)
 
 
 def unsatisfied_visits(
@@ -85,10 +85,10 @@ def _number(visit: str) -> int:
 
 
 def offers_by_recipe(
-    visits: Iterable[Visit], offers: Mapping[str, Offer]
-) -> dict[str, Sequence[Offer]]:
+    visits: Iterable[Visit], offers: Mapping[str, AvailableDevice]
+) -> dict[str, Sequence[AvailableDevice]]:
     """The devices that each recipe has to be made for, by its label."""
-    found: dict[str, dict[str, Offer]] = {}
+    found: dict[str, dict[str, AvailableDevice]] = {}
     for visit in visits:
         devices = visit.among if visit.device is None else (visit.device,)
         known = {each: offers[each] for each in devices if each in offers}
@@ -126,7 +126,7 @@ class AttemptDurations:
 
 
 @dataclass(frozen=True)
-class Present:
+class DeviceHosts:
     """The devices that are offered, each once.
 
     Attributes:
@@ -134,17 +134,17 @@ class Present:
         doubles: Other hosts that offer the same, by identity.
     """
 
-    held: dict[str, Offer]
+    held: dict[str, AvailableDevice]
     doubles: dict[str, tuple[str, ...]]
 
 
-def present(offers: Iterable[Offer], holders: Mapping[str, str]) -> Present:
+def choose_hosts(offers: Iterable[AvailableDevice], holders: Mapping[str, str]) -> DeviceHosts:
     """Chooses a host for each device.
 
     The host that first offered it keeps it while it offers it without a problem, so that two hosts
     with the same phone do not take turns; the other is there in case.
     """
-    found: dict[str, list[Offer]] = {}
+    found: dict[str, list[AvailableDevice]] = {}
     for offer in offers:
         found.setdefault(offer.identity, []).append(offer)
     held, doubles = {}, {}
@@ -154,34 +154,38 @@ def present(offers: Iterable[Offer], holders: Mapping[str, str]) -> Present:
         others = {offer.host for offer in same} - {held[identity].host}
         if others:
             doubles[identity] = tuple(sorted(others))
-    return Present(held, doubles)
+    return DeviceHosts(held, doubles)
 
 
-def barred(
-    offers: Mapping[str, Offer],
-    seen: Mapping[str, tuple[Offer, datetime]],
+def find_unavailable(
+    offers: Mapping[str, AvailableDevice],
+    seen: Mapping[str, tuple[AvailableDevice, datetime]],
     reservations: Collection[Reservation],
     quarantined: Collection[Quarantined],
     aside: Mapping[str, str],
-) -> dict[str, Barred]:
+) -> dict[str, Unavailable]:
     """Why devices cannot be used, by identity; those that can are not in it."""
     found = {}
     for identity, (last, at) in seen.items():
         offer = offers.get(identity)
         if offer is None:
-            found[identity] = Barred(BarKind.AWAY, f"unplugged since {local(at)}")
+            found[identity] = Unavailable(UnavailableKind.AWAY, f"unplugged since {local_time(at)}")
         elif offer.problem:
             todo = f" ({' '.join(offer.remedy.split())})" if offer.remedy else ""
-            found[identity] = Barred(BarKind.PROBLEM, f"not usable: {offer.problem}{todo}")
+            found[identity] = Unavailable(
+                UnavailableKind.PROBLEM, f"not usable: {offer.problem}{todo}"
+            )
         for claim in reservations:
             if claim.is_of(last.lock, last.host, last.name):
-                text = f"reserved by {claim.owner} until {local(claim.until)}"
-                found[identity] = Barred(BarKind.RESERVED, text, claim.until)
+                text = f"reserved by {claim.owner} until {local_time(claim.until)}"
+                found[identity] = Unavailable(UnavailableKind.RESERVED, text, claim.until)
         reasons = [q.reason for q in quarantined if q.is_of(last.lock, last.host, last.name)]
         if identity in aside:
             reasons.append(aside[identity])
         if reasons:
-            found[identity] = Barred(BarKind.QUARANTINED, f"quarantined because {reasons[-1]}")
+            found[identity] = Unavailable(
+                UnavailableKind.QUARANTINED, f"quarantined because {reasons[-1]}"
+            )
     return found
 
 
@@ -199,7 +203,7 @@ class DispatchState:
         floating: Waiting visits of several devices.
         free: Devices that may be used now and have nothing to do, by identity.
         barred: Why other devices may not be used.
-        ready: (recipe, identity) of which there is a parcel.
+        ready: (recipe, identity) of which there is an artifact.
         pauses: Visits that may not begin before this time, in seconds of the night.
         taken: Devices on which a visit of the round runs or succeeded.
         trials: How many more attempts may begin of recipes that have not succeeded yet; any number
@@ -211,8 +215,8 @@ class DispatchState:
     now_s: float
     bound: Mapping[str, Collection[VisitState]]
     floating: Collection[VisitState]
-    free: Mapping[str, Offer]
-    barred: Mapping[str, Barred] = field(default_factory=dict)
+    free: Mapping[str, AvailableDevice]
+    barred: Mapping[str, Unavailable] = field(default_factory=dict)
     ready: Collection[tuple[str, str]] = ()
     pauses: Mapping[str, float] = field(default_factory=dict)
     taken: Mapping[Round, Collection[str]] = field(default_factory=dict)
@@ -265,7 +269,7 @@ def _floating(
         visit = state.visit
         if not _is_due(state, situation, trials):
             continue
-        around = used.setdefault(round_of(visit), set())
+        around = used.setdefault(round_key(visit), set())
         fit = [
             identity
             for identity in candidates(state, situation.barred, around)
@@ -322,13 +326,13 @@ def _longest_first(state: VisitState, situation: DispatchState) -> tuple[object,
     return (visit.repeat, -long_s, len(visit.among), visit.id)
 
 
-def round_of(visit: Visit) -> Round:
+def round_key(visit: Visit) -> Round:
     """The round that the visit belongs to."""
     return (visit.recipe, visit.group, visit.repeat)
 
 
 def candidates(
-    state: VisitState, barred: Mapping[str, Barred], taken: Collection[str]
+    state: VisitState, barred: Mapping[str, Unavailable], taken: Collection[str]
 ) -> tuple[str, ...]:
     """Devices that the visit may go to now or once they are free.
 
@@ -346,34 +350,34 @@ def candidates(
     return tuple(fresh or other or usable)
 
 
-def stuck(state: VisitState, situation: DispatchState) -> bool:
+def is_stuck(state: VisitState, situation: DispatchState) -> bool:
     """Whether no device could measure it, even if all were free."""
-    taken = situation.taken.get(round_of(state.visit), ())
+    taken = situation.taken.get(round_key(state.visit), ())
     return not candidates(state, situation.barred, taken)
 
 
-def stuck_for_good(state: VisitState, situation: DispatchState, end: datetime | None) -> bool:
+def is_stuck_for_good(state: VisitState, situation: DispatchState, end: datetime | None) -> bool:
     """Whether only a person could change that: quarantined, or reserved beyond the end."""
     devices = state.visit.among if state.visit.device is None else (state.visit.device,)
     return all(_for_good(situation.barred.get(each), end) for each in devices)
 
 
-def _for_good(why: Barred | None, end: datetime | None) -> bool:
+def _for_good(why: Unavailable | None, end: datetime | None) -> bool:
     if why is None:
         return False
-    if why.kind is BarKind.RESERVED and why.until and end:
+    if why.kind is UnavailableKind.RESERVED and why.until and end:
         return why.until >= end
-    return why.kind is BarKind.QUARANTINED
+    return why.kind is UnavailableKind.QUARANTINED
 
 
-def waiting(situation: DispatchState) -> Iterator[VisitState]:
+def waiting_visits(situation: DispatchState) -> Iterator[VisitState]:
     """All visits that wait."""
     for states in situation.bound.values():
         yield from states
     yield from situation.floating
 
 
-def missed_because(state: VisitState, situation: DispatchState, over: str) -> str:
+def missed_reason(state: VisitState, situation: DispatchState, over: str) -> str:
     """Why a visit was not measured."""
     visit = state.visit
     devices = visit.among if visit.device is None else (visit.device,)
@@ -382,20 +386,22 @@ def missed_because(state: VisitState, situation: DispatchState, over: str) -> st
         text = "no device matches"
     elif len(why) == len(devices):
         text = situation.barred[devices[0]].text if len(devices) == 1 else listed(why)
-    elif stuck(state, situation):
+    elif is_stuck(state, situation):
         text = "each of its devices is away or measures another visit of the same round"
     else:
         text = f"{over} before its turn"
     if state.attempts:
         last = state.attempts[-1]
-        text += f"; the attempt before: {text_of(last)}"
+        text += f"; the attempt before: {result_text(last)}"
     return text
 
 
 _GOES_ON = "Ctrl-C ends it, the same command goes on"
 
 
-def awaited(left: Iterable[VisitState], barred: Mapping[str, Barred]) -> tuple[str, ...]:
+def awaited_devices(
+    left: Iterable[VisitState], barred: Mapping[str, Unavailable]
+) -> tuple[str, ...]:
     """The devices that the visits that are left would need, by identity."""
     found: dict[str, None] = {}
     for state in left:
@@ -405,9 +411,9 @@ def awaited(left: Iterable[VisitState], barred: Mapping[str, Barred]) -> tuple[s
     return tuple(found)
 
 
-def waits_for(
+def waiting_text(
     devices: Iterable[str],
-    barred: Mapping[str, Barred],
+    barred: Mapping[str, Unavailable],
     name: Callable[[str], str],
     patience_s: float,
     until: datetime | None,
@@ -419,5 +425,5 @@ def waits_for(
     why = [f"{listed(names)} ({text})" for text, names in same.items()]
     limit = f"up to {patience_s / 60:.0f} min"
     if until:
-        limit = f"until the window closes at {local(until)}"
+        limit = f"until the window closes at {local_time(until)}"
     return f"waiting {limit} for {listed(why) or 'a device that matches'}; {_GOES_ON}"

@@ -10,28 +10,28 @@ from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.model import (
     AttemptFailure,
     AttemptResult,
+    AvailableDevice,
+    BuildArtifact,
     Fate,
-    Offer,
     Order,
-    Parcel,
     Standing,
     Visit,
     VisitState,
 )
 from etdeploy.farm.night.dependencies import Background, Headline, Prepare
 from etdeploy.farm.night.failure_attribution import (
-    AttemptTrouble,
-    Trouble,
+    AttributedFailure,
+    FailureOwner,
+    attribute_failure,
+    counts_as_attempt,
+    relative_range,
+    result_text,
     room_for_trials,
-    spread,
     stop_reason,
-    text_of,
-    trouble_of,
-    uses_up,
     variance_reason,
 )
-from etdeploy.farm.night.model import Barred, Rules
-from etdeploy.farm.night.scheduler import AttemptDurations, DispatchState, Round, round_of
+from etdeploy.farm.night.model import Rules, Unavailable
+from etdeploy.farm.night.scheduler import AttemptDurations, DispatchState, Round, round_key
 
 _PAUSE_S = 30.0
 # 30 s, 1 min, ... and at most half an hour.
@@ -50,7 +50,7 @@ class AttemptEffect:
 
     state: VisitState
     finished: bool
-    seen: AttemptTrouble | None
+    seen: AttributedFailure | None
 
 
 class RunState:
@@ -67,8 +67,8 @@ class RunState:
         self.last: dict[str, str] = {}
         self.stopped: dict[str, str] = {}
         # What failed on a device since it last succeeded; what failed of a recipe.
-        self.rows: dict[str, list[AttemptTrouble]] = {}
-        self.failures: dict[str, list[AttemptTrouble]] = {}
+        self.rows: dict[str, list[AttributedFailure]] = {}
+        self.failures: dict[str, list[AttributedFailure]] = {}
         self.succeeded: dict[str, set[str]] = {}
         self.devices: set[str] = set()
         self.recipes: set[str] = set()
@@ -129,7 +129,7 @@ class RunState:
             self._put(state)
             return AttemptEffect(state, False, seen)
         else:
-            standing, reason = standing_of(state, self.rules)
+            standing, reason = derive_standing(state, self.rules)
             state = state.model_copy(update={"standing": standing, "reason": reason})
             self.pauses[ending.visit] = now_s + _pause_s(state, self.rules)
         self._put(state)
@@ -173,7 +173,7 @@ class RunState:
     def loses_others(self, recipe: str, identity: str) -> bool:
         """Whether other devices fail during the recipe, too, and none has measured it."""
         return not self.succeeded.get(recipe) and any(
-            seen.trouble is Trouble.DEVICE and seen.identity != identity
+            seen.trouble is FailureOwner.DEVICE and seen.identity != identity
             for seen in self.failures.get(recipe, ())
         )
 
@@ -186,8 +186,8 @@ class RunState:
     def situation(
         self,
         now_s: float,
-        free: Mapping[str, Offer],
-        barred: Mapping[str, Barred],
+        free: Mapping[str, AvailableDevice],
+        barred: Mapping[str, Unavailable],
         ready: Collection[tuple[str, str]],
     ) -> DispatchState:
         """What `dispatch` decides from."""
@@ -243,21 +243,21 @@ class RunState:
         return order
 
     def _around(self, visit: Visit) -> Counter[str]:
-        return self._taken.setdefault(round_of(visit), Counter())
+        return self._taken.setdefault(round_key(visit), Counter())
 
-    def _learn(self, visit: Visit, ending: AttemptResult, device: str) -> AttemptTrouble | None:
+    def _learn(self, visit: Visit, ending: AttemptResult, device: str) -> AttributedFailure | None:
         if ending.fate is Fate.DONE:
             self.rows.pop(ending.identity, None)
             self.succeeded.setdefault(visit.recipe, set()).add(ending.identity)
             self.times.add(visit.recipe, ending.identity, ending.seconds)
             return None
-        trouble = trouble_of(ending, self.rules.gates)
+        trouble = attribute_failure(ending, self.rules.gates)
         if trouble is None:
             return None
-        text = text_of(ending)
+        text = result_text(ending)
         remedy = (ending.failure and ending.failure.remedy) or ""
         first = remedy.partition("\n")[0]
-        seen = AttemptTrouble(
+        seen = AttributedFailure(
             visit.recipe, ending.identity, device, ending.host, trouble, text, first
         )
         self.rows.setdefault(ending.identity, []).append(seen)
@@ -265,33 +265,32 @@ class RunState:
         return seen
 
 
-def standing_of(state: VisitState, rules: Rules) -> tuple[Standing, str]:
+def derive_standing(state: VisitState, rules: Rules) -> tuple[Standing, str]:
     """Where a visit stands after an attempt that did not succeed, and why."""
     last = state.attempts[-1]
-    spent = sum(uses_up(ending, rules.gates) for ending in state.attempts)
+    spent = sum(counts_as_attempt(ending, rules.gates) for ending in state.attempts)
     if spent > rules.retries:
         tries = "the attempt" if spent == 1 else f"{spent} attempts"
-        return Standing.FAILED, f"{tries} failed; the last on {last.identity}: {text_of(last)}"
+        return Standing.FAILED, f"{tries} failed; the last on {last.identity}: {result_text(last)}"
     if len(state.attempts) - spent >= rules.most_unspent:
         times = f"{rules.most_unspent} times"
         if last.fate is Fate.PUT_OFF:
-            return Standing.MISSED, f"put off {times}; the last on {last.identity}: {text_of(last)}"
-        return Standing.FAILED, f"lost {times}; the last on {last.identity}: {text_of(last)}"
+            return (
+                Standing.MISSED,
+                f"put off {times}; the last on {last.identity}: {result_text(last)}",
+            )
+        return Standing.FAILED, f"lost {times}; the last on {last.identity}: {result_text(last)}"
     return Standing.WAITING, ""
 
 
 def _pause_s(state: VisitState, rules: Rules) -> float:
     """How long a visit waits before its next attempt: twice as long each time it was put off."""
-    unspent = sum(not uses_up(ending, rules.gates) for ending in state.attempts)
+    unspent = sum(not counts_as_attempt(ending, rules.gates) for ending in state.attempts)
     return float(_PAUSE_S * 2 ** min(unspent, _DOUBLINGS))
 
 
-class Numbers:
-    """What each device measured of each recipe.
-
-    Args:
-        headline: Reads the number of a record.
-    """
+class HeadlineValues:
+    """What each device measured of each recipe."""
 
     def __init__(self, headline: Headline) -> None:
         self._headline = headline
@@ -306,7 +305,7 @@ class Numbers:
         pair = (recipe, ending.identity)
         values = self._values.setdefault(pair, [])
         values.append(value)
-        found = spread(values)
+        found = relative_range(values)
         if found is not None:
             self._spreads[pair] = found
 
@@ -328,15 +327,15 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Made:
-    """What `prepare` made: a parcel for each pair, or why there is none."""
+    """What `prepare` made: an artifact for each pair, or why there is none."""
 
     pairs: Sequence[Pair]
-    parcels: Mapping[Pair, Parcel]
+    artifacts: Mapping[Pair, BuildArtifact]
     failures: Mapping[Pair, AttemptFailure]
 
 
-class Parcels:
-    """Parcels by recipe and device; changed by one thread.
+class Artifacts:
+    """Artifacts by recipe and device; changed by one thread.
 
     Attributes:
         of: Those that are made.
@@ -346,18 +345,18 @@ class Parcels:
 
     def __init__(self, prepare: Prepare, background: Background) -> None:
         self._prepare, self._background = prepare, background
-        self.of: dict[Pair, Parcel] = {}
+        self.of: dict[Pair, BuildArtifact] = {}
         self.failures: dict[Pair, AttemptFailure] = {}
         self.pending: set[Pair] = set()
 
-    def make_now(self, wanted: Mapping[str, Sequence[Offer]]) -> None:
+    def make_now(self, wanted: Mapping[str, Sequence[AvailableDevice]]) -> None:
         """Makes what is wanted, and waits for it."""
         wanted = self.missing(wanted)
         if wanted:
             found = self._prepare(wanted)
-            self.take(Made(_pairs(wanted), found.parcels, found.failures))
+            self.take(Made(_pairs(wanted), found.artifacts, found.failures))
 
-    def begin(self, wanted: Mapping[str, Sequence[Offer]]) -> list[str]:
+    def begin(self, wanted: Mapping[str, Sequence[AvailableDevice]]) -> list[str]:
         """Begins to make what is wanted and missing, if nothing else is being made."""
         wanted = {} if self.pending else self.missing(wanted)
         if wanted:
@@ -366,7 +365,9 @@ class Parcels:
             self._background.start(lambda: _made(pairs, self._prepare, wanted))
         return sorted({offer.name for offers in wanted.values() for offer in offers})
 
-    def missing(self, wanted: Mapping[str, Sequence[Offer]]) -> dict[str, Sequence[Offer]]:
+    def missing(
+        self, wanted: Mapping[str, Sequence[AvailableDevice]]
+    ) -> dict[str, Sequence[AvailableDevice]]:
         """The part of it that is neither made nor known to fail."""
         found = {
             recipe: [o for o in offers if not self._is_known((recipe, o.identity))]
@@ -377,7 +378,7 @@ class Parcels:
     def take(self, made: Made) -> None:
         """What was begun is made."""
         self.pending.difference_update(made.pairs)
-        self.of.update(made.parcels)
+        self.of.update(made.artifacts)
         self.failures.update(made.failures)
         for pair in made.pairs:
             if not self._is_known(pair):
@@ -397,11 +398,13 @@ class Parcels:
         return pair in self.of or pair in self.failures
 
 
-def _made(pairs: Sequence[Pair], prepare: Prepare, wanted: Mapping[str, Sequence[Offer]]) -> Made:
+def _made(
+    pairs: Sequence[Pair], prepare: Prepare, wanted: Mapping[str, Sequence[AvailableDevice]]
+) -> Made:
     """What was made in the background; an error there is that of every pair."""
     try:
         found = prepare(wanted)
-        return Made(pairs, found.parcels, found.failures)
+        return Made(pairs, found.artifacts, found.failures)
     except EtdeployError as error:
         kind, code, message = error.kind, error.exit_code, error.message
     except Exception as error:
@@ -410,5 +413,5 @@ def _made(pairs: Sequence[Pair], prepare: Prepare, wanted: Mapping[str, Sequence
     return Made(pairs, {}, dict.fromkeys(pairs, failure))
 
 
-def _pairs(wanted: Mapping[str, Iterable[Offer]]) -> list[Pair]:
+def _pairs(wanted: Mapping[str, Iterable[AvailableDevice]]) -> list[Pair]:
     return [(recipe, offer.identity) for recipe, offers in wanted.items() for offer in offers]

@@ -121,12 +121,7 @@ _BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
 
 
 def summarize(report: NightReport, files: Sequence[Path]) -> dict[str, Any]:
-    """The night as `farm report --json` prints it and the `on_end` command reads it.
-
-    Args:
-        report: The night.
-        files: Reports that were written.
-    """
+    """The night as `farm report --json` prints it and the `on_end` command reads it."""
     document = {
         "farm": report.night.farm,
         "night": report.night.id,

@@ -96,7 +96,7 @@ class DeviceNight(Value):
 
 
 class Totals(Value):
-    """Numbers of visits and of verdicts."""
+    """HeadlineValues of visits and of verdicts."""
 
     visits: int
     done: int

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
+from etdeploy import device_pool
 from etdeploy.core.errors import UsageError
-from etdeploy.device_pool import reservations
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.events import open_attempts, state_of
 from etdeploy.farm.report.model import NightInfo, NightReport, assemble_report, load_trends
@@ -20,7 +20,7 @@ from etdeploy.farm.report.status import Status, StatusContext, derive_status, de
 from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history.location import HistoryLocation
-from etdeploy.history.nights import KeptNight, Shelved
+from etdeploy.history.nights import KeptNight, KnownDevice
 
 LAST = "last"
 _MOST_NIGHTS = 100
@@ -155,12 +155,12 @@ def load_report(
     labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
     aside = {
         i: each.reason
-        for i, each in _shelved(night, reservations.quarantined_devices(place)).items()
+        for i, each in _shelved(night, device_pool.quarantined_devices(place)).items()
     }
     return assemble_report(night.night, night.states, verdicts, aside, found, labels)
 
 
-S = TypeVar("S", bound=Shelved)
+S = TypeVar("S", bound=KnownDevice)
 
 
 def _shelved(night: NightSnapshot, kept: Iterable[S]) -> dict[str, S]:
@@ -189,13 +189,13 @@ def load_status(place: HistoryLocation, farm: str | None = None) -> Status:
 
 
 def _status(place: HistoryLocation, night: NightSnapshot) -> Status:
-    claims, aside = reservations.active(place), reservations.quarantined_devices(place)
+    claims, aside = device_pool.active_reservations(place), device_pool.quarantined_devices(place)
     # Devices that were not measured have no names in the night.
     names = {each.night_identity: each.device for each in (*claims, *aside)}
     context = StatusContext(
         labels={**names, **night.labels},
         reserved={
-            identity: f"{each.owner} until {reservations.local(each.until)}"
+            identity: f"{each.owner} until {device_pool.local_time(each.until)}"
             for identity, each in _and_others(night, claims).items()
         },
         quarantined={i: each.reason for i, each in _and_others(night, aside).items()},

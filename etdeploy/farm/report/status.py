@@ -13,7 +13,7 @@ from etdeploy.core.layout import cut, fit, table
 from etdeploy.core.values import StrEnum, Value
 from etdeploy.farm.model import AttemptResult, Fate, Standing, VisitState
 from etdeploy.farm.report.model import NightInfo
-from etdeploy.farm.work.parcel import GATE
+from etdeploy.farm.work.artifact import GATE
 from etdeploy.report.formatting import utc_text
 
 _OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)

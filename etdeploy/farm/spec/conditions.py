@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.layout import parse_size
-from etdeploy.farm.model import Offer
+from etdeploy.farm.model import AvailableDevice
 from etdeploy.farm.spec.model import Condition, DeviceGroup, Window
 from etdeploy.farm.spec.written import Group
 
@@ -96,7 +96,7 @@ def _value(key: str, fact: str, text: str) -> tuple[int, ...]:
     return _numbers(text)
 
 
-def holds(condition: Condition, offer: Offer) -> bool:
+def holds(condition: Condition, offer: AvailableDevice) -> bool:
     """Whether a device meets a condition; False if it does not report the property."""
     return any(_holds(condition, value) for value in _known(condition.key, offer))
 
@@ -108,7 +108,7 @@ def condition_text(condition: Condition) -> str:
     return f"{key} {sign}{condition.value}"
 
 
-def reported_text(key: str, offer: Offer) -> str:
+def reported_text(key: str, offer: AvailableDevice) -> str:
     """The value that a device reports for a property, as text."""
     values = _known(key, offer)
     if not values:
@@ -130,7 +130,7 @@ def is_pattern(text: str) -> bool:
     return "*" in text or "?" in text
 
 
-def _known(key: str, offer: Offer) -> tuple[Any, ...]:
+def _known(key: str, offer: AvailableDevice) -> tuple[Any, ...]:
     """The values that a device reports for a property; none if it does not."""
     facts = offer.facts
     if key == "name":

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from etdeploy.core.console import count
 from etdeploy.core.values import Value
-from etdeploy.farm.model import Offer, Visit, is_network_name
+from etdeploy.farm.model import AvailableDevice, Visit, is_network_name
 from etdeploy.farm.spec.conditions import condition_text, holds, is_pattern, matches, reported_text
 from etdeploy.farm.spec.model import Condition, DeviceGroup, Farm
 from etdeploy.farm.spec.written import Matrix, MatrixEntry
@@ -54,18 +54,12 @@ def entry_matches(entry: MatrixEntry, pair: Pair) -> bool:
 
 
 def plan_night(
-    farm: Farm, night: str, offers: Sequence[Offer], window_s: float | None
+    farm: Farm, night: str, offers: Sequence[AvailableDevice], window_s: float | None
 ) -> NightPlan:
     """Plan the visits of a night.
 
     A device that several hosts offer is one. Where several groups without `take` ask for the same
     recipe on the same device, it is measured for the first of them.
-
-    Args:
-        farm: The farm.yaml.
-        night: Its id.
-        offers: Devices that are plugged in.
-        window_s: How long measurements may begin; None for any time.
     """
     names = {offer.identity: offer.name for offer in offers if not offer.problem}
     found = {
@@ -85,12 +79,12 @@ def plan_night(
     )
 
 
-def matches_group(group: DeviceGroup, offer: Offer) -> bool:
+def matches_group(group: DeviceGroup, offer: AvailableDevice) -> bool:
     """Whether a device meets all conditions of a group."""
     return not _unmet(group, offer)
 
 
-def _unmet(group: DeviceGroup, offer: Offer) -> list[Condition]:
+def _unmet(group: DeviceGroup, offer: AvailableDevice) -> list[Condition]:
     return [condition for condition in group.conditions if not holds(condition, offer)]
 
 
@@ -141,7 +135,9 @@ def _visits(
             )
 
 
-def _reasons(group: DeviceGroup, found: Sequence[str], offers: Sequence[Offer]) -> Iterator[str]:
+def _reasons(
+    group: DeviceGroup, found: Sequence[str], offers: Sequence[AvailableDevice]
+) -> Iterator[str]:
     """Why a group is not measured, or not with as many devices as it takes."""
     broken = [o for o in offers if o.problem and o.identity not in found and not _unmet(group, o)]
     for offer in broken:
@@ -158,7 +154,7 @@ def _reasons(group: DeviceGroup, found: Sequence[str], offers: Sequence[Offer]) 
         yield f"it takes {count(group.take, 'device')}, and {there}"
 
 
-def _no_match(group: DeviceGroup, offers: Sequence[Offer]) -> str:
+def _no_match(group: DeviceGroup, offers: Sequence[AvailableDevice]) -> str:
     """Why no device matches: an unknown name, or the conditions that the nearest devices miss."""
     if not offers:
         return "no device is connected"
@@ -179,17 +175,17 @@ def _no_match(group: DeviceGroup, offers: Sequence[Offer]) -> str:
     return f"no device has {wanted}: {'; '.join(near[:_MOST_NEAR])}"
 
 
-def _has(condition: Condition, offer: Offer) -> str:
+def _has(condition: Condition, offer: AvailableDevice) -> str:
     key = "memory" if condition.key == "memory_bytes" else condition.key
     return f"{key} {reported_text(condition.key, offer)}"
 
 
-def _renamed(offer: Offer, name: str) -> Offer:
+def _renamed(offer: AvailableDevice, name: str) -> AvailableDevice:
     facts = offer.facts.model_copy(update={"name": name})
     return offer.model_copy(update={"name": name, "facts": facts})
 
 
-def _same_device(name: str, offer: Offer) -> str:
+def _same_device(name: str, offer: AvailableDevice) -> str:
     if not offer.facts.serial:
         return f"{name} is the same device as {offer.name}, which is measured by that name"
     return (
@@ -199,7 +195,7 @@ def _same_device(name: str, offer: Offer) -> str:
     )
 
 
-def _no_such_device(name: str, offers: Sequence[Offer]) -> str:
+def _no_such_device(name: str, offers: Sequence[AvailableDevice]) -> str:
     for offer in offers:
         if name in offer.also:
             return _same_device(name, offer)

@@ -282,7 +282,7 @@ def _step_text(step: BisectStep) -> str:
 
 
 Pairs = tuple[tuple[float, float], ...]
-# Numbers of each start, besides the headline metric.
+# HeadlineValues of each start, besides the headline metric.
 _OF_STARTS = ("load_ms", "first_inference_ms")
 
 

@@ -1,1 +1,1 @@
-"""What a night exports and builds once, as parcels; one attempt on one device."""
+"""What a night exports and builds once, as artifacts; one attempt on one device."""

@@ -25,8 +25,8 @@ from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Device, DeviceState, lock_name
 from etdeploy.devices.registry import open_device
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Gates, Health, Order
-from etdeploy.farm.work.offers import require_same
-from etdeploy.farm.work.parcel import GATE, IN_USE, failure_of, host_failure, open_parcel
+from etdeploy.farm.work.artifact import GATE, IN_USE, failure_of, host_failure, open_artifact
+from etdeploy.farm.work.local_devices import require_same
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,24 @@ class _EndedError(Exception):
 
 def attempt(
     order: Order,
-    parcel_folder: Path,
+    artifact_folder: Path,
     output: Path,
     progress: Progress = silent,
     idle: Callable[[], None] = lambda: None,
 ) -> AttemptResult:
-    """Measures a parcel on a device of this host, once."""
-    began = time.monotonic()
+    """Measures an artifact on a device of this host, once."""
+    begun_s = time.monotonic()
     cache = Workspace.default().root
     try:
-        result = _attempted(order, parcel_folder, output, progress, idle)
+        result = _attempted(order, artifact_folder, output, progress, idle)
     except Exception as error:
         result = _result_of(error, cache)
-    return AttemptResult(
-        visit=order.visit,
-        attempt=order.attempt,
-        identity=order.offer.identity,
-        host=order.offer.host,
-        fate=result.fate,
-        run_id=result.run.record.run_id if result.run else None,
-        record=str(result.run.record_path) if result.run else None,
-        failure=result.failure,
-        health=result.health,
-        seconds=round(time.monotonic() - began, 3),
+    return order.end(result.fate, result.failure, begun_s).model_copy(
+        update={
+            "run_id": result.run.record.run_id if result.run else None,
+            "record": str(result.run.record_path) if result.run else None,
+            "health": result.health,
+        }
     )
 
 
@@ -80,7 +75,7 @@ def _attempted(
 ) -> _Result:
     workspace = Workspace.opened()
     with workspace.in_use():
-        progress("verifying the parcel")
+        progress("verifying the artifact")
         prepared = _opened(folder, order)
         device = open_device(order.offer.name, workspace)
         try:
@@ -99,7 +94,7 @@ def _result_of(error: Exception, cache: Path) -> _Result:
 
 def _opened(folder: Path, order: Order) -> PreparedMeasurement:
     try:
-        return open_parcel(folder, order.parcel)
+        return open_artifact(folder, order.artifact)
     except BuildError as error:
         # This host's disk is to blame, not what was built.
         failure = host_failure(error.message, error.place, error.remedy)
@@ -197,7 +192,7 @@ class GateError(Exception):
     """A gate did not open in time; the message says which, and what the device was like."""
 
 
-def closed(gates: Gates, state: DeviceState) -> str | None:
+def closed_gates(gates: Gates, state: DeviceState) -> str | None:
     """Why a device cannot be measured now; None if it can.
 
     What a device does not report closes no gate: a board has no battery.
@@ -230,7 +225,7 @@ def wait_until_open(
         return
     until = clock() + left_s
     told = False
-    while reason := closed(gates, read()):
+    while reason := closed_gates(gates, read()):
         left = until - clock()
         if left <= 0:
             raise GateError(reason)

@@ -1,8 +1,8 @@
 """An attempt in a separate process: a crash, a hang or a kill of it only ends the attempt.
 
-The child reads one line from stdin, a `ChildTask`, and writes lines to stdout, each a `Said`; the
-last has the ending. So a full disk keeps nothing from being told. It leads a session of its own,
-and is killed with its parent (`core/processes/orphans.py`).
+The child reads one line from stdin, a `ChildTask`, and writes lines to stdout, each a
+`ChildMessage`; the last has the result, which therefore arrives even if the disk is full. It leads
+its own session, and is killed with its parent (`core/processes/orphans.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.values import Progress, Value, silent
 from etdeploy.devices.local.device import oom_kills
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Order
-from etdeploy.farm.work.parcel import failure_of, host_failure, late
+from etdeploy.farm.work.artifact import failure_of, host_failure, time_limit_failure
 
 _START = Path(__file__).with_name("start.py")
 _READ = 1 << 16
@@ -36,11 +36,11 @@ class ChildTask(Value):
     """What the child is to do."""
 
     order: Order
-    parcel_folder: str
+    artifact_folder: str
     output: str
 
 
-class Said(Value):
+class ChildMessage(Value):
     """A line of the child: what it does now, that it is idle, or how it ended."""
 
     doing: str | None = None
@@ -51,7 +51,7 @@ class Said(Value):
 
 def run_attempt(
     order: Order,
-    parcel_folder: Path,
+    artifact_folder: Path,
     output: Path,
     limit_s: float,
     cancelled: cancel.Flag,
@@ -59,34 +59,30 @@ def run_attempt(
     idle: Callable[[], None] = lambda: None,
 ) -> AttemptResult:
     """Does an attempt in a child process, and says how it ended, whatever happens to the child."""
-    began = time.monotonic()
-    task = ChildTask(order=order, parcel_folder=str(parcel_folder), output=str(output.absolute()))
-    heard = _Heard(progress, idle)
+    begun_s = time.monotonic()
+    task = ChildTask(
+        order=order, artifact_folder=str(artifact_folder), output=str(output.absolute())
+    )
+    heard = _ChildOutput(progress, idle)
 
     def ended(fate: Fate, failure: AttemptFailure) -> AttemptResult:
-        return AttemptResult(
-            visit=order.visit,
-            attempt=order.attempt,
-            identity=order.offer.identity,
-            host=order.offer.host,
-            fate=fate,
-            failure=failure,
-            seconds=round(time.monotonic() - began, 3),
-        )
+        return order.end(fate, failure, begun_s)
 
     cache = Workspace.default().root
     try:
         with cancel.bound(cancelled):
             return _followed(task, limit_s, heard) or ended(*_lost(heard, order.offer.host))
     except TimeoutError:
-        return heard.ending or ended(Fate.FAILED, late(limit_s, order.offer.name, heard.doing))
+        return heard.ending or ended(
+            Fate.FAILED, time_limit_failure(limit_s, order.offer.name, heard.doing)
+        )
     except Interrupted as error:
         return heard.ending or ended(Fate.PUT_OFF, failure_of(error, cache))
     except OSError as error:  # no room for a process, or no memory
         return ended(Fate.FAILED, host_failure(f"no process can be started: {error}"))
 
 
-class _Heard:
+class _ChildOutput:
     """What a child has said so far."""
 
     def __init__(self, progress: Progress, idle: Callable[[], None]) -> None:
@@ -105,7 +101,7 @@ class _Heard:
 
     def _line(self, line: bytes) -> None:
         try:
-            said = Said.model_validate_json(line)
+            said = ChildMessage.model_validate_json(line)
         except ValidationError:  # a library that prints
             return
         if said.doing is not None:
@@ -116,7 +112,7 @@ class _Heard:
         self.ending = said.ending or self.ending
 
 
-def _followed(task: ChildTask, limit_s: float, heard: _Heard) -> AttemptResult | None:
+def _followed(task: ChildTask, limit_s: float, heard: _ChildOutput) -> AttemptResult | None:
     """Follows a child to its end; None if it did not say how it ended."""
     deadline = time.monotonic() + limit_s
     kills = oom_kills()
@@ -141,7 +137,7 @@ def _exit_code(child: InteractiveProcess) -> int | None:
         return None
 
 
-def _lost(heard: _Heard, host: str) -> tuple[Fate, AttemptFailure]:
+def _lost(heard: _ChildOutput, host: str) -> tuple[Fate, AttemptFailure]:
     """A child that ended without a word: nothing is known of the attempt."""
     code = heard.exit_code
     how = "does not end"
@@ -162,9 +158,13 @@ def main() -> int:
 
         speaker = _Speaker()
         ending = attempt(
-            task.order, Path(task.parcel_folder), Path(task.output), speaker.progress, speaker.idle
+            task.order,
+            Path(task.artifact_folder),
+            Path(task.output),
+            speaker.progress,
+            speaker.idle,
         )
-    _say(Said(ending=ending))
+    _say(ChildMessage(ending=ending))
     return 0
 
 
@@ -181,13 +181,13 @@ class _Speaker:
         if text == self._doing and now - self._spoken_s < _SPEAK_S:
             return
         self._doing, self._spoken_s = text, now
-        _say(Said(doing=text, fraction=fraction))
+        _say(ChildMessage(doing=text, fraction=fraction))
 
     def idle(self) -> None:
         if not self._is_idle:
             self._is_idle = True
-            _say(Said(idle=True))
+            _say(ChildMessage(idle=True))
 
 
-def _say(said: Said) -> None:
+def _say(said: ChildMessage) -> None:
     console.result(said.model_dump_json(exclude_defaults=True))

@@ -1,4 +1,4 @@
-"""What a night exports and builds, each distinct thing once, as parcels for its devices."""
+"""What a night exports and builds, each distinct thing once, as artifacts for its devices."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from etdeploy.devices.base import (
     PushReport,
     RunFolder,
 )
-from etdeploy.farm.model import AttemptFailure, Offer, Parcel
-from etdeploy.farm.work.parcel import failure_of
+from etdeploy.farm.model import AttemptFailure, AvailableDevice, BuildArtifact
+from etdeploy.farm.work.artifact import failure_of
 from etdeploy.graph.job import AppOptions, Job, StepName
 from etdeploy.graph.jobs import ConnectedDevice, Member, RecipeDevicePair, make_job
 from etdeploy.graph.on_device import prepared
@@ -36,30 +36,30 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class PreparedParcels:
+class PreparedArtifacts:
     """What a night can measure.
 
-    While this exists, nobody removes its parcels from the cache.
+    While this exists, nobody removes its artifacts from the cache.
 
     Attributes:
-        parcels: By recipe and device.
+        artifacts: By recipe and device.
         failures: Why there is none, by the same.
         workspace: Marks what is used.
     """
 
-    parcels: Mapping[Key, Parcel]
+    artifacts: Mapping[Key, BuildArtifact]
     failures: Mapping[Key, AttemptFailure]
     workspace: Workspace | None = field(default=None, repr=False)
 
 
-def classes_of(
-    offers_by_recipe: Mapping[str, Sequence[Offer]],
-) -> dict[tuple[str, DeviceClass], tuple[Offer, ...]]:
-    """Who shares a parcel: the devices of each recipe by their class, in the order of offers.
+def group_by_class(
+    offers_by_recipe: Mapping[str, Sequence[AvailableDevice]],
+) -> dict[tuple[str, DeviceClass], tuple[AvailableDevice, ...]]:
+    """Who shares an artifact: the devices of each recipe by their class, in the order of offers.
 
     A device that cannot be used and never said what it is has none.
     """
-    found: dict[tuple[str, DeviceClass], list[Offer]] = {}
+    found: dict[tuple[str, DeviceClass], list[AvailableDevice]] = {}
     for label, offers in offers_by_recipe.items():
         for offer in offers:
             if offer.facts.target:
@@ -69,7 +69,7 @@ def classes_of(
 
 def prepare(
     recipes: Mapping[str, LoadedRecipe],
-    offers_by_recipe: Mapping[str, Sequence[Offer]],
+    offers_by_recipe: Mapping[str, Sequence[AvailableDevice]],
     output: Path,
     display: console.TaskDisplay,
     *,
@@ -77,37 +77,24 @@ def prepare(
     slots: Slots | None = None,
     workspace: Workspace | None = None,
     apps: Mapping[str, Path] | None = None,
-) -> PreparedParcels:
+) -> PreparedArtifacts:
     """Exports and builds for every device that is offered to a recipe.
 
     What is the same for several recipes or devices is done once, and what is in the cache already
     not at all. The failure of one stops none of the others.
 
-    Args:
-        recipes: By label.
-        offers_by_recipe: The devices that each is to be measured on, by label.
-        output: The folder for run records; checked to be writable.
-        display: Shows the tasks.
-        heavy: How many exports and builds may run at once; by this machine's memory, by default.
-        slots: What other work shares this machine, so that no measurement is disturbed.
-        workspace: The cache; the user's own by default.
-        apps: Apps that are built already, for devices that run apps only, by label.
-
-    Raises:
-        UsageError: The cache folder cannot be used.
-        Interrupted: It was stopped.
     """
     workspace = workspace or Workspace.opened()
     workspace.uses.mark_live()
-    classes = classes_of(offers_by_recipe)
+    classes = group_by_class(offers_by_recipe)
     failures = _unknown(offers_by_recipe)
     given = apps or {}
     members = [
-        member_of(label, recipes[label], offers[0], output, workspace, given.get(label))
+        make_member(label, recipes[label], offers[0], output, workspace, given.get(label))
         for (label, _), offers in classes.items()
     ]
     keys = dict(zip((member.pair for member in members), classes, strict=True))
-    parcels: dict[Key, Parcel] = {}
+    artifacts: dict[Key, BuildArtifact] = {}
     with _alone([member.job for member in members if member.job], display):
         ready, ends = _run(members, display, heavy or heavy_at_once(), slots)
         packed = {each.member.pair: _packed(each, workspace) for each in ready}
@@ -118,8 +105,8 @@ def prepare(
             if isinstance(made, AttemptFailure):
                 failures[key] = made
             else:
-                parcels[key] = made
-    return PreparedParcels(parcels, failures, workspace)
+                artifacts[key] = made
+    return PreparedArtifacts(artifacts, failures, workspace)
 
 
 @contextmanager
@@ -133,7 +120,9 @@ def _alone(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[None]:
         yield
 
 
-def _unknown(offers_by_recipe: Mapping[str, Sequence[Offer]]) -> dict[Key, AttemptFailure]:
+def _unknown(
+    offers_by_recipe: Mapping[str, Sequence[AvailableDevice]],
+) -> dict[Key, AttemptFailure]:
     """The pairs of devices that never said what they are."""
     return {
         (label, offer.identity): AttemptFailure(
@@ -149,16 +138,16 @@ def _unknown(offers_by_recipe: Mapping[str, Sequence[Offer]]) -> dict[Key, Attem
     }
 
 
-def member_of(
+def make_member(
     label: str,
     loaded: LoadedRecipe,
-    offer: Offer,
+    offer: AvailableDevice,
     output: Path,
     workspace: Workspace,
     archive: Path | None = None,
 ) -> Member:
     """A recipe for the class of an offered device, which need not be connected here."""
-    device = StandIn(offer)
+    device = PlaceholderDevice(offer)
     pair = RecipeDevicePair(label, device.name)
     app = AppOptions(archive) if DeviceClass.of(offer).needs_app else None
     there = ConnectedDevice(device, offer.facts, device.identity)
@@ -184,9 +173,9 @@ def _run(
     return [each for each in ready if each.member.pair in well], [*refused, *ends]
 
 
-def _packed(ready: Ready, workspace: Workspace) -> Parcel | AttemptFailure:
+def _packed(ready: Ready, workspace: Workspace) -> BuildArtifact | AttemptFailure:
     from etdeploy.bench.measure import revision_of
-    from etdeploy.farm.work.parcel import pack
+    from etdeploy.farm.work.artifact import pack
 
     job: Job = ready.resolved.job
     try:
@@ -214,7 +203,7 @@ def _failed(end: JobEnd, workspace: Workspace) -> AttemptFailure | None:
 
 
 class DeviceClass(NamedTuple):
-    """What of a device decides what goes to it: equal for devices that share a parcel."""
+    """What of a device decides what goes to it: equal for devices that share an artifact."""
 
     target: str
     soc: str | None
@@ -222,7 +211,7 @@ class DeviceClass(NamedTuple):
     is_here: bool
 
     @classmethod
-    def of(cls, offer: Offer) -> DeviceClass:
+    def of(cls, offer: AvailableDevice) -> DeviceClass:
         """That of a device that is offered."""
         can = offer.capabilities
         return cls(offer.facts.target, offer.facts.soc, can.launches, can.is_here)
@@ -240,14 +229,10 @@ class DeviceClass(NamedTuple):
         return "app" in self.launches and "process" not in self.launches
 
 
-class StandIn:
-    """Obeys the Device protocol up to what needs the device itself.
+class PlaceholderDevice:
+    """Obeys the Device protocol up to what needs the device itself."""
 
-    Args:
-        offer: One of the devices of its class.
-    """
-
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: AvailableDevice) -> None:
         self._offer = offer
         self._label = DeviceClass.of(offer).label
 

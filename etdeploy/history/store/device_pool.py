@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.engine import Connection, RowMapping
 
-from etdeploy.history.nights import Quarantined, Reservation, Shelved, host_of, locked_as
+from etdeploy.history.nights import KnownDevice, Quarantined, Reservation, host_of, locked_as
 from etdeploy.history.store.errors import database_now, utc_text
 from etdeploy.history.store.tables import (
     attempts,
@@ -35,7 +35,7 @@ def active_reservations(connection: Connection) -> list[Reservation]:
 
 
 def reserve(
-    connection: Connection, device: Shelved, owner: str, for_s: float, note: str
+    connection: Connection, device: KnownDevice, owner: str, for_s: float, note: str
 ) -> Reservation:
     """Notes a reservation in the place of every other one of the device, and of ended ones."""
     now = database_now(connection)
@@ -50,7 +50,7 @@ def reserve(
     return made
 
 
-def release(connection: Connection, device: Shelved) -> None:
+def release(connection: Connection, device: KnownDevice) -> None:
     """Ends a device's reservation."""
     _remove(connection, reservations, device)
 
@@ -67,7 +67,7 @@ def all_quarantined(connection: Connection) -> list[Quarantined]:
     ]  # fmt: skip
 
 
-def set_aside(connection: Connection, device: Shelved, reason: str, by: str) -> Quarantined:
+def set_aside(connection: Connection, device: KnownDevice, reason: str, by: str) -> Quarantined:
     """Sets a device aside, with another reason than before if it was."""
     made = Quarantined(
         identity=device.identity, device=device.device, host=device.host,
@@ -79,7 +79,7 @@ def set_aside(connection: Connection, device: Shelved, reason: str, by: str) -> 
     return made
 
 
-def take_back(connection: Connection, device: Shelved) -> None:
+def take_back(connection: Connection, device: KnownDevice) -> None:
     """Ends a device's quarantine."""
     _remove(connection, quarantine, device)
 
@@ -93,7 +93,7 @@ def alone(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
 
 
-def busy_in(connection: Connection, device: Shelved) -> str | None:
+def busy_in(connection: Connection, device: KnownDevice) -> str | None:
     """The farm with a night that measures the device at the moment."""
     query = (
         select(nights.c.farm, attempts.c.identity, attempts.c.host, attempts.c.device)
@@ -107,20 +107,20 @@ def busy_in(connection: Connection, device: Shelved) -> str | None:
     return None
 
 
-def known_devices(connection: Connection) -> list[Shelved]:
+def known_devices(connection: Connection) -> list[KnownDevice]:
     """Devices that were measured, reserved or set aside."""
-    found: dict[Shelved, None] = {}
+    found: dict[KnownDevice, None] = {}
     for table in (reservations, quarantine, attempts):
         query = select(table.c.identity, table.c.device, table.c.host).distinct()
         for of_night, name, host in connection.execute(query):
             identity = locked_as(of_night, host)
-            found[Shelved(identity=identity, device=name, host=host_of(identity, host))] = None
+            found[KnownDevice(identity=identity, device=name, host=host_of(identity, host))] = None
     for content in connection.scalars(select(series.c.content)):
         known: dict[str, Any] = content.get("device", {})
         kind, name = known.get("kind"), str(known.get("name"))
         # Their identity is made of the serial number, and so is their name.
         if kind in ("android", "ios") and ":" not in name:
-            found[Shelved(identity=f"{kind}-{name}", device=f"{kind}:{name}")] = None
+            found[KnownDevice(identity=f"{kind}-{name}", device=f"{kind}:{name}")] = None
     return list(found)
 
 
@@ -132,11 +132,11 @@ def reservation_of(row: Mapping[str, Any] | RowMapping) -> Reservation:
     )
 
 
-def _remove(connection: Connection, table: Table, device: Shelved) -> None:
+def _remove(connection: Connection, table: Table, device: KnownDevice) -> None:
     for identity, host, name in connection.execute(
         select(table.c.identity, table.c.host, table.c.device)
     ).all():
-        kept = Shelved(identity=identity, device=name, host=host)
+        kept = KnownDevice(identity=identity, device=name, host=host)
         if kept.is_of(device.identity, device.host, device.device):
             this = (table.c.identity == identity, table.c.host == host)
             connection.execute(delete(table).where(*this))

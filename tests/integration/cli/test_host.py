@@ -75,7 +75,7 @@ def test_each_measurement_is_in_the_history_whatever_that_costs(cli: Cli) -> Non
         first = cli.ok("run", "--recipe", recipe, "--json", ETDEPLOY_STORE=broken)
     # Nothing was measured again; who has the device was asked.
     assert "the history does not have this run yet" not in first.stderr
-    assert first.stderr.count("warning: whether host is reserved is not known") == 1
+    assert first.stderr.count("warning: cannot tell whether host is reserved") == 1
     second = cli.ok("bench", "--recipe", recipe, "--json", ETDEPLOY_STORE=broken)
     assert second.stderr.count("warning: the history does not have this run yet") == 1
     assert "the next run, or etdeploy history, imports it" in second.stderr

@@ -14,10 +14,10 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
-from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Fate, Order
+from etdeploy.farm.work.artifact import HOST, TIME_LIMIT, pack
 from etdeploy.farm.work.child import run_attempt
-from etdeploy.farm.work.offers import Shelf
-from etdeploy.farm.work.parcel import HOST, TIME_LIMIT, pack
+from etdeploy.farm.work.local_devices import LocalDevices
 from tests.support.parcels import REVISION, make_order, make_prepared, with_runner
 from tests.support.processes import eventually, is_alive, naming
 
@@ -28,20 +28,20 @@ HANGS = "echo begun >begun; sleep 600"
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Offer:
-    shelf = Shelf(Workspace(tmp_path_factory.mktemp("cache")), "box")
+def host(tmp_path_factory: pytest.TempPathFactory) -> AvailableDevice:
+    shelf = LocalDevices(Workspace(tmp_path_factory.mktemp("cache")), "box")
     return next(offer for offer in shelf.look() if offer.identity == "host@box")
 
 
-def order_of(tmp_path: Path, host: Offer, script: str, **changes: object) -> Order:
+def order_of(tmp_path: Path, host: AvailableDevice, script: str, **changes: object) -> Order:
     """An order for a runner that is a script."""
     runner = tmp_path / "script"
     runner.write_text(f"#!/bin/sh\n{script}\n")
     runner.chmod(0o755)
     benchmark = {"runs": 1, "memory": False, "profile": False}
     prepared = with_runner(make_prepared(tmp_path, benchmark=benchmark), runner)
-    parcel = pack(prepared, "mlp", None, REVISION, Workspace.opened())
-    return make_order(parcel, host, **changes)
+    artifact = pack(prepared, "mlp", None, REVISION, Workspace.opened())
+    return make_order(artifact, host, **changes)
 
 
 class Attempt:
@@ -56,7 +56,7 @@ class Attempt:
         self._thread.start()
 
     def _run(self) -> None:
-        folder = Path(self._order.parcel.folder)
+        folder = Path(self._order.artifact.folder)
         self.endings.append(
             run_attempt(
                 self._order, folder, self._output, self._order.limit_s, self.flag,
@@ -76,7 +76,7 @@ def runs(cache: Path) -> Callable[[], bool]:
 
 
 def test_a_runner_that_crashes_is_the_recipes_failure(
-    tmp_path: Path, host: Offer, data_folder: Path
+    tmp_path: Path, host: AvailableDevice, data_folder: Path
 ) -> None:
     ending = Attempt(order_of(tmp_path, host, CRASHES), tmp_path / "out").ended()
     assert (ending.fate, ending.host) == (Fate.FAILED, "box")
@@ -86,7 +86,9 @@ def test_a_runner_that_crashes_is_the_recipes_failure(
     assert not data_folder.exists(), "the history is the coordinator's"
 
 
-def test_a_hang_is_ended_from_outside(tmp_path: Path, host: Offer, cache_folder: Path) -> None:
+def test_a_hang_is_ended_from_outside(
+    tmp_path: Path, host: AvailableDevice, cache_folder: Path
+) -> None:
     attempt = Attempt(order_of(tmp_path, host, HANGS, limit_s=15.0), tmp_path / "out")
     ending = attempt.ended()
     assert ending.fate is Fate.FAILED
@@ -97,7 +99,7 @@ def test_a_hang_is_ended_from_outside(tmp_path: Path, host: Offer, cache_folder:
 
 
 def test_a_cancelled_attempt_leaves_nothing(
-    tmp_path: Path, host: Offer, cache_folder: Path
+    tmp_path: Path, host: AvailableDevice, cache_folder: Path
 ) -> None:
     attempt = Attempt(order_of(tmp_path, host, HANGS), tmp_path / "out")
     assert eventually(runs(cache_folder))
@@ -113,7 +115,7 @@ def test_a_cancelled_attempt_leaves_nothing(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_child_that_is_gone_is_told(
-    tmp_path: Path, host: Offer, cache_folder: Path, number: signal.Signals
+    tmp_path: Path, host: AvailableDevice, cache_folder: Path, number: signal.Signals
 ) -> None:
     attempt = Attempt(order_of(tmp_path, host, HANGS), tmp_path / "out")
     assert eventually(runs(cache_folder))
@@ -132,7 +134,7 @@ def test_a_child_that_is_gone_is_told(
 
 
 def test_a_killed_parent_takes_its_child_along(
-    tmp_path: Path, host: Offer, cache_folder: Path
+    tmp_path: Path, host: AvailableDevice, cache_folder: Path
 ) -> None:
     order = order_of(tmp_path, host, HANGS)
     (tmp_path / "order.json").write_text(order.model_dump_json())
@@ -154,7 +156,7 @@ from etdeploy.farm.model import Order
 from etdeploy.farm.work.child import run_attempt
 here = Path(sys.argv[1])
 order = Order.load(here / "order.json")
-run_attempt(order, Path(order.parcel.folder), here / "out", 60.0, cancel.Flag())
+run_attempt(order, Path(order.artifact.folder), here / "out", 60.0, cancel.Flag())
 """
 
 

@@ -23,6 +23,7 @@ from etdeploy.farm.engine.settings import security_of
 from etdeploy.farm.model import Fate
 from etdeploy.farm.spec.model import Hosts, Tls
 from tests.support.farm_cluster import (
+    artifact,
     coordinator,
     endings,
     host,
@@ -30,7 +31,6 @@ from tests.support.farm_cluster import (
     offered,
     order,
     overlaps,
-    parcel,
     until,
 )
 from tests.support.processes import listening
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_forty_phones_on_two_hosts_each_measure_and_fetch_a_file_once(tmp_path: Path) -> None:
-    made = parcel(tmp_path, "sleep 0.1", size_bytes=2_500_000)
+    made = artifact(tmp_path, "sleep 0.1", size_bytes=2_500_000)
     phones = [f"p{n:02}" for n in range(20)]
     with (
         coordinator(tmp_path) as engine,
@@ -48,8 +48,8 @@ def test_forty_phones_on_two_hosts_each_measure_and_fetch_a_file_once(tmp_path: 
     ):
         offers = offered(engine, 40)
         reads = []
-        read = engine._parcels.read
-        engine._parcels.read = lambda *what: reads.append(what) or read(*what)  # type: ignore[method-assign,func-returns-value]
+        read = engine._artifacts.read
+        engine._artifacts.read = lambda *what: reads.append(what) or read(*what)  # type: ignore[method-assign,func-returns-value]
         for repeat in (1, 2):
             for (identity, _), offer in offers.items():
                 engine.start(order(f"n-{repeat}-{identity}", offer, made))
@@ -72,8 +72,8 @@ def test_a_killed_host_loses_its_attempts_and_offers_its_phones_again(tmp_path: 
         host("b", engine, tmp_path, ["p2"]),
     ):
         offers = offered(engine, 2)
-        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 600")))
-        engine.start(order("n-2", offers["p2", "b"], parcel(tmp_path, "sleep 0.2")))
+        engine.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "sleep 600")))
+        engine.start(order("n-2", offers["p2", "b"], artifact(tmp_path, "sleep 0.2")))
         until(lambda: len(log(tmp_path)) >= 4, "attempt")
         first.kill()
         found = endings(engine, 2)
@@ -81,7 +81,7 @@ def test_a_killed_host_loses_its_attempts_and_offers_its_phones_again(tmp_path: 
         assert [offer.identity for offer in engine.offers()] == ["p2"]
         first.start()
         offers = offered(engine, 2)
-        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 0.1"), attempt=2))
+        engine.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "sleep 0.1"), attempt=2))
         assert endings(engine, 1)["n-1"].fate is Fate.DONE
 
 
@@ -96,7 +96,7 @@ def test_phones_come_and_go_and_one_may_be_on_two_hosts(tmp_path: Path) -> None:
         assert set(offered(engine, 2)) == {("p1", "b"), ("p2", "b")}
         first.plug("p3")
         offers = offered(engine, 3)
-        engine.start(order("n-1", offers["p3", "a"], parcel(tmp_path, "sleep 1")))
+        engine.start(order("n-1", offers["p3", "a"], artifact(tmp_path, "sleep 1")))
         until(lambda: any(line.startswith("begin") for line in log(tmp_path)), "attempt")
         # Unplugged while it is measured: the attempt itself tells what that means.
         first.plug()
@@ -107,10 +107,10 @@ def test_phones_come_and_go_and_one_may_be_on_two_hosts(tmp_path: Path) -> None:
 def test_an_attempt_that_crashes_fails_and_one_that_is_cancelled_ends(tmp_path: Path) -> None:
     with coordinator(tmp_path) as engine, host("a", engine, tmp_path, ["p1", "p2"]):
         offers = offered(engine, 2)
-        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "crash")))
-        engine.start(order("n-2", offers["p2", "a"], parcel(tmp_path, "sleep 600")))
+        engine.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "crash")))
+        engine.start(order("n-2", offers["p2", "a"], artifact(tmp_path, "sleep 600")))
         with pytest.raises(ValueError, match="has an order already"):
-            engine.start(order("n-3", offers["p2", "a"], parcel(tmp_path, "sleep 600")))
+            engine.start(order("n-3", offers["p2", "a"], artifact(tmp_path, "sleep 600")))
         until(lambda: len([x for x in log(tmp_path) if x.startswith("begin")]) == 2, "attempts")
         engine.cancel("n-2")
         found = endings(engine, 2)
@@ -134,7 +134,7 @@ def test_a_connection_that_is_lost_for_a_moment_does_not_end_an_attempt(tmp_path
         host("a", engine, tmp_path, ["p1"]),
     ):
         offers = offered(engine, 1)
-        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 3")))
+        engine.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "sleep 3")))
         until(lambda: any(line.startswith("begin") for line in log(tmp_path)), "attempt")
         asyncio.run_coroutine_threadsafe(_cut(engine), engine._loop).result()
         offered(engine, 0)
@@ -156,13 +156,13 @@ def test_hosts_come_back_to_a_coordinator_that_was_restarted(tmp_path: Path) -> 
         address = engine.address
         with host("a", address, tmp_path, ["p1"]) as first:
             offers = offered(engine, 1)
-            engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 600")))
+            engine.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "sleep 600")))
             until(lambda: any(line.startswith("begin") for line in log(tmp_path)), "attempt")
             engine.close()
             assert [ending.visit for ending in engine.ended(0)] == ["n-1"]
             with coordinator(tmp_path, listen=address) as again:
                 offers = offered(again, 1)
-                again.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "true"), attempt=2))
+                again.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "true"), attempt=2))
                 assert endings(again, 1)["n-1"].fate is Fate.DONE
                 assert first.stop() == 0
     assert overlaps(log(tmp_path)) == []
@@ -180,7 +180,7 @@ def test_only_hosts_with_a_certificate_of_the_farm_take_part(tmp_path: Path) -> 
         host("d", engine.address.replace("tls", "tcp"), tmp_path, ["p4"]),
     ):
         offers = offered(engine, 1)
-        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 0.1")))
+        engine.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "sleep 0.1")))
         assert endings(engine, 1)["n-1"].fate is Fate.DONE
         # It does not trust the coordinator, and waiting would not change that.
         assert foreigner.process.wait(60) == UsageError.exit_code
@@ -201,7 +201,7 @@ def test_another_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_who_was_not_welcomed_gets_no_files_and_no_worker(tmp_path: Path) -> None:
-    made = parcel(tmp_path, "sleep 0.1")
+    made = artifact(tmp_path, "sleep 0.1")
     digest = made.files["program/x.bin"]
     with coordinator(tmp_path) as engine, host("a", engine, tmp_path, ["p1"]):
         offers = offered(engine, 1)
@@ -256,7 +256,7 @@ def test_only_the_scheduler_listens_and_only_where_it_was_asked_to(
         host("a", engine, tmp_path, ["p1"], other) as process,
     ):
         offers = offered(engine, 1)
-        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 600")))
+        engine.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "sleep 600")))
         until(lambda: any(line.startswith("begin") for line in log(tmp_path)), "attempt")
         port = int(engine.address.rpartition(":")[2])
         assert listening(os.getpid(), process.process.pid) == {("127.0.0.1", port)}
@@ -274,8 +274,8 @@ def test_a_host_whose_certificate_is_revoked_in_the_night_is_gone(tmp_path: Path
         host("b", engine, tmp_path, ["p2"], good),
     ):
         offers = offered(engine, 2)
-        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 600")))
-        engine.start(order("n-2", offers["p2", "b"], parcel(tmp_path, "sleep 8")))
+        engine.start(order("n-1", offers["p1", "a"], artifact(tmp_path, "sleep 600")))
+        engine.start(order("n-2", offers["p2", "b"], artifact(tmp_path, "sleep 8")))
         until(lambda: len([x for x in log(tmp_path) if x.startswith("begin")]) == 2, "attempts")
         revoke_certificates(tmp_path / "tls", ["a"])
         found = endings(engine, 2)

@@ -14,8 +14,8 @@ from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
 from etdeploy.farm.engine.local import LocalEngine
-from etdeploy.farm.model import AttemptResult, Fate, Offer, Order
-from etdeploy.farm.work.prepare import PreparedParcels, prepare
+from etdeploy.farm.model import AttemptResult, AvailableDevice, Fate, Order
+from etdeploy.farm.work.prepare import PreparedArtifacts, prepare
 from etdeploy.recipe.load import load_recipe
 from tests.support.adbd import (  # noqa: F401 - fixtures
     AdbServer,
@@ -74,8 +74,8 @@ def running(output: Path, workspace: Workspace) -> Iterator[LocalEngine]:
 
 
 def prepared(
-    tmp_path: Path, workspace: Workspace, offers: list[Offer], *names: str
-) -> PreparedParcels:
+    tmp_path: Path, workspace: Workspace, offers: list[AvailableDevice], *names: str
+) -> PreparedArtifacts:
     (tmp_path / "broken.py").write_text("def make():\n    raise ValueError('no such model')\n")
     recipes = {}
     for name in names:
@@ -87,14 +87,14 @@ def prepared(
         return prepare(recipes, wanted, tmp_path / "out", display, workspace=workspace)
 
 
-def orders_of(found: PreparedParcels, offers: list[Offer]) -> dict[str, Order]:
+def orders_of(found: PreparedArtifacts, offers: list[AvailableDevice]) -> dict[str, Order]:
     by_identity = {offer.identity: offer for offer in offers}
     return {
         f"{label} {identity}": Order(
-            visit=f"{label} {identity}", attempt=1, offer=by_identity[identity], parcel=parcel,
+            visit=f"{label} {identity}", attempt=1, offer=by_identity[identity], artifact=artifact,
             limit_s=300.0,
         )
-        for (label, identity), parcel in found.parcels.items()
+        for (label, identity), artifact in found.artifacts.items()
     }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_two_recipes_on_two_phones(
         # Everything is made once for both phones, and a failure is that of its pairs alone.
         said = capsys.readouterr().err
         assert said.count("program.pte") == 1, said
-        assert len({parcel.key for parcel in found.parcels.values()}) == 2
+        assert len({artifact.key for artifact in found.artifacts.values()}) == 2
         assert len(list(workspace.folder(CacheKind.PARCELS).glob("[!.]*"))) >= 2
         assert {label for label, _ in found.failures} == {"broken"}
         assert {failure.kind for failure in found.failures.values()} == {"export"}

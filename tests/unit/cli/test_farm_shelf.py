@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cli import main as cli_main
-from etdeploy.device_pool import reservations
-from etdeploy.device_pool.reservations import Shelved, active, reserve, this_host
+from etdeploy.device_pool import active_reservations, reserve, this_host
 from etdeploy.history.location import require_location
+from etdeploy.history.nights import KnownDevice
 
 Capture = pytest.CaptureFixture[str]
 
@@ -20,9 +20,9 @@ def run(*arguments: str) -> int:
 
 
 @pytest.fixture
-def phone() -> Shelved:
+def phone() -> KnownDevice:
     """A phone that is not plugged in, reserved by somebody."""
-    found = Shelved(identity="android-R5", device="android:R5")
+    found = KnownDevice(identity="android-R5", device="android:R5")
     reserve(require_location(None), found, "anna@owl", 3600.0, "tuning")
     return found
 
@@ -30,7 +30,7 @@ def phone() -> Shelved:
 def test_reserving_listing_and_giving_back(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reservations, "_user", lambda: "me")
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
     assert run("reserve") == 0
     assert capsys.readouterr().out.startswith("no device")
     assert run("reserve", "--json") == 0
@@ -48,7 +48,7 @@ def test_reserving_listing_and_giving_back(
     assert json.loads(capsys.readouterr().out) == {"released": None}
 
 
-def test_somebody_elses(phone: Shelved, capsys: Capture) -> None:
+def test_somebody_elses(phone: KnownDevice, capsys: Capture) -> None:
     assert run("reserve", "R5") == 6
     assert "anna@owl" in capsys.readouterr().err
     assert run("release", "android:R5") == 6
@@ -72,7 +72,7 @@ def test_a_time_that_is_none(time: str, capsys: Capture) -> None:
     assert "30m, 2h" in capsys.readouterr().err
 
 
-def test_quarantine(phone: Shelved, capsys: Capture) -> None:
+def test_quarantine(phone: KnownDevice, capsys: Capture) -> None:
     assert run("quarantine") == 0
     assert capsys.readouterr().out == "no device is set aside\n"
     assert run("quarantine", "R5", "--reason", "too hot") == 0
@@ -121,11 +121,11 @@ def test_a_farms_own_history(
     assert run("reserve", "host", *named) == 0
     back = f"etdeploy farm release host --store {lab / 'lab.db'}"
     assert back in capsys.readouterr().err
-    assert [kept.device for kept in active(own)] == ["host"]
-    assert active(require_location(None)) == ()
+    assert [kept.device for kept in active_reservations(own)] == ["host"]
+    assert active_reservations(require_location(None)) == ()
     assert run(*back.split()[2:]) == 0
-    assert active(own) == ()
-    reserve(own, Shelved(identity="android-R5", device="android:R5"), "anna@owl", 3600.0, "")
+    assert active_reservations(own) == ()
+    reserve(own, KnownDevice(identity="android-R5", device="android:R5"), "anna@owl", 3600.0, "")
     assert run("release", "R5", *named) == 6
     assert f"release android:R5 --force --store {lab / 'lab.db'}" in capsys.readouterr().err
     assert run("quarantine", "host", *named) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.forecast import earlier_seconds, estimate_duration, makespan_s, visited_seconds
-from etdeploy.farm.model import Offer, Visit
+from etdeploy.farm.model import AvailableDevice, Visit
 from etdeploy.history.location import resolve_location
 from etdeploy.history.nights import KeptAttempt, KeptNight, KeptVisit
 from etdeploy.history.store.nights import add_night, add_visits
@@ -56,8 +56,8 @@ def test_the_history_tells_what_runs_took(tmp_path: Path) -> None:
     timed = {"timing": first.model_copy(update={"seconds": 7.0}),
              "memory": first.model_copy(update={"seconds": 3.0})}  # fmt: skip
     facts = make_record().device.facts
-    offer = Offer(identity="it", name=facts.name, host="h", facts=facts)
-    stranger = Offer(identity="no", name="x", host="h",
+    offer = AvailableDevice(identity="it", name=facts.name, host="h", facts=facts)
+    stranger = AvailableDevice(identity="no", name="x", host="h",
                      facts=DeviceFacts(name="x", kind="ssh", target="linux-aarch64"))  # fmt: skip
     with open_store(place) as store:
         fill(store, [1.0, 1.1], recipe=recipe_named("mlp"), passes=timed)

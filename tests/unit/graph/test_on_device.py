@@ -12,11 +12,12 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import silent
-from etdeploy.device_pool.reservations import Shelved, reserve
+from etdeploy.device_pool import reserve
 from etdeploy.devices.base import Device
 from etdeploy.graph import on_device
 from etdeploy.graph.job import Job
 from etdeploy.history.location import require_location
+from etdeploy.history.nights import KnownDevice
 from etdeploy.program.folder import Provenance
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.load import load_recipe
@@ -61,7 +62,7 @@ def test_a_device_that_somebody_else_reserved_is_not_held(tmp_path: Path) -> Non
     job = replace(_job(tmp_path), device=cast(Device, device), identity="android-A1")
     with on_device.device_lock(job, silent):
         pass
-    phone = Shelved(identity="android-A1", device="android:A1")
+    phone = KnownDevice(identity="android-A1", device="android:A1")
     reserve(require_location(None), phone, "anna@owl", 600.0, "tuning")
     with (
         pytest.raises(DeviceError, match="anna@owl has reserved"),

@@ -15,8 +15,8 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.device_pool.reservations import Quarantined
     from etdeploy.history.location import HistoryLocation
+    from etdeploy.history.nights import Quarantined
 
 _DURATION = re.compile(r"(\d+)\s*(m|min|h|d|w)")
 _SECONDS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -65,22 +65,27 @@ def reserve(
     DEVICE is a value of --device, or the serial number or identity of a device in the history.
     Without it, reservations are listed. A new reservation replaces your own earlier one.
     """
-    from etdeploy.device_pool.lookup import find_device
-    from etdeploy.device_pool.reservations import active, duration, local, myself, reserve
+    from etdeploy.device_pool import (
+        active_reservations,
+        current_user,
+        find_device,
+        local_time,
+        reserve,
+    )
     from etdeploy.history.location import store_option
 
     place = named_farm(file, store).place
     if device is None:
-        _list_reserved(active(place), as_json)
+        _list_reserved(active_reservations(place), as_json)
         return
     found = find_device(device, place)
-    made, farm = reserve(place, found, owner or myself(), for_s, note)
+    made, farm = reserve(place, found, owner or current_user(), for_s, note)
     if as_json:
         console.result_json({**made.model_dump(mode="json"), "measured_now_by": farm})
         return
     console.result(
-        f"{made.device} is reserved for {made.owner} for {duration(for_s)}, until "
-        f"{local(made.until)}"
+        f"{made.device} is reserved for {made.owner} for {_duration_text(for_s)}, until "
+        f"{local_time(made.until)}"
     )
     if farm:
         console.message(
@@ -90,8 +95,16 @@ def reserve(
     console.message(f"Give it back with:  {back}")
 
 
+def _duration_text(seconds: float) -> str:
+    """A length of time in words, to the minute."""
+    minutes = max(1, round(seconds / 60))
+    days, rest = divmod(minutes, 24 * 60)
+    parts = ((days, "day"), (rest // 60, "hour"), (rest % 60, "minute"))
+    return " ".join(console.count(number, noun) for number, noun in parts if number)
+
+
 def _list_reserved(found: Any, as_json: bool) -> None:
-    from etdeploy.device_pool.reservations import local
+    from etdeploy.device_pool import local_time
 
     if as_json:
         console.result_json([kept.model_dump(mode="json") for kept in found])
@@ -99,7 +112,7 @@ def _list_reserved(found: Any, as_json: bool) -> None:
     if not found:
         console.result("no device is reserved")
         return
-    rows = [(kept.device, kept.owner, local(kept.until), kept.note or None) for kept in found]
+    rows = [(kept.device, kept.owner, local_time(kept.until), kept.note or None) for kept in found]
     console.result(console.table(("device", "owner", "until", "note"), rows, width=console.width()))
 
 
@@ -109,23 +122,22 @@ def _list_reserved(found: Any, as_json: bool) -> None:
 @options("farm", "store", "json")
 def release(device: str, force: bool, file: Path | None, store: str | None, as_json: bool) -> None:
     """Give a reserved device back early."""
-    from etdeploy.device_pool.lookup import find_kept
-    from etdeploy.device_pool.reservations import is_same, local, myself, release
+    from etdeploy.device_pool import current_user, find_known_device, is_owner, local_time, release
 
     place = named_farm(file, store).place
-    found = find_kept(device, place)
-    me = myself()
+    found = find_known_device(device, place)
+    me = current_user()
     ended = release(place, found, me, force=force)
     if as_json:
         console.result_json({"released": ended.model_dump(mode="json") if ended else None})
     elif ended is None:
         console.result(f"{found.device} was not reserved")
-    elif is_same(ended.owner, me):
+    elif is_owner(me, ended.owner):
         console.result(f"{ended.device} is free again")
     else:
         console.result(
             f"{ended.device} is free again; it was reserved by {ended.owner} until "
-            f"{local(ended.until)}{f': {ended.note}' if ended.note else ''}"
+            f"{local_time(ended.until)}{f': {ended.note}' if ended.note else ''}"
         )
 
 
@@ -153,7 +165,7 @@ def quarantine(
     DEVICE is a value of --device, or the serial number or identity of a device in the history.
     Runs by hand can still use it.
     """
-    from etdeploy.device_pool.reservations import quarantined_devices
+    from etdeploy.device_pool import quarantined_devices
 
     if released is not None and (device is not None or reason is not None):
         raise UsageError(
@@ -172,11 +184,10 @@ def quarantine(
 
 
 def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
-    from etdeploy.device_pool.lookup import find_device
-    from etdeploy.device_pool.reservations import myself, set_aside
+    from etdeploy.device_pool import current_user, find_device, set_aside
     from etdeploy.history.location import store_option
 
-    made = set_aside(place, find_device(device, place), reason, myself())
+    made = set_aside(place, find_device(device, place), reason, current_user())
     if as_json:
         console.result_json(made.model_dump(mode="json"))
         return
@@ -186,10 +197,9 @@ def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) 
 
 
 def _release(device: str, place: HistoryLocation, as_json: bool) -> None:
-    from etdeploy.device_pool.lookup import find_kept
-    from etdeploy.device_pool.reservations import end_quarantine, local
+    from etdeploy.device_pool import end_quarantine, find_known_device, local_time
 
-    found = find_kept(device, place)
+    found = find_known_device(device, place)
     ended = end_quarantine(place, found)
     if as_json:
         console.result_json({"released": ended.model_dump(mode="json") if ended else None})
@@ -198,12 +208,12 @@ def _release(device: str, place: HistoryLocation, as_json: bool) -> None:
     else:
         console.result(
             f"nights may use {ended.device} again; it was set aside by {ended.by} on "
-            f"{local(ended.since)}: {ended.reason}"
+            f"{local_time(ended.since)}: {ended.reason}"
         )
 
 
 def _list_quarantined(found: Sequence[Quarantined], as_json: bool) -> None:
-    from etdeploy.device_pool.reservations import local
+    from etdeploy.device_pool import local_time
 
     if as_json:
         console.result_json([kept.model_dump(mode="json") for kept in found])
@@ -211,5 +221,5 @@ def _list_quarantined(found: Sequence[Quarantined], as_json: bool) -> None:
     if not found:
         console.result("no device is set aside")
         return
-    rows = [(kept.device, local(kept.since), kept.by, kept.reason) for kept in found]
+    rows = [(kept.device, local_time(kept.since), kept.by, kept.reason) for kept in found]
     console.result(console.table(("device", "since", "by", "reason"), rows, width=console.width()))

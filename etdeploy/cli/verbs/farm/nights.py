@@ -15,7 +15,7 @@ from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from etdeploy.farm.forecast import Earlier, Forecast
-    from etdeploy.farm.model import Offer
+    from etdeploy.farm.model import AvailableDevice
     from etdeploy.farm.report.status import Status
     from etdeploy.farm.spec.model import LoadedFarm
 
@@ -62,18 +62,18 @@ def _forecast(loaded: LoadedFarm) -> Forecast:
 
     from etdeploy.cache.workspace import Workspace
     from etdeploy.farm.forecast import forecast_night
-    from etdeploy.farm.work.offers import Shelf
+    from etdeploy.farm.work.local_devices import LocalDevices
 
     workspace = Workspace.opened()
     with workspace.in_use():
         here = loaded.farm.hosts is None or loaded.farm.hosts.here
-        with closing(Shelf(workspace, pools=loaded.farm.pools)) as shelf:
+        with closing(LocalDevices(workspace, pools=loaded.farm.pools)) as shelf:
             offers = shelf.look() if here else ()
         earlier = _earlier(loaded, offers)
         return forecast_night(loaded, offers, earlier, datetime.now(timezone.utc), workspace)
 
 
-def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
+def _earlier(loaded: LoadedFarm, offers: Sequence[AvailableDevice]) -> Earlier:
     """Durations of earlier runs; none if the history cannot be read."""
     from etdeploy.farm.forecast import earlier_seconds, visited_seconds
     from etdeploy.history.location import resolve_location

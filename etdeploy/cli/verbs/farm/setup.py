@@ -134,7 +134,7 @@ def worker(
     It keeps running between nights. Phones may be plugged in and out; Ctrl-C or SIGTERM ends it.
     """
     _require_distributed()
-    from etdeploy.device_pool.reservations import this_host
+    from etdeploy.device_pool import this_host
     from etdeploy.devices.registry import parse_spec
     from etdeploy.farm.engine.host import local_dependencies, serve_host
     from etdeploy.farm.spec.model import Tls

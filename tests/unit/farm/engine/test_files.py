@@ -14,42 +14,26 @@ from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.basic import folder_files
-from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.engine.transfer import (
     CHUNK_BYTES,
     Records,
     ServedFiles,
-    obtain_parcel,
+    fetch_artifact,
     pack,
     sweep_parts,
 )
-from etdeploy.farm.model import Parcel
+from etdeploy.farm.model import BuildArtifact
+from tests.support.parcels import plain_artifact
 
 CONTENT = os.urandom(CHUNK_BYTES + 1000)
-
-
-def parcel(folder: Path, files: dict[str, bytes], key: str = "0" * 64) -> Parcel:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return Parcel(
-        key=key,
-        recipe="mv3",
-        target="android-arm64",
-        soc=None,
-        folder=str(folder),
-        bundle=Bundle(files=(), launch=ProcessLaunch(argv=("runner",))),
-        files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-    )
 
 
 class Reader:
     """The coordinator, which may break off."""
 
-    def __init__(self, made: Parcel) -> None:
-        self.parcels = ServedFiles()
-        self.parcels.add(made)
+    def __init__(self, made: BuildArtifact) -> None:
+        self.artifacts = ServedFiles()
+        self.artifacts.add(made)
         self.asked: list[tuple[str, int]] = []
         self.left = 1000
 
@@ -58,17 +42,21 @@ class Reader:
         self.left -= 1
         if self.left < 0:
             raise DeviceError("the connection to the coordinator is lost")
-        return self.parcels.read(digest, offset)
+        return self.artifacts.read(digest, offset)
 
 
-def test_files_that_several_parcels_share_are_fetched_once(tmp_path: Path) -> None:
-    first = parcel(tmp_path / "p", {"program/x.pte": CONTENT, "runner": b"elf"})
-    second = parcel(tmp_path / "q", {"program/x.pte": CONTENT, "plan.json": b"{}"}, key="1" * 64)
+def test_files_that_several_artifacts_share_are_fetched_once(tmp_path: Path) -> None:
+    first = plain_artifact(tmp_path / "p", {"program/x.pte": CONTENT, "runner": b"elf"})
+    second = plain_artifact(
+        tmp_path / "q", {"program/x.pte": CONTENT, "plan.json": b"{}"}, key="1" * 64
+    )
     read = Reader(first)
-    read.parcels.add(second)
+    read.artifacts.add(second)
     workspace = Workspace(tmp_path / "cache")
     with workspace.in_use(), ThreadPoolExecutor(4) as pool:
-        done = pool.map(lambda p: obtain_parcel(p, workspace, read), [first, second, first, second])
+        done = pool.map(
+            lambda p: fetch_artifact(p, workspace, read), [first, second, first, second]
+        )
         folders = list(done)
     assert [p for p in folder_files(folders[0]) if not p.startswith(".")] == [
         "program/x.pte",
@@ -81,47 +69,49 @@ def test_files_that_several_parcels_share_are_fetched_once(tmp_path: Path) -> No
 
 
 def test_a_fetch_goes_on_where_it_was_cut(tmp_path: Path) -> None:
-    made = parcel(tmp_path / "p", {"x": CONTENT})
+    made = plain_artifact(tmp_path / "p", {"x": CONTENT})
     read, workspace = Reader(made), Workspace(tmp_path / "cache")
     read.left = 1
     with pytest.raises(DeviceError):
-        obtain_parcel(made, workspace, read)
+        fetch_artifact(made, workspace, read)
     assert not workspace.entry(CacheKind.PARCELS, made.key).path.exists()
     read.left = 1000
-    folder = obtain_parcel(made, workspace, read)
+    folder = fetch_artifact(made, workspace, read)
     assert (folder / "x").read_bytes() == CONTENT
     offsets = [offset for _, offset in read.asked]
     assert offsets == [0, CHUNK_BYTES, CHUNK_BYTES, len(CONTENT)]
 
 
 def test_a_file_that_arrives_changed_is_not_kept(tmp_path: Path) -> None:
-    made = parcel(tmp_path / "p", {"x": CONTENT})
+    made = plain_artifact(tmp_path / "p", {"x": CONTENT})
     (tmp_path / "p" / "x").write_bytes(b"other")
     workspace = Workspace(tmp_path / "cache")
     with pytest.raises(DeviceError, match="did not arrive"):
-        obtain_parcel(made, workspace, Reader(made))
+        fetch_artifact(made, workspace, Reader(made))
     (tmp_path / "p" / "x").write_bytes(CONTENT)
-    folder = obtain_parcel(made, workspace, Reader(made))
+    folder = fetch_artifact(made, workspace, Reader(made))
     assert (folder / "x").read_bytes() == CONTENT
 
 
-def test_a_path_of_a_parcel_stays_in_its_folder(tmp_path: Path) -> None:
-    made = parcel(tmp_path / "p", {"x": b"x"}).model_copy(update={"files": {"../x": "0" * 64}})
+def test_a_path_of_a_artifact_stays_in_its_folder(tmp_path: Path) -> None:
+    made = plain_artifact(tmp_path / "p", {"x": b"x"}).model_copy(
+        update={"files": {"../x": "0" * 64}}
+    )
     with pytest.raises(UsageError):
         ServedFiles().add(made)
     with pytest.raises(UsageError):
-        obtain_parcel(made, Workspace(tmp_path / "cache"), lambda *_: b"")
+        fetch_artifact(made, Workspace(tmp_path / "cache"), lambda *_: b"")
     assert not (tmp_path / "cache" / "parcels" / "x").exists()
 
 
-def test_only_files_of_parcels_are_read(tmp_path: Path) -> None:
-    made = parcel(tmp_path / "p", {"x": b"x"})
+def test_only_files_of_artifacts_are_read(tmp_path: Path) -> None:
+    made = plain_artifact(tmp_path / "p", {"x": b"x"})
     secret = tmp_path / "p" / "secret"
     secret.write_text("secret")
     digest = hashlib.sha256(b"secret").hexdigest()
-    read = Reader(made).parcels.read
+    read = Reader(made).artifacts.read
     for asked in (digest, str(secret), "x"):
-        with pytest.raises(UsageError, match="only files of parcels"):
+        with pytest.raises(UsageError, match="only files of artifacts"):
             read(asked, 0)
     with pytest.raises(UsageError):
         read(made.files["x"], -1)

@@ -18,9 +18,9 @@ from etdeploy.devices.kinds import Recovery
 from etdeploy.farm.engine import local
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.engine.local import LocalEngine
-from etdeploy.farm.model import AttemptResult, Fate, Offer, Order, Parcel
+from etdeploy.farm.model import AttemptResult, AvailableDevice, BuildArtifact, Fate, Order
 from etdeploy.graph.tasks.steps import Load, Slots
-from tests.support.parcels import make_offer, make_order, make_parcel
+from tests.support.parcels import make_artifact, make_offer, make_order
 
 HERE = Capabilities(shares_cores=True)
 
@@ -41,7 +41,7 @@ class Play:
         self, order: Order, folder: Path, output: Path, limit_s: float, flag: cancel.Flag,
         progress: Callable[..., None], idle: Callable[[], None],
     ) -> AttemptResult:  # fmt: skip
-        assert (str(folder), output.name, limit_s) == (order.parcel.folder, "out", order.limit_s)
+        assert (str(folder), output.name, limit_s) == (order.artifact.folder, "out", order.limit_s)
         with self._lock:
             self.begun.append(order.visit)
             self.under_way.add(order.visit)
@@ -85,8 +85,8 @@ def engine(play: Play, slots: Slots, tmp_path: Path) -> Iterator[LocalEngine]:
 
 
 @pytest.fixture
-def parcel(tmp_path: Path) -> Parcel:
-    return make_parcel(tmp_path, Workspace.opened())
+def artifact(tmp_path: Path) -> BuildArtifact:
+    return make_artifact(tmp_path, Workspace.opened())
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -104,9 +104,11 @@ def all_of(engine: LocalEngine, count: int) -> dict[str, AttemptResult]:
     return found
 
 
-def test_phones_are_measured_at_once(engine: LocalEngine, play: Play, parcel: Parcel) -> None:
+def test_phones_are_measured_at_once(
+    engine: LocalEngine, play: Play, artifact: BuildArtifact
+) -> None:
     for serial in ("A", "B", "C"):
-        engine.start(make_order(parcel, make_offer(f"android:{serial}"), visit=serial))
+        engine.start(make_order(artifact, make_offer(f"android:{serial}"), visit=serial))
     assert engine.ended(0.0) == []
     until(lambda: len(play.under_way) == 3)
     play.go.set()
@@ -115,13 +117,13 @@ def test_phones_are_measured_at_once(engine: LocalEngine, play: Play, parcel: Pa
 
 
 def test_what_computes_here_is_measured_alone(
-    engine: LocalEngine, play: Play, slots: Slots, parcel: Parcel
+    engine: LocalEngine, play: Play, slots: Slots, artifact: BuildArtifact
 ) -> None:
     host = make_offer("host", capabilities=HERE)
     qemu = make_offer("qemu", capabilities=HERE)
     with slots.load(Load.HEAVY):  # an export
-        engine.start(make_order(parcel, host, visit="host"))
-        engine.start(make_order(parcel, qemu, visit="qemu"))
+        engine.start(make_order(artifact, host, visit="host"))
+        engine.start(make_order(artifact, qemu, visit="qemu"))
         assert engine.ended(0.3) == []
         assert play.begun == []
     play.go.set()
@@ -130,11 +132,11 @@ def test_what_computes_here_is_measured_alone(
 
 
 def test_a_phone_that_works_by_itself_lets_this_host_measure(
-    engine: LocalEngine, play: Play, parcel: Parcel
+    engine: LocalEngine, play: Play, artifact: BuildArtifact
 ) -> None:
-    engine.start(make_order(parcel, make_offer("android:A"), visit="phone"))
+    engine.start(make_order(artifact, make_offer("android:A"), visit="phone"))
     until(lambda: play.begun)
-    engine.start(make_order(parcel, make_offer("host", capabilities=HERE), visit="host"))
+    engine.start(make_order(artifact, make_offer("host", capabilities=HERE), visit="host"))
     assert engine.ended(0.3) == []
     assert play.begun == ["phone"], "it is still pushing"
     engine.cancel("phone")
@@ -143,19 +145,19 @@ def test_a_phone_that_works_by_itself_lets_this_host_measure(
     all_of(engine, 2)
     play.go.clear()
     play.idle_first = True
-    engine.start(make_order(parcel, make_offer("android:A"), visit="phone2"))
+    engine.start(make_order(artifact, make_offer("android:A"), visit="phone2"))
     until(lambda: len(play.begun) == 3)
-    engine.start(make_order(parcel, make_offer("host", capabilities=HERE), visit="host2"))
+    engine.start(make_order(artifact, make_offer("host", capabilities=HERE), visit="host2"))
     until(lambda: len(play.under_way) == 2)
     play.go.set()
     all_of(engine, 2)
 
 
 def test_one_is_cancelled_and_the_others_go_on(
-    engine: LocalEngine, play: Play, parcel: Parcel
+    engine: LocalEngine, play: Play, artifact: BuildArtifact
 ) -> None:
     for serial in ("A", "B"):
-        engine.start(make_order(parcel, make_offer(f"android:{serial}"), visit=serial))
+        engine.start(make_order(artifact, make_offer(f"android:{serial}"), visit=serial))
     until(lambda: len(play.under_way) == 2)
     engine.cancel("A")
     engine.cancel("nobody")
@@ -165,33 +167,37 @@ def test_one_is_cancelled_and_the_others_go_on(
 
 
 def test_what_waits_for_this_host_can_be_cancelled(
-    engine: LocalEngine, play: Play, slots: Slots, parcel: Parcel
+    engine: LocalEngine, play: Play, slots: Slots, artifact: BuildArtifact
 ) -> None:
     with slots.load(Load.HEAVY):
-        engine.start(make_order(parcel, make_offer("host", capabilities=HERE), visit="host"))
+        engine.start(make_order(artifact, make_offer("host", capabilities=HERE), visit="host"))
         engine.cancel("host")
         [ending] = engine.ended(10.0)
     assert (ending.fate, play.begun) == (Fate.PUT_OFF, [])
 
 
-def test_a_bug_in_an_attempt_loses_nothing(engine: LocalEngine, play: Play, parcel: Parcel) -> None:
+def test_a_bug_in_an_attempt_loses_nothing(
+    engine: LocalEngine, play: Play, artifact: BuildArtifact
+) -> None:
     play.error = ZeroDivisionError("oops")
     play.go.set()
-    engine.start(make_order(parcel))
+    engine.start(make_order(artifact))
     [ending] = engine.ended(10.0)
     assert ending.fate is Fate.LOST
     assert ending.failure is not None
     assert "oops" in ending.failure.message
 
 
-def test_a_visit_is_not_begun_twice(engine: LocalEngine, play: Play, parcel: Parcel) -> None:
-    engine.start(make_order(parcel))
+def test_a_visit_is_not_begun_twice(
+    engine: LocalEngine, play: Play, artifact: BuildArtifact
+) -> None:
+    engine.start(make_order(artifact))
     with pytest.raises(ValueError, match="under way"):
-        engine.start(make_order(parcel))
+        engine.start(make_order(artifact))
 
 
-def test_the_end_ends_everything(engine: LocalEngine, play: Play, parcel: Parcel) -> None:
-    engine.start(make_order(parcel))
+def test_the_end_ends_everything(engine: LocalEngine, play: Play, artifact: BuildArtifact) -> None:
+    engine.start(make_order(artifact))
     until(lambda: play.under_way)
     engine.close()
     assert not play.under_way
@@ -213,7 +219,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Recovery]]:
     return done
 
 
-def with_offers(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, *offers: Offer) -> None:
+def with_offers(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, *offers: AvailableDevice
+) -> None:
     monkeypatch.setattr(engine, "offers", lambda: offers)
 
 
@@ -229,12 +237,12 @@ def test_a_step_of_recovery(
 
 
 def test_a_server_is_not_restarted_under_others(
-    engine: LocalEngine, play: Play, parcel: Parcel, steps: list[tuple[str, Recovery]],
+    engine: LocalEngine, play: Play, artifact: BuildArtifact, steps: list[tuple[str, Recovery]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     one = make_offer("android:A1")
     with_offers(engine, monkeypatch, one)
-    engine.start(make_order(parcel, make_offer("android:B")))
+    engine.start(make_order(artifact, make_offer("android:B")))
     engine.recover(one, "restart")
     engine.recover(one, "reconnect")
     assert steps == [("android:A1", Recovery.RECONNECT)]

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etdeploy.farm.model import AttemptResult, Fate, Visit, VisitState
-from etdeploy.farm.night.model import BarKind, Barred
+from etdeploy.farm.night.model import Unavailable, UnavailableKind
 from etdeploy.farm.night.scheduler import (
     AttemptDurations,
     DispatchState,
     VisitStart,
     candidates,
     dispatch,
-    missed_because,
-    stuck,
-    stuck_for_good,
+    is_stuck,
+    is_stuck_for_good,
+    missed_reason,
 )
 from tests.support.farm_sim_engine import CRASH, offer_of
 
@@ -76,7 +76,7 @@ def test_recipes_take_turns_on_a_device() -> None:
     assert found == [VisitStart("n-2", phone)]
 
 
-def test_a_visit_waits_for_its_time_its_pause_and_its_parcel() -> None:
+def test_a_visit_waits_for_its_time_its_pause_and_its_artifact() -> None:
     phone = DEVICES[0]
     assert dispatch(situation_of([state_of(1, "a", phone, not_before_s=60.0)])) == []
     assert dispatch(situation_of([state_of(1, "a", phone)], pauses={"n-1": 1.0})) == []
@@ -102,7 +102,7 @@ def test_a_retry_goes_elsewhere_and_waits_for_another_device() -> None:
     state = state_of(1, "a", failed=[DEVICES[0]], among=DEVICES[:2])
     assert dispatch(situation_of(floating=[state])) == [VisitStart("n-1", DEVICES[1])]
     assert dispatch(situation_of(floating=[state], free=DEVICES[:1])) == []
-    away = {DEVICES[1]: Barred(BarKind.AWAY, "unplugged since 02:13")}
+    away = {DEVICES[1]: Unavailable(UnavailableKind.AWAY, "unplugged since 02:13")}
     alone = situation_of(floating=[state], free=DEVICES[:1], barred=away)
     assert dispatch(alone) == [VisitStart("n-1", DEVICES[0])]
 
@@ -118,36 +118,38 @@ def test_the_visits_of_a_round_never_share_a_device() -> None:
     assert sorted(start.identity for start in found) == DEVICES[:2]
     taken = {("a", "g", 1): {DEVICES[0], DEVICES[1]}}
     assert dispatch(situation_of(floating=floating, taken=taken)) == []
-    assert stuck(floating[0], situation_of(floating=floating, taken=taken))
+    assert is_stuck(floating[0], situation_of(floating=floating, taken=taken))
 
 
 def test_what_is_missed_says_why() -> None:
     phone = DEVICES[0]
     state = state_of(1, "a", phone)
     plain = situation_of([state])
-    assert missed_because(state, plain, "the window closed") == "the window closed before its turn"
-    away = situation_of([state], barred={phone: Barred(BarKind.AWAY, "unplugged since 02:13")})
-    assert missed_because(state, away, "") == "unplugged since 02:13"
-    both = {each: Barred(BarKind.RESERVED, "reserved by anna") for each in DEVICES}
-    text = missed_because(state_of(1, "a"), situation_of(barred=both), "")
+    assert missed_reason(state, plain, "the window closed") == "the window closed before its turn"
+    away = situation_of(
+        [state], barred={phone: Unavailable(UnavailableKind.AWAY, "unplugged since 02:13")}
+    )
+    assert missed_reason(state, away, "") == "unplugged since 02:13"
+    both = {each: Unavailable(UnavailableKind.RESERVED, "reserved by anna") for each in DEVICES}
+    text = missed_reason(state_of(1, "a"), situation_of(barred=both), "")
     assert text.startswith("phone-000 reserved by anna, phone-001")
     assert text.endswith("and 1 more")
     failed = state_of(1, "a", phone, failed=[phone])
-    assert missed_because(failed, away, "").endswith("the attempt before: SIGSEGV")
+    assert missed_reason(failed, away, "").endswith("the attempt before: SIGSEGV")
 
 
 def test_only_a_person_can_help_with_quarantine_and_long_reservations() -> None:
     phone, until = DEVICES[0], NOW + timedelta(hours=8)
     state = state_of(1, "a", phone)
 
-    def for_good(kind: BarKind, reserved: datetime | None = None) -> bool:
-        barred = {phone: Barred(kind, "", reserved)}
-        return stuck_for_good(state, situation_of([state], barred=barred), until)
+    def for_good(kind: UnavailableKind, reserved: datetime | None = None) -> bool:
+        barred = {phone: Unavailable(kind, "", reserved)}
+        return is_stuck_for_good(state, situation_of([state], barred=barred), until)
 
-    assert for_good(BarKind.QUARANTINED)
-    assert for_good(BarKind.RESERVED, until)
-    assert not for_good(BarKind.RESERVED, NOW)
-    assert not for_good(BarKind.AWAY)
+    assert for_good(UnavailableKind.QUARANTINED)
+    assert for_good(UnavailableKind.RESERVED, until)
+    assert not for_good(UnavailableKind.RESERVED, NOW)
+    assert not for_good(UnavailableKind.AWAY)
 
 
 STATES = st.builds(

@@ -119,7 +119,11 @@ def test_a_night_from_its_beginning_to_its_end(
 
 
 def test_the_end_waits_for_a_database_that_has_much_to_take_in(
-    place: HistoryLocation, said: Said, tmp_path: Path, down: Down, monkeypatch: pytest.MonkeyPatch
+    place: HistoryLocation,
+    said: Said,
+    tmp_path: Path,
+    down: Down,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outbox, "_WAIT_S", 0.05)
     monkeypatch.setattr(outbox, "_FIRST_S", 60.0)  # not by itself meanwhile

@@ -13,10 +13,10 @@ from etdeploy.core import cancel
 from etdeploy.farm.model import (
     AttemptFailure,
     AttemptResult,
+    AvailableDevice,
     Fate,
     Gates,
     Health,
-    Offer,
     Order,
     Standing,
     VisitState,
@@ -24,7 +24,7 @@ from etdeploy.farm.model import (
 from etdeploy.farm.night.lease import TakenError
 from etdeploy.farm.night.model import Event, EventKind, NightEnd
 from etdeploy.farm.spec.matrix import NightPlan, Unsatisfied
-from etdeploy.farm.work.prepare import PreparedParcels
+from etdeploy.farm.work.prepare import PreparedArtifacts
 from tests.support.farm_sim import (
     SimNight,
     make_farm,
@@ -62,11 +62,11 @@ def test_a_recipe_that_crashes_every_phone_is_stopped_after_three() -> None:
         make_farm("ab", repeats=3),
         phones,
         lambda order, _: Script(
-            60.0, *((Fate.FAILED, CRASH) if order.parcel.recipe == "a" else ())
+            60.0, *((Fate.FAILED, CRASH) if order.artifact.recipe == "a" else ())
         ),
     )
     end = night.run()
-    crashed = {o.offer.identity for o in night.engine.started if o.parcel.recipe == "a"}
+    crashed = {o.offer.identity for o in night.engine.started if o.artifact.recipe == "a"}
     assert len(crashed) == 3
     of_a = [state for state in end.states if state.visit.recipe == "a"]
     assert standings(of_a) == {Standing.FAILED: 150}
@@ -83,7 +83,7 @@ def test_a_recipe_that_takes_every_phone_down_is_stopped_and_no_phone_set_aside(
         make_farm(recipes, repeats=3),
         phones,
         lambda order, _: Script(
-            60.0, *((Fate.FAILED, OFFLINE) if order.parcel.recipe == "a" else ())
+            60.0, *((Fate.FAILED, OFFLINE) if order.artifact.recipe == "a" else ())
         ),
     )
     end = night.run()
@@ -91,7 +91,7 @@ def test_a_recipe_that_takes_every_phone_down_is_stopped_and_no_phone_set_aside(
     assert standings(of_a) == {Standing.FAILED: 12}
     assert all("stopped for this night: it failed on 3 devices" in state.reason for state in of_a)
     assert all(s.standing is Standing.DONE for s in end.states if s.visit.recipe == "b")
-    started = Counter(o.offer.identity for o in night.engine.started if o.parcel.recipe == "a")
+    started = Counter(o.offer.identity for o in night.engine.started if o.artifact.recipe == "a")
     assert max(started.values()) <= 2
     assert end.set_aside == {}
 
@@ -269,11 +269,11 @@ def test_an_attempt_that_was_put_off_too_often_is_missed() -> None:
 def test_what_cannot_be_exported_fails_at_once_and_the_rest_is_measured() -> None:
     failure = AttemptFailure(kind="export", exit_code=3, message="no such model\nlog: x")
 
-    def partly(wanted: Mapping[str, Sequence[Offer]]) -> PreparedParcels:
+    def partly(wanted: Mapping[str, Sequence[AvailableDevice]]) -> PreparedArtifacts:
         made = prepare(wanted)
-        bad = {key: failure for key in made.parcels if key[0] == "b"}
-        good = {key: parcel for key, parcel in made.parcels.items() if key[0] != "b"}
-        return PreparedParcels(good, bad)
+        bad = {key: failure for key in made.artifacts if key[0] == "b"}
+        good = {key: artifact for key, artifact in made.artifacts.items() if key[0] != "b"}
+        return PreparedArtifacts(good, bad)
 
     night = SimNight(make_farm("ab"), PHONES)
     night.prepare = partly
@@ -300,7 +300,7 @@ def test_trouble_with_engine_and_database_ends_nothing() -> None:
     night = SimNight(make_farm("a"), PHONES)
     real, calls = night.engine.offers, Counter[str]()
 
-    def sometimes() -> Sequence[Offer]:
+    def sometimes() -> Sequence[AvailableDevice]:
         calls["offers"] += 1
         if calls["offers"] % 3 == 0:
             raise OSError("the scheduler does not answer")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from etdeploy.farm.night.model import BarKind
-from etdeploy.farm.night.scheduler import barred, present
+from etdeploy.farm.night.model import UnavailableKind
+from etdeploy.farm.night.scheduler import choose_hosts, find_unavailable
 from tests.support.farm_sim_engine import offer_of
 from tests.support.farm_sim_ledger import quarantined, reserved
 
@@ -15,16 +15,16 @@ SAME = offer_of(1, host="two")
 
 
 def test_of_two_hosts_the_first_keeps_a_device() -> None:
-    first = present([PHONE, SAME], {})
+    first = choose_hosts([PHONE, SAME], {})
     assert first.held["phone-001"].host == "one"
     assert first.doubles == {"phone-001": ("two",)}
-    assert present([SAME, PHONE], {"phone-001": "one"}).held["phone-001"].host == "one"
-    assert present([SAME], {"phone-001": "one"}).held["phone-001"].host == "two"
+    assert choose_hosts([SAME, PHONE], {"phone-001": "one"}).held["phone-001"].host == "one"
+    assert choose_hosts([SAME], {"phone-001": "one"}).held["phone-001"].host == "two"
 
 
 def test_another_host_takes_over_a_device_with_a_problem() -> None:
     broken = offer_of(1, host="one", problem="offline")
-    assert present([broken, SAME], {"phone-001": "one"}).held["phone-001"].host == "two"
+    assert choose_hosts([broken, SAME], {"phone-001": "one"}).held["phone-001"].host == "two"
 
 
 def test_why_a_device_cannot_be_used() -> None:
@@ -34,13 +34,13 @@ def test_why_a_device_cannot_be_used() -> None:
     offers = {offer.identity: offer for offer in (phones[0], broken, phones[3], phones[4])}
     claims = [reserved("phone-003", "anna", AT)]
     aside = [quarantined("phone-004", "too warm")]
-    found = barred(offers, seen, claims, aside, {"phone-000": "it ran hot"})
+    found = find_unavailable(offers, seen, claims, aside, {"phone-000": "it ran hot"})
     assert {each: why.kind for each, why in found.items()} == {
-        "phone-000": BarKind.QUARANTINED,
-        "phone-001": BarKind.AWAY,
-        "phone-002": BarKind.PROBLEM,
-        "phone-003": BarKind.RESERVED,
-        "phone-004": BarKind.QUARANTINED,
+        "phone-000": UnavailableKind.QUARANTINED,
+        "phone-001": UnavailableKind.AWAY,
+        "phone-002": UnavailableKind.PROBLEM,
+        "phone-003": UnavailableKind.RESERVED,
+        "phone-004": UnavailableKind.QUARANTINED,
     }
     assert found["phone-000"].text == "quarantined because it ran hot"
     assert "unplugged since 2026-11-23" in found["phone-001"].text

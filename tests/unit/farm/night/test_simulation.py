@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from etdeploy.farm.model import Fate, Order, Standing
-from etdeploy.farm.night.failure_attribution import uses_up
+from etdeploy.farm.night.failure_attribution import counts_as_attempt
 from etdeploy.farm.night.model import Event, EventKind, NightEnd
-from etdeploy.farm.night.scheduler import round_of
+from etdeploy.farm.night.scheduler import round_key
 from tests.support.farm_sim import SimNight, chaos, make_farm
 from tests.support.farm_sim_engine import CRASH, OFFLINE, Behaviour, Script, offer_of
 
@@ -64,7 +64,7 @@ def require_sound(night: SimNight, end: NightEnd) -> None:
         assert state.standing in ENDED, state
         assert state.reason or state.standing is Standing.DONE, state
         assert (state.result is not None) == (state.standing is Standing.DONE), state
-        spent = sum(uses_up(ending, rules.gates) for ending in state.attempts)
+        spent = sum(counts_as_attempt(ending, rules.gates) for ending in state.attempts)
         assert spent <= 1 + rules.retries
         assert len(state.attempts) <= 1 + rules.retries + 10
 
@@ -138,7 +138,7 @@ def test_without_failures_the_night_is_near_its_ideal(take: int | None) -> None:
     night = SimNight(
         make_farm("abc", take, repeats=5),
         offers,
-        lambda order, _: Script(seconds[order.parcel.recipe]),
+        lambda order, _: Script(seconds[order.artifact.recipe]),
         wait_s=1.0,
     )
     end = night.run()
@@ -155,7 +155,7 @@ def test_the_visits_of_a_round_go_to_different_devices() -> None:
     rounds: dict[tuple[str, str, int], list[str]] = {}
     for state in end.states:
         if state.result:
-            rounds.setdefault(round_of(state.visit), []).append(state.result.identity)
+            rounds.setdefault(round_key(state.visit), []).append(state.result.identity)
     assert rounds
     assert all(len(set(devices)) == len(devices) for devices in rounds.values())
 

@@ -6,14 +6,14 @@ import pytest
 
 from etdeploy.farm.model import AttemptFailure, AttemptResult, Fate, Gates, Health
 from etdeploy.farm.night.failure_attribution import (
-    AttemptTrouble,
-    Trouble,
+    AttributedFailure,
+    FailureOwner,
+    attribute_failure,
+    counts_as_attempt,
+    relative_range,
     room_for_trials,
     set_aside_reason,
-    spread,
     stop_reason,
-    trouble_of,
-    uses_up,
     variance_reason,
 )
 from etdeploy.farm.night.model import Rules
@@ -36,20 +36,20 @@ def ending(
 @pytest.mark.parametrize(
     ("of", "trouble"),
     [
-        (ending("run"), Trouble.RECIPE),
-        (ending("check"), Trouble.RECIPE),
-        (ending("time limit"), Trouble.RECIPE),
-        (ending("bug"), Trouble.RECIPE),
-        (ending("device"), Trouble.DEVICE),
-        (ending("device", message="device unauthorized"), Trouble.UNAUTHORISED),
-        (ending("device", message="the phone is locked"), Trouble.LOCKED),
-        (ending("device", message="There is no room on the device"), Trouble.DISK),
-        (ending("device", free_bytes=10), Trouble.DISK),
-        (ending("run", free_bytes=10), Trouble.RECIPE),
-        (ending("disk full"), Trouble.HOST),
-        (ending("host"), Trouble.HOST),
-        (ending("gate", Fate.PUT_OFF, temperature_celsius=48.0), Trouble.HEAT),
-        (ending("gate", Fate.PUT_OFF, thermal_status="severe"), Trouble.HEAT),
+        (ending("run"), FailureOwner.RECIPE),
+        (ending("check"), FailureOwner.RECIPE),
+        (ending("time limit"), FailureOwner.RECIPE),
+        (ending("bug"), FailureOwner.RECIPE),
+        (ending("device"), FailureOwner.DEVICE),
+        (ending("device", message="device unauthorized"), FailureOwner.UNAUTHORISED),
+        (ending("device", message="the phone is locked"), FailureOwner.LOCKED),
+        (ending("device", message="There is no room on the device"), FailureOwner.DISK),
+        (ending("device", free_bytes=10), FailureOwner.DISK),
+        (ending("run", free_bytes=10), FailureOwner.RECIPE),
+        (ending("disk full"), FailureOwner.HOST),
+        (ending("host"), FailureOwner.HOST),
+        (ending("gate", Fate.PUT_OFF, temperature_celsius=48.0), FailureOwner.HEAT),
+        (ending("gate", Fate.PUT_OFF, thermal_status="severe"), FailureOwner.HEAT),
         (ending("gate", Fate.PUT_OFF, battery_percent=5), None),
         (ending("in use", Fate.PUT_OFF), None),
         (ending("interrupted"), None),
@@ -57,29 +57,33 @@ def ending(
         (ending(fate=Fate.DONE), None),
     ],
 )
-def test_whose_failure_it_was(of: AttemptResult, trouble: Trouble | None) -> None:
-    assert trouble_of(of, GATES) == trouble
+def test_whose_failure_it_was(of: AttemptResult, trouble: FailureOwner | None) -> None:
+    assert attribute_failure(of, GATES) == trouble
 
 
 def test_only_failures_of_recipe_and_device_use_up_an_attempt() -> None:
-    assert uses_up(ending("run"), GATES)
-    assert uses_up(ending("device"), GATES)
+    assert counts_as_attempt(ending("run"), GATES)
+    assert counts_as_attempt(ending("device"), GATES)
     for other in (
         ending("disk full"), ending("interrupted"), ending(fate=Fate.LOST),
         ending("gate", Fate.PUT_OFF), ending(fate=Fate.DONE),
     ):  # fmt: skip
-        assert not uses_up(other, GATES)
+        assert not counts_as_attempt(other, GATES)
 
 
-def seen(device: str, trouble: Trouble = Trouble.RECIPE, recipe: str = "a") -> AttemptTrouble:
-    return AttemptTrouble(recipe, device, f"android:{device}", "h", trouble, "SIGSEGV")
+def seen(
+    device: str, trouble: FailureOwner = FailureOwner.RECIPE, recipe: str = "a"
+) -> AttributedFailure:
+    return AttributedFailure(recipe, device, f"android:{device}", "h", trouble, "SIGSEGV")
 
 
 def test_a_recipe_is_stopped_after_failures_on_three_devices() -> None:
     assert stop_reason([seen("1"), seen("1"), seen("1"), seen("2")], False, (), RULES) is None
     assert stop_reason([seen(each) for each in "123"], True, (), RULES) is None
-    assert stop_reason([seen(each, Trouble.DEVICE) for each in "123"], False, (), RULES) is None
-    assert stop_reason([seen(each, Trouble.HOST) for each in "123"], False, (), RULES) is None
+    assert (
+        stop_reason([seen(each, FailureOwner.DEVICE) for each in "123"], False, (), RULES) is None
+    )
+    assert stop_reason([seen(each, FailureOwner.HOST) for each in "123"], False, (), RULES) is None
     reason = stop_reason([seen(each) for each in "123"], False, (), RULES)
     assert reason is not None
     assert "3 devices" in reason
@@ -87,17 +91,18 @@ def test_a_recipe_is_stopped_after_failures_on_three_devices() -> None:
 
 
 def test_a_recipe_that_takes_phones_down_is_to_blame_where_they_measure_another_one() -> None:
-    gone = [seen(each, Trouble.DEVICE) for each in "123"]
+    gone = [seen(each, FailureOwner.DEVICE) for each in "123"]
     assert stop_reason(gone, False, "12", RULES) is None
     assert "3 devices" in (stop_reason(gone, False, "123", RULES) or "")
     # Or where they came back, and went away again.
     assert "3 devices" in (stop_reason(gone * 2, False, (), RULES) or "")
     assert (
-        stop_reason([seen(each, Trouble.HEAT) for each in "123"] * 2, False, "123", RULES) is None
+        stop_reason([seen(each, FailureOwner.HEAT) for each in "123"] * 2, False, "123", RULES)
+        is None
     )
     assert room_for_trials(gone, 0, "12", RULES) == 1
     assert set_aside_reason(gone[:1] * 3, lambda *_: False, lambda *_: True, RULES) is None
-    full = [seen("1", Trouble.DISK)] * 3
+    full = [seen("1", FailureOwner.DISK)] * 3
     assert set_aside_reason(full, lambda *_: False, lambda *_: True, RULES) is not None
 
 
@@ -105,26 +110,26 @@ def test_trials_never_crash_more_devices_than_it_takes_to_stop() -> None:
     assert room_for_trials([], 0, (), RULES) == 3
     assert room_for_trials([seen("1")], 1, (), RULES) == 1
     assert room_for_trials([seen("1"), seen("2")], 1, (), RULES) == 0
-    assert room_for_trials([seen("1", Trouble.DEVICE)], 0, (), RULES) == 3
+    assert room_for_trials([seen("1", FailureOwner.DEVICE)], 0, (), RULES) == 3
 
 
 @pytest.mark.parametrize(
     ("row", "elsewhere", "words"),
     [
-        ([seen("1", Trouble.DEVICE)] * 2, True, None),
-        ([seen("1", Trouble.DEVICE)] * 3, False, "3 attempts in a row"),
-        ([seen("1", Trouble.DISK)] * 2, False, "no room"),
-        ([seen("1", Trouble.UNAUTHORISED)] * 2, False, "key"),
-        ([seen("1", Trouble.LOCKED)] * 2, False, "unlocked"),
-        ([seen("1", Trouble.HEAT)] * 2, False, None),
-        ([seen("1", Trouble.HEAT)] * 3, False, "too warm"),
+        ([seen("1", FailureOwner.DEVICE)] * 2, True, None),
+        ([seen("1", FailureOwner.DEVICE)] * 3, False, "3 attempts in a row"),
+        ([seen("1", FailureOwner.DISK)] * 2, False, "no room"),
+        ([seen("1", FailureOwner.UNAUTHORISED)] * 2, False, "key"),
+        ([seen("1", FailureOwner.LOCKED)] * 2, False, "unlocked"),
+        ([seen("1", FailureOwner.HEAT)] * 2, False, None),
+        ([seen("1", FailureOwner.HEAT)] * 3, False, "too warm"),
         ([seen("1")] * 3, False, None),
         ([seen("1"), seen("1", recipe="b"), seen("1")], True, "succeed elsewhere (a, b)"),
-        ([seen("1", Trouble.HOST)] * 9, True, None),
+        ([seen("1", FailureOwner.HOST)] * 9, True, None),
     ],
 )
 def test_when_a_device_is_set_aside(
-    row: list[AttemptTrouble], elsewhere: bool, words: str | None
+    row: list[AttributedFailure], elsewhere: bool, words: str | None
 ) -> None:
     reason = set_aside_reason(row, lambda *_: elsewhere, lambda *_: False, RULES)
     assert (reason is None) == (words is None)
@@ -132,8 +137,8 @@ def test_when_a_device_is_set_aside(
 
 
 def test_a_device_whose_repeats_differ_far_more_than_others_is_odd() -> None:
-    assert spread([100.0, 130.0]) is None
-    assert spread([100.0, 110.0, 130.0]) == pytest.approx(30 / 110)
+    assert relative_range([100.0, 130.0]) is None
+    assert relative_range([100.0, 110.0, 130.0]) == pytest.approx(30 / 110)
     quiet = [0.01, 0.02, 0.03, 0.02]
     assert variance_reason([0.4], quiet) == (
         "its repeats are 40 % apart, and those on other devices 2 %"

@@ -19,7 +19,7 @@ from etdeploy.farm.report.status import (
     derive_status,
     status_text,
 )
-from etdeploy.farm.work.parcel import GATE
+from etdeploy.farm.work.artifact import GATE
 from tests.support.judged_nights import OTHER, PHONE, done, run_of, visit
 
 NOW = datetime(2026, 11, 11, 3, 0, tzinfo=timezone.utc)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy import device_pool
 from etdeploy.cli.main import run_cli
 from etdeploy.core import console
 from etdeploy.core.errors import StoreError, UsageError
-from etdeploy.device_pool import reservations
 from etdeploy.farm.model import Standing, VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
@@ -28,7 +28,7 @@ from etdeploy.farm.report.source import (
 from etdeploy.farm.spec.model import LoadedFarm, Reports
 from etdeploy.history.entry import Judgement
 from etdeploy.history.location import HistoryLocation
-from etdeploy.history.nights import Shelved
+from etdeploy.history.nights import KnownDevice
 from etdeploy.history.store.store import open_store
 from etdeploy.report.markdown import MARK
 from tests.support.judged_nights import (
@@ -187,7 +187,8 @@ def test_the_dashboard_has_the_latest_nights(place: HistoryLocation, tmp_path: P
     assert [report.night.id for report in board.reports] == [second, first]
     assert board.status.visits == 1
     assert load_dashboard(place, settings, "another farm").reports == ()
-    reservations.set_aside(place, Shelved(identity=PHONE, device="android:S1"), "hot", "ann@wolf")
+    phone = KnownDevice(identity=PHONE, device="android:S1")
+    device_pool.set_aside(place, phone, "hot", "ann@wolf")
     devices = load_dashboard(place, settings).reports[1].devices
     assert {each.identity: each.quarantined for each in devices}[PHONE] == "hot"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.farm.model import Offer
+from etdeploy.farm.model import AvailableDevice
 from etdeploy.farm.spec.matrix import NightPlan, plan_night, select_pairs
 from etdeploy.farm.spec.model import DeviceGroup, Farm
 from etdeploy.farm.spec.written import Matrix
@@ -15,11 +15,11 @@ from tests.support.farm_values import farm, group, phone
 A, B = phone("A1"), phone("B2", soc="SM8650", model="Galaxy S24", os="Android 13")
 
 
-def plan(of: Farm, *offers: Offer, window_s: float | None = None) -> NightPlan:
+def plan(of: Farm, *offers: AvailableDevice, window_s: float | None = None) -> NightPlan:
     return plan_night(of, "n", offers, window_s)
 
 
-def reasons(of: Farm, *offers: Offer) -> list[str]:
+def reasons(of: Farm, *offers: AvailableDevice) -> list[str]:
     return [each.reason for each in plan(of, *offers).unsatisfied]
 
 
@@ -85,7 +85,7 @@ MANY = [phone(f"X{number:02d}") for number in range(20)]
 TWIN, OTHER = "android:10.0.0.1:5555", "android:10.0.0.2:5555"
 
 
-def also(name: str, *others: str, **facts: Any) -> Offer:
+def also(name: str, *others: str, **facts: Any) -> AvailableDevice:
     """A phone that other names report the identity of, too."""
     known = phone("A1").facts.model_copy(update={"name": name, **facts})
     return phone("A1").model_copy(update={"name": name, "facts": known, "also": others})
@@ -111,7 +111,7 @@ def also(name: str, *others: str, **facts: Any) -> Offer:
     ],
 )  # fmt: skip
 def test_why_a_group_is_not_measured(
-    wanted: DeviceGroup, offers: list[Offer], facts: tuple[str, ...]
+    wanted: DeviceGroup, offers: list[AvailableDevice], facts: tuple[str, ...]
 ) -> None:
     found = reasons(farm({"it": wanted}), *offers)
     assert len(found) == bool(facts)

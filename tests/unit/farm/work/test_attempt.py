@@ -16,33 +16,33 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, DeviceState, PushReport, RunOutcome
-from etdeploy.farm.model import AttemptResult, Fate, Gates, Parcel
+from etdeploy.farm.model import AttemptResult, BuildArtifact, Fate, Gates
 from etdeploy.farm.work import attempt as attempt_module
+from etdeploy.farm.work.artifact import BUG, DISK_FULL, GATE, HOST, IN_USE
 from etdeploy.farm.work.attempt import attempt
-from etdeploy.farm.work.parcel import BUG, DISK_FULL, GATE, HOST, IN_USE
 from tests.support.bench_device import FakeDevice
-from tests.support.parcels import REVISION, make_offer, make_order, make_parcel
+from tests.support.parcels import REVISION, make_artifact, make_offer, make_order
 
 EXPECTED = bytes(range(32))
 NO_WAIT = Gates(wait_s=0.0)
 
 
 @pytest.fixture
-def parcel(tmp_path: Path) -> Parcel:
-    return make_parcel(tmp_path, Workspace.opened(), benchmark={"runs": 2, "iterations": 3})
+def artifact(tmp_path: Path) -> BuildArtifact:
+    return make_artifact(tmp_path, Workspace.opened(), benchmark={"runs": 2, "iterations": 3})
 
 
 Attempt = Callable[..., AttemptResult]
 
 
 @pytest.fixture
-def attempted(parcel: Parcel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
-    """Attempts it on a device; a folder of another parcel may be named."""
+def attempted(artifact: BuildArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    """Attempts it on a device; a folder of another artifact may be named."""
 
     def run(device: FakeDevice, **changes: Any) -> AttemptResult:
         monkeypatch.setattr(attempt_module, "open_device", lambda *_: device)
-        order = make_order(parcel, **({"gates": NO_WAIT} | changes))
-        return attempt(order, Path(parcel.folder), tmp_path / "out")
+        order = make_order(artifact, **({"gates": NO_WAIT} | changes))
+        return attempt(order, Path(artifact.folder), tmp_path / "out")
 
     return run
 
@@ -172,8 +172,8 @@ def test_a_full_disk_of_this_host(attempted: Attempt, tmp_path: Path) -> None:
     assert ending.health is not None
 
 
-def test_a_damaged_parcel(attempted: Attempt, parcel: Parcel) -> None:
-    path = Path(parcel.folder) / "program" / "program.pte"
+def test_a_damaged_artifact(attempted: Attempt, artifact: BuildArtifact) -> None:
+    path = Path(artifact.folder) / "program" / "program.pte"
     path.unlink()
     ending = attempted(fake())
     assert ending.fate is Fate.FAILED

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import DeviceError, EtdeployError, ExportError, Interrupted, RunError
-from etdeploy.farm.work.parcel import BUG, DISK_FULL, failure_of, host_failure, late
+from etdeploy.farm.work.artifact import BUG, DISK_FULL, failure_of, host_failure, time_limit_failure
 from tests.support.plugins import raised_by_plugin
 
 
@@ -45,6 +45,6 @@ def test_the_mistake_of_a_plugin_names_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_the_host_does() -> None:
     assert host_failure("gone", "box").place == "box"
-    told = late(60.0, "android:A1", "timing pass")
+    told = time_limit_failure(60.0, "android:A1", "timing pass")
     assert told.message == "the attempt did not end within 60 s: timing pass"
     assert "limit_s" in str(told.remedy)

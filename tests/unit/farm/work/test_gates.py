@@ -11,7 +11,7 @@ from etdeploy.core.errors import Interrupted
 from etdeploy.core.values import silent
 from etdeploy.devices.base import DeviceState
 from etdeploy.farm.model import Gates, Health
-from etdeploy.farm.work.attempt import GateError, closed, health_of, wait_until_open
+from etdeploy.farm.work.attempt import GateError, closed_gates, health_of, wait_until_open
 
 ALL = Gates(battery_percent=50, temperature_celsius=35.0, free_bytes=1_000_000_000)
 
@@ -34,13 +34,13 @@ ALL = Gates(battery_percent=50, temperature_celsius=35.0, free_bytes=1_000_000_0
     ],
 )
 def test_which_gates_are_closed(state: dict[str, Any], reason: str | None) -> None:
-    assert closed(ALL, DeviceState(**state)) == reason
-    assert closed(Gates(), DeviceState(**state)) is None
+    assert closed_gates(ALL, DeviceState(**state)) == reason
+    assert closed_gates(Gates(), DeviceState(**state)) is None
 
 
 def test_all_closed_gates_are_named() -> None:
     state = DeviceState(battery_percent=1, battery_celsius=50.0, free_storage_bytes=2)
-    assert str(closed(ALL, state)).count("(at") == 3
+    assert str(closed_gates(ALL, state)).count("(at") == 3
 
 
 class Clock:

@@ -1,10 +1,10 @@
-"""Parcels: folders with all that a measurement needs, which can be copied to another host.
+"""Artifacts: folders with all that a measurement needs, which can be copied to another host.
 
     recipe.json   the recipe with the places of its keys, and the revision of its folder
     runner.json   the runner                    plan.json   its plan
-    bundle.json   the bundle, with sources relative to the parcel's folder
+    bundle.json   the bundle, with sources relative to the artifact's folder
     program/      the program's folder          bundle/     what else goes to the device
-    parcel.json   the value `Parcel`; not among its own files
+    parcel.json   the value `BuildArtifact`; not among its own files
 
 Files of the cache are hard links. Everything is verified by digest before it is used.
 """
@@ -43,7 +43,7 @@ from etdeploy.core.hashing import (
 from etdeploy.core.plugins import plugin_error
 from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle, BundleFile
-from etdeploy.farm.model import AttemptFailure, Parcel
+from etdeploy.farm.model import AttemptFailure, BuildArtifact
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
@@ -52,7 +52,7 @@ from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.model import BuiltRunner
 
-PARCEL_FILE = "parcel.json"
+ARTIFACT_FILE = "parcel.json"
 _RECIPE, _RUNNER, _PLAN, _BUNDLE = "recipe.json", "runner.json", "plan.json", "bundle.json"
 _PROGRAM_FOLDER, _BUNDLE_FOLDER = "program", "bundle"
 # Digests that were verified, with the stamps that the files had.
@@ -61,7 +61,7 @@ _VERIFIED = ".verified.json"
 
 @dataclass(frozen=True)
 class _Content:
-    """One file of a parcel: what is written, or what is linked."""
+    """One file of an artifact: what is written, or what is linked."""
 
     sha256: str
     source: Path | None = None
@@ -75,8 +75,8 @@ def pack(
     revision: Revision,
     workspace: Workspace,
     app: bool = False,
-) -> Parcel:
-    """The parcel of what the steps before a measurement made; made once, and taken from the cache.
+) -> BuildArtifact:
+    """Pack what was exported and built for a measurement, once, into the cache.
 
     While the workspace is `in_use`, nobody removes it.
     """
@@ -96,7 +96,7 @@ def pack(
             contents[name] = _Content(sha256_bytes(text.encode()), text=text)
     files = {name: content.sha256 for name, content in sorted(contents.items())}
     entry = workspace.entry(CacheKind.PARCELS, digest_json([label, runner.target, soc, files]))
-    parcel = Parcel(
+    artifact = BuildArtifact(
         key=entry.key,
         recipe=label,
         target=runner.target,
@@ -105,26 +105,26 @@ def pack(
         bundle=bundle,
         files=files,
     )
-    workspace.obtain(entry, lambda folder: _write(folder, contents, parcel, workspace.root))
-    return parcel
+    workspace.obtain(entry, lambda folder: _write(folder, contents, artifact, workspace.root))
+    return artifact
 
 
-def open_parcel(folder: Path, parcel: Parcel | None = None) -> PreparedMeasurement:
-    """What a parcel's folder holds, ready to measure with."""
+def open_artifact(folder: Path, artifact: BuildArtifact | None = None) -> PreparedMeasurement:
+    """What an artifact's folder holds, ready to measure with."""
     try:
-        parcel = parcel or Parcel.load(folder / PARCEL_FILE)
-        verify(folder, parcel.files)
+        artifact = artifact or BuildArtifact.load(folder / ARTIFACT_FILE)
+        verify(folder, artifact.files)
         copy = RecipeCopy.load(folder / _RECIPE)
         runner = BuiltRunner.load(folder / _RUNNER)
-        bundle = _placed(Bundle.load(folder / _BUNDLE), folder, parcel.files)
-        plan = RuntimePlan.load(folder / _PLAN) if _PLAN in parcel.files else None
+        bundle = _placed(Bundle.load(folder / _BUNDLE), folder, artifact.files)
+        plan = RuntimePlan.load(folder / _PLAN) if _PLAN in artifact.files else None
         program = Program.load(folder / _PROGRAM_FOLDER / PROGRAM_INFO)
     except (OSError, ValidationError, ValueError) as error:
         if find_disk_full(error):
             raise
         what = error.strerror if isinstance(error, OSError) else "it is not what this release wrote"
         place = getattr(error, "filename", None) or folder
-        raise _broken(f"the parcel cannot be read: {what}", Path(place)) from error
+        raise _broken(f"the artifact cannot be read: {what}", Path(place)) from error
     return PreparedMeasurement(
         bundle,
         copy.loaded,
@@ -144,10 +144,10 @@ def verify(folder: Path, files: Mapping[str, str]) -> None:
         checkpoint()
         path = _within(folder, name)
         if not path.is_file():
-            raise _broken("a file of the parcel is missing", path)
+            raise _broken("a file of the artifact is missing", path)
         stamps[name] = list(stat_signature(path))
         if known.get(name) != [sha256, *stamps[name]] and sha256_read(path) != sha256:
-            raise _broken("a file of the parcel is damaged", path)
+            raise _broken("a file of the artifact is damaged", path)
     now = {name: [files[name], *each] for name, each in stamps.items()}
     if now != known:
         write_atomic(folder / _VERIFIED, json.dumps(now))
@@ -176,14 +176,14 @@ def _of_program(folder: Path, workspace: Workspace) -> dict[str, _Content]:
 
 
 def _add_bundle(bundle: Bundle, contents: dict[str, _Content]) -> Bundle:
-    """Adds what is not there yet; the bundle with sources relative to the parcel's folder."""
+    """Adds what is not there yet; the bundle with sources relative to the artifact's folder."""
     there = {content.sha256: name for name, content in contents.items()}
     placed: list[BundleFile] = []
     for file in bundle.files:
         name = there.get(file.sha256)
         if name is None:
             name = f"{_BUNDLE_FOLDER}/{file.path}"
-            inside(Path("/parcel") / _BUNDLE_FOLDER, file.path)
+            inside(Path("/artifact") / _BUNDLE_FOLDER, file.path)
             contents[name] = _Content(file.sha256, Path(file.source))
             there[file.sha256] = name
         placed.append(file.model_copy(update={"source": name}))
@@ -195,13 +195,15 @@ def _placed(bundle: Bundle, folder: Path, files: Mapping[str, str]) -> Bundle:
     placed = []
     for file in bundle.files:
         if files.get(file.source) != file.sha256:
-            raise _broken("the bundle names a file that is not in the parcel", Path(file.source))
+            raise _broken("the bundle names a file that is not in the artifact", Path(file.source))
         source = str(_within(folder, file.source))
         placed.append(file.model_copy(update={"source": source}))
     return bundle.model_copy(update={"files": tuple(placed)})
 
 
-def _write(folder: Path, contents: Mapping[str, _Content], parcel: Parcel, cache: Path) -> None:
+def _write(
+    folder: Path, contents: Mapping[str, _Content], artifact: BuildArtifact, cache: Path
+) -> None:
     for name, content in contents.items():
         checkpoint()
         target = _within(folder, name)
@@ -211,7 +213,7 @@ def _write(folder: Path, contents: Mapping[str, _Content], parcel: Parcel, cache
                 target.write_text(content.text)
             else:
                 _link_or_copy(content.source, target, cache, content.sha256)
-    parcel.save(folder / PARCEL_FILE)
+    artifact.save(folder / ARTIFACT_FILE)
 
 
 def _link_or_copy(source: Path, target: Path, cache: Path, sha256: str) -> None:
@@ -233,7 +235,7 @@ def _within(folder: Path, name: str) -> Path:
     try:
         return inside(folder, name)
     except ValueError as error:
-        raise _broken(f"the parcel names a path outside its folder: {error}", folder) from error
+        raise _broken(f"the artifact names a path outside its folder: {error}", folder) from error
 
 
 def _broken(message: str, place: Path) -> BuildError:
@@ -324,7 +326,7 @@ GATE = "gate"
 IN_USE = "in use"
 """Another run, or a person, has the device."""
 HOST = "host"
-"""The process that measured is gone, or a parcel on this host is damaged."""
+"""The process that measured is gone, or an artifact on this host is damaged."""
 TIME_LIMIT = "time limit"
 
 
@@ -366,7 +368,7 @@ def host_failure(
     )
 
 
-def late(limit_s: float, name: str, doing: str) -> AttemptFailure:
+def time_limit_failure(limit_s: float, name: str, doing: str) -> AttemptFailure:
     """An attempt that had to be ended from outside."""
     return AttemptFailure(
         kind=TIME_LIMIT,

@@ -12,10 +12,10 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError
 from etdeploy.core.plugins import attributed, call_hook
-from etdeploy.device_pool.reservations import this_host
+from etdeploy.device_pool import this_host
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
 from etdeploy.devices.registry import open_device, plugged_in
-from etdeploy.farm.model import Offer, is_network_name
+from etdeploy.farm.model import AvailableDevice, is_network_name
 from etdeploy.history.nights import is_of_one_start
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SOON_S = 12.0
 _AGAIN_S = 30.0
 
 
-def identity_of(device: Device, host: str) -> str:
+def derive_identity(device: Device, host: str) -> str:
     """The same by every name of a device, and on every host that it is plugged into.
 
     Devices that compute with their host's own processors are told apart by the host: `host` is
@@ -63,17 +63,10 @@ class _Answer:
 _SILENT = _Answer(0.0, problem=f"it did not answer within {_SOON_S:g} s")
 
 
-class Shelf:
+class LocalDevices:
     """The devices of this host. Each is asked once, until it is unplugged or forgotten.
 
     So a phone is left alone while it is measured: to look is to ask the adb server or the system.
-
-    Args:
-        workspace: The cache.
-        host: What this host is called.
-        pools: Names of devices, as `--device` takes them, by pool; boards that no list finds are
-            looked for only if they are named here.
-        clock: In seconds, from any moment on.
     """
 
     def __init__(
@@ -101,14 +94,10 @@ class Shelf:
         """Asks nothing more; devices that have not answered are given up."""
         self._stop.set()
 
-    def look(self, busy: Collection[str] = ()) -> tuple[Offer, ...]:
-        """Every device that is there now, each once; those that cannot be used with their problem.
+    def look(self, busy: Collection[str] = ()) -> tuple[AvailableDevice, ...]:
+        """Every connected device, once; one that cannot be used with its problem.
 
-        Args:
-            busy: Identities of devices that must not be asked anything now.
-
-        Raises:
-            UsageError: The environment variables of the adb server do not hold an address.
+        Devices that are `busy` (identities) are not asked anything.
         """
         listed = {each.name: each for each in plugged_in(self._workspace)}
         wanted = [*(name for pool in self._pools.values() for name in pool), *self._expected]
@@ -124,7 +113,7 @@ class Shelf:
         everyone = [*listed.values(), *unlisted.values()]
         to_ask = [each.name for each in everyone if self._is_due(each, each.name in listed, busy)]
         self._ask_all(to_ask)
-        offers = one_each([self._offer(each) for each in everyone], self._chosen)
+        offers = merge_names([self._offer(each) for each in everyone], self._chosen)
         self._chosen = {offer.identity: offer.name for offer in offers}
         return offers
 
@@ -174,18 +163,18 @@ class Shelf:
             ):
                 cancel.checkpoint()
                 facts = call_hook(device.facts, DeviceFacts)
-                now = identity_of(device, self.host)
+                now = derive_identity(device, self.host)
                 first = self._first.setdefault(name, now) if is_of_one_start(now) else now
                 locked = now if now != first else ""
                 return _Answer(self._clock(), first, locked, facts, device.capabilities)
         except EtdeployError as error:
             return _Answer(self._clock(), problem=error.message, remedy=error.remedy or "")
 
-    def _offer(self, listing: DeviceListing) -> Offer:
+    def _offer(self, listing: DeviceListing) -> AvailableDevice:
         name, said = listing.name, self._answers.get(listing.name, _SILENT)
         known = said if said.identity else self._known.get(name, said)
         problem = said.problem if listing.status == USABLE else f"its state is {listing.status}"
-        return Offer(
+        return AvailableDevice(
             identity=known.identity or _presumed(name, self.host),
             name=name,
             host=self.host,
@@ -198,13 +187,15 @@ class Shelf:
         )
 
 
-def one_each(offers: Sequence[Offer], kept: Mapping[str, str]) -> tuple[Offer, ...]:
+def merge_names(
+    offers: Sequence[AvailableDevice], kept: Mapping[str, str]
+) -> tuple[AvailableDevice, ...]:
     """One offer for each identity.
 
     Of several names of one device, one that can be used; the one that was chosen before, or that of
     a cable before an address on the network.
     """
-    best: dict[str, Offer] = {}
+    best: dict[str, AvailableDevice] = {}
     pools: dict[str, tuple[str, ...]] = {}
     names: dict[str, list[str]] = {}
     for offer in offers:
@@ -225,7 +216,7 @@ def one_each(offers: Sequence[Offer], kept: Mapping[str, str]) -> tuple[Offer, .
     )
 
 
-def _rank(offer: Offer, kept: Mapping[str, str]) -> tuple[bool, bool, bool]:
+def _rank(offer: AvailableDevice, kept: Mapping[str, str]) -> tuple[bool, bool, bool]:
     is_other = kept.get(offer.identity) != offer.name
     return bool(offer.problem), is_other, is_network_name(offer.name)
 
@@ -236,9 +227,9 @@ def _presumed(name: str, host: str) -> str:
     return f"{kind}-{serial}" if serial else f"{kind}@{host}"
 
 
-def require_same(device: Device, offer: Offer) -> None:
+def require_same(device: Device, offer: AvailableDevice) -> None:
     """Raises unless the device behind an offer's name is the one that was offered."""
-    identity, planned = identity_of(device, offer.host), offer.locked or offer.identity
+    identity, planned = derive_identity(device, offer.host), offer.locked or offer.identity
     if identity != planned:
         raise DeviceError(
             f"{offer.name} is another device than was planned: {identity}, not {planned}",

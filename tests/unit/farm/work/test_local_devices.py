@@ -13,8 +13,13 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing, lock_name
-from etdeploy.farm.work import offers as offers_module
-from etdeploy.farm.work.offers import Shelf, identity_of, one_each, require_same
+from etdeploy.farm.work import local_devices
+from etdeploy.farm.work.local_devices import (
+    LocalDevices,
+    derive_identity,
+    merge_names,
+    require_same,
+)
 from tests.support.parcels import make_offer
 from tests.support.processes import eventually
 
@@ -49,8 +54,8 @@ class Bench:
         }
         self.states = dict.fromkeys(self.phones, "device")
         self.now = 0.0
-        monkeypatch.setattr(offers_module, "plugged_in", lambda _: self.listed())
-        monkeypatch.setattr(offers_module, "open_device", self.opened)
+        monkeypatch.setattr(local_devices, "plugged_in", lambda _: self.listed())
+        monkeypatch.setattr(local_devices, "open_device", self.opened)
 
     def opened(self, name: str, _workspace: Workspace) -> Phone:
         if name.startswith("android:") and name not in self.states:
@@ -63,8 +68,8 @@ class Bench:
             for name, status in self.states.items()
         ]
 
-    def shelf(self, pools: Mapping[str, Any] | None = None) -> Shelf:
-        return Shelf(Workspace.default(), "box", pools, lambda: self.now)
+    def shelf(self, pools: Mapping[str, Any] | None = None) -> LocalDevices:
+        return LocalDevices(Workspace.default(), "box", pools, lambda: self.now)
 
     @property
     def asked(self) -> list[int]:
@@ -127,7 +132,7 @@ def test_a_phone_that_the_adb_server_forgot_is_looked_for(monkeypatch: pytest.Mo
     name = "android:10.0.0.7:5555"
     bench = Bench(monkeypatch, **{"10.0.0.7:5555": "android-A1", "B2": "android-B2"})
     monkeypatch.setattr(bench, "opened", lambda name, _: bench.phones[name])
-    monkeypatch.setattr(offers_module, "open_device", bench.opened)
+    monkeypatch.setattr(local_devices, "open_device", bench.opened)
     shelf = bench.shelf()
     shelf.look()
     # The server was restarted while they were away.
@@ -217,7 +222,7 @@ def test_forty_boards_are_asked_at_once_and_given_up_when_the_shelf_is_closed(
             left.append(self.name)
             raise Interrupted
 
-    monkeypatch.setattr(offers_module, "_SOON_S", 0.2)
+    monkeypatch.setattr(local_devices, "_SOON_S", 0.2)
     bench = Bench(monkeypatch)
     names = [f"ssh:board-{number}" for number in range(40)]
     bench.phones = {name: Silent(name, name) for name in names}
@@ -249,13 +254,13 @@ def test_a_name_without_a_problem_is_chosen() -> None:
     broken = make_offer("android:A1", identity="x", problem="offline")
     fine = make_offer("android:10.0.0.7:5555", identity="x")
     for offers in ((broken, fine), (fine, broken)):
-        assert [o.name for o in one_each(offers, {"x": "android:A1"})] == [fine.name]
+        assert [o.name for o in merge_names(offers, {"x": "android:A1"})] == [fine.name]
 
 
 def test_devices_that_are_their_hosts_processors_are_told_apart_by_the_host() -> None:
     device: Any = Phone("host", "host")
     device.capabilities = Capabilities(shares_cores=True)
-    assert identity_of(device, "box") == "host@box"
+    assert derive_identity(device, "box") == "host@box"
     offer = make_offer("host", identity="host@box", capabilities=device.capabilities)
     require_same(device, offer)
     assert offer.lock == lock_name(device) == "host"

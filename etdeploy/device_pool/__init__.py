@@ -1,1 +1,0 @@
-"""Reservations and quarantine of devices, which every run sees."""
