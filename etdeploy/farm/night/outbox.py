@@ -234,7 +234,9 @@ class Importer:
         self._thread: threading.Thread | None = None
         self._is_closing = self._is_closed = self._is_away = self._is_full = False
         self._must_tell = False
-        self._failures, self._pause_s, self._next_s, self._beat_s = 0, _FIRST_S, 0.0, 0.0
+        self._pause_s, self._next_s, self._beat_s = _FIRST_S, 0.0, 0.0
+        # Imports that were begun, and the last of them that failed.
+        self._turns = self._failed_turn = 0
         self._stack = ExitStack()
         self._store: Store | None = None
 
@@ -284,11 +286,13 @@ class Importer:
         """Wait until all is imported, as long as the database answers; return why it is not."""
         until_s = time.monotonic() + wait_s
         with self._changed:
-            failures, self._next_s = self._failures, 0.0
-            self._changed.notify_all()
+            begun = self._turns
             while not self._is_imported() and not cancel.requested():
-                if self._failures != failures:
+                if self._failed_turn > begun:
                     return self._error
+                # An import that was under way may still fail; the next one counts.
+                self._next_s = 0.0
+                self._changed.notify_all()
                 if time.monotonic() >= until_s:
                     return TimeoutError(f"no answer within {wait_s:g} s")
                 self._changed.wait(_POLL_S)
@@ -362,6 +366,7 @@ class Importer:
                 if left_s > 0:
                     self._changed.wait(left_s)
             if left_s <= 0:
+                self._turns += 1
                 self._turn()
         self._end()
 
@@ -387,7 +392,7 @@ class Importer:
                 self._changed.notify_all()
 
     def _note_failure(self, error: Exception) -> None:
-        self._error, self._failures = error, self._failures + 1
+        self._error, self._failed_turn = error, self._turns
         self._next_s = time.monotonic() + self._pause_s
         self._pause_s = min(_LONGEST_S, self._pause_s * 2)
         if isinstance(error, OSError):
