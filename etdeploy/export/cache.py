@@ -111,7 +111,9 @@ class ExportContext:
         # The same code in another folder may import another file beside it.
         here = digest_json({"first": first, "paths": paths})
         memory = state / "memory" / f"{here[:32]}.json"
-        return cls(spec, first, memory, digests, _commit(spec))
+        model = spec.hf
+        commit = cached_commit(model.id, model.revision) if model and model.id else None
+        return cls(spec, first, memory, digests, commit)
 
     def key(self, sources: ModelSources) -> str:
         """The cache key of a program that was made from `sources`.
@@ -194,12 +196,6 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
         if Path(text).is_file():
             found[place] = str(Path(text).resolve())
     return found
-
-
-def _commit(spec: ExportSpec) -> str | None:
-    if spec.hf is None or spec.hf.id is None:
-        return None
-    return cached_commit(spec.hf.id, spec.hf.revision)
 
 
 def _module_path(reference: CodeReference | None) -> Path | None:

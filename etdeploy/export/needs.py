@@ -305,9 +305,9 @@ def release_notes(spec: ExportSpec, *, shortens: bool) -> Iterator[str]:
         yield f"Exported with {name} {installed}; {tested} is the version that is tested."
     others = _others(spec.wanted_versions | _TORCHAO)
     if shortens and others:
-        told = " and ".join(f"{name} {tested}" for name, (_, tested) in others.items())
+        listed = " and ".join(f"{name} {tested}" for name, (_, tested) in others.items())
         yield (
-            f"Lowering took longer than with {told}: what ExecuTorch repeats is left out with "
+            f"Lowering took longer than with {listed}: what ExecuTorch repeats is left out with "
             "tested releases only."
         )
 

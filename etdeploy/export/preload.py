@@ -2,8 +2,8 @@
 
 To import PyTorch and ExecuTorch takes longer than to export a small model. A run with several
 exports imports them once: a server process does (`worker/serve.py`), and each export is a fork of
-it, as isolated as a process of its own. The dynamic loader reads LD_LIBRARY_PATH when a process
-starts, so each environment that exports ask for has a server of its own. Only on Linux: on macOS
+it, as isolated as a new process. The dynamic loader reads LD_LIBRARY_PATH when a process
+starts, so each environment that exports ask for has its own server. Only on Linux: on macOS
 the system's libraries do not work in a fork, and Windows has none.
 """
 
@@ -83,7 +83,7 @@ def worker_environment(spec: ExportSpec) -> dict[str, str | None]:
 
 
 class _SharedProcesses:
-    """The server of each environment; a process of its own for an export with another."""
+    """The server of each environment; a new process for an export with another."""
 
     def __init__(self, servers: Mapping[_Key, _SharedProcess]) -> None:
         self._servers = servers

@@ -159,7 +159,7 @@ class ExportSpec(Value):
 
     @property
     def method_counts(self) -> bool:
-        """Whether another method would need an export of its own; all have their example inputs."""
+        """Whether another method needs another export; all have their example inputs."""
         return bool(self.program or self.sizes)
 
     @property
@@ -218,14 +218,14 @@ def export_spec(
         RecipeError: A reference names no function, or a finished program cannot use it.
     """
     model, export, sizes = recipe.model, recipe.export, recipe.benchmark.sizes
-    told = {".".join(map(str, k)): str(p) for k, p in places.items() if k[1:2] in _PLACED}
+    placed = {".".join(map(str, k)): str(p) for k, p in places.items() if k[1:2] in _PLACED}
     if model.program:
         _refuse_inputs(recipe, places)
         return ExportSpec(
             program=model.program,
             seed=export.seed,
             sizes=sizes,
-            places=told,
+            places=placed,
             method=recipe.benchmark.method,
         )
     backend = backend_named(export.backend)
@@ -254,7 +254,7 @@ def export_spec(
         seed=export.seed,
         sizes=sizes,
         inputs=_reference("benchmark.inputs", recipe.benchmark.inputs),
-        places=told,
+        places=placed,
         method=recipe.benchmark.method,
     )
 
@@ -262,7 +262,7 @@ def export_spec(
 def rewrites_of(recipe: Recipe, arch: str | None) -> Chosen:
     """Which rewrites of the graph are tried, and why not the others.
 
-    A language model has a formulation of its own, and a finished program its graph no more.
+    A language model has its own formulation, and a finished program no longer has a graph.
     """
     export = recipe.export
     if recipe.model.hf is not None or recipe.model.program is not None:

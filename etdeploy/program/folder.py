@@ -23,7 +23,7 @@ PROGRAM_FILE = "program.pte"
 PROGRAM_INFO = "program.json"
 EXPORT_INFO = "export.json"
 ETRECORD_FILE = "etrecord.bin"
-# The method that torch.export traces of a module, and that ExecuTorch runs unless told otherwise.
+# The method that torch.export traces of a module, and that ExecuTorch runs by default.
 FORWARD = "forward"
 # In a provenance's details: notes that torch.export's other mode was used.
 RETRACED = "retraced"

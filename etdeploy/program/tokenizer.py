@@ -47,7 +47,7 @@ class Tokenizer:
         """The ids of a text as the model was trained with it: with the tokens that it adds.
 
         Raises:
-            UsageError: It was made of bytes that are no text.
+            UsageError: It was made of bytes that are not text.
         """
         ids = tuple(self.inner.encode(_sound(text)).ids)
         # Some models say in another file only that it is added.
@@ -58,7 +58,7 @@ class Tokenizer:
         """The ids of what a chat template gave, which has all special tokens already.
 
         Raises:
-            UsageError: It was made of bytes that are no text.
+            UsageError: It was made of bytes that are not text.
         """
         return tuple(self.inner.encode(_sound(text), add_special_tokens=False).ids)
 
@@ -68,7 +68,7 @@ class Tokenizer:
 
 
 def _sound(text: str) -> str:
-    """The text itself, if it has no byte of a command line or a terminal that is no UTF-8."""
+    """The text itself, if it has no byte of a command line or a terminal that is not UTF-8."""
     strange = [c for c in text if "\ud800" <= c <= "\udfff"]
     if not strange:
         return text
@@ -113,7 +113,7 @@ def load_tokenizer(generation: Generation, program_folder: Path) -> Tokenizer | 
     return Tokenizer(folder, inner, generation.bos_id)
 
 
-# What decoders give for bytes that are no whole character.
+# What decoders give for bytes that are not a whole character.
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 # More than a character has bytes, with a token before it.
 _CONTEXT = 6
@@ -144,17 +144,17 @@ class TextStream:
         before, now = self._decoded()
         if not now.startswith(before) or now.endswith(_INCOMPLETE):
             return ""
-        return self._told(now[len(before) :])
+        return self._emit(now[len(before) :])
 
     def end(self) -> str:
         """What is left, however incomplete: no id follows."""
         before, now = self._decoded()
-        return self._told(now[len(before) :])
+        return self._emit(now[len(before) :])
 
     def _decoded(self) -> tuple[str, str]:
         return self._decode(self._before), self._decode([*self._before, *self._new])
 
-    def _told(self, text: str) -> str:
+    def _emit(self, text: str) -> str:
         if text:
             self._before, self._new = self._new, []
         return text

@@ -156,7 +156,7 @@ def weight_files(folder: Path) -> list[Path]:
     names = sorted({str(name) for name in parts.values()})
     elsewhere = [name for name in names if Path(name).name != name]
     if elsewhere:
-        raise ValueError(f"it names {elsewhere[0]!r}, which is no file beside it")
+        raise ValueError(f"it names {elsewhere[0]!r}, which is not a file beside it")
     return [folder / name for name in names]
 
 
@@ -188,7 +188,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
             raise ValueError("it has no header of safetensors")
         content = json.loads(stream.read(length))
     if not isinstance(content, dict):
-        raise ValueError("its header is no JSON object")
+        raise ValueError("its header is not a JSON object")
     return content, size - 8 - length
 
 

@@ -34,7 +34,7 @@ def read_config(folder: Path) -> dict[str, Any] | ConfigProblem:
         if (folder / PIPELINE).is_file():
             return pipeline_refusal(str(folder))
         return ConfigProblem(
-            f"there is no {CONFIG}, so this is no model as transformers saves it",
+            f"there is no {CONFIG}, so this is not a model as transformers saves it",
             "Name the folder that save_pretrained wrote, or the id of a model on the hub.",
             place=str(folder),
         )

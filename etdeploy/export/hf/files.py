@@ -66,7 +66,7 @@ def lists_tokenizer(names: Container[str]) -> bool:
 
 
 def other_weights(names: list[str]) -> list[str]:
-    """Weights among the names that are no safetensors, pickles first."""
+    """Weights among the names that are not safetensors, pickles first."""
     of_kind = ([n for n in names if _is_any(n, kinds)] for kinds in (_PICKLES, _OTHERS))
     return [name for found in of_kind for name in found]
 
@@ -87,7 +87,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     content = json.loads(path.read_bytes())
     if not isinstance(content, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it does not hold a JSON object")
     return content
 
 

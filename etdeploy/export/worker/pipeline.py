@@ -43,12 +43,7 @@ from etdeploy.export.worker.result import (
 )
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.channels_last import inputs_by_pixel, order_notes
-from etdeploy.export.worker.rewrites.gain import (
-    dropped,
-    failed_to_lower,
-    failed_to_run,
-    rewrite_record,
-)
+from etdeploy.export.worker.rewrites.gain import dropped, rewrite_record
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers, recurrence_notes
 from etdeploy.export.worker.tracing.modes import in_either_mode
@@ -148,7 +143,7 @@ def _export_runnable(
     except WorkerError as error:
         if error.failure.kind != "lowering" or not (spec.rewrites or shortens(spec)):
             raise
-        problem = failed_to_lower(error.failure.message)
+        problem = f"the first attempt failed: {error.failure.message}"
     if problem is None:
         with steps.step("write", "writing the program", 0.95):
             lowered = write_program(spec, folder, lowered)
@@ -160,7 +155,11 @@ def _export_runnable(
             return lowered, retraced
         if not (lowered.rewrites.get("applied") or shortens(spec)):
             raise _unusable(wrong, lowered)
-        problem = failed_to_run(wrong.reason, loaded=wrong.loaded)
+        problem = f"ExecuTorch does not load the first program: {wrong.reason}"
+        if wrong.loaded:
+            problem = (
+                "the first program fails when it runs with the example inputs: " + wrong.reason
+            )
         del lowered, methods
     # Here, where the exception no longer holds what was made.
     steps.tell("exporting again without rewrites and patches of the lowering", 0.1)
@@ -202,13 +201,18 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
         language = _language_model(spec, steps, recorder)
         sources = language.sources if language else _in_order(spec, load_sources(spec))
-        inputs = _for_each(sources, lambda name: _inputs(sources[name]))
+        inputs = _for_each(
+            sources, lambda name: flat_inputs(sources[name].module, sources[name].inputs)
+        )
     log = Log(spec.rewrites)
     if CHANNELS_LAST in log.names:
         sources = _for_each(sources, lambda name: _by_pixel(sources[name], log))
     shared_bytes = shared_weight_bytes(source.module for source in sources.values())
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
-    activations = _activations(spec, language, steps) if language else None
+    activations = None
+    if language:
+        with steps.step("calibrate", "measuring activations", 0.35):
+            activations = language.activations(spec)
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         run = (language.longest,) if language else tuple(sources)
         models = _quantized(spec, sources, run, log, activations)
@@ -277,11 +281,6 @@ def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> L
         return language_model(spec, loaded, eager)
 
 
-def _activations(spec: ExportSpec, language: LanguageModel, steps: Steps) -> Activations:
-    with steps.step("calibrate", "measuring activations", 0.35):
-        return language.activations(spec)
-
-
 def _evaluated(
     spec: ExportSpec, language: LanguageModel, models: Mapping[str, EvaluatedModule], steps: Steps
 ) -> LanguageModel:
@@ -345,10 +344,6 @@ def _in_order(spec: ExportSpec, sources: Mapping[str, MethodSource]) -> dict[str
         )
 
     return _for_each(sources, lambda name: ordered(sources[name]))
-
-
-def _inputs(source: MethodSource) -> Values:
-    return flat_inputs(source.module, source.inputs)
 
 
 def _import_executorch(steps: Steps) -> None:

@@ -163,7 +163,7 @@ def _answer(channel: socket.socket, line: str) -> None:
 def _work(
     worker: Worker, preloaded: Preloaded, order: int, channel: socket.socket, output: int
 ) -> int:
-    """What a child does: becomes a process of its own, and runs the worker."""
+    """Runs the worker in a child, which becomes a separate process."""
     try:
         os.setsid()
         for descriptor in (1, 2):  # stdout and stderr
@@ -184,11 +184,11 @@ def _work(
 def _become(order: int) -> list[str]:
     """Takes over folder, environment and arguments of an order; returns the arguments."""
     with open(order, "rb") as content:
-        told = json.load(content)
-    os.chdir(told["cwd"])
+        request = json.load(content)
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(told["env"])
-    sys.argv[:] = told["argv"][1:]
+    os.environ.update(request["env"])
+    sys.argv[:] = request["argv"][1:]
     user_folders.folders.clear()  # the worker adds the working folder, which may be another
     return sys.argv[1:]
 

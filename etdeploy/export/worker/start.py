@@ -16,7 +16,7 @@ import threading
 def main() -> int:
     """Returns the worker's exit code."""
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # the folder of this file, whose modules are no top-level ones
+        del sys.path[0]  # the folder of this file, whose modules are not top-level ones
     # The package that this file belongs to, whichever other one may be installed.
     sys.path.insert(0, __file__.rsplit("/", 4)[0])
     import etdeploy  # noqa: F401

@@ -61,7 +61,7 @@ class Lowering:
     """What `LOWERING` of a backend's module is; the methods have a default each.
 
     A backend with a partitioner gives that, and its quantiser if it has schemes of PT2E. One with
-    an entry point of its own replaces `lower`.
+    another entry point replaces `lower`.
 
     Attributes:
         folds_weights: Whether PT2E stores quantised weights as integers; without, they stay floats
@@ -69,7 +69,7 @@ class Lowering:
         grouped_outputs: 8da4w leaves a linear layer in floats whose number of outputs is not a
             multiple of this.
         apart: Whether its partitions run elsewhere than on the CPU, so that what stays there and
-            the tensors that pass between both cost time: the user is told of them.
+            the tensors that pass between both cost time: a note names them.
         fixed_shapes: Whether each tensor has one size only: a language model's prompts are taken in
             parts of one length then, and the rest token by token.
         failures: What exceptions of its lowering mean, by their text; `kind` among the facts of a

@@ -56,7 +56,7 @@ class QnnLowering(Lowering):
 
         specs = compile_specs(spec, several=len(methods) > 1)
         taken = {n: positional(each.module, each.source.inputs) for n, each in methods.items()}
-        # Without gradients, as the model was traced: switching them is an operator of its own.
+        # Without gradients, as the model was traced: switching them is an operator, too.
         with placing(), explain_partitions(), torch.no_grad():
             return to_edge_transform_and_lower_to_qnn(
                 {name: each.module for name, each in taken.items()},
@@ -175,7 +175,7 @@ def _config(spec: ExportSpec, scheme: str) -> Any:
 
 
 def _arguments(spec: ExportSpec, scheme: str) -> dict[str, Any]:
-    """What ExecuTorch's quantiser is told of a scheme, for the model or a part of it."""
+    """The arguments of ExecuTorch's quantiser for a scheme, for the model or a part of it."""
     from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
 
     channels = bool(spec.options["per_channel"])

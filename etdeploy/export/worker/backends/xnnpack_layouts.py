@@ -99,7 +99,7 @@ class _TracesChanges(ExportPass):  # type: ignore[misc]
 def _made(kind: type[ExportPass], program: torch.export.ExportedProgram, before: _Shape) -> Any:
     """The pass; one that changes the graph itself does not trace it where it has not.
 
-    One without a `call` of its own makes its changes while it traces.
+    One that inherits `call` makes its changes while it traces.
     """
     if kind.call is not ExportPass.call:
         kind = type(kind.__name__, (kind, _TracesChanges), {"before": before})
@@ -278,7 +278,7 @@ class ExplainedPartitioner(XnnpackPartitioner):  # type: ignore[misc]
             pad.check_constraints = lambda node, ep: not _changes_type(node) and takes(node, ep)
 
     def generate_partitions(self, ep: Any) -> Any:
-        with _told() as reasons:
+        with _logged_reasons() as reasons:
             partitions = super().generate_partitions(ep)
         taken = {node for partition in partitions for node in partition.nodes}
         for node in ep.graph.nodes:
@@ -313,13 +313,13 @@ def _type_reason(node: torch.fx.Node) -> str:
     dtypes = {str(v.dtype).removeprefix("torch.") for v in values if isinstance(v, torch.Tensor)}
     others = sorted(dtypes - {"float32", "float16"})
     if not others:
-        return "a shape or type of its tensors is none that XNNPACK takes"
+        return "XNNPACK does not take a shape or type of its tensors"
     return f"it has {' and '.join(others)} tensors, and XNNPACK takes floats here"
 
 
 @contextmanager
-def _told() -> Iterator[dict[torch.fx.Node, str]]:
-    """The first reason that is told of each node while the block runs."""
+def _logged_reasons() -> Iterator[dict[torch.fx.Node, str]]:
+    """Collects the first reason that is logged for each node in the block."""
     reasons: dict[torch.fx.Node, str] = {}
 
     class Listening(logging.Handler):

@@ -217,7 +217,7 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         return read_object(path)
     except (OSError, ValueError):
-        return {}  # a tokenizer that cannot be read has a note of its own
+        return {}  # a tokenizer that cannot be read has its own note
 
 
 def _require_known(spec: ExportSpec, model: HfModel, config: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ class Forward(Protocol):
 
 
 class OwnForward:
-    """transformers' own forward, with a cache of its own."""
+    """transformers' own forward, with its own cache."""
 
     def __init__(self, model: Any) -> None:
         takes = inspect.signature(model.forward).parameters
@@ -67,7 +67,7 @@ def own_attention(model: Any, name: str) -> Iterator[None]:
 class MethodsForward:
     """The methods of the program, called as the runner calls them.
 
-    Each may have a cache of its own: quantisation copies the module where it works on the graph.
+    Each may have its own cache: quantisation copies the module where it works on the graph.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ def load_tokenizer(folder: Path, *, remote_code: bool) -> HfTokenizer:
             trust_remote_code=remote_code,
             **_token_objects(folder),
         )
-    except Exception as error:  # of its own code, or of a library that is not installed
+    except Exception as error:  # of the tokenizer's code, or of a library that is not installed
         return HfTokenizer(why=exception_text(error))
     return HfTokenizer(folder, loaded)
 
@@ -162,8 +162,8 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
     model, unused = _eager(spec, folder, remote_code=spec.hf.remote_code)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
     require_tokenizer(spec, tokenizer.folder, tokenizer.why)
-    told = filter(None, (*notes, context_note(spec), unused, tokenizer.note))
-    return LoadedModel(model, checkpoint, tokenizer, tuple(told))
+    all_notes = filter(None, (*notes, context_note(spec), unused, tokenizer.note))
+    return LoadedModel(model, checkpoint, tokenizer, tuple(all_notes))
 
 
 def _version() -> str:
@@ -189,7 +189,7 @@ def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> tuple[Any, s
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=remote_code,  # None would ask on the terminal
-            ignore_mismatched_sizes=True,  # so that all of them are told
+            ignore_mismatched_sizes=True,  # so that the message has all of them
             output_loading_info=True,
         )
     except MemoryError:
@@ -204,10 +204,10 @@ def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> tuple[Any, s
             "AutoModelForCausalLM.from_pretrained loads.",
             file=place,
         ) from error
-    if told := _mismatches(info):
+    if mismatches := _mismatches(info):
         raise fail(
             "checkpoint",
-            f"the weights of {spec.source} do not fit its {CONFIG}: {told}",
+            f"the weights of {spec.source} do not fit its {CONFIG}: {mismatches}",
             remedy="Use the configuration and the weights of one model, as save_pretrained wrote "
             "them.",
             file=place,
@@ -250,16 +250,11 @@ def _mismatches(info: dict[str, Any]) -> str | None:
     missing = sorted(info["missing_keys"])
     if missing:
         parts.append(f"{count(len(missing), 'tensor')} missing ({_listed(missing)})")
-    other = [f"{name} is {_shape(a)} and not {_shape(b)}" for name, a, b in _sizes(info)]
+    other = [
+        f"{name} is {list(a)} and not {list(b)}"
+        for name, a, b in sorted(info["mismatched_keys"], key=lambda each: str(each[0]))
+    ]
     return "; ".join([*parts, *other[:_SHOWN], *(["and more"] if other[_SHOWN:] else [])]) or None
-
-
-def _sizes(info: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    return sorted(info["mismatched_keys"], key=lambda each: str(each[0]))
-
-
-def _shape(size: Any) -> list[int]:
-    return [int(each) for each in size]
 
 
 def _listed(names: list[str]) -> str:

@@ -11,9 +11,9 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx.passes.infra.pass_base import PassResult
 
 from etdeploy.export.worker.language import attention
-from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
+from etdeploy.export.worker.rewrites.shapes import view_sizes
+from etdeploy.export.worker.tracing.structure import fixed_size
 
-_VIEWS = ("view_copy", "squeeze_copy", "unsqueeze_copy")
 # Of the GELU with tanh, doubled: 2 sqrt(2 / pi) (x + 0.044715 x^3), from arXiv:1606.08415.
 _LINEAR, _CUBIC = 2 * math.sqrt(2 / math.pi), 0.044715
 
@@ -28,23 +28,13 @@ def plain_views(graph: torch.fx.GraphModule) -> PassResult:
 
     view, changed = ops.edge.aten.view_copy.default, False
     for node in graph.graph.nodes:
-        sizes = _sizes(node)
+        sizes = view_sizes(node)
         if sizes is None or sizes.count(-1) > 1:
             continue
         node.target, node.args, node.kwargs = view, (node.args[0], sizes), {}
         changed = True
     graph.recompile()
     return PassResult(graph, changed)
-
-
-def _sizes(node: torch.fx.Node) -> list[int] | None:
-    """The shape that a node gives, with -1 for what is symbolic; None for one that is no view."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or schema.name.removeprefix("aten::") not in _VIEWS:
-        return None
-    shape: Any = node.meta["val"].shape
-    fixed = fixed_sizes(shape)
-    return [-1 if size is None else size for size in fixed]
 
 
 def exact_activations(program: torch.export.ExportedProgram) -> None:

@@ -69,7 +69,7 @@ class Joined(torch.nn.Module):  # type: ignore[misc]
 
     Attributes:
         count: Number of experts.
-        into: One layer, or that of the gates and the other; out of it or each, experts in turn.
+        into: One layer, or those of the gates and of the values; outputs expert by expert.
         out: From all experts' inner values.
         bias: Of shape (experts, hidden), or None.
     """
@@ -215,7 +215,7 @@ def _fitting(
     most_tokens: int,
     wanted: torch.Tensor,
 ) -> Buffers:
-    """The cache of a path on which the model gives the logits of its own forward."""
+    """The cache of a path on which the model gives the logits of transformers' forward."""
     own, fast = model.config._attn_implementation, path == "fast"
     try:
         with torch.no_grad():
@@ -320,6 +320,6 @@ def _refused(model: Any, wanted: tuple[Path, ...], reasons: list[str]) -> Worker
     name = type(model).__name__
     if len(set(reasons)) == 1 < len(wanted):
         return fail("outputs", f"the model, a {name}, fits no path: {reasons[0]}", remedy=_LAYERS)
-    told = "; ".join(f"{path}: {reason}" for path, reason in zip(wanted, reasons, strict=True))
+    listed = "; ".join(f"{path}: {reason}" for path, reason in zip(wanted, reasons, strict=True))
     other = "Leave export.generation.path at auto." if len(wanted) == 1 else _LAYERS
-    return fail("outputs", f"the model, a {name}, does not fit the path {told}", remedy=other)
+    return fail("outputs", f"the model, a {name}, does not fit the path {listed}", remedy=other)

@@ -116,7 +116,7 @@ def _tokens(
 ) -> tuple[int, ...]:
     try:
         ids = tuple(int(i) for i in loaded.tokenizer.loaded(text)["input_ids"])
-    except Exception as error:  # of its own code
+    except Exception as error:  # of the tokenizer's code
         raise fail(
             kind,
             f"the model's tokenizer does not take {name}: {exception_text(error)}",

@@ -76,7 +76,7 @@ def prepare(spec: ExportSpec) -> None:
 
 
 def _require_method(spec: ExportSpec, methods: Iterable[str]) -> None:
-    """Whether the method that a recipe runs is there, told before what takes long."""
+    """Refuse a recipe's method that is not there, before the slow steps."""
     names = list(methods)
     if spec.method and spec.method not in names:
         raise fail(
@@ -162,10 +162,7 @@ def _from_factory(spec: ExportSpec) -> dict[str, MethodSource]:
         load_weights(_only(modules), Path(spec.weights))
     for module in modules:
         module.eval()
-    return {
-        key: MethodSource(method_of(each.module, key), each.inputs, each.dynamic_shapes)
-        for key, each in found.items()
-    }
+    return {key: replace(each, module=method_of(each.module, key)) for key, each in found.items()}
 
 
 def _only(modules: list[torch.nn.Module]) -> torch.nn.Module:
@@ -212,16 +209,7 @@ _RETURNS = (
 _METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
-@dataclass(frozen=True)
-class Returned:
-    """A module with example inputs and dynamic shapes, as torch.export takes them."""
-
-    module: torch.nn.Module
-    inputs: ExampleInputs
-    dynamic_shapes: Any = None
-
-
-def methods_returned(made: object, name: str) -> dict[str, Returned]:
+def methods_returned(made: object, name: str) -> dict[str, MethodSource]:
     """The methods that a factory returned, in its order; a single one is `forward`."""
     if not isinstance(made, Mapping):
         return {FORWARD: _checked(made, f"the factory {name} returned")}
@@ -261,7 +249,7 @@ def method_of(module: torch.nn.Module, name: str) -> torch.nn.Module:
     return module
 
 
-def _checked(made: object, what: str) -> Returned:
+def _checked(made: object, what: str) -> MethodSource:
     if not isinstance(made, tuple | list) or len(made) not in (2, 3, 4):
         raise fail("factory-result", f"{what} {describe(made)}, not {_RETURNS}")
     if not isinstance(made[0], torch.nn.Module):
@@ -270,8 +258,9 @@ def _checked(made: object, what: str) -> Returned:
             f"{what} {describe(made[0])} in place of the torch.nn.Module; it returns {_RETURNS}",
         )
     if len(made) < 4:
-        return Returned(made[0], _example_call(made[1], what), made[2] if len(made) == 3 else None)
-    return Returned(made[0], _both_calls(made[1], made[2], what), made[3])
+        shapes = made[2] if len(made) == 3 else None
+        return MethodSource(made[0], _example_call(made[1], what), shapes)
+    return MethodSource(made[0], _both_calls(made[1], made[2], what), made[3])
 
 
 def _example_call(inputs: object, what: str) -> ExampleInputs:

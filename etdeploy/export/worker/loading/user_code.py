@@ -21,7 +21,7 @@ from etdeploy.export.worker.loading.paths import add_user_folder
 
 
 def check_arguments(function: Callable[..., Any], arguments: dict[str, Any], what: str) -> None:
-    """Whether the function can be called so, told before it is called."""
+    """Refuse arguments that the function does not take, before it is called."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some callables written in C have none

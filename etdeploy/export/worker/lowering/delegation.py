@@ -77,7 +77,7 @@ def _crossing_values(program: torch.export.ExportedProgram) -> Iterator[torch.fx
     from executorch.exir.delegate import executorch_call_delegate
 
     signature = program.graph_signature
-    # The model's state is no input or output of the user's, and goes both ways.
+    # The model's state is not an input or output of the user, and goes both ways.
     written = signature.buffers_to_mutate
     states = {n for n, b in signature.inputs_to_buffers.items() if b in written.values()}
     for call in program.graph.nodes:

@@ -38,7 +38,7 @@ class Layer(Generic[L]):
 
     @property
     def name(self) -> str:
-        """The path that a person is told."""
+        """The path in messages."""
         return self.paths[0]
 
 

@@ -86,7 +86,7 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
         # A cache is written in place then, in microseconds, and not copied whole for each token.
         config.run_reinplace_pass = True
         config.memory_planning_pass = planning_in_place(share_mutable_buffers=share)
-    # A quantised embedding is looked up by an operator of its own; without, the whole table is made
+    # A quantised embedding is looked up by a separate operator; without, the whole table is made
     # floats for each token.
     config.do_quant_fusion_and_const_prop = spec.embeddings is not None
     lowering_of(spec).adjust(config)
@@ -98,7 +98,7 @@ def planning_in_place(**options: Any) -> Any:
 
     In ExecuTorch 1.5.1, an operator that writes a buffer in place shares the buffer's memory
     (`_alias_inplace_result_specs` of exir/memory_planning.py), but the graph's output node still
-    describes the result as a tensor of its own, so the planner reserves all buffers once more.
+    describes the result as another tensor, so the planner reserves all buffers once more.
     """
     from executorch.exir.passes import MemoryPlanningPass
 
@@ -194,10 +194,10 @@ def _states(method: str, of: Traced, edge: Any) -> Iterator[State]:
 def _check_names(group: Sequence[State]) -> None:
     names = {state.method: state.name for state in group}
     if len(set(names.values())) > 1:
-        told = ", ".join(f"{name} in {method}" for method, name in names.items())
+        listed = ", ".join(f"{name} in {method}" for method, name in names.items())
         raise fail(
             "outputs",
-            f"methods share a state under different names, {told}; ExecuTorch shares it only "
+            f"methods share a state under different names, {listed}; ExecuTorch shares it only "
             "under one",
             remedy="Let the modules of all methods hold the part with that state under one name.",
         )

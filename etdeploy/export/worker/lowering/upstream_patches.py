@@ -148,7 +148,7 @@ class _RememberedByLook(_Remembered):
     """Results by what the tensors look like, for who looks at the results and keeps none of them.
 
     A model's layers are alike, so that a check of the graph computes one of them. In a graph that
-    is made, each operator gives a tensor of its own.
+    is made, each operator gives another tensor.
     """
 
     def _key(self, value: Any) -> Any:

@@ -60,9 +60,9 @@ def packed_weights_note(backend: str, folder: Path, shared_bytes: int) -> Iterat
     heavy = {n: b for n, b in taken.items() if b > max(_GRAPH_BYTES, shared_bytes // _LEAST_SHARE)}
     # One partition that stands for several methods is stored once.
     if len(heavy) > 1 and sum(heavy.values()) <= program.size_bytes:
-        told = ", ".join(f"{size(taken)} in {name}" for name, taken in heavy.items())
+        listed = ", ".join(f"{size(taken)} in {name}" for name, taken in heavy.items())
         sentence = separate_weights_note(backend, shared_bytes)
-        yield f"{sentence[:-1]}: its partitions take {told}."
+        yield f"{sentence[:-1]}: its partitions take {listed}."
 
 
 # By the text of torch's type.

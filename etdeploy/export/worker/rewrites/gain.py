@@ -79,18 +79,6 @@ def rewrite_record(
     }
 
 
-def failed_to_run(reason: str, *, loaded: bool) -> str:
-    """Return the problem of a program that ExecuTorch does not load or run, for `dropped`."""
-    if loaded:
-        return f"the first program fails when it runs with the example inputs: {reason}"
-    return f"ExecuTorch does not load the first program: {reason}"
-
-
-def failed_to_lower(reason: str) -> str:
-    """Return the problem of a model that cannot be lowered, for `dropped`."""
-    return f"the first attempt failed: {reason}"
-
-
 def dropped(names: Sequence[str], problem: str) -> dict[str, Any]:
     """Return the record of rewrites that were given up, since no program with them runs."""
     return {"tried": list(names), "applied": {}, "left": [], "dropped": problem}
@@ -113,7 +101,7 @@ def notes(found: Mapping[str, Any]) -> Iterator[str]:
     for each in found["left"]:
         by_rewrite.setdefault(each["rewrite"], []).append(each["reason"])
     for name, reasons in by_rewrite.items():
-        yield f"The rewrite {name} left something as it is: {_once(reasons)}."
+        yield f"The rewrite {name} left something as it is: {'; '.join(dict.fromkeys(reasons))}."
 
 
 def _gain(before: Mapping[str, int], after: Mapping[str, int]) -> str:
@@ -125,7 +113,3 @@ def _gain(before: Mapping[str, int], after: Mapping[str, int]) -> str:
         f"; {partitions} instead of {before['partitions']}, and {outside} outside of them instead "
         f"of {before['outside']}"
     )
-
-
-def _once(reasons: Sequence[str]) -> str:
-    return "; ".join(dict.fromkeys(reasons))

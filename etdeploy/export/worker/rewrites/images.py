@@ -7,7 +7,7 @@ overlap, nothing where they have one pixel, and else a product along each side o
 Depthwise kernels of more than 25 taps, as the sum of strips: XNNPACK's depthwise kernels have up to
 25 taps; larger ones run through the general path, several times as long for each tap (ConvNeXt's
 7 x 7: 93 ms of 133, as strips 7). A strip has some rows of the kernel and the padding of the whole,
-and its output is shifted by them. A strip with padding of its own would need a pad, which lowers
+and its output is shifted by them. Separate padding for each strip would need a pad, which lowers
 with 8 bits and then fails where the program is loaded.
 
 Patches, windows of images that do not overlap, are taken apart and put together as views:

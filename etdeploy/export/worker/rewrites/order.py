@@ -113,7 +113,7 @@ def _run(program: Program, rewrites: Mapping[str, Rewrite], log: Log) -> Program
 
 
 def _copied(program: Program) -> Program:
-    """With a graph, a signature and mappings of its own; the weights are the same."""
+    """With another graph, signature and mappings; the weights are the same."""
     from copy import copy, deepcopy
 
     import torch

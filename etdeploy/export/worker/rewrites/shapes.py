@@ -146,7 +146,7 @@ def plain_views(program: Program, log: RewriteLog) -> None:
             program.graph.erase_node(node)
             log.applied()
             continue
-        sizes = _sizes(node)
+        sizes = view_sizes(node)
         if sizes is None:
             continue
         if sizes.count(-1) > 1:
@@ -207,8 +207,8 @@ def _name(node: torch.fx.Node) -> str:
     return "" if schema is None else str(schema.name).rpartition("::")[2]
 
 
-def _sizes(node: torch.fx.Node) -> list[int] | None:
-    """The shape that a node gives, with -1 for what is symbolic; None for one that is no view."""
+def view_sizes(node: torch.fx.Node) -> list[int] | None:
+    """The shape that a node gives, with -1 for what is symbolic; None for other than a view."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or schema.name.removeprefix("aten::") not in _VIEWS:
         return None

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError, first_line
 
@@ -51,10 +50,16 @@ def in_either_mode(
     try:
         made = work(spec.model_copy(update={"strict": not spec.strict}))
     except WorkerError as error:
-        raise WorkerError(_neither(first, error.failure, spec)) from error
+        # The second says what the model needs there.
+        message = (
+            f"{error.failure.message} (with {_option(not spec.strict)}; with "
+            f"{_option(spec.strict)}: {first.message})"
+        )
+        failure = error.failure.model_copy(update={"message": message})
+        raise WorkerError(failure) from error
     return made, (
         f"Traced with {_option(not spec.strict)}: {why}, and torch.export fails on that with "
-        f"{_option(spec.strict)}. Put strict: {_yaml(not spec.strict)} under export: in the "
+        f"{_option(spec.strict)}. Put strict: {str(not spec.strict).lower()} under export: in the "
         "recipe to save that attempt."
     )
 
@@ -82,21 +87,8 @@ def _not_followed(error: BaseException) -> str | None:
     return f"TorchDynamo cannot follow the model ({first_line(error)})"
 
 
-def _neither(first: ExportFailure, second: ExportFailure, spec: ExportSpec) -> ExportFailure:
-    """The failure to report when both modes failed: the second says what the model needs there."""
-    message = (
-        f"{second.message} (with {_option(not spec.strict)}; with {_option(spec.strict)}: "
-        f"{first.message})"
-    )
-    return second.model_copy(update={"message": message})
-
-
 def _option(strict: bool) -> str:
-    return f"export.strict={_yaml(strict)}"
-
-
-def _yaml(strict: bool) -> str:
-    return "true" if strict else "false"
+    return f"export.strict={str(strict).lower()}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -164,7 +164,7 @@ class Shapes:
                 self._example.setdefault(symbol, value)
 
     def of_sizes(self, spec: ExportSpec, name: str) -> list[tuple[int, ...]]:
-        """The shape of every input at one of the recipe's sizes; () for one that is no tensor."""
+        """The shape of every input at one of the recipe's sizes; () for other than a tensor."""
         found: dict[Any, tuple[int, str]] = {}
         for key, size in spec.sizes[name].items():
             place = spec.place("benchmark", "sizes", name, key)
@@ -251,11 +251,11 @@ class Shapes:
         if not spots:
             return "every dimension of the program is fixed"
         names = {(a.leaf, a.dim): getattr(a.asked, "__name__", None) for a in self._asked}
-        told = [
+        choices = [
             f"{names.get(s) or f'{self.inputs[s[0]].name}.{s[1]}'} ({self._bounds(s)})"
             for s in spots
         ]
-        return f"there are {', '.join(dict.fromkeys(told))}"
+        return f"there are {', '.join(dict.fromkeys(choices))}"
 
 
 def _expression(size: int | torch.SymInt) -> Any:

@@ -89,7 +89,7 @@ def shapes_by_parameter(
         names = signature.bind(*call.args, **call.keywords).arguments
         shapes = dict(zip(names, shapes or (), strict=False))
     rest = [p.name for p in signature.parameters.values() if p.kind == p.VAR_KEYWORD]
-    # What a parameter like **more collects has names of its own.
+    # What a parameter like **more collects has its own names.
     collected = {k: v for name in rest for k, v in (shapes.get(name) or {}).items()}
     return {**shapes, **collected}
 

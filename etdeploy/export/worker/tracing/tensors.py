@@ -182,7 +182,7 @@ def _suffix(name: str) -> str:
 
 
 def plain(value: NamedValue) -> PlainValue:
-    """A value that is no tensor, as it is stored."""
+    """A value that is not a tensor, as it is stored."""
     number = value.value
     if number is None:
         return PlainValue(kind="None", name=value.name)

@@ -140,8 +140,8 @@ def _place(error: BaseException) -> SourceLine:
     for current in causes(error):
         # TorchDynamo follows the user's code without running it, and keeps the stack apart.
         stack = getattr(current, "real_stack", None) or ()
-        told = "".join(f'File "{f.filename}", line {f.lineno}\n' for f in stack)
-        place = place if place[0] else _line_in_text(told or str(current))
+        text = "".join(f'File "{f.filename}", line {f.lineno}\n' for f in stack)
+        place = place if place[0] else _line_in_text(text or str(current))
     return place
 
 
@@ -230,7 +230,7 @@ _CHECK = aten._assert_tensor_metadata.default
 def real_numbers(program: torch.export.ExportedProgram) -> None:
     """Computes with pairs in place of complex numbers; in place.
 
-    Nothing is changed where an operator is not known here: it is told when it is lowered.
+    Nothing is changed where an operator is not known here: lowering reports it.
     """
     nodes = [node for node in program.graph.nodes if _meets_complex(node)]
     if not nodes or not all(_is_known(node) for node in nodes):
