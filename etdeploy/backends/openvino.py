@@ -66,12 +66,7 @@ _BESIDE = (
 
 @dataclass(frozen=True)
 class OpenVinoInstallation:
-    """The OpenVINO of the environment that runs etdeploy.
-
-    Attributes:
-        version: Of the package.
-        library: The C library, which the delegate loads.
-    """
+    """The OpenVINO beside etdeploy: the package's version, and the C library for the delegate."""
 
     version: str
     library: Path
@@ -163,7 +158,6 @@ class Openvino(Backend):
         return _elsewhere(where, OTHER_BACKEND) or (named if isinstance(named, Blocker) else None)
 
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
-        """Any device but this machine."""
         blocker = _elsewhere(where, OTHER_PROGRAM if partitions.finished else OTHER_BACKEND)
         if blocker:
             yield blocker
@@ -171,13 +165,11 @@ class Openvino(Backend):
     def bundle_blockers(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[Blocker]:
-        """No OpenVINO, or one without the libraries of the CPU."""
         found = named_library(station.environ) or find_openvino()
         if isinstance(found, Blocker):
             yield found
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
-        """The OpenVINO whose libraries the runner loads."""
         found = find_openvino()
         known = None if isinstance(found, Blocker) else f"{found.version}, {found.library}"
         return {"OpenVINO": known, VARIABLE: station.environ.get(VARIABLE)}
@@ -202,7 +194,6 @@ class Openvino(Backend):
             )
 
     def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
-        """The package, with the release that works."""
         found = find_openvino()
         known = found if isinstance(found, Blocker) else found.version
         yield tool_finding("OpenVINO", "the backend openvino", known)

@@ -15,13 +15,9 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 @dataclass(frozen=True)
 class Option:
-    """One option; its type is that of the default.
+    """One option of a recipe; its type is that of the default.
 
-    Attributes:
-        name: As in a recipe.
-        default: The value without the recipe's.
-        text: What it does, for docs/recipes.md: a sentence.
-        choices: The values that a text may have; empty for any.
+    `text` describes it in docs/recipes.md; `choices` are the values that a text may have.
     """
 
     name: str

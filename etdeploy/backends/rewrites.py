@@ -17,14 +17,10 @@ CHANNELS_LAST = "channels_last"
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A rewrite.
+    """A rewrite, with what it does as a clause; `schemes` are those that it is for, None for all.
 
-    Attributes:
-        summary: What it does, as a clause.
-        schemes: Those of quantisation that it is for; None for all.
-        arches: The instruction sets on which it was measured to be faster; None where it leaves
-            work out, which is faster everywhere.
-        unless_asked: Why `auto` leaves it out on every machine, as a clause; empty if it does not.
+    `arches` are those on which it was measured to be faster, None where it removes work, which is
+    faster everywhere. `unless_asked` is the reason why `auto` leaves it out on every machine.
     """
 
     summary: str
@@ -69,12 +65,7 @@ REWRITES: dict[str, Rewrite] = {
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which rewrites an export tries.
-
-    Attributes:
-        names: In the order in which they run.
-        left_out: The others, with the reason as a clause.
-    """
+    """Which rewrites an export tries, in their order, and why it leaves the others out."""
 
     names: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)

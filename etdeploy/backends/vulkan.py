@@ -32,7 +32,6 @@ class Vulkan(Backend):
     def build_blockers(
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Iterator[Blocker]:
-        """No shader compiler, or one that is too old."""
         found = _glslc(station, options)
         if isinstance(found, Blocker):
             yield found
@@ -48,17 +47,14 @@ class Vulkan(Backend):
         return driver_blocker() if _is_here(where) else None
 
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
-        """No driver on this machine."""
         blocker = driver_blocker(finished=partitions.finished) if _is_here(where) else None
         if blocker:
             yield blocker
 
     def failure(self, text: str, device: str) -> Diagnosis | None:
-        """What the runner and ExecuTorch's backend say of Vulkan on the device."""
         return VULKAN_FAILURES.diagnose(text, driver=driver_remedy(device.partition(":")[0]))
 
     def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
-        """The shader compiler."""
         from etdeploy.backends.values import tool_finding
 
         found = find_glslc(station.environ)
@@ -67,7 +63,6 @@ class Vulkan(Backend):
 
 
 def _glslc(station: Workstation, options: Mapping[str, str | None]) -> Glslc | Blocker:
-
     return find_glslc(station.environ, options.get(OPTION))
 
 
@@ -184,12 +179,9 @@ _FLAGS = ("-c", "-fshader-stage=compute", "-Werror", "-O")
 
 @dataclass(frozen=True)
 class _Feature:
-    """Something that ExecuTorch's shaders use, and a compiler may be too old for.
+    """GLSL extensions that ExecuTorch's shaders use; the first one names the feature in messages.
 
-    Attributes:
-        extensions: GLSL extensions; the first one stands for the feature in messages.
-        body: Declarations and `main`, which use it.
-        vulkan: The version of Vulkan for which ExecuTorch compiles the shaders that use it.
+    `body` is a shader's code that uses them, `vulkan` the version that ExecuTorch compiles it for.
     """
 
     extensions: tuple[str, ...]
@@ -263,12 +255,7 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class Glslc:
-    """A shader compiler that has compiled everything that ExecuTorch's shaders use.
-
-    Attributes:
-        path: The program.
-        version: Of shaderc, as it reports; None if it reports none.
-    """
+    """A shader compiler that compiles everything that ExecuTorch's shaders use."""
 
     path: Path
     version: str | None

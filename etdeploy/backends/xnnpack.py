@@ -77,7 +77,6 @@ class Xnnpack(Backend):
     """XNNPACK, whose payload says how many nodes it has."""
 
     def cmake_options(self, build: Build) -> Iterator[ReasonedChoice]:
-        """KleidiAI on 64-bit Arm, and the cache of packed weights."""
         if build.target.arch == "aarch64":
             on, reason = _kleidiai(build)
             value = "ON" if on else "OFF"
@@ -101,7 +100,6 @@ class Xnnpack(Backend):
             )
 
     def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
-        """Counts the nodes."""
         from etdeploy.backends.values import Payload
 
         return Payload(nodes=count_nodes(payload))

@@ -18,7 +18,7 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.processes import process
 
 _COMPLAINT = re.compile(r"\berror\b|Exception: |^Missing class ", re.IGNORECASE)
-_LINES = 6
+_QUOTED_LINES = 6
 # These tools run for seconds: Java's optimising compiler would take longer than it saves, and a
 # parallel garbage collector would compete with their threads.
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -75,7 +75,7 @@ def run_tool(what: str, argv: Sequence[object], log: Path | None, **values: str)
 def complaints(text: str) -> str:
     """The lines with the first errors of a tool; its last line if there are none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    chosen = [line for line in lines if _COMPLAINT.search(line)][:_LINES] or lines[-1:]
+    chosen = [line for line in lines if _COMPLAINT.search(line)][:_QUOTED_LINES] or lines[-1:]
     return "".join(f"\n{line}" for line in chosen)
 
 

@@ -26,7 +26,7 @@ _STEP = re.compile(r"> Task (:\S+)")
 # What Gradle says below "What went wrong".
 _WRONG = re.compile(r"\* What went wrong:\n(.*?)(?:\n\n|\n\* |\Z)", re.DOTALL)
 _COMPILER = re.compile(r"^(?:e: |error: |ERROR:).*", re.MULTILINE)
-_LINES = 6
+_QUOTED_LINES = 6
 # Messages of Gradle and its plugin.
 GRADLE_FAILURES = FailureTable(
     "Building an Android app with Gradle",
@@ -108,10 +108,10 @@ def _result(apk: Path, app: AndroidApp, log: Path | None) -> BuiltApp:
 
 
 def _failure(output: str, log: Path | None) -> BuildError:
-    quoted = _COMPILER.findall(output)[:_LINES]
+    quoted = _COMPILER.findall(output)[:_QUOTED_LINES]
     wrong = _WRONG.search(output)
     if wrong:
-        quoted += [line.strip() for line in wrong[1].splitlines() if line.strip()][:_LINES]
+        quoted += [line.strip() for line in wrong[1].splitlines() if line.strip()][:_QUOTED_LINES]
     found = GRADLE_FAILURES.diagnose(output) or Diagnosis("Gradle could not build the app", "")
     message = "\n".join([f"{found.cause}:", *(quoted or output.splitlines()[-1:])])
     return BuildError(message, remedy=found.remedy or None, log=log)

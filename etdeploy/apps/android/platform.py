@@ -84,9 +84,9 @@ class Android:
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
         return {
-            path: source
+            f"{NATIVE}/{abi}/{file.name}": Path(file.source)
             for abi in subject.abis
-            for path, source in vendor_files(subject.extras, abi).items()
+            for file in subject.extras.files
         }
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
@@ -183,7 +183,7 @@ def _values(subject: AppSubject) -> AndroidValues:
         name=app_name(subject.loaded),
         min_sdk=recipe.runtime.android_api if built else RELEASE_API,
         abis=subject.abis,
-        extracted=needs_files(subject.extras),
+        extracted=bool(folder_variables(subject.extras)),
         workload=subject.model.workload,
         runtime=str(plan.provider.value),
         artifacts=list_artifacts(plan),
@@ -266,11 +266,6 @@ def _model_in(archive: Path) -> AppModel:
 _BY_ITSELF = frozenset({"LD_LIBRARY_PATH"})
 
 
-def vendor_files(extras: Extras, abi: str) -> dict[str, Path]:
-    """The files of the project, by their paths there."""
-    return {f"{NATIVE}/{abi}/{file.name}": Path(file.source) for file in extras.files}
-
-
 def folder_variables(extras: Extras) -> tuple[str, ...]:
     """Environment variables that the app sets to the folder of its native libraries.
 
@@ -278,11 +273,6 @@ def folder_variables(extras: Extras) -> tuple[str, ...]:
     what reads the variables opens them by their paths.
     """
     return tuple(name for name in extras.folder_variables if name not in _BY_ITSELF)
-
-
-def needs_files(extras: Extras) -> bool:
-    """Whether the installer has to write the native libraries to files."""
-    return bool(folder_variables(extras))
 
 
 BuildChoice = Literal["auto", "gradle", "sdk"]

@@ -190,7 +190,7 @@ def build_ipa(build: XcodeBuild, ipa: Path, progress: Progress, log: Path | None
 
 
 def app_version(app: Path) -> str:
-    """The version for people in the Info.plist of a built app; empty if there is none."""
+    """Return the version in the Info.plist of a built app; empty if it has none."""
     with (app / "Info.plist").open("rb") as stream:
         return str(plistlib.load(stream).get("CFBundleShortVersionString", ""))
 

@@ -55,7 +55,6 @@ class Qnn(Backend):
     """QNN, with Qualcomm's compiler on this machine and its libraries on the phone."""
 
     def plan_notes(self, run: PlannedRun) -> Iterator[str]:
-        """In what it computes, and that it is simulated here."""
         yield from precision_notes(run.quantization, run.soc)
         if simulator.simulates(run.target):
             yield (
@@ -65,7 +64,6 @@ class Qnn(Backend):
             )
 
     def cmake_options(self, build: Build) -> Iterator[ReasonedChoice]:
-        """Where the SDK is."""
         yield ReasonedChoice(
             name=_SDK_OPTION,
             value=f"${_SDK_OPTION}",
@@ -75,7 +73,6 @@ class Qnn(Backend):
     def target_blockers(
         self, target: Target, build_target: Target, other: str = OTHER_BACKEND
     ) -> Iterator[Blocker]:
-        """Emulators, and systems that have no libraries of Qualcomm."""
         simulated = simulator.simulates(target)
         return phone.target_blockers(target, build_target, other, simulated=simulated)
 
@@ -98,12 +95,10 @@ class Qnn(Backend):
             lay_out(kit)
 
     def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
-        """That of Qualcomm's compiler."""
         kit = find_compile_kit(station, request.soc)
         return {"qnn": None if isinstance(kit, Blocker) else kit.version}
 
     def export_failure(self, text: str) -> Diagnosis | None:
-        """What Qualcomm's compiler prints."""
         return COMPILER_FAILURES.diagnose(text)
 
     def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
@@ -115,7 +110,6 @@ class Qnn(Backend):
         return describe_target(compiled)
 
     def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
-        """No HTP, or that of another SoC."""
         blocker = phone.htp_blocker(where.target)
         if blocker or not where.reports:
             return blocker
@@ -144,12 +138,10 @@ class Qnn(Backend):
     def definitions(
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
-        """The folder of the SDK."""
         sdk = find_headers(station)
         return {_SDK_OPTION: "" if isinstance(sdk, Blocker) else str(sdk.root)}
 
     def build_key(self, station: Workstation) -> str:
-        """The version of the SDK, whose headers are compiled in."""
         sdk = find_headers(station)
         return sdk.why if isinstance(sdk, Blocker) else sdk.version
 
@@ -165,7 +157,6 @@ class Qnn(Backend):
         return phone.missing_libraries(station, where.soc, partitions)
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
-        """The libraries that go to the phone, and the simulator with its place."""
         libraries = find_deploy_kit(station)
         compiler = find_compile_kit(station)
         found: dict[str, str | None] = {
@@ -177,7 +168,6 @@ class Qnn(Backend):
         return found
 
     def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
-        """Qualcomm's libraries for the phone's HTP; here the place of the simulator."""
         if _on_linux(where):
             return simulator.simulator_extras(station, partitions)
         return phone.program_extras(station, where.soc, partitions)
@@ -194,17 +184,14 @@ class Qnn(Backend):
     def simulated(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Simulated | None:
-        """Qualcomm's simulator, on this machine."""
         return simulator.simulation(station, partitions) if _on_linux(where) else None
 
     def failure(self, text: str, device: str) -> Diagnosis | None:
-        """What Qualcomm's libraries log, on a phone or here."""
         if device != "host":
             return PHONE_FAILURES.diagnose(text)
         return SIMULATOR_FAILURES.diagnose(text, install=get_package())
 
     def findings(self, station: Workstation) -> Iterator[DoctorCheck]:
-        """The SDK, its compiler, and what builds ExecuTorch's part for it."""
         yield from examine_qnn(station)
 
 

@@ -71,13 +71,7 @@ _FILES = (
 
 @dataclass(frozen=True)
 class QnnPackage:
-    """The package in the environment that runs etdeploy.
-
-    Attributes:
-        version: Of the package, not of QNN.
-        libraries: The folder of the libraries for Linux x86_64.
-        license: The text of Qualcomm's licence.
-    """
+    """The installed package: its own version, its folder of libraries, Qualcomm's licence text."""
 
     version: str
     libraries: Path
@@ -183,16 +177,11 @@ def _c_library() -> str:
 
 @dataclass(frozen=True)
 class CompileKit:
-    """Qualcomm's compiler and simulator for Linux x86_64.
+    """Qualcomm's compiler and simulator for Linux x86_64, of QNN `version`.
 
-    Attributes:
-        version: Of QNN, for example 2.49.40.260810104044.
-        from_: Where it is from, for messages: `onnxruntime-qnn 2.5.0`, or an SDK's folder.
-        libraries: The folder with libQnnHtp.so and libQnnSystem.so.
-        root: The folder for QNN_SDK_ROOT. For the package one in the cache, which
-            `compile_environment` makes.
-        license: The text of the licence that comes with the package; None for an SDK, whose user
-            has accepted it to get the SDK.
+    `from_` names the package or the SDK's folder. `libraries` has libQnnHtp.so and libQnnSystem.so,
+    `root` is the folder for QNN_SDK_ROOT: for the package one in the cache, which `lay_out` makes.
+    An SDK has no `license`: its user has accepted it to get the SDK.
     """
 
     version: str

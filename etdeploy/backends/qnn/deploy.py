@@ -54,13 +54,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, Val
 
 @dataclass(frozen=True)
 class Aar:
-    """An AAR with QNN's libraries for phones.
-
-    Attributes:
-        path: The file.
-        version: Of QNN, for example 2.49.0.260810104044; None if its libQnnHtp.so has none.
-        libraries: The names of those that a program for an HTP may need.
-    """
+    """An AAR with QNN's libraries for phones; `version` is None if its libQnnHtp.so has none."""
 
     path: Path
     version: str | None
@@ -170,13 +164,7 @@ _SKEL = re.compile(r"libQnnHtp(V\d+)Skel\.so")
 
 @dataclass(frozen=True)
 class DeployKit:
-    """Libraries for Android phones with arm64.
-
-    Attributes:
-        version: Of QNN, for example 2.37.0.250724175447; None if an AAR does not say it.
-        origin: The SDK or the AAR.
-        libraries: Where each is, by name: a path in the SDK, or in the archive.
-    """
+    """Libraries for Android phones with arm64, by name their paths in an SDK or an AAR."""
 
     version: str | None
     origin: QnnSdk | Aar

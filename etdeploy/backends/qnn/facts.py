@@ -73,16 +73,10 @@ def short_version(version: str) -> str:
 
 @dataclass(frozen=True)
 class QualcommSoc:
-    """A Qualcomm system on a chip that ExecuTorch's QNN backend can compile for.
+    """A system on a chip, by Qualcomm's part number (`ro.soc.model` without suffixes).
 
-    Attributes:
-        name: Qualcomm's part number, as in `ro.soc.model` without suffixes.
-        qnn_id: Its number in QNN.
-        htp_arch: Generation of its HTP (Hexagon tensor processor).
-        vtcm_mib: Its tightly coupled vector memory.
-        float_bits: In how many bits QNN's simulator computes its floats; None for a SoC that QNN
-            compiles no floats for ("The SocModel doesn't support FP16"). Tried with QNN 2.49.40,
-            one model for each SoC.
+    QNN's simulator computes floats in `float_bits`; None for a SoC that QNN compiles no floats for
+    ("The SocModel doesn't support FP16"). Tried with QNN 2.49.40, one model for each SoC.
     """
 
     name: str

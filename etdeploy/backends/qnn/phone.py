@@ -69,9 +69,16 @@ def htp_blocker(target: Target) -> Blocker | None:
 
 def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocker | None:
     """What prevents a program for the recipe's SoC from running on a device, or None."""
-    has = soc_name(reported, None, QUALCOMM_SOCS)
+    has, is_named = soc_name(reported, None, QUALCOMM_SOCS), wanted not in (None, "auto")
     if has is None:
-        return None if _named(wanted) else _says_nothing(device)
+        if is_named:
+            return None
+        return Blocker(
+            what="SoC",
+            why=f"a QNN program is compiled for one SoC, and {device} does not report its own",
+            remedy="Name it: --set export.soc=SM8650   (for one that is not Qualcomm's: "
+            f"--set export.backend={DEFAULT})",
+        )
     if has not in QUALCOMM_SOCS:
         return Blocker(
             what=f"SoC {has}",
@@ -79,7 +86,7 @@ def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocke
             "Qualcomm's, or ExecuTorch does not know it",
             remedy=OTHER_BACKEND,
         )
-    if not _named(wanted) or soc_name(wanted, None, QUALCOMM_SOCS) == has:
+    if not is_named or soc_name(wanted, None, QUALCOMM_SOCS) == has:
         return None
     return Blocker(
         what=f"SoC {wanted}",
@@ -120,19 +127,6 @@ def _export_for(soc: str, *, finished: bool) -> str:
     if finished:
         return f"Export the model again for {soc}, and name the new file in model.program,"
     return f"Export the model for this phone: --set export.backend=qnn --set export.soc={soc}"
-
-
-def _named(wanted: str | None) -> bool:
-    return wanted not in (None, "auto")
-
-
-def _says_nothing(device: str) -> Blocker:
-    return Blocker(
-        what="SoC",
-        why=f"a QNN program is compiled for one SoC, and {device} does not report its own",
-        remedy="Name it: --set export.soc=SM8650   (for one that is not Qualcomm's: "
-        f"--set export.backend={DEFAULT})",
-    )
 
 
 # fastrpc does not split ADSP_LIBRARY_PATH at ':' (qualcomm/fastrpc 379), so one folder has all. The

@@ -53,13 +53,7 @@ _DOWNLOADS = "ExecuTorch's downloads"
 
 @dataclass(frozen=True)
 class QnnSdk:
-    """An SDK on this machine.
-
-    Attributes:
-        root: Its folder, as QNN_SDK_ROOT names it.
-        version: As it reports, for example 2.37.0.250724175447.
-        from_: Where it was found: the variable, or ExecuTorch's download folder.
-    """
+    """An SDK on this machine, found by the variable or in ExecuTorch's downloads (`from_`)."""
 
     root: Path
     version: str

@@ -14,7 +14,7 @@ _LINE = re.compile(
     r"(?P<tag>[^:]*?) *: ?(?P<text>.*)"
 )
 _SERIOUS = "WEFA"
-_MOST = 60
+_MOST_LINES = 60
 _FATAL = re.compile(r"Fatal signal (\d+) \((SIG\w+)\)(?:.*\bpid (\d+))?")
 # Of a dump of a crash: what happened, the message of an abort, and where.
 _OF_DUMP = re.compile(r"\s*(signal \d+|Abort message:|Cause:|backtrace:|#\d\d pc )")
@@ -64,7 +64,9 @@ def parse_log(text: str, since: str | None) -> tuple[LogLine, ...]:
 
 def app_warnings(lines: Iterable[LogLine], pid: int | None) -> list[str]:
     """What the app's process warned of, as text: the last lines."""
-    return [str(line) for line in lines if line.pid == pid and line.level in _SERIOUS][-_MOST:]
+    return [str(line) for line in lines if line.pid == pid and line.level in _SERIOUS][
+        -_MOST_LINES:
+    ]
 
 
 def java_crash(lines: Sequence[LogLine], app_id: str, pid: int | None) -> JavaCrash | None:
@@ -74,7 +76,7 @@ def java_crash(lines: Sequence[LogLine], app_id: str, pid: int | None) -> JavaCr
     for start in reversed(starts):
         texts = [line.text for line in own[start:] if line.pid == own[start].pid]
         if len(texts) > 2 and re.match(rf"Process: {re.escape(app_id)}\b(?![.:])", texts[1]):
-            return JavaCrash(texts[2].strip(), tuple(text.rstrip() for text in texts[:_MOST]))
+            return JavaCrash(texts[2].strip(), tuple(text.rstrip() for text in texts[:_MOST_LINES]))
     return None
 
 
@@ -108,7 +110,7 @@ def _dump(lines: Sequence[LogLine], app_id: str, pid: int | None) -> list[str]:
             kept = [] if is_own else kept
         elif is_own and _OF_DUMP.match(line.text):
             kept.append(line.text.rstrip())
-    return kept[:_MOST]
+    return kept[:_MOST_LINES]
 
 
 def was_short_of_memory(lines: Iterable[LogLine], app_id: str, pid: int | None) -> str | None:
@@ -127,7 +129,7 @@ _CLOSED = {10: "closed", 11: "closed: its user was stopped", 15: "changed", 16: 
 _KILLED = 9
 _OF_SHELL = 128
 # A part of the log that holds a run's last seconds on a phone that writes much.
-_LINES = 4000
+_LOGCAT_LINES = 4000
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class AppExit:
 
 def ending_command(app_id: str) -> str:
     """Prints what the system kept, and the log."""
-    options = f"-v threadtime -t {_LINES}"
+    options = f"-v threadtime -t {_LOGCAT_LINES}"
     return "\n".join(
         (
             f"echo '#exit'; dumpsys activity exit-info {app_id} 2>/dev/null",

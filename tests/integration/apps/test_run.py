@@ -224,15 +224,6 @@ def test_the_users_edits_stay_and_conflicts_are_named(cli: Cli, project: Path) -
     assert (project / "yours" / STRINGS).read_text() == mine
 
 
-def test_the_same_recipe_gives_the_same_project(cli: Cli, project: Path) -> None:
-    cli.ok("app", "android", "-r", "recipe.yaml", "-o", "Again")
-    files = sorted(p.relative_to(project) for p in project.rglob("*") if p.is_file())
-    assert len(files) > 20
-    again = cli.folder / "Again"
-    assert sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file()) == files
-    assert all((again / p).read_bytes() == (project / p).read_bytes() for p in files)
-
-
 def test_a_folder_of_the_users_own_is_refused_before_anything_is_exported(cli: Cli) -> None:
     (cli.folder / "mine").mkdir()
     (cli.folder / "mine" / "notes.txt").write_text("mine")

@@ -154,11 +154,6 @@ def test_more_memory_is_asked_for_only_where_it_is_needed(tmp_path: Path, more: 
     assert ("free team" in (folder / "README.md").read_text().split("Good to know")[1]) == more
 
 
-def test_results_are_shown_by_the_files_app(folder: Path) -> None:
-    info = plistlib.loads((folder / "Convnet/Info.plist").read_bytes())
-    assert info == {"LSSupportsOpeningDocumentsInPlace": True, "UIFileSharingEnabled": True}
-
-
 def test_every_text_of_the_screen_is_in_the_catalogue(folder: Path) -> None:
     catalogue = json.loads((folder / "Convnet/Localizable.xcstrings").read_text())
     source = "".join(
@@ -183,14 +178,6 @@ def test_the_asset_catalogue_has_an_icon_without_transparency(folder: Path) -> N
     assert (width, height, depth, colours) == (1024, 1024, 8, 2)
     length = int.from_bytes(png[33:37], "big")
     assert len(zlib.decompress(png[41 : 41 + length])) == 1024 * (1 + 3 * 1024)
-
-
-def test_a_second_generation_gives_the_same_bytes(tmp_path: Path) -> None:
-    first = render_project(make_app(), tmp_path / "1")
-    second = render_project(make_app(), tmp_path / "2")
-    files = sorted(p.relative_to(first) for p in first.rglob("*") if p.is_file())
-    assert files == sorted(p.relative_to(second) for p in second.rglob("*") if p.is_file())
-    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in files)
 
 
 def test_the_project_speaks_of_nothing_that_is_not_there(folder: Path) -> None:

@@ -18,6 +18,7 @@ from etdeploy.apps.android.tools import (
 )
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker, BuildError
+from tests.unit.apps.android.test_sdk import jdk, sdk
 
 _GROUP = "org/jetbrains/kotlin"
 
@@ -188,6 +189,19 @@ def test_everything_that_is_absent_is_one_error(tmp_path: Path) -> None:
     for words in ("Java development kit", "Android SDK", "Kotlin compiler", WANTED):
         assert words in caught.value.message
     assert caught.value.exit_code == 4
+
+
+def test_doctor_shows_each_tool_with_its_version(tmp_path: Path) -> None:
+    java, folder = jdk(tmp_path / "jdk"), sdk(tmp_path / "Android/Sdk")
+    kotlin = distribution(tmp_path / "kotlinc")
+    environ = {"PATH": "", "JAVA_HOME": str(java), "KOTLIN_HOME": str(kotlin)}
+    found = [finding.found for finding in tool_findings(Workstation(environ, tmp_path))]
+    assert found == [
+        f"17.0.15 in {java}",
+        f"build tools 36.0.0 and android-36 in {folder}",
+        f"2.1.20 in {kotlin}",
+        None,
+    ]
 
 
 def test_doctor_tells_each_as_optional(tmp_path: Path) -> None:
