@@ -146,7 +146,7 @@ class Model(Section):
     """A `.pt2` file that torch.export.save wrote; it contains its example inputs."""
 
     program: str | None = None
-    """A finished `.pte` file: nothing is exported, and there are no expected outputs."""
+    """A finished `.pte` file, which is not exported and has no expected outputs."""
 
     hf: str | None = Field(default=None, min_length=1)
     """A language model as transformers saves it: its id on the Hugging Face hub, like
@@ -157,12 +157,12 @@ class Model(Section):
     """The branch, tag or commit of an id of `hf`; by default `main`. The commit is recorded."""
 
     task: Task | None = None
-    """What a model of `hf` is for; text-generation is the only task, and the default."""
+    """The task of a model of `hf`; text-generation is the only one, and the default."""
 
     remote_code: str | None = Field(default=None, min_length=1)
     """Lets the code in the repository or folder of `hf` run, for a model that transformers does not
-    have. It has to be the same id or folder, so that it never holds for another model. Name only
-    code that you trust."""
+    have. Repeat the id or folder of `hf`, so that the permission never applies to another model.
+    Name only code that you trust."""
 
     weights: str | None = None
     """A state dict for the factory's module: `.pt` (loaded with weights_only) or `.safetensors`."""
@@ -175,32 +175,32 @@ class ExportGeneration(Section):
     """The program of a language model."""
 
     context: int = Field(default=2048, ge=16, le=_MOST_TOKENS)
-    """Positions of the cache: a prompt and what is generated after it have to fit."""
+    """Positions of the cache: a prompt and the generated text have to fit."""
 
     prefill_tokens: int = Field(default=_PREFILL, ge=2, le=_MOST_TOKENS)
-    """The most tokens of a prompt that are computed at once; a longer prompt is taken in parts.
-    A smaller `context` is the default then."""
+    """The most tokens of a prompt that are computed at once; a longer prompt is split. The default
+    is never larger than `context`."""
 
     path: GenerationPath = "auto"
-    """`fast`: the cache is written in place, and the attention looks at what is filled of it.
-    `plain`: as transformers computes it, for models that do not fit that. `auto` takes `fast` where
-    the model fits it, and records why not."""
+    """`fast` writes the cache in place, and the attention reads only its filled part. `plain`
+    computes as transformers does, for models that do not support `fast`. `auto` uses `fast` if the
+    model supports it, and records the reason if not."""
 
     attention: AttentionChoice = "auto"
-    """Of the path `fast`. `kernel`: an operator of etdeploy's own, which its runner has, and which
-    reads the cache up to the position that is reached. `stock`: ExecuTorch's operators, which every
-    runtime has, in methods for several lengths. `auto`: `kernel` where the backend computes on the
-    CPU and the cache has 512 positions or more."""
+    """The attention of the path `fast`. `kernel`: an operator of etdeploy, which its runner has; it
+    reads the cache up to the current position. `stock`: operators of ExecuTorch, which every
+    runtime has, in methods for several lengths. `auto`: `kernel` if the backend computes on the CPU
+    and the cache has 512 positions or more."""
 
     evaluate: str | None = None
     """A text file on which the model is evaluated when it is exported: its perplexity, and how far
     quantisation moves its logits. Text in UTF-8; only the beginning of a long one counts. By
-    default, a model whose layers are quantised is evaluated on a short text of etdeploy's; `none`
-    for no evaluation."""
+    default, a model with quantised layers is evaluated on a short text that etdeploy brings; `none`
+    turns this off."""
 
     evaluate_tokens: int = Field(default=DEFAULT_EVALUATED, ge=2, le=_MOST_EVALUATED)
-    """How many tokens of that text are predicted at most. For a quantised model, their logits are
-    kept in memory meanwhile: 4 bytes for each token of the vocabulary, each time."""
+    """The most tokens of that text that are predicted. For a quantised model, the export holds the
+    logits of all of them in memory: 4 bytes for each token of the vocabulary."""
 
     @model_validator(mode="before")
     @classmethod
@@ -219,7 +219,7 @@ class PartQuantization(Section):
     """The scheme."""
 
     group_size: int | None = Field(default=None, ge=32, le=4096, multiple_of=32)
-    """The number of weights that share a scale, where that is another than for the rest."""
+    """The number of weights that share a scale, if it differs from that of the rest."""
 
 
 PartChoice = Annotated[
@@ -263,7 +263,7 @@ class Export(Section):
 
     For a model of `hf` with 8da4w: a text file (UTF-8; the first 2,048 tokens count). The model
     reads it, and the scales of the 4-bit weights are chosen for the least error with the
-    activations that occur. By default, a text of etdeploy's; `none` for scales that are chosen by
+    activations that occur. By default, a text that etdeploy brings; `none` chooses the scales by
     the weights alone."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
@@ -279,8 +279,8 @@ class Export(Section):
     """Options of the backend, by name; [each backend](#options-of-backends) has its own."""
 
     rewrites: Rewrites = "auto"
-    """What is rewritten in the model's graph before it is lowered, so that the program is faster:
-    `auto`, what is known to help on the target; `none`; or a list of names. For XNNPACK.
+    """Rewrites of the model's graph before it is lowered, which make the program faster: `auto` for
+    those that help on the target, `none`, or a list of names. For XNNPACK.
     [docs/rewrites.md](rewrites.md) explains each."""
 
     custom_ops: str | None = None
@@ -317,8 +317,8 @@ class Runtime(Section):
 
     threads: Threads = 0
     """Threads of ExecuTorch's thread pool; with 0, ExecuTorch chooses, as it does in an app. `auto`
-    is one for each of the device's performance cores that the runner may use. A list (`[1, 2, 4]`)
-    measures with each number, shows the curve, and goes on with the fastest."""
+    takes one for each performance core that the runner may use. A list (`[1, 2, 4]`) measures with
+    each number, shows the curve, and uses the fastest for the rest of the run."""
 
     thread_pool: ThreadPool = "default"
     """How many threads the pool has if `threads` is 0: ExecuTorch's default, one for each
@@ -394,13 +394,13 @@ class BenchmarkGeneration(Section):
     """How many tokens are generated after a prompt."""
 
     depth: Depths = (0,)
-    """How many tokens are in the cache already when the prompt comes."""
+    """How many tokens are in the cache before the prompt."""
 
     prompt: str | None = Field(default=None, min_length=1)
-    """A text in place of random tokens; `prompt_tokens` does not count then."""
+    """A text in place of random tokens; `prompt_tokens` is ignored then."""
 
     temperature: float = Field(default=0, ge=0, le=100)
-    """What logits are divided by before a token is drawn; with 0, the most probable is taken."""
+    """Logits are divided by this before a token is drawn; 0 takes the most probable token."""
 
     top_k: int = Field(default=0, ge=0, le=_MOST_TOKENS)
     """Draw from that many of the most probable tokens; 0 for all."""
@@ -415,7 +415,7 @@ class BenchmarkGeneration(Section):
     """Draw only tokens that have at least this share of the most probable one's probability."""
 
     repetition_penalty: float = Field(default=1, gt=0, le=100)
-    """What the logits of all tokens of the text, prompt included, are divided by (multiplied, if
+    """The logits of all tokens of the text, prompt included, are divided by this (multiplied if
     negative) before a token is chosen; 1 for no penalty."""
 
 
@@ -427,15 +427,16 @@ class Benchmark(Section):
     returned, or the only one of a finished program."""
 
     runs: int = Field(default=3, ge=1, le=1000)
-    """Whole starts of the runner for the timing: the spread between them is what a comparison with
-    another run has to exceed."""
+    """How often the runner is started for the timing. The spread between starts is what a
+    comparison with another run has to exceed."""
 
     warmup: Warmup = "auto"
-    """Iterations before timing starts; the very first is reported separately. `auto` goes on until
-    the times have stopped falling, for 10 seconds at most, or three iterations that take longer."""
+    """Iterations before timing starts; the very first is reported separately. `auto` warms
+    up until the times stop falling, for at most 10 seconds, or three iterations if these take
+    longer."""
 
     iterations: int = Field(default=50, ge=1, le=1_000_000)
-    """Timed iterations; each is kept as a raw sample."""
+    """Timed iterations; the record has each as a raw sample."""
 
     sizes: dict[str, dict[str, Size]] = Field(default_factory=dict)
     """For a dynamic model: sizes to measure at, each with its own name, like
@@ -451,12 +452,12 @@ class Benchmark(Section):
     """Waits before each start until the device is cool."""
 
     sustained_s: float = Field(default=0, ge=0, le=86_400)
-    """Seconds of back-to-back inferences in a pass of their own, from a cool start: what remains of
-    the speed, and when it drops. 0 for none."""
+    """Seconds of back-to-back inferences in a separate pass, from a cool start: how much of the
+    speed remains, and when it drops. 0 for none."""
 
     memory: bool = True
-    """Measure the memory: its peak, over time, and how the weights are in it. In a separate
-    process."""
+    """Measure the memory in a separate process: its peak, its course, and how the weights are
+    loaded."""
 
     profile: bool = True
     """Record an ETDump, in a separate process because a tracer changes the times. Some
@@ -480,7 +481,7 @@ class App(Section):
     the recipe's name."""
 
     name: str | None = Field(default=None, min_length=1, max_length=40)
-    """What stands below the icon; by default the recipe's name."""
+    """The name below the icon; by default the recipe's name."""
 
     runtime: AppRuntime = "auto"
     """Where the app's ExecuTorch comes from. `prebuilt`: ExecuTorch's own release, from Maven on
@@ -488,8 +489,8 @@ class App(Section):
     the release if it has everything that the program needs."""
 
     bundled: bool | None = None
-    """Whether the program is a part of the app; by default one below 100 MB is. Otherwise a run
-    puts it beside the app."""
+    """Whether the app contains the program; by default if it is smaller than 100 MB. Otherwise a
+    run copies it to the device beside the app."""
 
     abis: Abis = ("arm64-v8a",)
     """The processors that an Android app is for. A run builds it for the device's own."""
