@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli
+from tests.support.facts import lacks
 from tests.support.program_files import Plan, pte
 
 pytestmark = pytest.mark.integration
@@ -46,18 +47,14 @@ def test_a_cache_that_is_read_only_is_told_before_anything_starts(cli: Cli, tmp_
     with tmpfs(tmp_path / "disk", "ro") as disk:
         result = cli("run", ETDEPLOY_CACHE_DIR=str(disk / "cache"))
     assert result.code == 2
-    assert result.stderr == (
-        f"error (usage): {disk}/cache: the cache folder (ETDEPLOY_CACHE_DIR) cannot be used: "
-        "Read-only file system\n"
-        "  what to do: Make it writable, or name another folder:\n"
-        "              export ETDEPLOY_CACHE_DIR=/path/to/another/folder\n"
-    )
+    assert result.stderr.startswith(f"error (usage): {disk}/cache: ")
+    assert not lacks(result.stderr, "Read-only", "export ETDEPLOY_CACHE_DIR=")
 
 
 def test_a_home_folder_that_cannot_be_made(cli: Cli) -> None:
     result = cli("run", ETDEPLOY_CACHE_DIR="", HOME="/proc/nobody")
     assert result.code == 2
-    assert "/proc/nobody/.cache/etdeploy: the cache folder (the default) cannot" in result.stderr
+    assert result.stderr.startswith("error (usage): /proc/nobody/.cache/etdeploy: ")
     assert "Traceback" not in result.stderr
 
 
@@ -65,8 +62,7 @@ def test_a_disk_without_inodes(cli: Cli, tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "nr_inodes=3,size=50m") as disk:
         result = cli("run", ETDEPLOY_CACHE_DIR=str(disk / "cache"))
     assert result.code == 4
-    assert f"the file system {disk} has no room for more files (inodes)" in result.stderr
-    assert "export ETDEPLOY_CACHE_DIR=" in result.stderr
+    assert not lacks(result.stderr, str(disk), "(inodes)", "export ETDEPLOY_CACHE_DIR=")
 
 
 def finished_program(cli: Cli) -> str:
@@ -86,8 +82,7 @@ def test_a_small_cache_is_not_the_devices_fault(
     assert result.code == 4
     assert f"{step:<10} failed" in result.stderr
     assert f"error (build): {disk}/cache/" in result.stderr
-    assert f"No space left on device: the file system {disk} (" in result.stderr
-    assert "export ETDEPLOY_CACHE_DIR=" in result.stderr
+    assert not lacks(result.stderr, f"file system {disk} (", "export ETDEPLOY_CACHE_DIR=")
 
 
 def test_a_full_output_folder_is_not_the_caches_fault(cli: Cli, tmp_path: Path) -> None:
@@ -96,8 +91,7 @@ def test_a_full_output_folder_is_not_the_caches_fault(cli: Cli, tmp_path: Path) 
         result = cli("export", "--recipe", recipe, "--output", str(disk / "out"))
         assert list(disk.iterdir()) == []
     assert result.code == 4
-    assert f"No space left on device: the file system {disk} (" in result.stderr
-    assert "--output FOLDER" in result.stderr
+    assert not lacks(result.stderr, f"file system {disk} (", "--output FOLDER")
     assert "ETDEPLOY_CACHE_DIR" not in result.stderr
     assert "etdeploy clean" not in result.stderr
 
@@ -109,4 +103,4 @@ def test_a_disk_that_is_nearly_full_is_told_before_anything_starts(
     with tmpfs(tmp_path / "disk", "size=512k") as disk:
         result = cli("push", "--recipe", recipe, ETDEPLOY_CACHE_DIR=str(disk / "cache"))
     assert result.code == 4
-    assert result.stderr.startswith(f"error (build): {disk}/cache: No space left on device: ")
+    assert result.stderr.startswith(f"error (build): {disk}/cache: No space")

@@ -124,15 +124,6 @@ def test_a_use_is_noted_when_it_happens(workspace: Workspace) -> None:
     assert names(find_units(workspace)) == ["programs/old", "programs/older"]
 
 
-def test_without_a_run_a_use_is_noted_and_nothing_is_held(workspace: Workspace) -> None:
-    store(workspace, "programs", "old", days=10)
-    store(workspace, "programs", "older", days=20)
-    assert workspace.entry(CacheKind.PROGRAMS, "older").is_sound()
-    [old, older] = find_units(workspace)
-    assert old.name == "old"
-    assert names(remove_units(workspace, [older])) == ["programs/older"]
-
-
 def test_a_build_folder_was_used_when_its_lock_was_taken(workspace: Workspace) -> None:
     lay(workspace.root / "builds" / "linux-1", days=9)
     lay(workspace.root / "builds" / "linux-2", days=5)
@@ -176,11 +167,6 @@ def test_what_this_run_has_used_stays_even_when_it_is_too_much(workspace: Worksp
         lay(workspace.root / "builds" / "mine", size=100 * KB)
         assert names(keep_below(workspace, 0)) == ["programs/other"]
     assert (workspace.root / "builds" / "mine").is_dir()
-
-
-def test_the_state_of_recipes_is_no_burden(workspace: Workspace) -> None:
-    lay(workspace.root / "state" / "mlp-1" / "host", days=9)
-    assert keep_below(Workspace(workspace.root), 0) == CacheRemoval()
 
 
 def test_the_time_for_it_is_bounded(workspace: Workspace) -> None:
@@ -313,7 +299,7 @@ def test_a_linked_kind_loses_the_link_only(workspace: Workspace, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["..", "/tmp", "locks", "thesis"])
 def test_only_kinds_of_the_cache_are_removed(workspace: Workspace, kind: str) -> None:
-    with pytest.raises(ValueError, match=r"not a valid CacheKind|not a part of the cache"):
+    with pytest.raises(ValueError, match=kind):
         remove_kind(workspace, CacheKind(kind))
 
 
@@ -342,3 +328,8 @@ def test_on_a_full_disk_there_is_still_removed(
     monkeypatch.setattr(Path, "rename", full)
     assert names(remove_units(workspace, [unit])) == ["programs/p"]
     assert not unit.path.exists()
+
+
+def test_the_state_of_recipes_is_no_burden(workspace: Workspace) -> None:
+    lay(workspace.root / "state" / "mlp-1" / "host", days=9)
+    assert keep_below(Workspace(workspace.root), 0) == CacheRemoval()

@@ -17,6 +17,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.locks import exclusive
+from tests.support.facts import lacks
 
 
 class Builder:
@@ -49,13 +50,6 @@ def build() -> Builder:
 
 def test_the_cache_is_where_the_variable_says(cache_folder: Path) -> None:
     assert Workspace.default().root == cache_folder
-
-
-def test_without_the_variable_it_is_below_the_home_folder(
-    monkeypatch: pytest.MonkeyPatch, strange_home: Path
-) -> None:
-    monkeypatch.delenv("ETDEPLOY_CACHE_DIR")
-    assert Workspace.default().root.is_relative_to(strange_home)
 
 
 def test_an_entry_is_built_once(workspace: Workspace, entry: CacheEntry, build: Builder) -> None:
@@ -146,10 +140,6 @@ def test_an_old_entry_stays_while_its_successor_fails(
     assert (entry.path / "info.json").read_text() == "changed"
 
 
-def test_sizes_of_a_cache_that_is_not_there(workspace: Workspace) -> None:
-    assert workspace.size_bytes() == {}
-
-
 def test_a_file_with_two_names_counts_once(workspace: Workspace) -> None:
     (workspace.root / "bundles").mkdir(parents=True)
     content = workspace.root / "bundles" / "content"
@@ -189,11 +179,6 @@ def test_processes_at_once_share_one_build(workspace: Workspace) -> None:
     assert answers[int(builder)] == "True"
 
 
-def test_names_of_locks_stay_in_their_folder(workspace: Workspace) -> None:
-    path = workspace.lock_path("device", "android:../../x:5555")
-    assert path.parent == workspace.root / "locks"
-
-
 def test_a_held_lock_is_waited_for_and_its_holder_named(tmp_path: Path) -> None:
     told: list[str] = []
     released = threading.Event()
@@ -214,7 +199,8 @@ def test_a_held_lock_is_waited_for_and_its_holder_named(tmp_path: Path) -> None:
     with exclusive(tmp_path / "device.lock", "device host", progress):
         pass
     holder.join()
-    assert told == ["waiting for another task of this run that uses device host"]
+    [text] = told
+    assert not lacks(text, "this run", "device host")
 
 
 def test_a_stop_request_ends_the_wait_for_a_lock(tmp_path: Path) -> None:
@@ -227,13 +213,6 @@ def test_a_stop_request_ends_the_wait_for_a_lock(tmp_path: Path) -> None:
 
     with cancel.trapped_signals(), exclusive(tmp_path / "a.lock", "a"), pytest.raises(Interrupted):
         take()
-
-
-def test_a_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), exclusive(tmp_path / "a.lock", "a"):
-        raise RuntimeError
-    with exclusive(tmp_path / "a.lock", "a"):
-        pass
 
 
 def test_an_entry_that_this_release_cannot_read_is_made_again(tmp_path: Path) -> None:
@@ -249,3 +228,15 @@ def test_an_entry_that_this_release_cannot_read_is_made_again(tmp_path: Path) ->
 
     assert workspace.obtain(entry, build, usable=usable)
     assert not workspace.obtain(entry, build, usable=usable)
+
+
+def test_without_the_variable_it_is_below_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, strange_home: Path
+) -> None:
+    monkeypatch.delenv("ETDEPLOY_CACHE_DIR")
+    assert Workspace.default().root.is_relative_to(strange_home)
+
+
+def test_names_of_locks_stay_in_their_folder(workspace: Workspace) -> None:
+    path = workspace.lock_path("device", "android:../../x:5555")
+    assert path.parent == workspace.root / "locks"

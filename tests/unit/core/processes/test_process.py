@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,18 +73,6 @@ def test_output_that_is_not_utf8_is_shown_all_the_same() -> None:
     assert outcome.stdout == "caf\ufffd"
 
 
-def test_nothing_is_read_from_the_terminal() -> None:
-    assert run(Request(python("import sys; print(sys.stdin.read() == '')"))).stdout == "True\n"
-
-
-def test_arguments_reach_the_program_unchanged() -> None:
-    words = ("a b", "$HOME", "`id`", "*", "", "ü")
-    code = "import sys, json; print(json.dumps(sys.argv[1:]))"
-    assert run(Request((*python(code), *words))).stdout.strip() == (
-        '["a b", "$HOME", "`id`", "*", "", "\\u00fc"]'
-    )
-
-
 def test_folder_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ETDEPLOY_GONE", "1")
     code = (
@@ -95,11 +82,6 @@ def test_folder_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         python(code), cwd=tmp_path, env={"ETDEPLOY_NEW": "new", "ETDEPLOY_GONE": None}
     )
     assert run(request).stdout == f"{tmp_path.resolve()} new False\n"
-
-
-def test_a_program_that_is_not_there() -> None:
-    with pytest.raises(FileNotFoundError):
-        run(Request(("/nowhere/program",)))
 
 
 def test_each_line_is_told_as_it_comes() -> None:
@@ -201,19 +183,6 @@ def test_a_daemon_that_keeps_the_pipe_is_not_waited_for(tmp_path: Path, short_gr
         os.kill(int(pid_file.read_text()), 9)
 
 
-def test_a_stop_request_from_another_thread_ends_the_process(stoppable: None) -> None:
-    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    pids: list[int] = []
-
-    def stop(line: str) -> None:
-        pids.append(int(line))
-        threading.Thread(target=cancel.request).start()
-
-    with pytest.raises(Interrupted):
-        run(Request(python(code), on_line=stop))
-    assert eventually(lambda: not is_alive(pids[0]))
-
-
 def test_nothing_starts_after_a_stop_request(tmp_path: Path, stoppable: None) -> None:
     cancel.request()
     with pytest.raises(Interrupted):
@@ -304,8 +273,3 @@ def test_a_child_that_a_stop_ended_while_it_was_heard_has_not_ended_by_itself(
         monkeypatch.setattr(conversation, "select", own)
         with pytest.raises(Interrupted):
             child.read(1, 20)
-
-
-def test_a_conversation_with_a_program_that_is_not_there() -> None:
-    with pytest.raises(FileNotFoundError), process.talking(Request(("/no/such",))):
-        pytest.fail("it was started")

@@ -99,8 +99,7 @@ def test_a_backend_of_another_system_is_refused_with_settings_that_help(
 
 def test_a_plan_names_the_same_settings(out: Path) -> None:
     [blocker] = resolved(out, "ios", "vulkan").plan.blockers
-    assert "--set export.backend=xnnpack --set export.quantization=none" in blocker.remedy
-    assert resolved(out, "ios", "vulkan").plan.provider.reason != "app.runtime is prebuilt"
+    assert not lacks(blocker.remedy, "--set export.backend=xnnpack", "export.quantization=none")
 
 
 def test_core_ml_is_for_the_app_on_an_iphone(out: Path) -> None:
@@ -115,7 +114,7 @@ def test_etdeploys_own_attention_is_refused_before_a_language_model_is_exported(
     asked = (f"--model={tmp_path / 'model'}", "export.generation.attention=kernel")
     error = refusal(resolved(out, "ios", "llm-xnnpack", *asked))
     assert "etdeploy::attention.out" in error.message
-    assert "--set export.generation.attention=stock" in str(error.remedy)
+    assert "export.generation.attention=stock" in str(error.remedy)
     refuse_early(resolved(out, "ios", "llm-xnnpack", *asked[:1]))
     android = resolved(out, "android", "llm-xnnpack", *asked)
     assert android.plan.provider.value == Provider.SOURCE

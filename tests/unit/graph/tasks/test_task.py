@@ -31,10 +31,6 @@ def run(stage: Stage, jobs: Jobs, keep_going: bool = True, heavy: int = 2) -> Ta
         return run_tasks(tasks, goals, shared, keep_going=keep_going)
 
 
-def test_one_job_alone_has_the_names_of_its_steps(stage: Stage) -> None:
-    assert tuple(task.name for task in tasks_of([stage.job("a")])) == NAMES
-
-
 def test_the_first_of_those_that_need_the_same_leads(stage: Stage) -> None:
     tasks = {t.name: t for t in tasks_of([stage.job("a"), stage.job("b"), stage.job("c", "other")])}
     assert tasks["export.1"].leader == "export.0"
@@ -63,27 +59,12 @@ def test_a_runner_that_only_a_program_tells_is_shared_too(
     assert stage.ran.index(ran[0]) < stage.ran.index(ran[1])
 
 
-def test_other_needs_give_another_runner(stage: Stage) -> None:
-    run(stage, [stage.job("a", known=False), stage.job("b", runner="s", known=False)])
-    assert stage.made[0] == "export p"
-    assert sorted(stage.made[1:]) == ["runner r", "runner s"]
-
-
 @pytest.mark.parametrize("later", [["a"], ["b"], ["b", "a"], ["a", "b"]])
 def test_which_jobs_were_run_together_does_not_matter(stage: Stage, later: list[str]) -> None:
     run(stage, [stage.job("a"), stage.job("b", known=False)])
     assert stage.ran
     run(stage, [stage.job(name) for name in later])
     assert stage.ran == []
-
-
-def test_jobs_that_ran_alone_have_nothing_to_do_together(stage: Stage) -> None:
-    run(stage, [stage.job("b")])
-    run(stage, [stage.job("a")])
-    run(stage, [stage.job("a"), stage.job("b")])
-    assert stage.ran == []
-    run(stage, [stage.job("c"), stage.job("b")])
-    assert sorted(stage.ran) == ["bench c", "export c", "plan c", "runner c"]
 
 
 def test_a_failure_stops_only_what_needs_it(stage: Stage) -> None:
