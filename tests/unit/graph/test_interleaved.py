@@ -83,7 +83,7 @@ def test_both_are_pushed_and_measured_under_one_lock(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(graph_jobs, "prepared", lambda job: SimpleNamespace(bundle=job.name))
     monkeypatch.setattr(etdeploy.bench.measure, "measure_interleaved", measure)
     monkeypatch.setattr(
-        etdeploy.history.record_sink, "keep", lambda run: calls.append(f"keep {run}")
+        etdeploy.history.record_sink, "save_run", lambda run: calls.append(f"keep {run}")
     )
     told: list[str] = []
     graph_jobs.run_interleaved(job("a"), job("b"), lambda text, _=None: told.append(text))
