@@ -271,6 +271,16 @@ CPU_FILES = (
     "online",
 )
 """Which are read, below CPU_ROOT. The same policy may be in several places."""
+STATE_COMMAND = "\n".join(
+    (
+        f"echo '#sys'; cd /sys && grep -Hs . {' '.join(FILES)}",
+        f"echo '#cpufreq'; cd {CPU_ROOT} && grep -Hs . {' '.join(CPU_FILES)}",
+        "echo '#status'; cat /proc/self/status",
+        "echo '#meminfo'; cat /proc/meminfo",
+        "echo '#loadavg'; cat /proc/loadavg; true",
+    )
+)
+"""Prints what Linux reports of its state, in sections."""
 
 Files = Mapping[str, str]
 # Their governor `powersave` is the usual one, and no mode that saves power.

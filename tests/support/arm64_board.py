@@ -45,7 +45,7 @@ CPU part\t: 0xd08
 CPU revision\t: 3
 
 """
-_START_S = 10.0
+_START_S = 60.0
 
 
 @dataclass

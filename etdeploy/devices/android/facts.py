@@ -43,13 +43,8 @@ STATE_COMMAND = "; ".join(
         "echo '#thermal'; dumpsys thermalservice",
         f"echo '#power'; dumpsys power | grep -E -A1 '{_POWER_LINES}'",
         "echo '#current'; cmd battery get current_now 2>/dev/null",
-        "echo '#loadavg'; cat /proc/loadavg",
-        "echo '#status'; cat /proc/self/status",
-        "echo '#meminfo'; cat /proc/meminfo",
-        f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}",
-        f"echo '#cpufreq'; cd {sysfs.CPU_ROOT} && grep -Hs . {' '.join(sysfs.CPU_FILES)}",
         f"echo '#df'; df -k {BASE}",
-        "true",
+        sysfs.STATE_COMMAND,
     )
 )
 

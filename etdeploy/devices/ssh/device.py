@@ -78,7 +78,7 @@ class SshDevice(RemoteDevice):
 
     def state(self) -> DeviceState:
         room = f"echo '#df'; {room_command(self._ssh.address.folder)}"
-        result = self._ssh.shell(f"{room}\n{STATE_COMMAND}", "reading its temperatures")
+        result = self._ssh.shell(f"{room}\n{sysfs.STATE_COMMAND}", "reading its temperatures")
         return board_state(result.output)
 
     @cached_property
@@ -134,14 +134,6 @@ echo '#libraries'; cd /usr; ls -d $PWD/lib/libstdc++.so.6 $PWD/lib*/libstdc++.so
 true
 """
 """What a tool that is missing says of that goes to stderr, and may stand in any section."""
-
-STATE_COMMAND = (
-    f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}\n"
-    f"echo '#cpufreq'; cd {sysfs.CPU_ROOT} && grep -Hs . {' '.join(sysfs.CPU_FILES)}\n"
-    "echo '#status'; cat /proc/self/status\n"
-    "echo '#meminfo'; cat /proc/meminfo\n"
-    "echo '#loadavg'; cat /proc/loadavg; true"
-)
 
 
 @dataclass(frozen=True)
@@ -216,7 +208,7 @@ def parse_board(output: str) -> BoardInfo:
 
 
 def board_state(output: str) -> DeviceState:
-    """The state in the output of STATE_COMMAND."""
+    """The state in the output of sysfs.STATE_COMMAND."""
     parts = sections(output)
     state = linux_state(
         parts.get("sys", ""), parts.get("cpufreq", ""), parts.get("meminfo", ""),
