@@ -153,7 +153,8 @@ def test_only_who_waits_for_the_imports_is_told_of_them(processes: Processes) ->
     with preloaded_exports((FIRST, SECOND)) as exporter:
         for _ in range(2):
             exporter.run(_request(on_line=lines.append), _never)
-    assert lines == ["::progress 0.01 importing PyTorch and ExecuTorch for all exports"]
+    [line] = lines
+    assert line.startswith("::progress 0.01 ")
     assert processes.running == 0
 
 

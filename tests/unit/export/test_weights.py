@@ -114,15 +114,13 @@ def model(table: str | None, layer: str | None, *, tied: bool = True) -> Any:
 )
 def test_two_tensors_of_one(table: Any, layer: Any, sizes: str) -> None:
     [note] = tied_notes(model(table, layer), 0)
-    assert f"the program has both {sizes}, since they are quantised or laid out" in note
+    assert sizes in note
 
 
 def test_what_is_stored_once() -> None:
-    assert list(tied_notes(model(INT8, INT8), 28_508_160)) == [
-        "Weights that are equal in a delegate and outside of it are stored once: the program is "
-        "28.5 MB smaller."
-    ]
-    assert list(tied_notes(None, 28_508_160)) != []
+    for each in (model(INT8, INT8), None):
+        [note] = tied_notes(each, 28_508_160)
+        assert "28.5 MB smaller" in note
 
 
 def test_nothing_is_said_of_what_is_not_tied() -> None:

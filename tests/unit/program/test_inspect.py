@@ -184,11 +184,9 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.pte")
     with pytest.raises(UsageError) as caught:
         inspect_file(tmp_path / "model.pte")
-    assert str(caught.value) == (
-        f"{tmp_path}/model.pte: cannot be read: this is a FIFO (named pipe), not a regular file\n"
-        "  what to do: Name a file. Save what comes through a pipe first: "
-        "cat > model.pte"
-    )
+    assert "FIFO (named pipe)" in caught.value.message
+    assert caught.value.place == f"{tmp_path}/model.pte"
+    assert str(caught.value.remedy).endswith("cat > model.pte")
 
 
 def test_paths_in_remedies_can_be_copied(tmp_path: Path) -> None:
