@@ -192,7 +192,7 @@ def test_a_warm_device_is_waited_for_and_what_disturbs_it_is_marked(
     assert first["cooldown"]["reached"]
     assert first["cooldown"]["waited_s"] > second["cooldown"]["waited_s"]
     kinds = {each["kind"]: each["text"] for each in record["disturbances"]}
-    assert "mode that saves power was on" in kinds["power_saving"]
+    assert "power-saving mode" in kinds["power_saving"]
     # The thermal status is that of the test device, light; the limit fell while it waited.
     assert "limited to 1.80 GHz in place of 2.80" in kinds["throttled"]
     # A start that takes longer than a second is looked at while it runs, too.

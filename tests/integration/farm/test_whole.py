@@ -108,7 +108,7 @@ def test_a_night_that_is_stopped_in_the_middle_and_gone_on_with(
     assert totals["records"] == [str(path) for path in results.iterdir() if path.is_dir()]
     assert totals["reports"] == [str(cli.folder / f"night.{end}") for end in ("html", "md", "xml")]
     assert "<html" in (cli.folder / "night.html").read_text()
-    assert "<code>mlp</code>" in (cli.folder / "night.md").read_text()
+    assert "| mlp |" in (cli.folder / "night.md").read_text()
     suites = ElementTree.parse(cli.folder / "night.xml").getroot()  # noqa: S314 - our own
     assert len(list(suites.iter("testcase"))) == 4
     summary = json.loads((cli.folder / "told.json").read_text())
