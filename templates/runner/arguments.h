@@ -26,7 +26,7 @@ struct Arguments {
       {"--generation", ""}};
   // The first inference stands alone; warm-up comes between it and the timed iterations, as many
   // or, with `auto`, until the times are steady.
-  // --threads 0 leaves ExecuTorch's choice; --listen 0 listens to nobody.
+  // --threads 0 leaves ExecuTorch's choice; --listen 0 does not listen.
   std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0},
       {"--watch-memory", 0}, {"--sustained-ms", 0}, {"--digest", 0}, {"--stream", 0},
       {"--listen", 0}};

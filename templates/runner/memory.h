@@ -144,8 +144,8 @@ inline int64_t resident_of_file(const std::string& path) {
 #endif
 }
 
-// Reads the memory in a thread of its own until it is asked for what it read. The period begins with
-// 10 ms and doubles whenever there are 256 points, of each two of which the higher one stays.
+// Reads the memory in a thread. The period is 10 ms at first, and doubles whenever there are 256
+// points, of which the higher one of each two stays.
 class MemoryWatch {
  public:
   MemoryWatch() : began_ns_(now_ns()) {
@@ -159,7 +159,7 @@ class MemoryWatch {
 
   void loaded() { after_load_ = read_now(); }
 
-  // The end of the watch: all that it read, with what is resident of the program's file, as JSON.
+  // Ends the watch, and returns all readings and the resident size of the program's file as JSON.
   std::string json(const std::string& program) {
     read_now();
     stop();

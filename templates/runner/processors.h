@@ -17,7 +17,7 @@ inline int64_t clock_ns(clockid_t clock) {
   return clock_gettime(clock, &time) == 0 ? time.tv_sec * kSecond + time.tv_nsec : kNotReported;
 }
 
-// Read at the beginning and at the end of what is measured; all in nanoseconds, from any moment on.
+// Counters in nanoseconds, read at the beginning and the end of a measurement.
 // Those of the whole machine are only about the processors that this process may use; Linux counts
 // them in hundredths of a second.
 struct Processors {

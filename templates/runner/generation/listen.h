@@ -66,26 +66,26 @@ class Lines {
   bool whole_ = false, ended_ = false;
 };
 
-// A runner whose caller is gone without a word would stay for hours.
-inline void end_when_forgotten(unsigned seconds) {
+// Exits when the host disappears and no line comes any more.
+inline void exit_when_idle(unsigned seconds) {
   std::signal(SIGALRM, [](int) { _exit(0); });
   alarm(seconds);
 }
 
 class Listener {
  public:
-  Listener(const Request& request, Calls& calls, unsigned forgotten_s)
-      : request_(request), calls_(calls), forgotten_s_(forgotten_s) {}
+  Listener(const Request& request, Calls& calls, unsigned idle_timeout_s)
+      : request_(request), calls_(calls), idle_timeout_s_(idle_timeout_s) {}
 
-  // Until the input ends.
+  // Answers lines until the input ends.
   void listen() {
-    end_when_forgotten(forgotten_s_);
+    exit_when_idle(idle_timeout_s_);
     std::puts("ready");
     std::fflush(stdout);
     while (lines_.ready(true) && !lines_.ended()) {
-      alarm(forgotten_s_);
+      alarm(idle_timeout_s_);
       const std::string line = lines_.next();
-      if (line != kStop) { // for an answer that had ended meanwhile
+      if (line != kStop) { // for an answer that had ended before
         answer(line);
       }
     }
@@ -120,9 +120,9 @@ class Listener {
     tell_end(text);
   }
 
-  // Tells what is new of a text, and looks whether it is to end.
+  // Prints the progress of a text; returns false if it is to stop.
   bool tell(const Text& text) {
-    alarm(forgotten_s_);
+    alarm(idle_timeout_s_);
     if (text.tokens.empty()) {
       std::printf("taken %zu\n", text.taken);
     } else {
@@ -142,7 +142,7 @@ class Listener {
 
   const Request& request_;
   Calls& calls_;
-  const unsigned forgotten_s_;
+  const unsigned idle_timeout_s_;
   Lines lines_;
   // Tokens in the cache.
   std::vector<int64_t> cache_;

@@ -21,8 +21,8 @@
 #include <malloc.h>
 #endif
 
-// Lets what is allocated from here on lie together, so that huge pages fit: each large block would
-// have a mapping of its own.
+// Makes later allocations contiguous, so that huge pages fit: by default, each large block has its
+// own mapping.
 inline void allocate_together() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 1 << 30);

@@ -47,7 +47,7 @@ struct Request {
   std::vector<Point> points;
 };
 
-// The words of a line. One that is missing, or is not what it has to be, is told with its place.
+// The words of a line. A missing or wrong word is an error with its place.
 class Words {
  public:
   Words(const std::string& place, const std::string& text) : place_(place), line_(text) {}
@@ -143,7 +143,7 @@ inline Point read_point(Words& words, const std::filesystem::path& folder) {
   return point;
 }
 
-// The file has the prompt and, after it, what is fed in place of all new tokens but the last.
+// The file has the prompt, and then the tokens that are fed instead of the new ones but the last.
 inline Point read_followed(Words& words, const std::filesystem::path& folder) {
   Point point;
   point.name = words.word("the name of a point");

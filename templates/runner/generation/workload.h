@@ -51,12 +51,12 @@ inline void check_id(int64_t id, int64_t vocabulary, const std::string& what) {
   }
 }
 
-// Everything is checked before anything runs: a run may take minutes.
+// Checks a point before anything runs, as a run may take minutes.
 inline void check_point(const Point& point, const Calls& calls) {
   const int64_t context = calls.context();
   const auto vocabulary = static_cast<int64_t>(calls.vocabulary());
   const auto prompt = static_cast<int64_t>(point.prompt.size());
-  // Differences, since a sum of what is given may be too large.
+  // Differences, since the sum of these numbers may overflow.
   if (prompt > context || point.depth > context - prompt ||
       point.new_tokens - 1 > context - prompt - point.depth) {
     throw Failure(kInputs, "point " + point.name + ": " + std::to_string(point.depth) +
@@ -71,17 +71,16 @@ inline void check_point(const Point& point, const Calls& calls) {
   }
 }
 
-// Called after each call that took a part of a prompt, and after each new token; tells whether the
-// text goes on.
-using Told = std::function<bool(const Text&)>;
+// Called after each prefill chunk and each new token; returns false to stop the text.
+using TextCallback = std::function<bool(const Text&)>;
 
 class Generator {
  public:
-  Generator(const Request& request, Calls& calls, Told told)
-      : request_(request), calls_(calls), sampler_(request.sampling), told_(std::move(told)) {}
+  Generator(const Request& request, Calls& calls, TextCallback on_text)
+      : request_(request), calls_(calls), sampler_(request.sampling), on_text_(std::move(on_text)) {}
 
-  // All points; the cache is filled once for each, or for each repetition where the one before has
-  // taken what is needed. Else what a repetition adds does not count for the next.
+  // Generates all points. The cache is filled once for each, and again if a repetition has
+  // overwritten positions that the next one needs.
   std::vector<Text> run() {
     std::vector<Text> texts;
     for (const Point& point : request_.points) {
@@ -95,7 +94,7 @@ class Generator {
     return texts;
   }
 
-  // One repetition; what is in the cache before it is as the point says.
+  // Generates one repetition; the cache must have the point's depth.
   Text generate(const Point& point) {
     Text text;
     text.point = &point;
@@ -109,7 +108,7 @@ class Generator {
     int64_t position = point.depth + static_cast<int64_t>(point.prompt.size());
     choose(text, position);
     text.first_token_ns = now_ns() - started;
-    while (told_(text) && !text.stopped &&
+    while (on_text_(text) && !text.stopped &&
            static_cast<int64_t>(text.tokens.size()) < point.new_tokens) {
       const int64_t before = now_ns();
       const int64_t later = point.new_tokens - 1 - static_cast<int64_t>(text.tokens.size());
@@ -151,12 +150,12 @@ class Generator {
 
   bool prefill(Text& text) {
     const Point& point = *text.point;
-    const auto told = [&](int64_t ns, size_t taken) {
+    const auto on_call = [&](int64_t ns, size_t taken) {
       text.prefill_ns.push_back(ns);
       text.taken = taken;
-      return told_(text);
+      return on_text_(text);
     };
-    return take(point.prompt, point.depth, point.new_tokens - 1, told);
+    return take(point.prompt, point.depth, point.new_tokens - 1, on_call);
   }
 
   void choose(Text& text, int64_t position) {
@@ -178,7 +177,7 @@ class Generator {
   const Request& request_;
   Calls& calls_;
   Sampler sampler_;
-  const Told told_;
+  const TextCallback on_text_;
   const float* logits_ = nullptr;
 };
 
@@ -219,9 +218,9 @@ inline void generate(Arguments& arguments) {
     check_id(id, static_cast<int64_t>(calls.vocabulary()), "the line of logits");
   }
   const Processors before;
-  const Told silent = [](const Text&) { return true; };
-  const Told told = counts["--stream"] != 0 ? Told(stream) : silent;
-  const std::vector<Text> runs = Generator(request, calls, told).run();
+  const TextCallback silent = [](const Text&) { return true; };
+  const TextCallback on_text = counts["--stream"] != 0 ? TextCallback(stream) : silent;
+  const std::vector<Text> runs = Generator(request, calls, on_text).run();
   json << json_processors(before, Processors())
        << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()
