@@ -190,9 +190,8 @@ def test_last_words_are_understood(
 
 def test_the_cause_and_the_last_lines_do_not_repeat_each_other() -> None:
     message, _ = _error("W 1 executorch: odd\netdeploy-runner: error: no luck\n")
-    assert message == (
-        "the runner ended with exit code 5 in the timing pass: no luck\n  | W 1 executorch: odd"
-    )
+    assert message.count("no luck") == 1
+    assert message.endswith("| W 1 executorch: odd")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -88,10 +89,8 @@ def test_partitions_that_cost_more_than_their_nodes_are_named() -> None:
         _operator("Npu: linear", 0.5, delegate="Npu", calls=12),
         _operator("Gemm", 0.3, delegate="Npu", calls=12),
     ]
-    assert bottleneck_of(operators, _shares(Npu=0.8), _NPU) == (
-        "80% of an inference is in Npu, 50% around its nodes: tensors go into and out of 12 "
-        "partitions. What separates them runs on the CPU's kernels."
-    )
+    sentence = bottleneck_of(operators, _shares(Npu=0.8), _NPU)
+    assert re.findall(r"\d+%?", sentence) == ["80%", "50%", "12"]
 
 
 def test_the_tracers_own_work_is_no_bottleneck() -> None:
@@ -99,6 +98,5 @@ def test_the_tracers_own_work_is_no_bottleneck() -> None:
     shares = _shares(rest=0.25, runtime=0.75)
     assert "in no operator" in bottleneck_of(operators, shares, _PORTABLE)
     traced = replace(_PORTABLE, tracer=0.8)
-    assert bottleneck_of(operators, shares, traced).startswith(
-        "Without the tracer's own work, 60% of an inference is aten::sin.out on the CPU's kernels"
-    )
+    sentence = bottleneck_of(operators, shares, traced)
+    assert re.findall(r"tracer|\d+%|aten::\w+", sentence)[:3] == ["tracer", "60%", "aten::sin"]

