@@ -64,7 +64,7 @@ def test_a_reservation_from_its_beginning_to_its_end(place: HistoryLocation) -> 
     assert farm is None
     assert timedelta(minutes=59) < made.until - before < timedelta(minutes=61)
     assert active_reservations(place) == (made,)
-    with pytest.raises(DeviceError, match=f"{ANNA} has reserved this device until .*: tuning"):
+    with pytest.raises(DeviceError, match=f"{ANNA} has reserved .*: tuning"):
         reserve(place, PHONE, "bob@owl", 60.0)
     longer, _ = reserve(place, PHONE, ANNA, 7200.0)
     assert active_reservations(place) == (longer,)
@@ -177,7 +177,7 @@ def test_names_that_several_devices_have() -> None:
     ]
     with pytest.raises(UsageError, match="may be one of 2 devices") as caught:
         select_device(emulators, "android:emulator-5554", "wolf")
-    assert "android-boot1, android-boot2" in str(caught.value)
+    assert all(each.identity in str(caught.value) for each in emulators)
     hosts = [KnownDevice(identity="host", device="host", host=name) for name in ("wolf", "owl")]
     assert select_device(hosts, "host", "wolf") == hosts[0]
     assert select_device(hosts, "host@owl", "wolf") == hosts[1]
@@ -255,7 +255,7 @@ def test_who_waited_for_a_device_is_asked_again(place: HistoryLocation, tmp_path
         lock_device(lock, "android-A1", "android:A1", progress),
     ):
         pytest.fail("it is reserved")
-    assert told[0].startswith("waiting for another task of this run that uses device android:A1")
+    assert "android:A1" in told[0]
     with exclusive(lock, "it"):
         pass
 

@@ -93,7 +93,7 @@ def test_a_file_that_arrives_changed_is_not_kept(tmp_path: Path) -> None:
     assert (folder / "x").read_bytes() == CONTENT
 
 
-def test_a_path_of_a_artifact_stays_in_its_folder(tmp_path: Path) -> None:
+def test_a_path_of_an_artifact_stays_in_its_folder(tmp_path: Path) -> None:
     made = plain_artifact(tmp_path / "p", {"x": b"x"}).model_copy(
         update={"files": {"../x": "0" * 64}}
     )

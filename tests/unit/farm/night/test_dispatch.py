@@ -125,7 +125,7 @@ def test_what_is_missed_says_why() -> None:
     phone = DEVICES[0]
     state = state_of(1, "a", phone)
     plain = situation_of([state])
-    assert missed_reason(state, plain, "the window closed") == "the window closed before its turn"
+    assert missed_reason(state, plain, "it closed") == "it closed before its turn"
     away = situation_of(
         [state], barred={phone: Unavailable(UnavailableKind.AWAY, "unplugged since 02:13")}
     )

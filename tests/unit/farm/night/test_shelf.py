@@ -42,9 +42,9 @@ def test_why_a_device_cannot_be_used() -> None:
         "phone-003": UnavailableKind.RESERVED,
         "phone-004": UnavailableKind.QUARANTINED,
     }
-    assert found["phone-000"].text == "quarantined because it ran hot"
-    assert "unplugged since 2026-11-23" in found["phone-001"].text
-    assert found["phone-002"].text == "not usable: phone is offline (plug it in again)"
-    assert found["phone-003"].text.startswith("reserved by anna until 2026-11-23")
+    assert "it ran hot" in found["phone-000"].text
+    assert "2026-11-23" in found["phone-001"].text
+    assert found["phone-002"].text.endswith("(plug it in again)")
+    assert {"anna", "2026-11-23"} <= set(found["phone-003"].text.split())
     assert found["phone-003"].until == AT
-    assert found["phone-004"].text == "quarantined because too warm"
+    assert "too warm" in found["phone-004"].text

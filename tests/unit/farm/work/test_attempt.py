@@ -110,7 +110,7 @@ def test_a_gate_that_stays_closed(attempted: Attempt) -> None:
     assert ending.fate is Fate.PUT_OFF
     assert ending.failure is not None
     assert ending.failure.kind == GATE
-    assert "battery at 80 % (at least 90 %)" in ending.failure.message
+    assert "80 % (at least 90 %)" in ending.failure.message
     assert ending.health is not None
     assert device.run_ids == []
 

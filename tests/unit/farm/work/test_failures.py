@@ -46,5 +46,5 @@ def test_the_mistake_of_a_plugin_names_it(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_the_host_does() -> None:
     assert host_failure("gone", "box").place == "box"
     told = time_limit_failure(60.0, "android:A1", "timing pass")
-    assert told.message == "the attempt did not end within 60 s: timing pass"
+    assert "60 s: timing pass" in told.message
     assert "limit_s" in str(told.remedy)

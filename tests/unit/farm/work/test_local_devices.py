@@ -108,7 +108,8 @@ def test_a_phone_that_cannot_be_used_has_a_problem(monkeypatch: pytest.MonkeyPat
     shelf = bench.shelf()
     [offer] = shelf.look()
     assert (offer.identity, offer.facts.target) == ("android-A1", "")
-    assert (offer.problem, offer.remedy) == ("its state is unauthorized", "Look at it.")
+    assert "unauthorized" in offer.problem
+    assert offer.remedy == "Look at it."
     assert bench.asked == [0]
     bench.states["android:A1"] = "device"
     assert [o.problem for o in shelf.look()] == [""]

@@ -18,7 +18,7 @@ def phone(serial: str, soc: str | None, **can: Any) -> AvailableDevice:
     return make_offer(name, facts=facts, capabilities=Capabilities(**can))
 
 
-def test_devices_share_a_artifact_by_what_decides_it() -> None:
+def test_devices_share_an_artifact_by_what_decides_it() -> None:
     a, b, c = phone("A", "SM8650"), phone("B", "SM8650"), phone("C", "SM8550")
     app = phone("D", "SM8650", launches=("app",))
     unknown = make_offer("android:E", facts=DeviceFacts(name="E", kind="android", target=""))
