@@ -2,7 +2,7 @@
 
     python benchmarks/exports.py [--at-once N] [--pairs N]
 
-The example mlp with each quantisation that XNNPACK takes, two of them with another seed. Every
+The example mlp with each quantization that XNNPACK takes, two of them with another seed. Every
 export starts from an empty cache. The programs of both ways have to be the same, byte by byte.
 Bound: sharing takes at most half of the time. Exports only: no runner is built, nothing is run.
 """

@@ -3,7 +3,7 @@
     python benchmarks/many_jobs.py [PAIRS]
 
 Bound: one run of six takes at most half of the time of six runs. The recipes are the bundled model
-mlp with other quantisation and seeds, measured on host. The cache has no program when either
+mlp with other quantization and seeds, measured on host. The cache has no program when either
 begins, but it has the runners: a run of each recipe fills it before.
 """
 

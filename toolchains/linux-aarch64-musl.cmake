@@ -18,7 +18,7 @@ set(CMAKE_RANLIB "${etdeploy_musl}ranlib" CACHE FILEPATH "")
 unset(etdeploy_musl)
 
 # -g0: zig writes debug information unless told not to; ExecuTorch's runner has 150 MB of it.
-# -fno-sanitize=undefined: without optimisation zig makes undefined behaviour a trap, other compilers
+# -fno-sanitize=undefined: without optimization zig makes undefined behaviour a trap, other compilers
 #   do not.
 # _GNU_SOURCE: musl declares clock_gettime and others under -std=c99 only with it. C++ has it anyway.
 #   It is defined empty, as sources define it themselves.

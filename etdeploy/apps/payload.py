@@ -308,7 +308,7 @@ def _added(tokens: Any, *, normalized: bool) -> Iterator[str]:
             if token.get(key):
                 yield f"{key} of the token {token.get('content')!r}"
         if normalized and token.get("normalized") and not token.get("special"):
-            yield f"the normalised token {token.get('content')!r}"
+            yield f"the normalized token {token.get('content')!r}"
 
 
 def _around(steps: list[Mapping[str, Any]], bos_id: int | None) -> Iterator[str]:

@@ -52,9 +52,9 @@ class Backend:
         delegate_id: The id that a program's delegates carry; None when nothing is delegated.
         quantizations: The schemes that it can run; see `schemes.py`.
         overrides: The schemes of these that one model can mix, as `export.overrides` of a recipe
-            does; the quantiser finds what applies to a node with `scheme_of`. One for floats only
+            does; the quantizer finds what applies to a node with `scheme_of`. One for floats only
             overrides others. Empty where a model has one scheme.
-        embeddings: How `export.embeddings` can quantise tables of embeddings for it; see
+        embeddings: How `export.embeddings` can quantize tables of embeddings for it; see
             `schemes.py`. They are looked up by ExecuTorch's kernels on the CPU.
         rewrites: Those of `rewrites.py` that its lowering can run.
         lowering: The module, for the child process that exports, with its `LOWERING`; None for a

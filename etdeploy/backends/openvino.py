@@ -144,11 +144,11 @@ class Openvino(Backend):
             )
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
-        """Keeps the quantiser from reporting its use to its maker."""
+        """Keeps the quantizer from reporting its use to its maker."""
         return {"NNCF_CI": "1"}
 
     def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
-        """Whether this processor has VNNI, which decides the range of quantised weights."""
+        """Whether this processor has VNNI, which decides the range of quantized weights."""
         quantizes = request.quantization == "int8_static"
         return {"VNNI": "yes" if has_vnni() else "no"} if quantizes else {}
 
@@ -251,7 +251,7 @@ OPENVINO = Openvino(
     packages=(
         PACKAGE,
         # 3.0 imports a module that torch 2.13 no longer has, 3.4 a type that OpenVINO 2025.4 lacks.
-        Package("nncf", "OpenVINO's quantiser", EXTRA, ">=3.1,<3.3", ("int8_static",)),
+        Package("nncf", "OpenVINO's quantizer", EXTRA, ">=3.1,<3.3", ("int8_static",)),
     ),
     component="backend_openvino",
     switch="EXECUTORCH_BUILD_OPENVINO",

@@ -36,7 +36,7 @@ REWRITES: dict[str, Rewrite] = {
         "has to know",
     ),
     "silu": Rewrite(
-        "writes SiLU as a product with a sigmoid before quantisation, so that the product is "
+        "writes SiLU as a product with a sigmoid before quantization, so that the product is "
         "computed in 8 bits",
         schemes=STATIC_SCHEMES,
     ),

@@ -1,12 +1,12 @@
-"""Ways to quantise, by the names that a recipe uses."""
+"""Ways to quantize, by the names that a recipe uses."""
 
 from __future__ import annotations
 
 QUANTIZATIONS: dict[str, str] = {
-    "none": "no quantisation; usually 32-bit floats",
+    "none": "no quantization; usually 32-bit floats",
     "fp16": "weights and activations in 16-bit floats",
     "int8_static": "8-bit weights and activations, ranges from calibration inputs (PT2E)",
-    "int8_dynamic": "8-bit weights, activations quantised on the fly (PT2E)",
+    "int8_dynamic": "8-bit weights, activations quantized on the fly (PT2E)",
     "8da4w": "4-bit grouped weights, 8-bit dynamic activations in linear layers (torchao)",
     "8da8w": "8-bit weights, 8-bit dynamic activations in linear layers (torchao)",
     "8a4w": "4-bit weights, 8-bit activations, ranges from calibration inputs (PT2E)",
@@ -21,16 +21,16 @@ FLOAT_SCHEMES = ("none", "fp16")
 STATIC_SCHEMES = ("int8_static", "8a4w", "16a8w", "16a4w", "16a4w_block")
 # Those with weights in groups, of `export.group_size`.
 GROUPED_SCHEMES = ("8da4w", "16a4w_block")
-# Those whose activations are quantised while the program runs.
+# Those whose activations are quantized while the program runs.
 DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w", "8da8w")
-# Those that quantise the linear layers of a model, before it is traced.
+# Those that quantize the linear layers of a model, before it is traced.
 LINEAR_SCHEMES = ("8da4w", "8da8w")
 # Those whose scales are searched, for a language model weighted by activations.
 SEARCHED_SCHEMES = ("8da4w",)
 
 # Those of tables of embeddings with weights in groups.
 GROUPED_EMBEDDINGS = ("4w",)
-# The schemes that tables of embeddings can be quantised beside: the others quantise a traced graph.
+# The schemes that tables of embeddings can be quantized beside: the others quantize a traced graph.
 EMBEDDINGS_BESIDE = ("none", *LINEAR_SCHEMES)
 
 

@@ -70,7 +70,7 @@ def _is_here(where: Destination) -> bool:
     return where.is_here and where.target.system == "linux"
 
 
-# Mesa's drivers for GPUs that a machine does not have report a failed initialisation.
+# Mesa's drivers for GPUs that a machine does not have report a failed initialization.
 _MEANINGS = (
     (r"libvulkan\.so", "the system has no Vulkan library"),
     (r"VK_ERROR_INCOMPATIBLE_DRIVER", "there is no Vulkan driver"),

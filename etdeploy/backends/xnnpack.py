@@ -64,11 +64,11 @@ def _kleidiai(build: Build) -> tuple[bool, str]:
     if wanted is not None:
         return wanted, f"runtime.kleidiai is {'true' if wanted else 'false'}"
     if scheme is None:
-        return True, "the finished program may hold dynamically quantised weights"
+        return True, "the finished program may hold dynamically quantized weights"
     if scheme in DYNAMIC_SCHEMES:
         return True, f"export.quantization is {scheme}, which its kernels compute"
     return False, (
-        f"export.quantization is {scheme}; its kernels are for dynamically quantised weights, "
+        f"export.quantization is {scheme}; its kernels are for dynamically quantized weights, "
         "and for others on processors with SME only (then set runtime.kleidiai: true)"
     )
 

@@ -40,7 +40,7 @@ _SMALLER = "Close other apps, or make the model smaller, for instance by export.
 
 
 _SMALLER_FILE = (
-    f"Close other apps, or export a smaller model, for instance a quantised one, {NEW_FILE}."
+    f"Close other apps, or export a smaller model, for instance a quantized one, {NEW_FILE}."
 )
 
 
@@ -139,7 +139,7 @@ RUN_FAILURES = FailureTable(
         FailurePattern(
             r"after (?P<name>\d+) tokens, (?:of \d+ logits, \d+ are NaN|the largest of \d+ logits)",
             "the logits after {name} tokens are not numbers",
-            "See whether the quantisation is the cause: --set export.quantization=none\n"
+            "See whether the quantization is the cause: --set export.quantization=none\n"
             "or the backend: --set export.backend=portable --set export.quantization=none",
         ),
         FailurePattern(
@@ -264,7 +264,7 @@ def _cause(
 
 
 def _backend_cause(text: str, device: str) -> Diagnosis | None:
-    """The cause that the first backend recognises."""
+    """The cause that the first backend recognizes."""
     causes = (backend.failure(text, device) for backend in known_backends())
     return next(filter(None, causes), None)
 

@@ -93,7 +93,7 @@ def make_workload(
     """Return what a recipe generates with a program, which is always the same.
 
     Raises UsageError if it does not fit the program's context, if the recipe requests something
-    that text generation does not support, or if its prompt cannot be tokenised.
+    that text generation does not support, or if its prompt cannot be tokenized.
     """
     benchmark = loaded.recipe.benchmark
     _refuse(loaded)

@@ -94,7 +94,7 @@ def tolerance_scheme(provenance: Provenance) -> str | None:
 class Expectation:
     """The eager model's outputs with their files' folder, and what decides about tolerances.
 
-    `steps` are those of each output's quantisation; None, or missing, if the exporter did not see
+    `steps` are those of each output's quantization; None, or missing, if the exporter did not see
     them.
     """
 
@@ -105,7 +105,7 @@ class Expectation:
     steps: tuple[float | None, ...] = ()
 
     def step_of(self, index: int) -> float | None:
-        """The step of an output's quantisation, if known."""
+        """The step of an output's quantization, if known."""
         return self.steps[index] if index < len(self.steps) else None
 
 
@@ -202,7 +202,7 @@ def _remark(distance: TensorDistance, limits: Limits) -> str | None:
         return f"{count} NaN or infinite, in the model's own output too"
     zeros_pass = limits.rms_error is not None and 0 < distance.rms <= limits.rms_error
     if zeros_pass and distance.largest <= limits.max_abs_error:
-        return "the values take so few steps of their quantisation that zeros would pass too"
+        return "the values take so few steps of their quantization that zeros would pass too"
     return None
 
 

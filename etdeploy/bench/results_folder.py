@@ -149,7 +149,7 @@ DESCRIPTIONS = {
     "profile": "the same for the profile pass; absent where `benchmark.profile` is off",
     "sustained": "the same for the sustained pass; absent where `benchmark.sustained_s` is 0",
     "program_info": "methods of the program with inputs, outputs, operators and delegates",
-    "export": "how the program was made: source, versions, times, what quantisation cost",
+    "export": "how the program was made: source, versions, times, what quantization cost",
     "plan": "components and cmake options of the runner, each with its reason",
     "etdump": "the trace of the profile pass, for ExecuTorch's Inspector; absent where text was "
     "generated",

@@ -2,9 +2,9 @@
 
 Floats: the largest error may be a share of the largest expected value, and the cosine of the angle
 between the outputs must not fall below a limit. Both follow from the data type and the scheme of
-the quantisation. Integers have to be equal.
+the quantization. Integers have to be equal.
 
-Outputs on a grid, where the last step of a static quantisation puts them: the device and the eager
+Outputs on a grid, where the last step of a static quantization puts them: the device and the eager
 model round to the grid independently, so that values between two steps go either way. Where an
 output takes few steps, that alone moves the cosine, which then says nothing. Three limits take its
 place; N values with the step q are compared, e are the expected ones and d the errors:
@@ -74,12 +74,12 @@ _FLOATS = {
     "bfloat16": _Rule(6e-2, 1e-3, 0.995),  # 7.8e-3
 }
 
-# Quantised programs are compared with the quantised eager model, which computes in floats between
-# its quantisation steps. A value that lies between two steps may go either way on the device, and
+# Quantized programs are compared with the quantized eager model, which computes in floats between
+# its quantization steps. A value that lies between two steps may go either way on the device, and
 # the next layers carry that on, so that single elements stray: the cosine is the sharper judge.
 # Measured with the bundled examples under XNNPACK, relative to the largest expected value:
 # int8_static up to 6.2 % with a cosine of at least 0.9994 (transformer, convnet), int8_dynamic
-# 1.3 % and 0.9999, 8da4w 1.8 % and 0.9999; unquantised 2e-6.
+# 1.3 % and 0.9999, 8da4w 1.8 % and 0.9999; unquantized 2e-6.
 _QUANTIZED = {
     "fp16": _FLOATS["float16"],
     "bf16": _FLOATS["bfloat16"],  # no recipe names it: a backend whose 16-bit floats are these
@@ -114,7 +114,7 @@ def limits_for(
     """Return the limits of one output; those of the recipe, `override`, replace the others.
 
     Integers and booleans must be equal by default. `distance` has the number and size of the
-    expected values, and `step` is that of a quantised output.
+    expected values, and `step` is that of a quantized output.
     """
     if dtype not in _FLOATS:
         return Limits(override.max_abs_error or 0.0, override.cosine_similarity)
@@ -211,15 +211,15 @@ def read_tensor(path: Path, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
 # Three values are on some grid by chance; four fit one to a hundredth of a step once in 2,500.
 _LEAST_VALUES = 4
 _OFF_GRID = 0.01
-# Quantised values have at most 16 bits.
+# Quantized values have at most 16 bits.
 _MOST_STEPS = 1 << 16
 
 
 def estimate_step(actual: NDArray[Any], expected: NDArray[Any]) -> float | None:
-    """Estimate the quantisation step of an output whose scale the exporter did not see.
+    """Estimate the quantization step of an output whose scale the exporter did not see.
 
     It is the smallest difference between values, if all of them are on a grid with that step; as
-    a quantised output has few distinct values, neighbours usually occur. None otherwise.
+    a quantized output has few distinct values, neighbours usually occur. None otherwise.
     """
     import numpy as np
 

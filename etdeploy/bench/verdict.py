@@ -121,11 +121,11 @@ def _distinguishable(cosine: float, limit: float) -> tuple[str, str]:
 
 
 def _in_steps(check: OutputCheck) -> str:
-    """The largest error in steps of the output's quantisation."""
+    """The largest error in steps of the output's quantization."""
     if not check.step or not check.max_abs_error:
         return ""
     steps = check.max_abs_error / check.step
-    return f", {steps:.3g} {'step' if round(steps, 2) == 1 else 'steps'} of its quantisation"
+    return f", {steps:.3g} {'step' if round(steps, 2) == 1 else 'steps'} of its quantization"
 
 
 def _remedy(wrong: Sequence[OutputCheck], run: StoredRun, device: Capabilities) -> str:

@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
 
 
 VERBS: dict[str, tuple[str, str]] = {
-    "run": ("run", "Export, build, deploy, measure and summarise, all in one."),
+    "run": ("run", "Export, build, deploy, measure and summarize, all in one."),
     "plan": ("plan", "Explain what a run would do and why; change nothing."),
     "export": ("export", "Turn the recipe's model into a program (.pte)."),
     "inspect": ("export", "Show what a .pte file contains."),

@@ -157,7 +157,7 @@ def operator_changes(a_ms: OperatorTimes, b_ms: OperatorTimes) -> tuple[Operator
     """The operators whose time changed most, the largest change first.
 
     Changes below 1 % of the longer inference are left out. An operator that only A has and one that
-    only B has are one row where they do the work of the same module: a quantised layer has another
+    only B has are one row where they do the work of the same module: a quantized layer has another
     name.
 
     Args:

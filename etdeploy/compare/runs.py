@@ -206,7 +206,7 @@ def _stayed_hot(record: RunRecord) -> bool:
     return any(start.cooldown and not start.cooldown.reached for start in record.workload.runs)
 
 
-_NO_LOSS = "no quantisation before the lowering"
+_NO_LOSS = "no quantization before the lowering"
 
 
 def text_remarks(a: TextGeneration, b: Workload) -> Iterator[str]:
@@ -219,13 +219,13 @@ def text_remarks(a: TextGeneration, b: Workload) -> Iterator[str]:
 
 
 def loss_remarks(a: ProgramRecord, b: ProgramRecord) -> Iterator[str]:
-    """A sentence for each output that quantisation moves differently in both."""
+    """A sentence for each output that quantization moves differently in both."""
     ours, theirs = ({loss.name: loss.text for loss in p.quantization_loss} for p in (a, b))
     for name in dict.fromkeys((*ours, *theirs)):
         if ours.get(name) != theirs.get(name):
             sides = zip("AB", (ours, theirs), strict=True)
             losses = "; ".join(f"{side.get(name, _NO_LOSS)} in {letter}" for letter, side in sides)
-            yield f"{name} against the unquantised model: {losses}."
+            yield f"{name} against the unquantized model: {losses}."
 
 
 def _texts(a: TextGeneration, b: TextGeneration) -> Iterator[str]:

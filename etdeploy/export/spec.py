@@ -88,7 +88,7 @@ class ExportSpec(Value):
         backend, quantization: None for a finished program.
         overrides: Patterns of module paths with their schemes; the first that matches counts.
         override_groups: Group sizes that differ from `group_size`, by these patterns.
-        embeddings: How tables of embeddings are quantised; None where they stay in floats.
+        embeddings: How tables of embeddings are quantized; None where they stay in floats.
         calibration: Yields calibration inputs.
         calibration_text: That a language model reads, so that the scales of its weights are chosen
             by the activations that occur; None where the weights alone decide.

@@ -79,7 +79,7 @@ class Series(Value):
         model: Where the model comes from, with the factory's arguments.
         source: The same for a person.
         backend, quantization: Of the program; null for a finished one.
-        precision: Keys of the recipe that say more about the quantisation.
+        precision: Keys of the recipe that say more about the quantization.
         method: That is run.
         sizes: That are measured, with the function that makes their inputs; of text, the prompts
             with what is generated after them.
@@ -170,7 +170,7 @@ def _differences(a: Series, b: Series) -> Iterator[str]:
     if a.model != b.model:
         yield f"another model: {a.source} and {b.source}"
     if a.precision != b.precision:
-        yield "another quantisation of parts of the model"
+        yield "another quantization of parts of the model"
     if a.sizes != b.sizes:
         text = GENERATION in a.sizes or GENERATION in b.sizes
         yield "other numbers of tokens, or another prompt" if text else "other sizes or inputs"
@@ -220,7 +220,7 @@ TITLES = {
     "peak_rss_bytes": "peak memory",
     "program_bytes": "size of the program",
     PERPLEXITY: "perplexity",
-    NOISE: "quantisation noise",
+    NOISE: "quantization noise",
 }
 # Between a metric and the name of one of the recipe's sizes, the key of a point, a text, or an
 # output.
@@ -235,8 +235,8 @@ def read_metrics(record: RunRecord) -> dict[str, float]:
     Numbers that are infinite or NaN are left out. Where the recipe names sizes, the first one's is
     `latency_ms`, and `latency_ms@NAME` is each other's. Of generated text, the first point's are
     `token_ms` and `ttft_ms`, and `token_ms@p128-n64-d1024` is that of another. A model
-    that was evaluated has `perplexity@FILE-DIGEST`, and a quantised one `quantization_noise@OUTPUT`
-    for each output: the root mean square of what quantisation changes by that of the output.
+    that was evaluated has `perplexity@FILE-DIGEST`, and a quantized one `quantization_noise@OUTPUT`
+    for each output: the root mean square of what quantization changes by that of the output.
     """
     if record.simulated:
         return {}

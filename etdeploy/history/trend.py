@@ -1,6 +1,6 @@
 """Where a series of numbers changed its level.
 
-A series is cut in two where the ranks of both sides differ most (by the standardised rank sum of
+A series is cut in two where the ranks of both sides differ most (by the standardized rank sum of
 Wilcoxon), and each part again, as long as a permutation test says that values in random order
 differ as much in less than 1 % of all cases. Where no single cut passes, the stretch inside that
 differs most from the rest is tried in the same way, so that a regression that was mended is found.

@@ -73,7 +73,7 @@ mul.Scalar_out native_layer_norm.out sub.out sum.IntList_out sub.Scalar_out wher
 """
 
 # Operators for which kernels/optimized/optimized.yaml has a kernel (1.3 to 1.5); all others of aten
-# come from the portable kernels, also in the optimised library.
+# come from the portable kernels, also in the optimized library.
 OPTIMIZED_OPERATORS = frozenset(f"aten::{name}" for name in _OPTIMIZED.split())
 
 # The data types that ExecuTorch's selection of kernels by data type knows

@@ -208,7 +208,7 @@ def _wheel_plan(
     build_type = ReasonedChoice(
         name="CMAKE_BUILD_TYPE",
         value="Release",
-        reason="an unoptimised runner would add its own time to the measurement",
+        reason="an unoptimized runner would add its own time to the measurement",
     )
     return _Parts(
         build_target=target,

@@ -1,4 +1,4 @@
-"""How a language model's program is quantised and computes attention, and why."""
+"""How a language model's program is quantized and computes attention, and why."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _of_recipe(recipe: Recipe) -> Requirements:
     )
     if export.quantization.startswith("int8"):
         reasons[KERNELS_QUANTIZED] = (
-            f"export.quantization {export.quantization} may leave quantise and dequantise "
+            f"export.quantization {export.quantization} may leave quantize and dequantize "
             "operators outside the delegates; nothing is exported yet"
         )
     elif recipe.embeddings:

@@ -110,22 +110,22 @@ def _aten_kernels(recipe: Recipe, requirements: Requirements) -> ReasonedChoice 
 
 def _portable_or_optimized(recipe: Recipe, requirements: Requirements) -> tuple[str, str]:
     if KERNELS_LLM in requirements.reasons:
-        return "optimized", "the kernels for language models need the optimised ones"
+        return "optimized", "the kernels for language models need the optimized ones"
     if recipe.runtime.optimize == "size":
         return "portable", "runtime.optimize is size, and the portable kernels are smaller"
     if requirements.operators is None:
-        return "optimized", "the program may call operators that have optimised kernels"
+        return "optimized", "the program may call operators that have optimized kernels"
     faster = sorted(OPTIMIZED_OPERATORS.intersection(requirements.operators))
     if faster:
-        return "optimized", f"there are optimised kernels for {some(faster)}"
-    return "portable", "no operator that the program calls has an optimised kernel"
+        return "optimized", f"there are optimized kernels for {some(faster)}"
+    return "portable", "no operator that the program calls has an optimized kernel"
 
 
 def _build_type(_: SourceBuild) -> Iterator[ReasonedChoice]:
     yield _option(
         "CMAKE_BUILD_TYPE",
         "Release",
-        "an unoptimised runtime is 5 to 10 times slower, and not what should be measured",
+        "an unoptimized runtime is 5 to 10 times slower, and not what should be measured",
     )
 
 

@@ -36,7 +36,7 @@ class Circumstances:
         backend: None for a finished program.
         cores: Of the device; None if unknown.
         threaded: Whether one of the backends uses the runner's threads.
-        schemes: Quantisations with fewer bits that the backend supports.
+        schemes: Quantizations with fewer bits that the backend supports.
         tracer: The tracer's share of the traced inference, most of it between operators.
         whole: What was traced: "an inference".
     """

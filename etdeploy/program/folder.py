@@ -56,7 +56,7 @@ Stored = TensorFile | PlainValue
 
 
 class OutputQuantization(Value):
-    """How an output's values are quantised: each is `(integer - zero_point) * scale`.
+    """How an output's values are quantized: each is `(integer - zero_point) * scale`.
 
     `dtype` is that of the integers, by torch's name.
     """
@@ -104,10 +104,10 @@ class Provenance(Value):
         expected: The eager model's outputs for those inputs, in order; empty for a finished
             program. Of a language model's methods, the first alone has them, and
             `quantization_loss`.
-        output_quantization: For each expected output; None for one that no dequantisation gives
+        output_quantization: For each expected output; None for one that no dequantization gives
             directly. Empty where it is not known.
-        quantization_loss: How far each expected tensor is from the unquantised model's; empty for a
-            model that is not quantised before it is lowered.
+        quantization_loss: How far each expected tensor is from the unquantized model's; empty for a
+            model that is not quantized before it is lowered.
         sets: Inputs of the sizes that the recipe names; if there are any, they are measured and not
             `inputs`.
         methods: What is known of each method, where there are several; `inputs`, `expected`,
@@ -149,7 +149,7 @@ class Provenance(Value):
 
     @property
     def quantization_losses(self) -> dict[str, tuple[OutputLoss, ...]]:
-        """How far quantisation moves the outputs of each method; empty for generated text."""
+        """How far quantization moves the outputs of each method; empty for generated text."""
         found = {name: values.quantization_loss for name, values in self.methods.items()}
         found = found or {self.method: self.quantization_loss}
         return {} if self.generation else {name: each for name, each in found.items() if each}

@@ -120,7 +120,7 @@ def attention_for(asked: ExportGeneration, backend: str) -> tuple[Attention, str
 
 # Enough to see whether logits are others, and few kilobytes of a program's description.
 _SAMPLED = 64
-# Quantised perplexity by the original's: what small models have with 4-bit weights is up to 1.2.
+# Quantized perplexity by the original's: what small models have with 4-bit weights is up to 1.2.
 _LARGE_LOSS = 1.3
 # A cosine of two numbers without their mean is 1 or -1.
 _LEAST_FOR_COSINE = 8
@@ -207,9 +207,9 @@ class GreedyText(Value):
 
 
 class LogitNoise(Value):
-    """How far rounding alone moves the logits of a quantised model.
+    """How far rounding alone moves the logits of a quantized model.
 
-    Activations that are quantised at run time amplify differences of rounding: a value that falls
+    Activations that are quantized at run time amplify differences of rounding: a value that falls
     to the other side of a step moves by a whole step.
 
     Attributes:
@@ -227,8 +227,8 @@ class ExpectedText(Value):
     Attributes:
         prompt_ids: The prompt.
         original: As the model continues it in 32-bit floats, by its own forward.
-        quantized: As the quantised model does; null for one that is not quantised.
-        noise: Of the quantised model, over all texts; null where it is not known.
+        quantized: As the quantized model does; null for one that is not quantized.
+        noise: Of the quantized model, over all texts; null where it is not known.
     """
 
     prompt_ids: tuple[int, ...] = Field(min_length=1)
@@ -243,14 +243,14 @@ class ExpectedText(Value):
 
 
 class QuantizationCost(Value):
-    """How far the quantised model is from the original on a text, position by position.
+    """How far the quantized model is from the original on a text, position by position.
 
     The measures are those of llama.cpp's `llama-perplexity --kl-divergence`, with the difference of
     the logits. Divergences are in nats. A number is null where logits are NaN or infinite.
 
     Attributes:
-        perplexity: Of the quantised model.
-        mean_kl_divergence: From the original's distribution of the next token to the quantised
+        perplexity: Of the quantized model.
+        mean_kl_divergence: From the original's distribution of the next token to the quantized
             model's; the mean over the positions.
         max_kl_divergence: At the position where it is largest.
         same_top_percent: Of the positions, where the most probable token is the same.
@@ -276,7 +276,7 @@ class Evaluation(Value):
         whole: Whether that was all of the file.
         perplexity: Of the model in 32-bit floats: exp of the mean of -ln(probability of the token).
             null where logits are NaN.
-        quantized: Of the quantised model; null for one that is not quantised.
+        quantized: Of the quantized model; null for one that is not quantized.
     """
 
     file: str
@@ -293,7 +293,7 @@ class Evaluation(Value):
 
     @property
     def has_large_loss(self) -> bool:
-        """Whether quantisation makes the model so much worse that a user has to know."""
+        """Whether quantization makes the model so much worse that a user has to know."""
         before, after = self.perplexity, self.exported_perplexity
         return before is not None and (after is None or after >= _LARGE_LOSS * before)
 

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 LOWEST_COSINE = 0.99
-"""Below it, an output is reported as far from the unquantised model's."""
+"""Below it, an output is reported as far from the unquantized model's."""
 # Noise of a fifth of the signal: also shows a wrong scale, and an error of a single value, which
 # have a cosine of 1.
 _LOWEST_SQNR_DB = 14.0
 _LOWEST_EQUAL_PERCENT = 99.0
-_HIGH = "QUANTISATION LOSS: "
+_HIGH = "QUANTIZATION LOSS: "
 
 
 class OutputLoss(Value):
-    """How far an output of the quantised model is from the unquantised model's, both run eagerly.
+    """How far an output of the quantized model is from the unquantized model's, both run eagerly.
 
     Both get the example inputs. Measures are over the values that are finite in both.
 
@@ -37,8 +37,8 @@ class OutputLoss(Value):
         name: As in the model's code, or `output_0` and so on.
         cosine_similarity: Cosine of the angle between both; null for integers and booleans, and
             where nothing is finite.
-        sqnr_db: Signal to quantisation noise ratio: 20 times the decimal logarithm of the root mean
-            square of the unquantised values divided by that of the differences. null where one of
+        sqnr_db: Signal to quantization noise ratio: 20 times the decimal logarithm of the root mean
+            square of the unquantized values divided by that of the differences. null where one of
             these is 0, and for integers and booleans.
         max_abs_error: The largest difference; null where nothing is finite.
         equal_percent: Of the integers or booleans, how many are equal; null for floats.
@@ -65,7 +65,7 @@ class OutputLoss(Value):
 
     @property
     def noise(self) -> float | None:
-        """Root mean square of the differences by that of the unquantised values: 0.1 at 20 dB."""
+        """Root mean square of the differences by that of the unquantized values: 0.1 at 20 dB."""
         return None if self.sqnr_db is None else math.pow(10, -self.sqnr_db / 20)
 
     @property
@@ -86,18 +86,18 @@ class OutputLoss(Value):
 
 
 def loss_lines(losses: Sequence[OutputLoss], most: int = 5) -> Iterator[str]:
-    """What quantisation costs, an output a line: those that it moves most, in the outputs' order.
+    """What quantization costs, an output a line: those that it moves most, in the outputs' order.
 
     Args:
-        losses: Of all outputs; empty for a model that is not quantised.
+        losses: Of all outputs; empty for a model that is not quantized.
         most: Lines for outputs.
     """
     shown = sorted(losses, key=_rank)[:most]
     for loss in (each for each in losses if each in shown):
         high = _HIGH if loss.is_high else ""
-        yield f"{high}{loss.name} against the unquantised model: {loss.text}"
+        yield f"{high}{loss.name} against the unquantized model: {loss.text}"
     if len(losses) > most:
-        yield f"{count(len(losses) - most, 'other output')} closer to the unquantised model"
+        yield f"{count(len(losses) - most, 'other output')} closer to the unquantized model"
 
 
 def _rank(loss: OutputLoss) -> tuple[bool, float]:
@@ -113,19 +113,19 @@ def _below_one(cosine: float) -> str:
 
 
 def quality_lines(evaluation: Evaluation) -> Iterator[str]:
-    """Perplexity, and what quantisation costs."""
+    """Perplexity, and what quantization costs."""
     cost, on = evaluation.quantized, f"on {count(evaluation.tokens, 'token')} of {evaluation.file}"
     original = _number(evaluation.perplexity, 4)
     if cost is None:
         yield f"perplexity {original} {on}"
         return
     high = _HIGH if evaluation.has_large_loss else ""
-    yield f"{high}perplexity {_number(cost.perplexity, 4)} {on}; before quantisation {original}"
+    yield f"{high}perplexity {_number(cost.perplexity, 4)} {on}; before quantization {original}"
     yield _cost(cost)
 
 
 def _cost(cost: QuantizationCost) -> str:
-    """How far the quantised model is from the original."""
+    """How far the quantized model is from the original."""
     return (
         f"the same token is the most probable at {cost.same_top_percent:.1f} % of positions; KL "
         f"divergence {_number(cost.mean_kl_divergence)} on average, at most "

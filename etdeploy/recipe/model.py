@@ -194,12 +194,12 @@ class ExportGeneration(Section):
 
     evaluate: str | None = None
     """A text file on which the model is evaluated when it is exported: its perplexity, and how far
-    quantisation moves its logits. Text in UTF-8; only the beginning of a long one counts. By
-    default, a model with quantised layers is evaluated on a short text that etdeploy brings; `none`
+    quantization moves its logits. Text in UTF-8; only the beginning of a long one counts. By
+    default, a model with quantized layers is evaluated on a short text that etdeploy brings; `none`
     turns this off."""
 
     evaluate_tokens: int = Field(default=DEFAULT_EVALUATED, ge=2, le=_MOST_EVALUATED)
-    """The most tokens of that text that are predicted. For a quantised model, the export holds the
+    """The most tokens of that text that are predicted. For a quantized model, the export holds the
     logits of all of them in memory: 4 bytes for each token of the vocabulary."""
 
     @model_validator(mode="before")
@@ -213,7 +213,7 @@ class ExportGeneration(Section):
 
 
 class PartQuantization(Section):
-    """How a part of the model is quantised."""
+    """How a part of the model is quantized."""
 
     quantization: Quantization
     """The scheme."""
@@ -239,7 +239,7 @@ class Export(Section):
     """The backend that the model is lowered to; what it cannot run uses portable kernels."""
 
     quantization: Quantization = "none"
-    """How weights and activations are quantised; the available schemes depend on the backend."""
+    """How weights and activations are quantized; the available schemes depend on the backend."""
 
     overrides: dict[str, PartChoice | None] = Field(default_factory=dict)
     """Other schemes for parts of the model, by patterns of module paths:
@@ -249,7 +249,7 @@ class Export(Section):
     [table of backends](#backends) says which schemes can be mixed."""
 
     embeddings: EmbeddingQuantization | None = None
-    """How tables of embeddings are quantised: `8w`, 8 bits with a scale for each token; `4w`, 4
+    """How tables of embeddings are quantized: `8w`, 8 bits with a scale for each token; `4w`, 4
     bits in groups of `group_size`; `none`, not at all. By default, `8w` for a model of `hf` with
     8da4w or 8da8w, else `none`."""
 
@@ -258,7 +258,7 @@ class Export(Section):
     tuples of inputs, or dicts of inputs by keyword. For a program with several methods, it is
     called for each, `samples(method="prefill")`. Each has the shapes and data types of the example
     inputs, and finite values, preprocessed as your application does it. An export reports
-    [what quantisation costs](measuring.md#what-quantisation-costs). Without the function,
+    [what quantization costs](measuring.md#what-quantization-costs). Without the function,
     the example inputs are used, which is enough to measure speed.
 
     For a model of `hf` with 8da4w: a text file (UTF-8; the first 2,048 tokens count). The model
@@ -329,15 +329,15 @@ class Runtime(Section):
     types, that the program uses."""
 
     optimize: OptimizeFor = "speed"
-    """What the compiler optimises ExecuTorch for; `size` also replaces the
-    optimised kernels with the portable ones. Needs `source`."""
+    """What the compiler optimizes ExecuTorch for; `size` also replaces the
+    optimized kernels with the portable ones. Needs `source`."""
 
     log_level: LogLevel = "error"
     """Which of ExecuTorch's log messages a build from source includes; the wheel has its own."""
 
     kleidiai: bool | None = None
     """Whether a build from source includes Arm's KleidiAI kernels in XNNPACK. They are for
-    dynamically quantised weights and for processors with SME; by default, they are included for
+    dynamically quantized weights and for processors with SME; by default, they are included for
     such weights."""
 
     weight_cache: bool = False
@@ -360,14 +360,14 @@ class Runtime(Section):
 
 class Tolerance(Section):
     """How far the device's outputs may be from the model's; the defaults follow the data type and
-    the quantisation, and count in steps where an output is quantised.
+    the quantization, and count in steps where an output is quantized.
     """
 
     max_abs_error: float | None = Field(default=None, ge=0)
     """Largest absolute difference of any element."""
 
     cosine_similarity: float | None = Field(default=None, ge=-1, le=1)
-    """Minimum cosine of the angle between the outputs. For quantised outputs it replaces
+    """Minimum cosine of the angle between the outputs. For quantized outputs it replaces
     the limit on the root mean square error. It is computed in 64-bit floats and applied exactly:
     1 requires outputs that are equal, or parallel to the last bit."""
 
@@ -555,9 +555,9 @@ class Recipe(Section):
 
     @property
     def embeddings(self) -> str | None:
-        """How tables of embeddings are quantised; None where they stay in floats.
+        """How tables of embeddings are quantized; None where they stay in floats.
 
-        By default to 8 bits beside the quantised layers of a language model: its table is then a
+        By default to 8 bits beside the quantized layers of a language model: its table is then a
         large part of the file, and only looked up, which costs no time.
         """
         export, backend = self.export, find_backend(self.export.backend)

@@ -186,7 +186,7 @@ def _options() -> Iterator[str]:
 
 
 def _quantizations() -> Iterator[str]:
-    yield "## Quantisation\n"
+    yield "## Quantization\n"
     yield "| scheme | what it does |"
     yield "| --- | --- |"
     for name, text in QUANTIZATIONS.items():

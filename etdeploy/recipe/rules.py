@@ -197,7 +197,7 @@ def _override_findings(
         those = _backends_where(lambda b: b.overrides)
         yield (
             "overrides",
-            f"the backend {backend.name} quantises the whole model by one scheme; overrides apply "
+            f"the backend {backend.name} quantizes the whole model by one scheme; overrides apply "
             f"to {those} only",
         )
     elif given and (scheme not in backend.overrides or scheme in FLOAT_SCHEMES):
@@ -210,7 +210,7 @@ def _override_findings(
     else:
         for pattern, chosen in given.items():
             if chosen not in backend.overrides:
-                floats = "leaves no part of a quantised model in floats" * (chosen in FLOAT_SCHEMES)
+                floats = "leaves no part of a quantized model in floats" * (chosen in FLOAT_SCHEMES)
                 why = floats or f"does not mix {chosen!r} with other schemes"
                 text = f"the backend {backend.name} {why}; choose from {mixed}"
                 yield f"overrides.{pattern}", text
@@ -364,7 +364,7 @@ def _language_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
 
 
 def _mixes(backend: Backend) -> bool:
-    """Whether it has overrides that quantise without calibration inputs."""
+    """Whether it has overrides that quantize without calibration inputs."""
     return any(s not in STATIC_SCHEMES and s not in FLOAT_SCHEMES for s in backend.overrides)
 
 

@@ -122,7 +122,7 @@ def _verdict(row: Row) -> Cell:
         return Cell(row.failure)
     verdict = formatting.outputs(row.record)
     loss = any(each.is_high for each in row.record.program.quantization_loss)
-    words = (verdict, "high quantisation loss" if loss else "", disturbance_kinds(row.record))
+    words = (verdict, "high quantization loss" if loss else "", disturbance_kinds(row.record))
     return Cell(", ".join(filter(None, words)), OUTPUT_TONES.get(verdict, ""))
 
 

@@ -234,7 +234,7 @@ def _output_lines(record: RunRecord) -> Iterator[str]:
 
 
 def text_lines(workload: TextGeneration) -> Iterator[str]:
-    """Return why the texts are right or wrong, and where quantisation changes them."""
+    """Return why the texts are right or wrong, and where quantization changes them."""
     texts = workload.texts
     wrong = [text for text in texts if not text.within_tolerance]
     right = [text for text in texts if text.within_tolerance]
@@ -250,7 +250,7 @@ def text_lines(workload: TextGeneration) -> Iterator[str]:
 
 
 def _equal(texts: Sequence[TextCheck]) -> str:
-    model = "the quantised model's" if texts[0].original_ids is not None else "the model's"
+    model = "the quantized model's" if texts[0].original_ids is not None else "the model's"
     if not all(text.whole for text in texts):
         compared = count(sum(text.compared_tokens for text in texts), "position")
         error = max(text.max_logit_error for text in texts)
@@ -261,21 +261,21 @@ def _equal(texts: Sequence[TextCheck]) -> str:
 
 
 def original_lines(texts: Sequence[TextCheck]) -> Iterator[str]:
-    """Return what quantisation does to the texts."""
+    """Return what quantization does to the texts."""
     known = [text for text in texts if text.original_ids is not None]
     other = [text for text in known if text.token_ids != text.original_ids]
     if known and not other:
-        yield "the model gives the same before it is quantised"
+        yield "the model gives the same before it is quantized"
     for text in other:
         at = (text.original_equal_tokens or 0) + 1
         yield (
-            f"before it is quantised, the model gives another text from token {at} of "
+            f"before it is quantized, the model gives another text from token {at} of "
             f"{len(text.original_ids or ())} on ({text.name})"
         )
 
 
 def quality(record: RunRecord) -> Iterator[str]:
-    """Return how good the model is, as far as it was evaluated, and what quantisation costs."""
+    """Return how good the model is, as far as it was evaluated, and what quantization costs."""
     workload = record.workload
     if isinstance(workload, TextGeneration) and workload.evaluation:
         yield from quality_lines(workload.evaluation)

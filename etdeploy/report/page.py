@@ -118,7 +118,7 @@ def _badges(run: ReportData) -> Iterator[Cell]:
     for kind in dict.fromkeys(each.kind for each in run.disturbances):
         yield Cell(formatting.kind(kind), WARN)
     if any(loss.is_high for loss in run.record.program.quantization_loss):
-        yield Cell("high quantisation loss", WARN)
+        yield Cell("high quantization loss", WARN)
     verdict = formatting.outputs(run.record)
     yield Cell(f"outputs {verdict}", OUTPUT_TONES.get(verdict, WARN))
 

@@ -114,7 +114,7 @@ def _common(record: RunRecord) -> dict[str, Any]:
 
 
 def _quantization(record: RunRecord) -> dict[str, float | None]:
-    """The lowest of any output, against the unquantised model; None where none is known."""
+    """The lowest of any output, against the unquantized model; None where none is known."""
     losses = record.program.quantization_loss
     cosines = [loss.cosine_similarity for loss in losses if loss.cosine_similarity is not None]
     ratios = [loss.sqnr_db for loss in losses if loss.sqnr_db is not None]

@@ -37,7 +37,7 @@ from etdeploy.report.formatting import duration, in_unit, percent, size, time_un
 _LONGEST_DIMENSIONS = 40
 _DEFINITIONS = {
     "first token": "from the prompt's token ids in hand until the first new token is chosen; "
-    "without loading, tokenising and filling the cache to `depth`",
+    "without loading, tokenizing and filling the cache to `depth`",
     "prefill": "tokens of the prompt by the time to the first token",
     "decode": "tokens after the first by the time that they took, call and choice",
 }

@@ -94,7 +94,7 @@ def _with_called(
     return needed
 
 
-# A kernel is defined once among the portable files and once among the optimised ones.
+# A kernel is defined once among the portable files and once among the optimized ones.
 _SHARED = 2
 
 

@@ -44,7 +44,7 @@ def make(channels: int = 16) -> tuple[nn.Module, tuple[torch.Tensor]]:
 
 
 def samples() -> Iterator[tuple[torch.Tensor]]:
-    """Calibration inputs for static quantisation: pictures as the model will see them."""
+    """Calibration inputs for static quantization: pictures as the model will see them."""
     for direction in range(DIRECTIONS):
         yield (picture(direction),)
 

@@ -12,7 +12,7 @@ set(etdeploy_targets_kernels_selected "executorch_selected_kernels")
 set(etdeploy_targets_kernels_quantized "quantized_ops_lib")
 set(etdeploy_targets_kernels_llm "custom_ops")
 set(etdeploy_targets_kernels_torchao "torchao_ops_executorch")
-# Components that register operators or backends from static initialisers. Nothing refers to them, so
+# Components that register operators or backends from static initializers. Nothing refers to them, so
 # the linker drops them from a static library unless that is linked whole.
 set(etdeploy_registers "^(kernels|backend)_")
 

@@ -12,7 +12,7 @@ endif()
 function(etdeploy_link_custom_sources runner)
   list(TRANSFORM ETDEPLOY_CUSTOM_OPS_SOURCES PREPEND "${ETDEPLOY_CUSTOM_OPS}/"
        OUTPUT_VARIABLE sources)
-  # Kernels register from static initialisers. Unlike a static library's, all objects are kept.
+  # Kernels register from static initializers. Unlike a static library's, all objects are kept.
   add_library(etdeploy_custom_ops OBJECT ${sources} ${ETDEPLOY_CUSTOM_OPS_REGISTRATION})
   target_include_directories(etdeploy_custom_ops PRIVATE "${ETDEPLOY_CUSTOM_OPS}"
                                                          "${ETDEPLOY_CUSTOM_OPS}/include")

@@ -53,7 +53,7 @@ file(STRINGS "${ETDEPLOY_EXECUTORCH_SOURCE}/version.txt" EXECUTORCH_BUILD_VERSIO
 if(TARGET custom_ops)
   set_target_properties(custom_ops PROPERTIES INTERFACE_COMPILE_OPTIONS "")
 endif()
-# GCC 12 fails with an internal error in its loop vectoriser on one of these files. They are written
+# GCC 12 fails with an internal error in its loop vectorizer on one of these files. They are written
 # with intrinsics and lose nothing without it.
 if(TARGET kleidiai AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(kleidiai PRIVATE -fno-tree-loop-vectorize)

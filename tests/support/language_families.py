@@ -143,7 +143,7 @@ def prompt() -> list[int]:
 
 def found(family: Family, path: Path) -> dict[str, Any]:
     """The path that the model took, its own text, and the program's."""
-    import executorch.kernels.quantized  # noqa: F401 - has the look-up of quantised embeddings
+    import executorch.kernels.quantized  # noqa: F401 - has the look-up of quantized embeddings
     import torch
     from executorch.runtime import Runtime
 

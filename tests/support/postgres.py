@@ -98,7 +98,7 @@ def running() -> Iterator[Restartable]:
     folder = Path(tempfile.mkdtemp(prefix="etdeploy-pg-"))
     user = _as_user(folder)
     try:
-        _initialise(programs["initdb"], folder, user)
+        _initialize(programs["initdb"], folder, user)
         with _serving(programs["postgres"], folder, user) as server:
             yield server
     finally:
@@ -117,7 +117,7 @@ def _as_user(folder: Path) -> dict[str, str | list[str]]:
     pytest.skip("PostgreSQL does not run as root, and there is no other user")
 
 
-def _initialise(initdb: str, folder: Path, user: dict[str, str | list[str]]) -> None:
+def _initialize(initdb: str, folder: Path, user: dict[str, str | list[str]]) -> None:
     secret = folder / "password"
     secret.write_text(_SECRET)
     secret.chmod(0o644)

@@ -1,9 +1,9 @@
-"""Quantises `layers` of tests/data/export/qnn.py for QNN with each function that calibrates it.
+"""Quantizes `layers` of tests/data/export/qnn.py for QNN with each function that calibrates it.
 
     python -m tests.support.qnn_calibration RESULT.json NAME...
 
 The result has, by the function's name, either `failure`, the message, or `samples`, `notes` and
-`step`, the scale of the first quantisation: that of the inputs.
+`step`, the scale of the first quantization: that of the inputs.
 """
 
 from __future__ import annotations

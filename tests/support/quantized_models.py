@@ -1,4 +1,4 @@
-"""Quantises models of tests/data/export/quantized.py, and runs them eagerly before and after.
+"""Quantizes models of tests/data/export/quantized.py, and runs them eagerly before and after.
 
     python -m tests.support.quantized_models RESULT.json CASES
 

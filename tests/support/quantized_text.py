@@ -1,4 +1,4 @@
-"""Exports a tiny quantised language model in several ways, each step against the eager model.
+"""Exports a tiny quantized language model in several ways, each step against the eager model.
 
 `python -m tests.support.quantized_text FOLDER NAME...` writes one line of JSON at the end.
 """
@@ -31,7 +31,7 @@ from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of
 
-# ExecuTorch's Python runtime has no quantised kernels of its own; this registers them in it.
+# ExecuTorch's Python runtime has no quantized kernels of its own; this registers them in it.
 _KERNELS = Path(executorch.__path__[0]) / "lib" / "libexecutorch_kernels_quantized.so"
 CONTEXT, TOKENS = 32, 24
 EXPORTS: dict[str, dict[str, Any]] = {
@@ -81,7 +81,7 @@ def tiny() -> Any:
 
 
 def found(name: str, folder: Path) -> dict[str, Any]:
-    """How far the program's logits are from the quantised model's, and what is in the program."""
+    """How far the program's logits are from the quantized model's, and what is in the program."""
     spec = spec_of({"model": {"hf": str(folder)}, "export": EXPORTS[name]})
     model = tiny()
     attention = model.config._attn_implementation

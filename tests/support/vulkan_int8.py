@@ -1,4 +1,4 @@
-"""Quantises small models for Vulkan and prints what ExecuTorch would fuse to integer operators.
+"""Quantizes small models for Vulkan and prints what ExecuTorch would fuse to integer operators.
 
     python -m tests.support.vulkan_int8
 

@@ -19,7 +19,7 @@ from etdeploy.core.processes import process
 
 _COMPLAINT = re.compile(r"\berror\b|Exception: |^Missing class ", re.IGNORECASE)
 _QUOTED_LINES = 6
-# These tools run for seconds: Java's optimising compiler would take longer than it saves, and a
+# These tools run for seconds: Java's optimizing compiler would take longer than it saves, and a
 # parallel garbage collector would compete with their threads.
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 

@@ -241,7 +241,7 @@ COMPILER_FAILURES = FailureTable(
             r"ERROR:(?P<reason>genNopWithScaleParams.*mismatched scale and bias[^\n]*)",
             "Qualcomm's compiler fails at a layer of 16-bit floats whose result is split into "
             "parts, as nn.MultiheadAttention does with a batch of one: {reason}",
-            "Quantise the model (--set export.quantization=int8_static), or give it a batch of two "
+            "Quantize the model (--set export.quantization=int8_static), or give it a batch of two "
             "or more; or\nuse three linear layers for query, key and value in place of one.",
             formats={"reason": str.strip},
         ),

@@ -149,7 +149,7 @@ OPTIONS = (
     Option(
         "per_channel",
         True,
-        "Whether each output channel of a quantised linear layer or convolution has a scale of its "
+        "Whether each output channel of a quantized linear layer or convolution has a scale of its "
         "own, instead of one for the whole layer.",
     ),
     Option(

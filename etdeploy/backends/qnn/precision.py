@@ -41,7 +41,7 @@ def scheme_blocker(quantization: str, soc: str | None) -> Blocker | None:
         what=f"floats on {facts.name}",
         why=f"export.quantization is {quantization}, and QNN compiles no floats for {facts.name}, "
         "whose HTP has no 16-bit ones",
-        remedy="Quantise the model: --set export.quantization=int8_static",
+        remedy="Quantize the model: --set export.quantization=int8_static",
     )
 
 
@@ -58,7 +58,7 @@ def precision_notes(quantization: str | None, soc: str | None) -> Iterator[str]:
             f"The HTP of {facts.name} ({facts.htp_arch}) may not compute floats at all: ExecuTorch "
             "names Snapdragon 8 Gen 1 as the first phone's SoC whose HTP has 16-bit floats. "
             "Qualcomm's simulator computes them in 32 bits for it, so that a simulated run does "
-            "not show whether the phone can. Quantised models run: "
+            "not show whether the phone can. Quantized models run: "
             "--set export.quantization=int8_static"
         )
 

@@ -24,7 +24,7 @@ class GenerationPoint(Value):
         new_tokens: The most that a generation gives; the first one is among them.
         depth: Tokens that were in the cache before the prompt.
         ttft_ms: Time to first token: from the prompt's token ids in hand until the first new token
-            is chosen; the median over the generations. Loading, tokenising and filling the cache up
+            is chosen; the median over the generations. Loading, tokenizing and filling the cache up
             to `depth` are not in it.
         prefill_tokens_per_s: `prompt_tokens` by `ttft_ms`.
         decode_tokens_per_s: Tokens after the first by the time that they took together, call and
@@ -125,7 +125,7 @@ class TextGeneration(Value):
         prompt: The recipe's own prompt; null where prompts are random token ids.
         texts: What the program gave of texts that are known of the eager model; empty where none
             are.
-        evaluation: How well the model predicts the recipe's text, and what quantisation costs it,
+        evaluation: How well the model predicts the recipe's text, and what quantization costs it,
             as found at export; null where the recipe names none.
         first_ttft_ms: Time to first token of the first generation in a process, before any warm-up;
             the median over the starts.

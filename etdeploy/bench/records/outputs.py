@@ -25,7 +25,7 @@ class OutputCheck(Value):
         remark: What weakens the comparison.
         rms_error: Root of the mean square difference.
         tolerance_rms: The largest `rms_error` that passes.
-        step: Of the quantisation that the values come from; null for one that is not quantised.
+        step: Of the quantization that the values come from; null for one that is not quantized.
     """
 
     name: str
@@ -125,7 +125,7 @@ class TextCheck(Value):
         prompt: The prompt as text; null where the program has no tokenizer that can be read.
         token_ids: The most probable token on the device at each position.
         text: `token_ids` as text; null likewise.
-        expected_ids: What the model gives, after quantisation where it is quantised.
+        expected_ids: What the model gives, after quantization where it is quantized.
         equal_tokens: How many are equal, before the first that is not.
         gap: At that first one, or at `wrong_token` if the text is wrong, how much smaller the eager
             model's logit of the device's token is than that of its own token; null where the tokens
@@ -133,7 +133,7 @@ class TextCheck(Value):
         gap_is_exact: Whether it is that; else it is at least that, since the logits of only a few
             tokens are kept.
         tolerance_gap: Up to which another token may be the most probable on the device: twice what
-            a logit may be off, which follows from the quantisation as for other outputs. null where
+            a logit may be off, which follows from the quantization as for other outputs. null where
             `gap` is.
         compared_tokens: How many positions were compared.
         wrong_token: The first position, counted from 1, that is not within tolerance; null where
@@ -143,8 +143,8 @@ class TextCheck(Value):
         min_cosine: The least cosine of both models' logits at a position, each without their mean.
         tolerance_cosine: The least that it may be; null where the recipe has its own tolerance.
         within_tolerance: Whether the text has all positions and every one is right.
-        original_ids: What the model gives in 32-bit floats, before quantisation; null for one that
-            is not quantised.
+        original_ids: What the model gives in 32-bit floats, before quantization; null for one that
+            is not quantized.
         original_equal_tokens: How many of these the device gave, before the first that is another.
     """
 

@@ -72,10 +72,10 @@ class ProgramRecord(Value):
         backend: What the program was exported for; null for a finished program.
         quantization: Its scheme; null for a finished program.
         rewrites: Of its graph; null where none were tried.
-        quantization_loss: For each output of the method, how far quantisation moves it; empty for a
-            program that is not quantised, a finished one, and generated text, which has
+        quantization_loss: For each output of the method, how far quantization moves it; empty for a
+            program that is not quantized, a finished one, and generated text, which has
             `evaluation`. `fp16` is part of the lowering: `workload.outputs` compares it with the
-            unquantised model.
+            unquantized model.
     """
 
     sha256: str

@@ -92,7 +92,7 @@ def inspect(file: Path, as_json: bool) -> None:
 
 
 def _warn_of_losses(recipe: str, made: Provenance) -> None:
-    """Warn of each output that quantisation moves far."""
+    """Warn of each output that quantization moves far."""
     from etdeploy.program.quality import loss_lines
 
     losses = made.quantization_losses.values()
@@ -104,7 +104,7 @@ def export_json(folder: Path, program: Program, made: Provenance) -> dict[str, A
     """What --json prints of an export.
 
     It has `evaluation` where the recipe names a text, and `quantization_loss`, by method, of a
-    quantised model.
+    quantized model.
     """
     evaluation = made.generation.evaluation if made.generation else None
     losses = {

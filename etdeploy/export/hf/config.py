@@ -86,8 +86,8 @@ def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iter
     if isinstance(method, Mapping):
         name = method.get("quant_method", "an unknown scheme")
         yield ConfigProblem(
-            f"the checkpoint is quantised already ({name}), and its weights fit no other kernels",
-            "Name the model that it was made from; export.quantization quantises it.",
+            f"the checkpoint is quantized already ({name}), and its weights fit no other kernels",
+            "Name the model that it was made from; export.quantization quantizes it.",
             place=place,
         )
     longest = longest_context(config)

@@ -334,7 +334,7 @@ def _rotary_tables(head_width: int, tokens: int) -> tuple[torch.Tensor, torch.Te
 def _causal_mask(tokens: int) -> torch.Tensor:
     """Zero for the past and itself, a large negative number for the future, `[tokens, tokens]`.
 
-    Not minus infinity: a static quantiser takes the range of every tensor that it sees.
+    Not minus infinity: a static quantizer takes the range of every tensor that it sees.
     """
     return torch.full((tokens, tokens), _MASKED).triu(1)
 

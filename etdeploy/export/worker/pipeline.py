@@ -1,4 +1,4 @@
-"""The steps of an export: load, quantise, trace, lower, write."""
+"""The steps of an export: load, quantize, trace, lower, write."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Steps:
 class EvaluatedModule:
     """A method's module, with its eager outputs if it was run.
 
-    It is quantised where the scheme quantises before lowering; `losses` say how far that moved the
+    It is quantized where the scheme quantizes before lowering; `losses` say how far that moved the
     outputs.
     """
 
@@ -356,9 +356,9 @@ def _import_executorch(steps: Steps) -> None:
 
 def _quantize_text(spec: ExportSpec) -> str:
     if spec.quantization in (None, *FLOAT_SCHEMES):
-        tables = f"quantising embeddings: {spec.embeddings}"
+        tables = f"quantizing embeddings: {spec.embeddings}"
         return tables if spec.embeddings else "running the model eagerly"
-    return f"quantising: {spec.quantization}"
+    return f"quantizing: {spec.quantization}"
 
 
 def _quantized(
@@ -370,10 +370,10 @@ def _quantized(
 ) -> dict[str, EvaluatedModule]:
     """The modules to lower, and what those of the methods in `run` give.
 
-    Expected outputs are those of the quantised ones. Only then can a device's outputs be held to a
-    narrow tolerance; how far quantisation itself moves the outputs is reported separately.
+    Expected outputs are those of the quantized ones. Only then can a device's outputs be held to a
+    narrow tolerance; how far quantization itself moves the outputs is reported separately.
     """
-    # All before any is quantised: methods may share the layers.
+    # All before any is quantized: methods may share the layers.
     before = _for_each(sources, lambda name: _outputs(sources[name]) if name in run else None)
     quantized = quantize(spec, sources, log, activations)
     if not quantized:
@@ -394,7 +394,7 @@ def _compared(
 ) -> EvaluatedModule:
     after, found, notes = None, tuple[OutputLoss, ...](), quantized.notes
     if before is not None:
-        after = run_eagerly(quantized.module, source.inputs, "the quantised model")
+        after = run_eagerly(quantized.module, source.inputs, "the quantized model")
         found = losses(before, after)
     if not spec.generation:  # a language model is judged by its perplexity and texts
         notes = (*notes, *loss_notes(spec, found, quantized.ranges))

@@ -56,7 +56,7 @@ class LoweredMethod:
     """A method that was lowered, with its values.
 
     Attributes:
-        outputs: Of the module, run eagerly; quantised where the scheme quantises before lowering.
+        outputs: Of the module, run eagerly; quantized where the scheme quantizes before lowering.
             None if it was not run.
         set_outputs: What the module gave for each of `sets`, the inputs of the recipe's sizes.
         counts: Of delegated nodes.
@@ -237,10 +237,10 @@ _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor"
 def output_quantization(
     traced: torch.export.ExportedProgram,
 ) -> tuple[OutputQuantization | None, ...]:
-    """Scale and zero point of each output that a dequantisation gives directly.
+    """Scale and zero point of each output that a dequantization gives directly.
 
-    PT2E quantises layout operators like `view` on their own, so that even behind those the last
-    node is a dequantisation. Dynamic quantisation computes its scale as it runs: such an output
+    PT2E quantizes layout operators like `view` on their own, so that even behind those the last
+    node is a dequantization. Dynamic quantization computes its scale as it runs: such an output
     has none here.
     """
     nodes = {node.name: node for node in traced.graph.nodes}

@@ -1,8 +1,8 @@
 """Reads of an ETRecord what a profile needs: its maps, and the graph without the weights.
 
-`parse_etrecord` deserialises all of it. That holds the model's weights twice in memory, and fails
+`parse_etrecord` deserializes all of it. That holds the model's weights twice in memory, and fails
 for every operator that is not registered in the process, such as the recipe's own. A graph is JSON
-in the record (torch.export's serialisation), and of that only the nodes' metadata is of interest.
+in the record (torch.export's serialization), and of that only the nodes' metadata is of interest.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MLP = "model: {example: mlp}\nexport: {backend: xnnpack}\nbenchmark: {iterations: 20}\n"
 LONG = MLP.replace("20", "1000000")
 # Of the programs in the cache, one that no other module has.
-QUANTISED = ("--set", "export.quantization=int8_dynamic")
+QUANTIZED = ("--set", "export.quantization=int8_dynamic")
 
 
 @pytest.fixture
@@ -178,13 +178,13 @@ def test_plan_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_damaged_cache_is_noticed_and_mended(cli: Cli) -> None:
-    quantised = ("--recipe", cli.recipe(MLP), *QUANTISED)
-    cli.ok("run", *quantised)
-    folder = Path(cli.ok("export", *quantised, "--json").json["folder"])
+    quantized = ("--recipe", cli.recipe(MLP), *QUANTIZED)
+    cli.ok("run", *quantized)
+    folder = Path(cli.ok("export", *quantized, "--json").json["folder"])
     program = folder / "program.pte"
     good = program.read_bytes()
     program.write_bytes(good[: len(good) // 2])
-    result = cli.ok("run", *quantised)
+    result = cli.ok("run", *quantized)
     assert "export     ..." in result.stderr
     assert program.read_bytes() == good
 
@@ -197,7 +197,7 @@ def test_outputs_that_differ_end_with_code_8_and_keep_the_record(cli: Cli) -> No
         "--recipe",
         recipe,
         "--json",
-        *QUANTISED,
+        *QUANTIZED,
         "--set",
         tolerance,
     )

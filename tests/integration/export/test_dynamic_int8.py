@@ -12,7 +12,7 @@ __all__ = ["export_workspace", "exported"]
 MODEL = ROOT / "tests/data/export/dynamic_int8.py"
 
 
-def test_convolutions_take_what_was_quantised_for_them(exported: Exporter) -> None:
+def test_convolutions_take_what_was_quantized_for_them(exported: Exporter) -> None:
     export = {"backend": "xnnpack", "quantization": "int8_dynamic"}
     folder = Path(exported({"model": {"python": f"{MODEL}:make"}, "export": export}).folder)
     made = load_provenance(folder)

@@ -28,7 +28,7 @@ EXAMPLES = nightly_except(SMALL, *_SMOKE)
 SCHEMES = ("none", "int8_static", "int8_dynamic", "8da4w")
 
 # How far ExecuTorch's outputs may be from the eager ones. XNNPACK computes in other integers than
-# the quantised model does eagerly, so a rounding now and then goes the other way.
+# the quantized model does eagerly, so a rounding now and then goes the other way.
 TOLERANCES = {
     "none": (1e-4, 0.999999),
     "int8_static": (0.2, 0.998),
@@ -121,7 +121,7 @@ def test_the_program_has_the_delegates_that_the_export_counted(
 
 @pytest.mark.parametrize("scheme", ["int8_static", "int8_dynamic", "8da4w"])
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_quantisation_shrinks_the_program_and_tells_its_damage(
+def test_quantization_shrinks_the_program_and_tells_its_damage(
     all_exported: Exported, example: str, scheme: str
 ) -> None:
     folder = all_exported.folders[f"{example}-{scheme}"]
@@ -137,7 +137,7 @@ def test_quantisation_shrinks_the_program_and_tells_its_damage(
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_step_of_quantised_outputs_is_recorded(all_exported: Exported, example: str) -> None:
+def test_the_step_of_quantized_outputs_is_recorded(all_exported: Exported, example: str) -> None:
     import numpy as np
 
     folder = all_exported.folders[f"{example}-int8_static"]
@@ -168,13 +168,13 @@ def test_notes_say_what_a_user_should_know(all_exported: Exported) -> None:
     assert notes["mlp-none"] == ()
     assert notes["mlp-int8_static"] == ("8 random inputs of the example set the ranges.",)
     assert notes["convnet-8da4w"] == (
-        "8da4w quantised 1 linear layer; 21 convolutions stay in floats.",
+        "8da4w quantized 1 linear layer; 21 convolutions stay in floats.",
     )
     *notes_of_vulkan, loss = notes["vulkan-8da4w"]
     assert notes_of_vulkan == [
         "Linear layers that stay in floats, since their input size is not a multiple of the group "
         "size 32, or their output size not of 4: 4.",
-        "8da4w quantised 2 linear layers.",
+        "8da4w quantized 2 linear layers.",
     ]
     assert "cosine 0.98" in loss
 

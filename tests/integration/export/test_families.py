@@ -66,7 +66,7 @@ def test_experts_are_linear_layers_whose_cost_is_told(found: dict[str, dict[str,
     assert found["llama3"]["notes"] == []
     # Of one layer: three of the attention and the experts' three; values and output have 8 bits.
     told = found["mixtral-plain-8da4w"]["quantized"]
-    assert "8da4w quantised 6 linear layers." in told
+    assert "8da4w quantized 6 linear layers." in told
 
 
 @pytest.mark.skipif(

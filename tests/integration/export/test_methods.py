@@ -207,7 +207,7 @@ def test_notes_say_which_method_they_are_about(exports: Exports) -> None:
         "The model keeps state between calls (cache); the expected outputs are those of its first "
         "call.",
     ]
-    assert exports.provenance("heads-8da4w").notes == ("8da4w quantised 1 linear layer.",)
+    assert exports.provenance("heads-8da4w").notes == ("8da4w quantized 1 linear layer.",)
 
 
 def test_calibration_does_not_change_the_state_that_a_program_starts_with(

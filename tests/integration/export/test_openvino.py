@@ -66,7 +66,7 @@ for vnni in (True, False):
     ]
     print(f"vnni {cosine} {max(value.abs().max().item() for value in values)}")
 try:
-    with _blaming_observers("the quantiser raised"):
+    with _blaming_observers("the quantizer raised"):
         exec(compile("raise AttributeError('numel')", "/torchao/observer.py", "exec"))
 except WorkerError as error:
     print("blamed", error.failure.kind, error.failure.message)
@@ -129,7 +129,7 @@ def test_prompts_are_taken_in_parts_of_one_length(ran: tuple[CliResult, dict[str
     texts = record["workload"]["texts"]
     assert len(texts) == 2  # the second is longer than a part
     assert all(text["within_tolerance"] for text in texts)
-    assert all(text["original_ids"] is None for text in texts)  # nothing is quantised
+    assert all(text["original_ids"] is None for text in texts)  # nothing is quantized
     assert len({token for text in texts for token in text["token_ids"]}) > 2
 
 
@@ -145,7 +145,7 @@ def test_outputs_are_the_models(ran: tuple[CliResult, dict[str, Any]]) -> None:
     ]
 
 
-def test_no_quantisation_means_32_bit_floats(ran: tuple[CliResult, dict[str, Any]]) -> None:
+def test_no_quantization_means_32_bit_floats(ran: tuple[CliResult, dict[str, Any]]) -> None:
     [output] = ran[1]["floats"]["workload"]["outputs"]
     assert output["max_abs_error"] < 1e-5
     [output] = ran[1]["halves"]["workload"]["outputs"]
@@ -173,7 +173,7 @@ def test_attention_is_told_from_a_softmax_alone() -> None:
     assert run_python("-c", _ATTENTION).split()[-2:] == ["True", "False"]
 
 
-def test_the_quantiser_observes_only_what_it_can_and_is_named_where_it_fails() -> None:
+def test_the_quantizer_observes_only_what_it_can_and_is_named_where_it_fails() -> None:
     load = "import importlib.util as u; s = u.spec_from_file_location('openvino_models', "
     load += f"{str(MODELS)!r}); m = u.module_from_spec(s); s.loader.exec_module(m); "
     load += "import sys; sys.modules['openvino_models'] = m\n"
@@ -182,7 +182,7 @@ def test_the_quantiser_observes_only_what_it_can_and_is_named_where_it_fails() -
     assert [float(cosine) > 0.98 for cosine, _ in found] == [True] * 2
     # Without VNNI, sums of two products with activations up to 255 have to fit in 16 bits.
     assert [round(float(largest)) for _, largest in found] == [128, 64]
-    assert lines[-1] == "blamed quantization the quantiser raised AttributeError: numel"
+    assert lines[-1] == "blamed quantization the quantizer raised AttributeError: numel"
 
 
 def test_a_library_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:

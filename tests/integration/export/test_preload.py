@@ -74,7 +74,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def quantised() -> ExportSpec:
+def quantized() -> ExportSpec:
     model = {"example": "mlp", "arguments": SMALL["mlp"]}
     return spec_of(
         {"model": model, "export": {"backend": "xnnpack", "quantization": "int8_static"}}
@@ -87,9 +87,9 @@ def _users_spec(users: Path, function: str) -> ExportSpec:
 
 
 @pytest.fixture(scope="module")
-def exporter(users: Path, quantised: ExportSpec) -> Iterator[Exporter]:
+def exporter(users: Path, quantized: ExportSpec) -> Iterator[Exporter]:
     functions = ("make", "crash", "make", "wait", "kill_server")
-    with preloaded_exports((quantised, *(_users_spec(users, f) for f in functions))) as made:
+    with preloaded_exports((quantized, *(_users_spec(users, f) for f in functions))) as made:
         yield made
 
 
@@ -99,9 +99,9 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_two_at_once_give_what_processes_of_their_own_give(
-    tmp_path: Path, users: Path, quantised: ExportSpec, exporter: Exporter
+    tmp_path: Path, users: Path, quantized: ExportSpec, exporter: Exporter
 ) -> None:
-    specs = (quantised, _users_spec(users, "make"))
+    specs = (quantized, _users_spec(users, "make"))
 
     def export(name: str, number: int, *shared: Exporter) -> ExportedProgram:
         log = tmp_path / f"{name}-{number}.log"

@@ -1,4 +1,4 @@
-"""What an export says of a quantised model: its loss, its calibration, and what stays in floats."""
+"""What an export says of a quantized model: its loss, its calibration, and what stays in floats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "cell": {"python": "cell", **_DYNAMIC},
     "cell-static": {"python": "cell", **_STATIC},
     "partly": {"python": "partly", **_DYNAMIC},
-    # Its input is called `input`, and it is rewritten before it is quantised.
+    # Its input is called `input`, and it is rewritten before it is quantized.
     "sequential": {"example": "mlp", "rewrites": ("views",), **_STATIC},
     "floats": {"python": "image", "quantization": "none"},
     "dynamic": {"python": "image", **_DYNAMIC},
@@ -41,14 +41,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return told
 
 
-def test_the_loss_against_the_unquantised_model_is_measured(found: dict[str, Any]) -> None:
+def test_the_loss_against_the_unquantized_model_is_measured(found: dict[str, Any]) -> None:
     scores, best = found["fitting"]["loss"]
     assert scores["name"] == "scores"
     assert scores["cosine_similarity"] > 0.99
     assert scores["sqnr_db"] > 17
     assert 0 < scores["max_abs_error"] < 0.1
     assert (best["name"], best["cosine_similarity"], best["equal_percent"]) == ("best", None, 100)
-    assert not any("unquantised" in note for note in found["fitting"]["notes"])
+    assert not any("unquantized" in note for note in found["fitting"]["notes"])
     assert found["dynamic"]["loss"][0]["sqnr_db"] > 17
     assert found["floats"]["loss"] == []
     assert found["sequential"]["loss"][0]["sqnr_db"] > 17
@@ -57,12 +57,12 @@ def test_the_loss_against_the_unquantised_model_is_measured(found: dict[str, Any
 def test_a_high_loss_is_a_warning_that_names_the_calibration(found: dict[str, Any]) -> None:
     scores, _ = found["bytes_of_pixels"]["loss"]
     assert scores["sqnr_db"] < 14
-    [warning] = [note for note in found["bytes_of_pixels"]["notes"] if "unquantised" in note]
+    [warning] = [note for note in found["bytes_of_pixels"]["notes"] if "unquantized" in note]
     for fact in ("scores (cosine ", "SQNR ", "calibration inputs", "x is ", "to 255", "to 0.99"):
         assert fact in warning
     scores, _ = found["zeros"]["loss"]
     assert scores["cosine_similarity"] < 0.99
-    [warning] = [note for note in found["zeros"]["notes"] if "unquantised" in note]
+    [warning] = [note for note in found["zeros"]["notes"] if "unquantized" in note]
     assert "0 to 0" in warning
 
 
@@ -95,17 +95,17 @@ def test_a_calibration_input_that_does_not_fit_is_refused(found: dict[str, Any],
     ("name", "layer", "remedy"),
     [
         ("conv1d", "conv1d (1 x)", "--set export.quantization=int8_static"),
-        ("conv1d-vulkan", "conv1d (1 x)", "--set export.backend=xnnpack quantises"),
+        ("conv1d-vulkan", "conv1d (1 x)", "--set export.backend=xnnpack quantizes"),
         ("cell", "lstm_cell (1 x)", "--set export.quantization=none"),
         ("cell-static", "lstm_cell (1 x)", "--set export.quantization=none"),
     ],
 )
-def test_a_scheme_that_quantises_nothing_is_refused(
+def test_a_scheme_that_quantizes_nothing_is_refused(
     found: dict[str, Any], name: str, layer: str, remedy: str
 ) -> None:
     failure = found[name]["failure"]
     assert failure["kind"] == "quantization"
-    assert "quantises nothing" in failure["message"]
+    assert "quantizes nothing" in failure["message"]
     assert layer in failure["message"]
     assert remedy in failure["remedy"]
 

@@ -1,4 +1,4 @@
-"""Quantised language models: every step of the program gives the quantised model's logits."""
+"""Quantized language models: every step of the program gives the quantized model's logits."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["8da8w", "mixed", "default", "all in 4 bits", "int8_dynamic"])
-def test_the_program_computes_what_the_quantised_model_does(
+def test_the_program_computes_what_the_quantized_model_does(
     found: dict[str, Any], name: str
 ) -> None:
     told = found[name]
-    # Of weights that nobody quantised, and of others: a wrong scale or nibble moves logits by ones.
+    # Of weights that nobody quantized, and of others: a wrong scale or nibble moves logits by ones.
     assert told["moved"] > 0.05
     assert told["cosine"] > 0.999
     assert told["distance"] < 0.03 * told["largest"]
 
 
-def test_a_model_that_is_not_quantised_is_exact(found: dict[str, Any]) -> None:
+def test_a_model_that_is_not_quantized_is_exact(found: dict[str, Any]) -> None:
     told = found["floats"]
     assert (told["moved"], told["notes"]) == (0, [])
     assert told["distance"] < 1e-4
@@ -67,14 +67,14 @@ def test_tied_weights_of_equal_bytes_are_stored_once(found: dict[str, Any]) -> N
     assert saved == {"8da8w": _VALUES, "default": _VALUES, "mixed": 0, "floats": 4 * _VALUES}
 
 
-def test_notes_say_what_was_quantised_and_how(found: dict[str, Any]) -> None:
+def test_notes_say_what_was_quantized_and_how(found: dict[str, Any]) -> None:
     assert found["8da8w"]["notes"] == [
-        "8da8w quantised 8 linear layers.",
+        "8da8w quantized 8 linear layers.",
         "The weights of embeddings have 8 bits, with a scale for each token.",
     ]
     assert found["mixed"]["notes"] == [
-        "8da4w quantised 2 linear layers.",
-        "Quantised with 8da4w, except: lm_head with 8da8w (1 linear layer), "
+        "8da4w quantized 2 linear layers.",
+        "Quantized with 8da4w, except: lm_head with 8da8w (1 linear layer), "
         "model.layers.0.mlp.down_proj with none (1 linear layer), model.layers.*.self_attn with "
         "8da4w in groups of 64 (4 linear layers).",
         "The scales of 4-bit weights are chosen by the weights alone.",
@@ -84,13 +84,13 @@ def test_notes_say_what_was_quantised_and_how(found: dict[str, Any]) -> None:
 
 def test_by_default_the_parts_that_lose_most_have_8_bits(found: dict[str, Any]) -> None:
     coverage, finer, scales, _ = found["default"]["notes"]
-    assert coverage == "8da4w quantised 6 linear layers."
+    assert coverage == "8da4w quantized 6 linear layers."
     assert "the output layer (1 layer)" in finer
     assert "the values of grouped-query attention (1 layer)" in finer
     assert "text.txt" in scales
     # What a recipe says of a part counts.
     explicit = found["all in 4 bits"]["notes"]
-    assert explicit[0] == "8da4w quantised 6 linear layers."
+    assert explicit[0] == "8da4w quantized 6 linear layers."
     assert "lm_head with 8da4w (1 linear layer)" in explicit[1]
     assert "*.v_proj with 8da4w in groups of 64 (1 linear layer)" in explicit[1]
     assert not any("8 bits, since" in note for note in explicit)

@@ -204,7 +204,7 @@ _QUANTIZED = (
 
 
 @pytest.mark.parametrize("name", nightly_except(_QUANTIZED, *_SMOKE))
-def test_quantised_models_give_the_expected_outputs(exports: Exports, name: str) -> None:
+def test_quantized_models_give_the_expected_outputs(exports: Exports, name: str) -> None:
     assert all(d["cosine_similarity"] > 0.998 for d in exports.distances[name])
 
 
@@ -393,7 +393,7 @@ def test_notes_name_calibration_data_and_layers_in_floats(exports: Exports, name
 
 
 @pytest.mark.parametrize("name", nightly_except(["stripes"]))
-def test_the_users_example_is_quantised_with_its_own_samples(exports: Exports, name: str) -> None:
+def test_the_users_example_is_quantized_with_its_own_samples(exports: Exports, name: str) -> None:
     provenance = exports.provenance(name)
     assert provenance.source == "model.py:make"
     assert provenance.details["calibration_samples"] == 8

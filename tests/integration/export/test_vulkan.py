@@ -1,4 +1,4 @@
-"""What is quantised for Vulkan is what its integer operators compute right."""
+"""What is quantized for Vulkan is what its integer operators compute right."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_only_what_is_right_becomes_an_integer_operator(
 
 
 @pytest.mark.parametrize("model", FUSED)
-def test_the_quantised_model_computes_the_same(
+def test_the_quantized_model_computes_the_same(
     reports: dict[str, dict[str, Any]], model: str
 ) -> None:
     assert reports[model]["same_shape"]

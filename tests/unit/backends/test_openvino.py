@@ -234,7 +234,7 @@ def test_a_processor_that_adds_products_of_bytes(flag: str) -> None:
 
 
 @pytest.mark.parametrize(("vnni", "value"), [(True, "yes"), (False, "no")])
-def test_the_processor_is_in_the_key_of_quantised_programs_alone(
+def test_the_processor_is_in_the_key_of_quantized_programs_alone(
     monkeypatch: pytest.MonkeyPatch, vnni: bool, value: str
 ) -> None:
     monkeypatch.setattr(openvino, "has_vnni", lambda: vnni)

@@ -275,7 +275,7 @@ def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path)
     assert (sampling, stop) == ("sampling 0.0 0 1.0 0 0.0 1.0", "stop")
     assert points == ["follow point-0 3 text-prompt-0.bin", "follow point-1 4 text-prompt-1.bin"]
     assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 6, 10, 11)
-    # The quantised model's tokens.
+    # The quantized model's tokens.
     assert ids_in(files["generation/text-prompt-1.bin"]) == (7, 10, 11, 12)
 
 

@@ -303,7 +303,7 @@ def _check(
 
 
 def _rounded(values: Values) -> Values:
-    """Real numbers, in steps, as an output that is quantised to 8 bits."""
+    """Real numbers, in steps, as an output that is quantized to 8 bits."""
     return (np.clip(np.rint(values), -128, 127) * _STEP).astype("float32")
 
 
@@ -419,7 +419,7 @@ def test_too_few_values_have_no_step(values: tuple[float, ...]) -> None:
     assert estimate_step(np.array(values), np.array(values)) is None
 
 
-def test_more_values_than_a_quantisation_has_are_no_grid() -> None:
+def test_more_values_than_a_quantization_has_are_no_grid() -> None:
     values = np.arange(1 << 18).astype("float32")
     assert estimate_step(values, values) is None
 

@@ -239,7 +239,7 @@ def test_a_token_that_is_less_probable_is_wrong() -> None:
     found = _checked(10, 211, 12, 13)
     assert (found.within_tolerance, found.gap, found.gap_is_exact) == (False, 0.5, True)
     assert (found.as_output.problem, found.as_output.remark) == (found.parting, None)
-    # Logits of a quantised program may be farther off: a twentieth of the largest.
+    # Logits of a quantized program may be farther off: a twentieth of the largest.
     assert _checked(10, 211, 12, 13, quantization="8da4w").within_tolerance
 
 
@@ -263,7 +263,7 @@ def test_a_text_of_another_length_is_wrong(ids: tuple[int, ...]) -> None:
     assert found.parting == f"it has {len(ids)} tokens in place of 4"
 
 
-def test_a_quantised_text_is_judged_by_the_quantised_model() -> None:
+def test_a_quantized_text_is_judged_by_the_quantized_model() -> None:
     expected = make_expected((10, 20, 12), quantized=(10, 11, 12))
     logits = _known(expected, 3)
     found = check_text("text_0", (10, 11, 12), expected, "8da4w", Tolerance(), logits=logits)

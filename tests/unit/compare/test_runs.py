@@ -307,7 +307,7 @@ def test_the_size_that_is_compared_is_named() -> None:
     assert any("first size, short" in remark for remark in compare_runs(a, b).remarks)
 
 
-def test_a_loss_of_quantisation_that_differs_is_a_remark() -> None:
+def test_a_loss_of_quantization_that_differs_is_a_remark() -> None:
     lossy = make_program(quantization_loss=(make_loss(sqnr_db=12.0), make_loss(name="same")))
     kept = make_program(quantization_loss=(make_loss(), make_loss(name="same")))
 
@@ -317,14 +317,14 @@ def test_a_loss_of_quantisation_that_differs_is_a_remark() -> None:
             for number, each in enumerate(programs)
         )
         found = compare_runs(a, b).remarks
-        return [remark for remark in found if "unquantised" in remark]
+        return [remark for remark in found if "unquantized" in remark]
 
     [remark] = remarks(kept, lossy)
     assert remark.startswith("scores against")
     assert remark.index("SQNR 27.0 dB") < remark.index(" in A")
     assert remark.index("SQNR 12.0 dB") < remark.index(" in B")
     assert remarks(kept, kept) == []
-    assert "no quantisation" in remarks(make_program(), kept)[0]
+    assert "no quantization" in remarks(make_program(), kept)[0]
 
 
 def test_outputs_that_were_not_checked_are_a_remark() -> None:

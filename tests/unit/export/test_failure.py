@@ -23,7 +23,7 @@ from etdeploy.export.worker.failures import (
 LOG = Path("/logs/export.log")
 # Exceptions as they were met, whole.
 TEXTS = Path(__file__).parents[2] / "data/export/messages"
-EXPLAINED = Diagnosis("the model is too large", "Quantise it.")
+EXPLAINED = Diagnosis("the model is too large", "Quantize it.")
 
 
 def test_a_failure_at_a_line_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

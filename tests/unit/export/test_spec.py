@@ -124,7 +124,7 @@ def test_what_a_scheme_does_not_use_is_left_out() -> None:
         ({"example": "transformer"}, {"embeddings": "4w"}, "4w"),
     ],
 )
-def test_embeddings_have_8_bits_beside_quantised_layers_of_a_language_model(
+def test_embeddings_have_8_bits_beside_quantized_layers_of_a_language_model(
     model: dict[str, Any], export: dict[str, Any], embeddings: str | None
 ) -> None:
     assert spec_of(model=model, export=export).embeddings == embeddings

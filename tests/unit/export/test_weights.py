@@ -91,9 +91,9 @@ INT4, INT8 = "torch.int4", "torch.int8"
 
 
 def weight(dtype: str | None) -> Any:
-    """A million values, as torchao quantises them."""
-    quantised = {} if dtype is None else {"target_dtype": dtype}
-    return SimpleNamespace(numel=lambda: 10**6, **quantised)
+    """A million values, as torchao quantizes them."""
+    quantized = {} if dtype is None else {"target_dtype": dtype}
+    return SimpleNamespace(numel=lambda: 10**6, **quantized)
 
 
 def model(table: str | None, layer: str | None, *, tied: bool = True) -> Any:

@@ -122,8 +122,8 @@ def test_a_check_of_the_plan_ends_as_the_run_would(
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("gptq", "quantised already (gptq)"),
-        ("awq", "quantised already (awq)"),
+        ("gptq", "quantized already (gptq)"),
+        ("awq", "quantized already (awq)"),
         ("a file of weights is missing", "model-00002-of-00002.safetensors"),
         ("pickles", "pytorch_model.bin"),
         ("an adapter", "adapter"),

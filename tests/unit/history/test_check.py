@@ -49,7 +49,7 @@ def test_a_slow_down_regresses(store: Store) -> None:
     assert to_judgement(same) is Judgement.PASSED
 
 
-def test_a_higher_loss_of_quantisation_regresses(store: Store) -> None:
+def test_a_higher_loss_of_quantization_regresses(store: Store) -> None:
     fill(store, [1.0] * 8, program=make_program(quantization_loss=(make_loss(sqnr_db=30.0),)))
     worse = make_program(quantization_loss=(make_loss(sqnr_db=12.0),))
     found = judged(store, run_at(99, 1.0, program=worse))

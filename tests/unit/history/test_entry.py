@@ -100,7 +100,7 @@ def test_sizes_have_numbers_of_their_own() -> None:
     assert "latency_ms@short" not in entry.metrics
 
 
-def test_the_loss_of_quantisation_is_followed_for_each_output() -> None:
+def test_the_loss_of_quantization_is_followed_for_each_output() -> None:
     losses = (make_loss(sqnr_db=20.0), make_loss(name="exact", sqnr_db=None))
     entry, _ = entry_from(make_record(program=make_program(quantization_loss=losses)))
     assert entry.metrics["quantization_noise@scores"] == pytest.approx(0.1)

@@ -78,7 +78,7 @@ def test_slower_tokens_are_a_regression() -> None:
 def test_the_perplexity_is_followed_by_its_text() -> None:
     workload = make_text_workload().model_copy(update={"evaluation": make_evaluation(14.5)})
     metrics = read_metrics(_record(workload=workload))
-    assert metrics["perplexity@text.txt-abababab"] == 14.5  # of the quantised model
+    assert metrics["perplexity@text.txt-abababab"] == 14.5  # of the quantized model
     assert metric_title("perplexity@text.txt-abababab").endswith(" at text.txt-abababab")
     assert format_metric("perplexity@text.txt-abababab", 14.512) == "14.51"
     undefined = workload.model_copy(update={"evaluation": make_evaluation(perplexity=None)})

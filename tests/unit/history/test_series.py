@@ -46,7 +46,7 @@ def test_how_it_is_made_may_change_within_a_series(other: RunRecord) -> None:
     ("other", "why"),
     [
         (record("model", {"arguments": {"width": 65}}), "another model"),
-        (record("export", {"overrides": {"head": "int8_static"}}), "another quantisation of parts"),
+        (record("export", {"overrides": {"head": "int8_static"}}), "another quantization of parts"),
         (record("runtime", {"threads": 4}), "another threads: 4 and 0"),
         (record("benchmark", {"sizes": {"short": {"x": 2}, "long": {"x": 9}}}), "other sizes"),
         (record("benchmark", {"sizes": {"long": {"x": 9}, "short": {"x": 1}}}), "other sizes"),

@@ -71,7 +71,7 @@ _KLEIDIAI = "EXECUTORCH_XNNPACK_ENABLE_KLEIDI"
 @pytest.mark.parametrize(
     ("program", "sections", "option", "value", "facts"),
     [
-        # kernels of aten: optimised if an operator has such a kernel
+        # kernels of aten: optimized if an operator has such a kernel
         (_calling(*_ADD, *_RELU), {}, "BUILD_KERNELS_OPTIMIZED", _ON, ("for aten::add.out",)),
         (_calling(*_RELU), {}, "BUILD_KERNELS_OPTIMIZED", None, ()),
         (_calling(*_RELU), {}, "BUILD_PORTABLE_OPS", _ON, ("forward", "1 operator", *_RELU)),
@@ -156,7 +156,7 @@ def test_an_option_follows_from_the_program_and_the_recipe(
     [(_ADD, False, "optimized"), (_RELU, False, "portable"), (_ADD, True, "portable"),
      (_SDPA + _RELU, False, "optimized")],
 )  # fmt: skip
-def test_the_selected_kernels_are_optimised_or_portable(
+def test_the_selected_kernels_are_optimized_or_portable(
     operators: tuple[str, ...], size: bool, library: str
 ) -> None:
     plan = _plan(_calling(*operators), runtime={"optimize": "size" if size else "speed"})

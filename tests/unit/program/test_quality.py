@@ -19,9 +19,9 @@ def test_the_perplexity_of_a_model_in_floats() -> None:
     ]
 
 
-def test_what_quantisation_costs() -> None:
+def test_what_quantization_costs() -> None:
     assert list(quality_lines(make_evaluation(14.5))) == [
-        "perplexity 14.5 on 100 tokens of text.txt; before quantisation 14",
+        "perplexity 14.5 on 100 tokens of text.txt; before quantization 14",
         "the same token is the most probable at 95.2 % of positions; KL divergence 0.0123 on "
         "average, at most 0.4; logits 0.312 apart (root mean square), at most 2.4",
     ]
@@ -39,7 +39,7 @@ def test_what_quantisation_costs() -> None:
 )
 def test_when_the_loss_of_perplexity_is_high(evaluation: Evaluation, is_high: bool) -> None:
     first = next(quality_lines(evaluation))
-    assert first.startswith("QUANTISATION LOSS: ") is is_high
+    assert first.startswith("QUANTIZATION LOSS: ") is is_high
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_when_the_loss_of_an_output_is_high(changes: dict[str, Any], is_high: bo
     loss = make_loss(**changes)
     assert loss.is_high is is_high
     [line] = loss_lines([loss])
-    assert line.startswith("QUANTISATION LOSS: ") is is_high
+    assert line.startswith("QUANTIZATION LOSS: ") is is_high
 
 
 def test_the_measures_of_an_output() -> None:
     assert list(loss_lines([make_loss()])) == [
-        "scores against the unquantised model: cosine 0.9990, SQNR 27.0 dB, largest error 0.125"
+        "scores against the unquantized model: cosine 0.9990, SQNR 27.0 dB, largest error 0.125"
     ]
     assert make_loss(cosine_similarity=0.99999994).text.startswith("cosine 0.9999999, ")
     counted = make_loss(cosine_similarity=None, sqnr_db=None, equal_percent=98.0, undefined=2)
@@ -79,6 +79,6 @@ def test_of_many_outputs_the_worst_are_shown() -> None:
     losses = [make_loss(name=f"cache_{i}", cosine_similarity=0.9999 - i / 1e5) for i in range(7)]
     lines = list(loss_lines([*losses, make_loss(name="bad", cosine_similarity=0.8)]))
     assert [line.split(" against")[0] for line in lines] == [
-        "cache_3", "cache_4", "cache_5", "cache_6", "QUANTISATION LOSS: bad",
-        "3 other outputs closer to the unquantised model",
+        "cache_3", "cache_4", "cache_5", "cache_6", "QUANTIZATION LOSS: bad",
+        "3 other outputs closer to the unquantized model",
     ]  # fmt: skip

@@ -91,7 +91,7 @@ def test_a_text_to_evaluate_is_named_from_the_recipes_folder(folder: Path) -> No
     assert told["export"]["generation"]["evaluate"] == str(folder / "below" / "text.txt")
 
 
-def test_with_quantised_layers_there_is_a_text_to_evaluate() -> None:
+def test_with_quantized_layers_there_is_a_text_to_evaluate() -> None:
     text = HF + "export: {quantization: 8da4w, generation: {evaluate_tokens: 64}}\n"
     assert load_recipe(write(text)).recipe.export.generation
 

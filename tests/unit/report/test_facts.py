@@ -150,11 +150,11 @@ def test_the_verdict_on_the_outputs(
     assert not any(part in text for part in absent), text
 
 
-def test_the_loss_of_quantisation() -> None:
+def test_the_loss_of_quantization() -> None:
     losses = (make_loss(cosine_similarity=0.83, sqnr_db=4.9), make_loss(name="best"))
     record = make_record(program=make_program(quantization_loss=losses))
     high, low = facts(record)["quality"].lines
-    assert high.startswith("QUANTISATION LOSS: ")
+    assert high.startswith("QUANTIZATION LOSS: ")
     assert "cosine 0.8300" in high
     assert "SQNR 4.9 dB" in high
     assert low.startswith("best ")
@@ -425,7 +425,7 @@ def _texts(*texts: object, **changes: object) -> TextGeneration:
     [
         ((make_text_check(), make_text_check(name="text_1")), ["token for token the model's"]),
         ((make_text_check(original_ids=(10, 11), original_equal_tokens=2),),
-         ["token for token the quantised", "the model gives the same before"]),
+         ["token for token the quantized", "the model gives the same before"]),
         ((make_text_check(**TIE),), ["the model's logits", PARTING]),
         ((make_text_check(**TIE, within_tolerance=False), make_text_check(name="text_1")),
          ["1 of 2 texts is ", PARTING]),
@@ -437,7 +437,7 @@ def test_the_verdict_on_texts(texts: tuple[Any, ...], starts: list[str]) -> None
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True)), lines
 
 
-def test_what_quantisation_does_to_the_text() -> None:
+def test_what_quantization_does_to_the_text() -> None:
     same = make_text_check(original_ids=(10, 11), original_equal_tokens=2)
     other = make_text_check(original_ids=(10, 19), original_equal_tokens=1)
     [line] = original_lines([same, other])

@@ -123,7 +123,7 @@ def test_a_simulated_run_of_text_has_points_without_times() -> None:
     assert _read(run)[0]["median_ms"] == ""
 
 
-def test_the_lowest_measures_of_quantisation() -> None:
+def test_the_lowest_measures_of_quantization() -> None:
     losses = (make_loss(), make_loss(cosine_similarity=0.8, sqnr_db=31.0), make_loss(sqnr_db=None))
     run = _collect(program=make_program(quantization_loss=losses))
     [row] = _read(run)

@@ -285,9 +285,9 @@ def test_each_method_that_generated_text_has_a_profile() -> None:
     assert all(each.where in texts for each in TRACED)
 
 
-def test_a_high_loss_of_quantisation_is_a_badge() -> None:
+def test_a_high_loss_of_quantization_is_a_badge() -> None:
     high, low = make_loss(cosine_similarity=0.83), make_loss()
-    for loss, badges in ((high, ["high quantisation loss", "outputs correct"]),
+    for loss, badges in ((high, ["high quantization loss", "outputs correct"]),
                          (low, ["outputs correct"])):  # fmt: skip
         page = _bare(program=make_program(quantization_loss=(loss,)))
         assert [badge.text for badge in page.badges] == badges

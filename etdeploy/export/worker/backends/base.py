@@ -45,7 +45,7 @@ class Traced:
 
     Attributes:
         module: The model as it was traced, for an entry point that traces it again.
-        source: Its inputs and dynamic shapes, and the model before quantisation.
+        source: Its inputs and dynamic shapes, and the model before quantization.
         log: What the rewrites of the graph did; one for all methods.
         original: The graph before them; None where there are none.
     """
@@ -60,12 +60,12 @@ class Traced:
 class Lowering:
     """What `LOWERING` of a backend's module is; the methods have a default each.
 
-    A backend with a partitioner gives that, and its quantiser if it has schemes of PT2E. One with
+    A backend with a partitioner gives that, and its quantizer if it has schemes of PT2E. One with
     another entry point replaces `lower`.
 
     Attributes:
-        folds_weights: Whether PT2E stores quantised weights as integers; without, they stay floats
-            that the graph quantises and dequantises.
+        folds_weights: Whether PT2E stores quantized weights as integers; without, they stay floats
+            that the graph quantizes and dequantizes.
         grouped_outputs: 8da4w leaves a linear layer in floats whose number of outputs is not a
             multiple of this.
         apart: Whether its partitions run elsewhere than on the CPU, so that what stays there and
@@ -96,9 +96,9 @@ class Lowering:
     sharing = ""
 
     def quantizer(self, spec: ExportSpec) -> Any:
-        """The PT2E quantiser of the spec's scheme: any but `none`, `fp16` and `8da4w`."""
+        """The PT2E quantizer of the spec's scheme: any but `none`, `fp16` and `8da4w`."""
         raise fail(
-            "quantization", f"the backend {spec.backend} has no quantiser for {spec.quantization}"
+            "quantization", f"the backend {spec.backend} has no quantizer for {spec.quantization}"
         )
 
     def partitioners(self, spec: ExportSpec) -> list[Any]:

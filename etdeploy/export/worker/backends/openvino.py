@@ -23,9 +23,9 @@ _HOPS = 3
 
 
 class OpenvinoLowering(Lowering):
-    """ExecuTorch's quantiser and partitioner for OpenVINO."""
+    """ExecuTorch's quantizer and partitioner for OpenVINO."""
 
-    # OpenVINO's frontend finds quantised layers by the pairs that quantise and dequantise floats;
+    # OpenVINO's frontend finds quantized layers by the pairs that quantize and dequantize floats;
     # it refuses convolutions of integers.
     folds_weights = False
     fixed_shapes = True

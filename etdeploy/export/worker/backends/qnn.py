@@ -31,7 +31,7 @@ from etdeploy.export.worker.tracing.trace import stack_line
 
 
 class QnnLowering(Lowering):
-    """ExecuTorch's quantiser and entry point for QNN."""
+    """ExecuTorch's quantizer and entry point for QNN."""
 
     apart = True
     fixed_shapes = True
@@ -39,7 +39,7 @@ class QnnLowering(Lowering):
     sharing = f"To store them once: --set export.options.{SHARING}=true"
 
     def quantizer(self, spec: ExportSpec) -> Any:
-        """The PT2E quantiser of the scheme, for the spec's SoC."""
+        """The PT2E quantizer of the scheme, for the spec's SoC."""
         return htp_quantizer(spec)
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
@@ -62,7 +62,7 @@ class QnnLowering(Lowering):
                 {name: each.module for name, each in taken.items()},
                 {name: each.inputs for name, each in taken.items()},
                 specs,
-                # In a partition, the delegate keeps a state in memory that nothing initialises, and
+                # In a partition, the delegate keeps a state in memory that nothing initializes, and
                 # a context does not share it between methods.
                 skip_mutable_buffer=True,
                 # The compiler takes linear layers in blocks, too, and their outputs are wrong
@@ -148,7 +148,7 @@ _DTYPES = {
 
 
 def htp_quantizer(spec: ExportSpec) -> Any:
-    """The PT2E quantiser of the spec's scheme and overrides, for its SoC."""
+    """The PT2E quantizer of the spec's scheme and overrides, for its SoC."""
     check_adaptor()
     from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer
     from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
@@ -175,7 +175,7 @@ def _config(spec: ExportSpec, scheme: str) -> Any:
 
 
 def _arguments(spec: ExportSpec, scheme: str) -> dict[str, Any]:
-    """The arguments of ExecuTorch's quantiser for a scheme, for the model or a part of it."""
+    """The arguments of ExecuTorch's quantizer for a scheme, for the model or a part of it."""
     from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
 
     channels = bool(spec.options["per_channel"])

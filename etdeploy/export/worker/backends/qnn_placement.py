@@ -96,7 +96,7 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
 
 
 def _is_plain_byte(node: torch.fx.Node) -> bool:
-    """Whether a node gives bytes that stand for no quantised values."""
+    """Whether a node gives bytes that stand for no quantized values."""
     from executorch.backends.qualcomm.utils.constants import QCOM_QUANT_ATTRS
 
     plain = not node.meta.get(QCOM_QUANT_ATTRS)
@@ -219,7 +219,7 @@ _GROUPS = 6  # the place of `groups` in the arguments of conv2d
 
 
 def blocked(quantizer: type[Any], config: Any, spec: ExportSpec) -> type[Any]:
-    """ExecuTorch's quantiser, with blocks in each layer that the HTP computes right with them."""
+    """ExecuTorch's quantizer, with blocks in each layer that the HTP computes right with them."""
 
     class Blocked(quantizer):  # type: ignore[misc]
         def annotate(self, model: Any) -> Any:

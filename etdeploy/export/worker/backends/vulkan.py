@@ -32,7 +32,7 @@ class VulkanLowering(Lowering):
     grouped_outputs = 4
 
     def quantizer(self, spec: ExportSpec) -> Any:
-        """That of XNNPACK, whose quantised convolutions and linear layers Vulkan fuses as well.
+        """That of XNNPACK, whose quantized convolutions and linear layers Vulkan fuses as well.
 
         Vulkan's own has weights in 8 bits alone, and dynamic activations that its runtime lacks an
         operator for (1.5.1: `dequantize_per_channel`).
@@ -59,10 +59,10 @@ _IN_INTEGERS = ("conv", "linear", "add")
 
 
 class VulkanInt8Quantizer(XNNPACKQuantizer):  # type: ignore[misc]
-    """XNNPACK's quantiser, for the layers that Vulkan computes in integers.
+    """XNNPACK's quantizer, for the layers that Vulkan computes in integers.
 
     XNNPACK has integer kernels for products and concatenations as well. Vulkan computes those in
-    floats and leaves out the rounding, so that the quantised model would say less of its outputs.
+    floats and leaves out the rounding, so that the quantized model would say less of its outputs.
     """
 
     SUPPORTED_PATTERNS = tuple(
@@ -92,8 +92,8 @@ class VulkanInt8Quantizer(XNNPACKQuantizer):  # type: ignore[misc]
 def fuse_only_what_is_right() -> None:
     """Leaves additions in floats, which broadcast, where the one in integers would be wrong.
 
-    The quantiser alone is not enough: between two quantised layers, an addition looks as if it were
-    quantised itself. The partitioner takes what a pattern covers without asking its blocklist, so
+    The quantizer alone is not enough: between two quantized layers, an addition looks as if it were
+    quantized itself. The partitioner takes what a pattern covers without asking its blocklist, so
     the pattern's own detector decides. The registry is that of this process.
     """
     register_pattern_detector("quantized_binary")(_find_addition)

@@ -14,12 +14,12 @@ from etdeploy.export.worker.rewrites.order import edge_passes
 
 
 class XnnpackLowering(Lowering):
-    """ExecuTorch's quantiser and partitioner for XNNPACK."""
+    """ExecuTorch's quantizer and partitioner for XNNPACK."""
 
     loads_here = True
     by_pixel = True
     shortens = True
-    stores_once = True  # it asks for no more: CONSTANT_TENSOR_ALIGNMENT of its serialisation
+    stores_once = True  # it asks for no more: CONSTANT_TENSOR_ALIGNMENT of its serialization
 
     def quantizer(self, spec: ExportSpec) -> Any:
         """Symmetric, with a scale for each channel of the weights."""
@@ -36,7 +36,7 @@ class XnnpackLowering(Lowering):
     def partitioners(self, spec: ExportSpec) -> list[Any]:
         """One partitioner for every scheme: it takes float, static and dynamic nodes alike.
 
-        Two of them, the first for dynamically quantised nodes only as ExecuTorch's language model
+        Two of them, the first for dynamically quantized nodes only as ExecuTorch's language model
         exporter has it, make a partition of each such node: on a convolutional net with 8da4w or
         dynamic int8 that takes 1.6 times as long. On transformers both are alike, but for dynamic
         int8, where the pair took 0.83 of the time.
@@ -62,14 +62,14 @@ class XnnpackLowering(Lowering):
         if not may_replace_parts(spec):
             return super().lower(spec, methods)
         from etdeploy.export.worker.backends.xnnpack_layouts import (
-            own_quantisations,
+            own_quantizations,
             preprocessing_by_layout,
         )
 
         is_dynamic = spec.quantization == "int8_dynamic"
         if is_dynamic:
             for method in methods.values():
-                own_quantisations(method.program)
+                own_quantizations(method.program)
         with preprocessing_by_layout(is_dynamic=is_dynamic, skips=spec.shortened):
             return super().lower(spec, methods)
 
@@ -81,7 +81,7 @@ class XnnpackLowering(Lowering):
         return decompositions_with_work()
 
     def preload(self, scheme: str) -> None:
-        """Imports the partitioner, and the quantiser where the scheme has one.
+        """Imports the partitioner, and the quantizer where the scheme has one.
 
         Also traces the graphs that ExecuTorch's passes look for in every model, and then keeps:
         that takes more seconds than the lowering of a small model. It draws random numbers, which

@@ -4,12 +4,12 @@ What follows a convolution stays by pixel where ExecuTorch's pass takes the orde
 That of ExecuTorch 1.5.1 takes it so for a softmax, too, which is then one over channels, whatever
 its dimension: outputs are wrong.
 
-Where activations are quantised at run time, the pass looks for what to copy for a convolution by
-following first operands, past the quantisation and up to the start of the partition. It turns that
+Where activations are quantized at run time, the pass looks for what to copy for a convolution by
+following first operands, past the quantization and up to the start of the partition. It turns that
 round for all who take it: a layer scale has no four dimensions, and the lowering fails; a LayerNorm
 by pixel gets another shape, and the program fails when it runs.
 
-XNNPACK packs what it quantises for a matrix product, also for a convolution of one pixel. A larger
+XNNPACK packs what it quantizes for a matrix product, also for a convolution of one pixel. A larger
 convolution that takes the same tensor reads it as if it were not packed, and outputs are wrong.
 """
 
@@ -40,15 +40,15 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from etdeploy.export.worker.backends.base import REASON, patched
 
-_NORMALISED = ("aten.native_batch_norm.", "aten._native_batch_norm_legit_no_training.")
+_NORMALIZED = ("aten.native_batch_norm.", "aten._native_batch_norm_legit_no_training.")
 # By the name of the pass: it changes nothing where a partition has no such operator.
 _NEEDED_FOR: dict[str, tuple[str, ...]] = {
     "DimOrderOpsRevertPass": ("dim_order_ops.",),
     "ConvertToUpsampleBilinear2d": ("aten.upsample_bilinear2d.", "aten.index.", "aten._unsafe_"),
     # Its pattern scales queries and keys by a number.
     "ConvertToSDPAPass": ("aten.mul.Scalar",),
-    "FuseBatchNormPass": _NORMALISED,
-    "DecomposeBatchNorm": _NORMALISED,
+    "FuseBatchNormPass": _NORMALIZED,
+    "DecomposeBatchNorm": _NORMALIZED,
     "DecomposeConcatenate": ("aten.cat.",),
     "InsertPadQDQPass": ("aten.constant_pad_nd.",),
     "Conv1dUnsqueezePass": ("aten.convolution.",),
@@ -121,27 +121,27 @@ def _is_needed(kind: type[ExportPass], graph: torch.fx.Graph) -> bool:
 _quantized = torch.ops.quantized_decomposed
 
 
-def own_quantisations(program: torch.export.ExportedProgram) -> None:
-    """Gives operators of unlike kinds that share a dynamic quantisation one each; in place."""
+def own_quantizations(program: torch.export.ExportedProgram) -> None:
+    """Gives operators of unlike kinds that share a dynamic quantization one each; in place."""
     for node in list(program.graph.nodes):
         if node.target is _quantized.dequantize_per_tensor.tensor:
             _share_among_alike(program.graph, node)
     program.graph_module.recompile()
 
 
-def _share_among_alike(graph: torch.fx.Graph, dequantised: torch.fx.Node) -> None:
+def _share_among_alike(graph: torch.fx.Graph, dequantized: torch.fx.Node) -> None:
     kinds: dict[str, list[torch.fx.Node]] = {}
-    for user in dequantised.users:
+    for user in dequantized.users:
         kinds.setdefault(_kind(user), []).append(user)
-    quantised: Any = dequantised.args[0]
+    quantized: Any = dequantized.args[0]
     for users in [*kinds.values()][1:]:
-        with graph.inserting_after(dequantised):
-            own = graph.node_copy(quantised)
+        with graph.inserting_after(dequantized):
+            own = graph.node_copy(quantized)
         with graph.inserting_after(own):
-            copy = graph.node_copy(dequantised)
-        copy.replace_input_with(quantised, own)
+            copy = graph.node_copy(dequantized)
+        copy.replace_input_with(quantized, own)
         for user in users:
-            user.replace_input_with(dequantised, copy)
+            user.replace_input_with(dequantized, copy)
 
 
 def _kind(node: torch.fx.Node) -> str:
@@ -161,8 +161,8 @@ class SoftmaxByChannel(ChannelsLastTaggedReshapePass):  # type: ignore[misc]
         )
 
 
-class CopiesWhatIsQuantised(SoftmaxByChannel):
-    """Copies the tensor whose values are quantised, for that quantisation alone."""
+class CopiesWhatIsQuantized(SoftmaxByChannel):
+    """Copies the tensor whose values are quantized, for that quantization alone."""
 
     def input_to_nhwc(
         self, graph_module: torch.fx.GraphModule, input_node: torch.fx.Node, target: torch.fx.Node
@@ -190,19 +190,19 @@ class CopiesWhatIsQuantised(SoftmaxByChannel):
 
 
 def _chain(node: torch.fx.Node) -> tuple[torch.fx.Node, list[torch.fx.Node]] | None:
-    """What a dynamic dequantisation's values were, and the nodes of its chain that take them.
+    """What a dynamic dequantization's values were, and the nodes of its chain that take them.
 
-    None for any other node, and where several dequantisations share what was quantised.
+    None for any other node, and where several dequantizations share what was quantized.
     """
-    quantised: Any = node.args[0] if node.args else None
-    if not is_dynamic_qdq(node) or not isinstance(quantised, torch.fx.Node):
+    quantized: Any = node.args[0] if node.args else None
+    if not is_dynamic_qdq(node) or not isinstance(quantized, torch.fx.Node):
         return None
-    if not is_dynamic_qdq(quantised) or len(quantised.users) > 1:
+    if not is_dynamic_qdq(quantized) or len(quantized.users) > 1:
         return None
-    source: Any = quantised.args[0]
-    choices = [each.args[0] for each in quantised.all_input_nodes[1:] if each.args]
+    source: Any = quantized.args[0]
+    choices = [each.args[0] for each in quantized.all_input_nodes[1:] if each.args]
     chosen = [each for each in choices if isinstance(each, torch.fx.Node) and source in each.args]
-    return source, list(dict.fromkeys([quantised, *chosen]))
+    return source, list(dict.fromkeys([quantized, *chosen]))
 
 
 class _Passes(NeededPasses):
@@ -219,7 +219,7 @@ def preprocessing_by_layout(
     *, is_dynamic: bool = False, skips: bool = True
 ) -> AbstractContextManager[None]:
     """While the block runs, ExecuTorch's preprocessing has the passes above."""
-    layouts = CopiesWhatIsQuantised if is_dynamic else SoftmaxByChannel
+    layouts = CopiesWhatIsQuantized if is_dynamic else SoftmaxByChannel
     passes = type("_Passes", (_Passes,), {"layouts": layouts, "skips": skips})
     return patched(preprocess, XNNPACKPassManager=passes)
 
@@ -298,7 +298,7 @@ class ExplainedPartitioner(XnnpackPartitioner):  # type: ignore[misc]
 
 
 def _changes_type(node: torch.fx.Node) -> bool:
-    """Whether a node has quantised values, and not all that take its own quantise them."""
+    """Whether a node has quantized values, and not all that take its own quantize them."""
     given: Any = node.args[0]
     return _is_a("dequantize", given) and not all(_is_a("quantize", u) for u in node.users)
 

@@ -67,7 +67,7 @@ def own_attention(model: Any, name: str) -> Iterator[None]:
 class MethodsForward:
     """The methods of the program, called as the runner calls them.
 
-    Each may have its own cache: quantisation copies the module where it works on the graph.
+    Each may have its own cache: quantization copies the module where it works on the graph.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ def evaluate(
 def compare(
     begin: Callable[[], Forward], parts: Sequence[Sequence[int]], original: Original
 ) -> QuantizationCost:
-    """The quantised model's perplexity, and how far its logits are from the original's."""
+    """The quantized model's perplexity, and how far its logits are from the original's."""
     sums = _Sums()
     for before, (after, targets) in zip(original.logits, _predicted(begin, parts), strict=True):
         sums.add(before, after, targets)

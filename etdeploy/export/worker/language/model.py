@@ -1,6 +1,6 @@
 """A language model as the methods of a program, with the texts that it gives.
 
-The model is run eagerly as it was loaded, and again when it is quantised. The weights are quantised
+The model is run eagerly as it was loaded, and again when it is quantized. The weights are quantized
 in place, so what the original gives is computed first, and only token ids and logits of it are
 kept.
 """
@@ -58,7 +58,7 @@ from etdeploy.recipe.model import ExportGeneration
 
 Begin = Callable[[], Forward]
 _FINEST = "8da8w"
-_NOT_EVALUATED = "The quantised model was not evaluated: it has no tokenizer that can read {file}."
+_NOT_EVALUATED = "The quantized model was not evaluated: it has no tokenizer that can read {file}."
 _NO_TEXTS = "What a device generates is not compared with the model's text"
 
 
@@ -98,7 +98,7 @@ class LanguageModel:
         """The first of the methods that take the most tokens.
 
         All of them have the same layers, and a device is judged by its texts: it is enough to run
-        this one, to see how far quantisation moves logits.
+        this one, to see how far quantization moves logits.
         """
         return max(self.generation.methods, key=lambda method: method.max_tokens).name
 
@@ -124,7 +124,7 @@ class LanguageModel:
                 if texts:
                     noise = logit_noise(begin, eager.prompts, texts, _vectors(owners))
                 if eager.evaluated and eager.original:
-                    with describe_errors("evaluation", "the quantised model raised"):
+                    with describe_errors("evaluation", "the quantized model raised"):
                         cost = compare(begin, eager.evaluated.parts, eager.original)
             quantized, notes = texts, (*notes, *failure)
         evaluation = None
@@ -220,19 +220,19 @@ def run_original(
 
 
 def perplexity_notes(spec: ExportSpec, evaluation: Evaluation) -> Iterator[str]:
-    """A warning where quantisation makes the model much worse, with what to do."""
+    """A warning where quantization makes the model much worse, with what to do."""
     if not evaluation.has_large_loss:
         return
     finer = _FINEST in backend_named(str(spec.backend)).quantizations
     remedy = (
         f"Weights in 8 bits lose less: --set export.quantization={_FINEST}"
         if finer and spec.quantization != _FINEST
-        else "Without quantisation, it stays as it is: --set export.quantization=none"
+        else "Without quantization, it stays as it is: --set export.quantization=none"
     )
     before, after = evaluation.perplexity, evaluation.exported_perplexity
     much = "an undefined value" if after is None else f"{after:.4g}"
     yield (
-        f"Quantisation raises the perplexity on {evaluation.file} from {before:.4g} to {much}. "
+        f"Quantization raises the perplexity on {evaluation.file} from {before:.4g} to {much}. "
         f"{remedy}"
     )
 
@@ -246,7 +246,7 @@ def _quantized_texts(
     *,
     in_place: bool,
 ) -> Iterator[Begin]:
-    """Begins texts with the quantised model, in the block."""
+    """Begins texts with the quantized model, in the block."""
     if in_place:
         with own_attention(model, eager.attention), dequantized_once():
             yield lambda: OwnForward(model)
@@ -256,7 +256,7 @@ def _quantized_texts(
 
 
 def _vectors(owners: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
-    """Weights of norms and biases, which quantisation leaves in floats."""
+    """Weights of norms and biases, which quantization leaves in floats."""
     found = {
         id(weight): weight
         for owner in owners
@@ -267,7 +267,7 @@ def _vectors(owners: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
 
 
 def _quantizes(spec: ExportSpec) -> bool:
-    """Whether the model is quantised before it is lowered."""
+    """Whether the model is quantized before it is lowered."""
     return bool(spec.embeddings) or spec.quantization not in (None, *FLOAT_SCHEMES)
 
 
@@ -292,7 +292,7 @@ def _evaluated(spec: ExportSpec, model: Any, text: TokenizedText) -> Original:
 
 @contextmanager
 def dequantized_once() -> Iterator[None]:
-    """While the block runs, a quantised weight that is used keeps its values as floats.
+    """While the block runs, a quantized weight that is used keeps its values as floats.
 
     torchao computes them anew in each call of a layer: that was nearly all of the time in which a
     model with 4-bit weights gives a token. They take four bytes for each weight, as those of the

@@ -39,7 +39,7 @@ def join_experts(model: Any) -> None:
     for experts in found:
         if experts.has_post_expert_norm:
             raise UnsupportedModelError(
-                "its experts' outputs are normalised before they are weighted"
+                "its experts' outputs are normalized before they are weighted"
             )
     for experts in found:
         experts.joined = Joined(experts)
@@ -296,7 +296,7 @@ def _use_exportable_parts(model: Any, context: int) -> None:
     join_experts(model)
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
-            # Of gradients only. With it, ExecuTorch knows no quantised embedding.
+            # Of gradients only. With it, ExecuTorch knows no quantized embedding.
             module.padding_idx = None
         kind = getattr(module, "rope_type", None)
         if not isinstance(kind, str) or not (kind == "longrope" or "dynamic" in kind):

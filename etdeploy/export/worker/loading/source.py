@@ -127,7 +127,7 @@ def _from_exported(path: Path) -> MethodSource:
 def _open_shapes(program: torch.export.ExportedProgram, module: torch.nn.Module) -> Any:
     """The dynamic shapes of an exported program, as torch.export takes them.
 
-    Quantisation traces it again, and what is not asked for then becomes the example's size.
+    Quantization traces it again, and what is not asked for then becomes the example's size.
     """
     ranges = program.range_constraints
 

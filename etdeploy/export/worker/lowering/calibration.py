@@ -163,7 +163,7 @@ def _form(value: Any) -> str:
 def loss_notes(
     spec: ExportSpec, losses: Sequence[OutputLoss], misfits: Mapping[str, tuple[Range, Range]]
 ) -> Iterator[str]:
-    """A warning where quantisation moves outputs far, with the likely cause."""
+    """A warning where quantization moves outputs far, with the likely cause."""
     high = [f"{loss.name} ({loss.text})" for loss in losses if loss.is_high]
     if not high:
         return
@@ -177,7 +177,7 @@ def loss_notes(
         if ranges
         else _remedy(spec)
     )
-    yield f"Quantisation moves outputs far from the unquantised model's: {', '.join(high)}. {cause}"
+    yield f"Quantization moves outputs far from the unquantized model's: {', '.join(high)}. {cause}"
 
 
 def _remedy(spec: ExportSpec) -> str:

@@ -63,11 +63,11 @@ def layers_of(
 
 
 def apply(config: Any, layers: Sequence[Layer[Any]], what: str) -> None:
-    """Quantises the weights of layers in place, so that methods that share a layer share them."""
+    """Quantizes the weights of layers in place, so that methods that share a layer share them."""
     from torchao.quantization.quant_api import quantize_
 
     modules = {id(layer.module) for layer in layers}
-    with describe_errors("quantization", f"{what} cannot be quantised:"):
+    with describe_errors("quantization", f"{what} cannot be quantized:"):
         quantize_(
             torch.nn.ModuleList([layer.module for layer in layers]),
             config,
@@ -80,7 +80,7 @@ Linears = Sequence[Layer[torch.nn.Linear]]
 
 @dataclass(frozen=True)
 class LayerQuantization:
-    """How a linear layer is to be quantised.
+    """How a linear layer is to be quantized.
 
     Attributes:
         scheme: Also one for floats.
@@ -125,7 +125,7 @@ def quantize_linears(
     linears: Linears,
     activations: Activations,
 ) -> Iterator[str]:
-    """Quantises the linear layers that fit, in place; yields sentences for the user."""
+    """Quantizes the linear layers that fit, in place; yields sentences for the user."""
     finer = _finer_parts(spec, sources, linears)
     wishes = {layer.name: _wish(spec, layer, finer) for layer in linears}
     wanted = [layer for layer in linears if wishes[layer.name].scheme not in FLOAT_SCHEMES]
@@ -195,7 +195,7 @@ def _fits(layer: torch.nn.Linear, wish: LayerQuantization, outputs: int) -> bool
 
 
 def _apply(wish: LayerQuantization, layers: Linears, activations: Activations) -> None:
-    """Quantises the weights of layers in place."""
+    """Quantizes the weights of layers in place."""
     from torchao.quantization.granularity import PerAxis
     from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
 
@@ -205,7 +205,7 @@ def _apply(wish: LayerQuantization, layers: Linears, activations: Activations) -
         )
         apply(config, layers, "the linear layers")
         return
-    with describe_errors("quantization", "the linear layers cannot be quantised:"):
+    with describe_errors("quantization", "the linear layers cannot be quantized:"):
         squares = [activations.mean_squares.get(id(layer.module)) for layer in layers]
         weights = [layer.module.weight for layer in layers]
         for layer, weight in zip(
@@ -220,7 +220,7 @@ def _convolutions(sources: Mapping[str, MethodSource]) -> int:
 
 
 def _coverage_note(spec: ExportSpec, quantized: int, convolutions: int) -> str:
-    note = f"{spec.quantization} quantised {count(quantized, 'linear layer')}"
+    note = f"{spec.quantization} quantized {count(quantized, 'linear layer')}"
     if not convolutions:
         return f"{note}."
     stay = "1 convolution stays" if convolutions == 1 else f"{convolutions} convolutions stay"
@@ -234,7 +234,7 @@ def _override_notes(spec: ExportSpec, chosen: Counter[str | None]) -> Iterator[s
         for pattern, scheme in spec.overrides
     ]
     if parts:
-        yield f"Quantised with {spec.quantization}, except: {', '.join(parts)}."
+        yield f"Quantized with {spec.quantization}, except: {', '.join(parts)}."
 
 
 def _finer_notes(wishes: Mapping[str, LayerQuantization]) -> Iterator[str]:
@@ -285,21 +285,21 @@ def nothing_fits(
     exported: bool,
     attention: bool,
 ) -> WorkerError:
-    """The failure of a model without a linear layer that can be quantised."""
+    """The failure of a model without a linear layer that can be quantized."""
     scheme = spec.quantization
     if exported:
         return fail(
             "quantization",
-            f"{scheme} quantises nn.Linear layers, and an exported program has none, only "
+            f"{scheme} quantizes nn.Linear layers, and an exported program has none, only "
             "operators",
-            remedy="Name the model's factory with model.python, or quantise before torch.export.",
+            remedy="Name the model's factory with model.python, or quantize before torch.export.",
         )
     if not linears:
         others = " but those in nn.MultiheadAttention, which calls none" if attention else ""
         return fail(
             "quantization",
-            f"{scheme} quantises nn.Linear layers, and the model has none{others}",
-            remedy=_other_scheme(spec, "int8_static", "quantises convolutions and attention, too."),
+            f"{scheme} quantizes nn.Linear layers, and the model has none{others}",
+            remedy=_other_scheme(spec, "int8_static", "quantizes convolutions and attention, too."),
         )
     return _wrong_sizes(spec, linears, sorted({size for size in group_sizes if size}))
 

@@ -86,7 +86,7 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
         # A cache is written in place then, in microseconds, and not copied whole for each token.
         config.run_reinplace_pass = True
         config.memory_planning_pass = planning_in_place(share_mutable_buffers=share)
-    # A quantised embedding is looked up by a separate operator; without, the whole table is made
+    # A quantized embedding is looked up by a separate operator; without, the whole table is made
     # floats for each token.
     config.do_quant_fusion_and_const_prop = spec.embeddings is not None
     lowering_of(spec).adjust(config)
@@ -149,7 +149,7 @@ class State:
     """A buffer that a method writes to or reads.
 
     Attributes:
-        tensor: Before quantisation, which copies it: the same object in methods that share it.
+        tensor: Before quantization, which copies it: the same object in methods that share it.
         kept: Whether the lowered program has it outside of delegates.
         written: Whether the lowered program writes to it.
     """

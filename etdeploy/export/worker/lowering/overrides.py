@@ -54,14 +54,14 @@ def check_patterns(spec: ExportSpec, paths: Callable[[str], Iterable[str]], noth
 
 
 def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> Iterator[str]:
-    """What of a method is quantised in another way than the rest, as a sentence."""
+    """What of a method is quantized in another way than the rest, as a sentence."""
     counts = Counter(first_match(spec, [module_path(node)]) for node in _calls(program))
     parts = [
         f"{pattern} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
         for pattern, scheme in spec.overrides
     ]
     if parts:
-        yield f"Quantised with {spec.quantization}, except: {', '.join(parts)}."
+        yield f"Quantized with {spec.quantization}, except: {', '.join(parts)}."
 
 
 def first_match(spec: ExportSpec, paths: Iterable[str]) -> tuple[str, str] | None:

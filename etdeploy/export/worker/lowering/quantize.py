@@ -1,4 +1,4 @@
-"""Quantisation before lowering: PT2E and torchao, as ExecuTorch's backends expect it."""
+"""Quantization before lowering: PT2E and torchao, as ExecuTorch's backends expect it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _LAYERS = ("conv", "linear", "lstm", "gru", "rnn", "matmul", "mm", "bmm", "addmm
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantised model, which computes eagerly with the quantised weights and activations.
+    """A quantized model, which computes eagerly with the quantized weights and activations.
 
     Attributes:
         samples: How many calibration inputs found the ranges; None where none are needed.
@@ -85,7 +85,7 @@ def quantize(
     log: Log | None = None,
     activations: Activations | None = None,
 ) -> dict[str, Quantized]:
-    """Quantises the methods by the spec's scheme; none where nothing is to do before lowering."""
+    """Quantizes the methods by the spec's scheme; none where nothing is to do before lowering."""
     if spec.quantization in LINEAR_SCHEMES or spec.embeddings:
         notes = quantize_layers(spec, sources, activations or Activations())
         return {name: Quantized(source.module, notes) for name, source in sources.items()}
@@ -131,14 +131,14 @@ def _nothing_quantized(spec: ExportSpec, modules: Iterable[Any]) -> WorkerError:
     stays = f": {_counted(layers)} would stay in floats" if layers else ", which has no layers"
     changes = [f"--set export.backend={DEFAULT}"] if backend != DEFAULT else []
     changes += ["--set export.quantization=int8_static"] if scheme != "int8_static" else []
-    other = f"{' '.join(changes)} quantises convolutions of every kind; or\n"
+    other = f"{' '.join(changes)} quantizes convolutions of every kind; or\n"
     can_change = changes and any(name.startswith("conv") for name in layers)
     none = "--set export.quantization=none"
     if spec.calibration:
         none += " --set export.calibration=null"
     return fail(
         "quantization",
-        f"{scheme} with the backend {backend} quantises nothing of this model{stays}",
+        f"{scheme} with the backend {backend} quantizes nothing of this model{stays}",
         remedy=f"{other if can_change else ''}{none}",
     )
 
@@ -156,13 +156,13 @@ def _traced(spec: ExportSpec, source: MethodSource) -> torch.export.ExportedProg
 def _pt2e(
     spec: ExportSpec, source: MethodSource, traced: torch.export.ExportedProgram
 ) -> Quantized:
-    """Post-training quantisation of the exported graph."""
+    """Post-training quantization of the exported graph."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     lowering = lowering_of(spec)
     quantizer = lowering.quantizer(spec)  # one each: it may remember the graph that it has seen
     notes = tuple(override_notes(spec, traced))
-    at_fault = f"the quantiser of {spec.backend} cannot quantise the model:"
+    at_fault = f"the quantizer of {spec.backend} cannot quantize the model:"
     with describe_errors("quantization", at_fault, _OTHERWISE):
         prepared = prepare_pt2e(traced.module(), quantizer)
     static = spec.quantization in STATIC_SCHEMES
@@ -184,7 +184,7 @@ def _calibration_notes(spec: ExportSpec, source: MethodSource, samples: int) -> 
     if source.calibration:
         return (f"{samples} random inputs of the example set the ranges.",)
     return (
-        "The example inputs set the ranges of the quantised values: enough to measure speed, not "
+        "The example inputs set the ranges of the quantized values: enough to measure speed, not "
         "accuracy. Name real inputs with export.calibration.",
     )
 
@@ -216,7 +216,7 @@ def _calibrate(
 
 @contextmanager
 def _blaming_observers(at_fault: str) -> Iterator[None]:
-    """Describes an exception that an observer raised, which the quantiser put into the graph."""
+    """Describes an exception that an observer raised, which the quantizer put into the graph."""
     try:
         yield
     except Exception as error:
@@ -244,7 +244,7 @@ def _checked(samples: Iterable[Any]) -> Iterable[ExampleInputs]:
 def quantize_layers(
     spec: ExportSpec, sources: Mapping[str, MethodSource], activations: Activations
 ) -> tuple[str, ...]:
-    """Quantises what the spec says; returns sentences for the user."""
+    """Quantizes what the spec says; returns sentences for the user."""
     linears = layers_of(spec, sources, torch.nn.Linear)
     for layer in linears:
         _store_computed_weight(layer.module)
@@ -296,7 +296,7 @@ Tables = Sequence[Layer[torch.nn.Embedding]]
 
 
 def quantize_embeddings(spec: ExportSpec, tables: Tables) -> Iterator[str]:
-    """Quantises the tables that no override leaves in floats; yields sentences for the user."""
+    """Quantizes the tables that no override leaves in floats; yields sentences for the user."""
     chosen = [table for table in tables if not _stays(spec, table)]
     group_size = spec.group_size or DEFAULT_GROUP_SIZE
     grouped = [table for table in chosen if _in_groups(spec, table, group_size)]
@@ -308,7 +308,7 @@ def quantize_embeddings(spec: ExportSpec, tables: Tables) -> Iterator[str]:
         apply(_config(None), rest, "the embeddings")
         yield _rest_note(spec, rest, group_size)
     if not tables:
-        yield "The model has no table of embeddings to quantise."
+        yield "The model has no table of embeddings to quantize."
 
 
 def _stays(spec: ExportSpec, table: Layer[Any]) -> bool:

@@ -5,7 +5,7 @@ The program stays the same, byte for byte. Each patch is for the releases that a
 
 - `results_remembered`: every pass runs the whole graph again (pytorch/executorch pull request
   18497, open, copies what a pass does not change).
-- `rarely_collected`, `code_when_wanted`, `shapes_of_quantisation`, `dtypes_checked_once`,
+- `rarely_collected`, `code_when_wanted`, `shapes_of_quantization`, `dtypes_checked_once`,
   `origins_shared`, `tensors_shared`: no upstream report is known.
 """
 
@@ -306,7 +306,7 @@ _Gives = Callable[[Mapping[str, Any]], Any]
 
 
 @contextmanager
-def shapes_of_quantisation() -> Iterator[None]:
+def shapes_of_quantization() -> Iterator[None]:
     """The operators of torchao give their shapes at once; of fake tensors nothing else is asked.
 
     There are no fake kernels for them: each is run as the ten operators that it is made of, and
@@ -406,7 +406,7 @@ def upstream_patches() -> Iterator[None]:
         rarely_collected(),
         code_when_wanted(),
         results_remembered(),
-        shapes_of_quantisation(),
+        shapes_of_quantization(),
         dtypes_checked_once(),
         origins_shared(),
         tensors_shared(),

@@ -81,7 +81,7 @@ def tied_notes(model: Any, saved_bytes: int) -> Iterator[str]:
         table, layer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         yield (
             "The model's embeddings are its output layer's weights, too; the program has both "
-            f"({_stored(table)} and {_stored(layer)}), since they are quantised or laid out "
+            f"({_stored(table)} and {_stored(layer)}), since they are quantized or laid out "
             "differently. With 8 bits in both, they are stored once: "
             "export.embeddings 8w, and 8da8w for lm_head in export.overrides."
         )

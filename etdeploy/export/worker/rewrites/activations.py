@@ -1,7 +1,7 @@
 """Activations and softmax in the forms that XNNPACK computes.
 
-XNNPACK's quantiser has no rule for SiLU, which stays in floats: values are dequantised before it
-and quantised after it. Of x * sigmoid(x), the product is computed in 8 bits. Outputs also come
+XNNPACK's quantizer has no rule for SiLU, which stays in floats: values are dequantized before it
+and quantized after it. Of x * sigmoid(x), the product is computed in 8 bits. Outputs also come
 nearer to those of the floats. XNNPACK's partitioner takes a PReLU of images only, and a softmax
 over the last dimension only.
 """
@@ -19,7 +19,7 @@ _IMAGE = 4
 
 
 def silu_as_product(program: Program, log: RewriteLog) -> None:
-    """Replaces every SiLU by two operators before quantisation; in place."""
+    """Replaces every SiLU by two operators before quantization; in place."""
     replace_nodes(program, log, {_aten.silu.default: _silu, _aten.silu_.default: _silu})
 
 

@@ -109,7 +109,7 @@ def _empty(node: torch.fx.Node) -> torch.Tensor:
 
 
 def _is_plain(node: torch.fx.Node) -> bool:
-    """Whether an operator always gives the same, and is none of quantisation."""
+    """Whether an operator always gives the same, and is none of quantization."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or node.is_impure():
         return False

@@ -1,8 +1,8 @@
 """Which rewrite runs when.
 
-Before PT2E quantisation come those that change what is quantised, then, in the graph that is
+Before PT2E quantization come those that change what is quantized, then, in the graph that is
 lowered, those that take an operator of PyTorch apart, and last those for operators that only
-ExecuTorch's own graph has. Models that are not quantised so have the first two at once.
+ExecuTorch's own graph has. Models that are not quantized so have the first two at once.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_the_outputs_are_the_models(records: dict[str, Any], name: str) -> None:
 @pytest.mark.parametrize(
     "name", nightly_except([f"mlp-SM8650-{scheme}" for scheme in SCHEMES], *_SMOKE)
 )
-def test_every_scheme_computes_what_the_quantised_model_does(
+def test_every_scheme_computes_what_the_quantized_model_does(
     records: dict[str, Any], name: str
 ) -> None:
     record = records[name]

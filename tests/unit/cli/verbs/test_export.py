@@ -20,7 +20,7 @@ def test_how_good_a_language_model_is_stands_before_the_notes() -> None:
     lines = export_text(FOLDER, PROGRAM, made).splitlines()
     assert lines[0].startswith("/programs/p/program.pte: 100 B")
     assert lines[3] == (
-        "  quality    perplexity 14.5 on 100 tokens of text.txt; before quantisation 14"
+        "  quality    perplexity 14.5 on 100 tokens of text.txt; before quantization 14"
     )
     assert lines[-1] == "  note       A note."
     told = export_json(FOLDER, PROGRAM, made)
@@ -49,7 +49,7 @@ def test_an_export_says_that_outputs_were_not_checked_and_where_they_can_be() ->
     assert ", on " not in anywhere
 
 
-def test_the_loss_of_quantisation_of_every_method() -> None:
+def test_the_loss_of_quantization_of_every_method() -> None:
     losses = (make_loss(),)
     made = Provenance(source="mlp", backend="xnnpack", quantization_loss=losses)
     assert "  quality    scores against" in export_text(FOLDER, PROGRAM, made)

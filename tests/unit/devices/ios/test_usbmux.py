@@ -103,7 +103,7 @@ def answering(content: bytes) -> Iterator[str]:
         struct.pack("<4I", 16 + len(plistlib.dumps([])), 1, 8, 1) + plistlib.dumps([]),
     ],
 )
-def test_another_server_is_recognised(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_server_is_recognized(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(content) as address:
         monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", address)
         with pytest.raises(MuxError):

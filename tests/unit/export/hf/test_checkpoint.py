@@ -158,7 +158,7 @@ def test_layers_with_a_cache_by_position(tmp_path: Path) -> None:
         ({"architectures": ["Qwen3NextForCausalLM"],
           "layer_types": ["full_attention", "linear_attention"]},
          "kind linear_attention;"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised already (gptq)"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized already (gptq)"),
     ],
 )  # fmt: skip
 def test_models_that_are_not_supported(tmp_path: Path, config: dict[str, Any], fact: str) -> None:

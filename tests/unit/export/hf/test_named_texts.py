@@ -62,7 +62,7 @@ def _texts(**export: Any) -> dict[tuple[str, ...], tuple[str, bool]]:
     return {text.key: (text.path.name, text.is_bundled) for text in named_texts(spec)}
 
 
-def test_a_model_with_quantised_layers_reads_bundled_texts() -> None:
+def test_a_model_with_quantized_layers_reads_bundled_texts() -> None:
     bundled = {EVALUATE: ("evaluation.txt", True), CALIBRATION: ("calibration.txt", True)}
     assert _texts(quantization="8da4w") == bundled
     # Scales of 8 bits are those of the largest weights.
