@@ -416,7 +416,14 @@ class _Night:
 
     def _miss_unsatisfied(self) -> None:
         """Adds a missed visit for what no device could measure, so that every report names it."""
-        seen = {each: offer for each, (offer, _) in self.devices.seen.items()} | self._usable
+        # A phone that was offline before it said who it is has another identity now.
+        names = {(offer.host, offer.name) for offer in self._usable.values()}
+        broken = {
+            identity: offer
+            for identity, (offer, _) in self.devices.seen.items()
+            if (offer.host, offer.name) not in names
+        }
+        seen = broken | self._usable
         plan = self.parts.plan(self.farm, self.night, tuple(seen.values()), self._window_s)
         missing = unsatisfied_visits(self.night, self.state.states.values(), plan.unsatisfied)
         if missing:

@@ -209,6 +209,26 @@ def test_what_no_device_could_measure_is_a_missed_visit_of_the_night() -> None:
     assert night.ledger.nights[end.night][missed.visit.id] == missed
 
 
+def test_a_phone_that_was_offline_before_it_said_who_it_is_is_one_device() -> None:
+    silent = PHONES[0].model_copy(update={"identity": "android-?", "problem": "offline"})
+    night = SimNight(make_farm("a"), [silent, PHONES[1]])
+    planned: list[set[str]] = []
+
+    def watched(*arguments: Any) -> NightPlan:
+        planned.append({offer.identity for offer in arguments[2]})
+        return plan(*arguments)
+
+    def answer() -> None:
+        night.engine.plugged = list(PHONES[:2])
+
+    night.plan = watched
+    night.clock.at(70.0, answer)
+    end = night.run()
+    assert standings(end.states) == {Standing.DONE: 6}
+    assert "android-?" in end.devices
+    assert planned[-1] == {"phone-000", "phone-001"}
+
+
 def test_a_quarantined_device_does_not_keep_the_night_open() -> None:
     night = SimNight(make_farm("a"), PHONES[:2], hours=8.0)
     night.shelf.aside = [quarantined("phone-000", "its repeats are 40 % apart")]
