@@ -37,26 +37,16 @@ def judged(store: Store, record: RunRecord, **question: Any) -> Check:
     return check(store, record, CheckOptions(**question))
 
 
-def test_a_slow_down_regresses(store: Store) -> None:
-    made = fill(store, around(1.0, 10))
-    found = judged(store, run_at(99, 1.2))
-    assert found.verdict is CheckVerdict.REGRESSED
-    assert found.reason.startswith("latency is 1.200 ms ")
-    assert found.earlier == tuple(record.run_id for record in made)
-    assert to_judgement(found) is Judgement.REGRESSED
-    same = judged(store, run_at(99, 1.0))
-    assert same.verdict is CheckVerdict.PASSED
-    assert to_judgement(same) is Judgement.PASSED
-
-
 def test_a_higher_loss_of_quantization_regresses(store: Store) -> None:
     fill(store, [1.0] * 8, program=make_program(quantization_loss=(make_loss(sqnr_db=30.0),)))
     worse = make_program(quantization_loss=(make_loss(sqnr_db=12.0),))
     found = judged(store, run_at(99, 1.0, program=worse))
     assert found.verdict is CheckVerdict.REGRESSED
     assert "at scores is 25.1 %" in found.reason
+    assert to_judgement(found) is Judgement.REGRESSED
     better = make_program(quantization_loss=(make_loss(sqnr_db=31.0),))
-    assert judged(store, run_at(99, 1.0, program=better)).verdict is CheckVerdict.PASSED
+    found = judged(store, run_at(99, 1.0, program=better))
+    assert (found.verdict, to_judgement(found)) == (CheckVerdict.PASSED, Judgement.PASSED)
 
 
 def test_only_runs_before_it_count(store: Store) -> None:
@@ -65,15 +55,6 @@ def test_only_runs_before_it_count(store: Store) -> None:
     last = run_at(99, 1.0)
     store.add(last)
     assert last.run_id not in judged(store, last).earlier
-
-
-def test_too_little_history(store: Store) -> None:
-    fill(store, around(1.0, 3))
-    found = judged(store, run_at(99, 5.0))
-    assert found.verdict is CheckVerdict.NOT_ENOUGH_HISTORY
-    assert found.reason.startswith("3 comparable runs ")
-    assert "and 5 are" in found.reason
-    assert to_judgement(found) is None
 
 
 @pytest.mark.parametrize(
@@ -101,15 +82,6 @@ def test_a_disturbed_run_is_not_judged(store: Store) -> None:
     assert "Simulator 1.2.3" in simulated.reason
 
 
-def test_wrong_outputs_regress_at_once(store: Store) -> None:
-    fill(store, [1.0])
-    plain = run_at(99).workload
-    wrong = plain.model_copy(update={"outputs": (make_check(within_tolerance=False),)})
-    found = judged(store, run_at(99, workload=wrong))
-    assert found.verdict is CheckVerdict.REGRESSED
-    assert found.reason.startswith("outputs are wrong")
-
-
 @pytest.mark.parametrize("unfit", [{"disturbances": (HOT,)}, {"simulated": SIMULATED}])
 def test_wrong_outputs_regress_where_times_say_nothing(store: Store, unfit: dict[str, Any]) -> None:
     fill(store, [1.0, 1.0], **unfit)
@@ -133,14 +105,6 @@ def test_the_last_good_ones(store: Store) -> None:
     assert found.verdict is CheckVerdict.REGRESSED
     assert len(found.earlier) == 10
     assert "10 comparable runs" in found.against
-
-
-def test_a_single_run(store: Store) -> None:
-    made = fill(store, around(1.0, 10))
-    found = judged(store, run_at(99, 1.2), other=made[2])
-    assert found.verdict is CheckVerdict.REGRESSED
-    assert found.against == made[2].run_id
-    assert made[2].run_id not in found.earlier
 
 
 @pytest.mark.parametrize(

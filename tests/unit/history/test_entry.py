@@ -11,7 +11,6 @@ from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.bench.statistics import summarize
 from etdeploy.history.entry import entry_from, utc
 from tests.support.bench_values import (
-    SIMULATED,
     UNCOMPARED,
     make_check,
     make_loss,
@@ -59,12 +58,6 @@ def test_a_run_is_disturbed_if_most_starts_are(
 ) -> None:
     entry, _ = entry_from(with_starts(*starts, disturbances=whole))
     assert (entry.disturbed, entry.fit) == (text, not text)
-
-
-def test_a_simulated_run_has_no_numbers() -> None:
-    entry, _ = entry_from(make_record(simulated=SIMULATED))
-    assert entry.metrics == {}
-    assert not entry.fit
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,6 @@ def test_the_first_point_gives_the_numbers_and_others_are_named() -> None:
     assert read_metrics(_record(simulated=SIMULATED)) == {}
 
 
-def test_an_entry_knows_the_starts() -> None:
-    entry, series = entry_from(_record())
-    assert (entry.starts, entry.outputs_ok, entry.fit) == (3, None, True)
-    assert (series.metric, series.label) == ("token_ms", "xnnpack")
-    assert series_from(make_record()).metric == "latency_ms"
-
-
 def test_how_tokens_are_made_may_change_within_a_series() -> None:
     assert series_from(_record(program=make_program(method="decode_64"))).key == (
         series_from(_record(program=make_program(method="decode"))).key
@@ -63,6 +56,7 @@ def test_how_tokens_are_made_may_change_within_a_series() -> None:
 
 def test_other_numbers_of_tokens_are_another_series() -> None:
     other = series_from(_record({"depth": [64]}))
+    assert other.metric == "token_ms"
     assert other.key != series_from(_record()).key
     assert any("tokens" in text for text in explain_differences(other, series_from(_record())))
 

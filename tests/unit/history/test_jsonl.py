@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.history.jsonl import Imported, import_all, to_lines, write_lines
+from etdeploy.history.jsonl import Imported, import_all, write_lines
 from etdeploy.history.location import HistoryLocation
-from etdeploy.history.store.store import Filter, open_store
+from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_record
-from tests.support.histories import fill, run_at
-
-NOTHING = io.BytesIO()
+from tests.support.histories import run_at
 
 
 def imported(place: HistoryLocation, *names: str, standard_input: bytes = b"") -> Imported:
@@ -28,21 +26,6 @@ def imported(place: HistoryLocation, *names: str, standard_input: bytes = b"") -
 
 def line(**changes: Any) -> str:
     return make_record(**changes).model_dump_json()
-
-
-def test_out_and_in_again(place: HistoryLocation, tmp_path: Path) -> None:
-    file = tmp_path / "all.jsonl"
-    with open_store(place) as store:
-        made = fill(store, [1.0, 2.0, 3.0])
-        assert write_lines(file, to_lines(store.contents(Filter()))) == 3
-    assert [json.loads(text)["run_id"] for text in file.read_text().splitlines()] == [
-        record.run_id for record in made
-    ]
-    other = HistoryLocation(shown="other", file=tmp_path / "other.db")
-    assert imported(other, str(file)) == Imported(new=3)
-    assert imported(other, str(file)) == Imported(known=3)
-    with open_store(other) as store, open_store(place) as first:
-        assert list(store.contents(Filter())) == list(first.contents(Filter()))
 
 
 def test_bad_lines_are_named_and_lose_nothing(place: HistoryLocation, tmp_path: Path) -> None:

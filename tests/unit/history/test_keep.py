@@ -40,13 +40,6 @@ def break_it(place: HistoryLocation) -> None:
     place.file.write_text("not a database at all, but long enough to be read as one" * 9)
 
 
-def test_a_run_is_kept(place: HistoryLocation, tmp_path: Path) -> None:
-    run = stored(tmp_path, run_at(0))
-    save_run(run)
-    save_run(run)
-    assert kept(place) == [run.record.run_id]
-
-
 def test_what_could_not_be_kept_is_brought_in_later(
     place: HistoryLocation,
     tmp_path: Path,

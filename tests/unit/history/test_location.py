@@ -10,19 +10,6 @@ from etdeploy.core.errors import StoreError
 from etdeploy.history.location import require_location, resolve_location
 
 
-def test_the_users_own_by_default(data_folder: Path) -> None:
-    place = resolve_location()
-    assert place
-    assert place.file == data_folder / "history.db"
-    assert place.shown == str(place.file)
-
-
-def test_the_option_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ETDEPLOY_STORE", "/a/one.db")
-    assert require_location(None).file == Path("/a/one.db")
-    assert require_location("/a/two.db").file == Path("/a/two.db")
-
-
 @pytest.mark.parametrize(
     ("text", "file"),
     [
@@ -66,8 +53,9 @@ def test_what_is_no_history(text: str, why: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_history_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ETDEPLOY_STORE", "none")
     assert resolve_location() is None
     with pytest.raises(StoreError, match="no history is kept"):
         require_location(None)
+    assert require_location("/a/two.db").file == Path("/a/two.db")

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.entry import entry_from
 from etdeploy.history.series import series_from
-from etdeploy.history.trend import Trend, compute_trend, describe_changes, spread_percent
+from etdeploy.history.trend import Trend, compute_trend, spread_percent
 from tests.support.bench_values import SIMULATED
 from tests.support.histories import recipe_named, run_at
-
-HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="the cores slowed down")
 
 
 def trend(records: Sequence[RunRecord], metric: str = "latency_ms", runs: int = 0) -> Trend:
@@ -47,28 +44,10 @@ def test_a_change_says_what_else_changed() -> None:
     assert 0.5 < found.spread_percent < 3
 
 
-def test_disturbed_runs_are_shown_and_not_used() -> None:
-    records = [*stairs()[:12], run_at(50, 9.0, disturbances=(HOT,))]
-    found = trend(records)
-    assert found.changes == ()
-    assert [point.used for point in found.points] == [True] * 12 + [False]
-    assert (found.points[-1].value, found.points[-1].remark) == (9.0, "the cores slowed down")
-
-
 def test_simulated_runs_are_left_out() -> None:
     records = [run_at(i, 1.0, simulated=SIMULATED) for i in range(9)]
     found = trend(records)
     assert (found.points, found.median) == ((), None)
-
-
-def test_another_metric() -> None:
-    found = trend(stairs(), "peak_rss_bytes")
-    assert found.median == 32_700_000
-
-
-def test_what_differs_between_two_runs() -> None:
-    one, two = (entry_from(record)[0] for record in (run_at(0), run_at(1)))
-    assert describe_changes(one, two) == ()
 
 
 def test_the_spread_of_few_values() -> None:

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.records.stored import parse_record
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
-from etdeploy.history.entry import Judgement
 from etdeploy.history.location import HistoryLocation, resolve_location
-from etdeploy.history.series import series_from
 from etdeploy.history.store.store import Filter, open_store
-from tests.support.bench_values import SIMULATED, make_device, make_record
-from tests.support.histories import DAY, recipe_named, run_at
+from tests.support.bench_values import make_device
+from tests.support.histories import run_at
 
 ALL = Filter()
-
-
-def test_a_record_comes_back_whole(place: HistoryLocation) -> None:
-    record = make_record(notes=("naïve 'quotes' and \N{SNOWMAN}",))
-    with open_store(place) as store:
-        assert store.add(record)
-    with open_store(place, read_only=True) as store:
-        content = store.content(record.run_id)
-    assert parse_record(json.dumps(content), "the history") == record
-
-
-def test_nothing_is_kept_twice(place: HistoryLocation) -> None:
-    with open_store(place) as store:
-        assert store.add(run_at(0))
-        assert not store.add(run_at(0, latency_ms=9.0))
-        [entry] = store.entries(ALL, 10)
-    assert entry.metrics["latency_ms"] == 1.0
 
 
 def test_runs_come_in_the_order_of_their_start_then_of_their_arrival(
@@ -49,51 +28,13 @@ def test_runs_come_in_the_order_of_their_start_then_of_their_arrival(
         assert [entry.run_id for entry in store.entries(ALL, 2)] == ["a", "late"]
 
 
-def test_series_are_told_apart_and_filtered(place: HistoryLocation) -> None:
+def test_a_device_is_found_by_a_part_of_its_names(place: HistoryLocation) -> None:
     phone = make_device("android", name="android:A1", serial="A1", model="Pixel_9 100%")
     with open_store(place) as store:
-        for number in range(3):
-            store.add(run_at(number))
-        other = run_at(7, device=phone, recipe=recipe_named("other"))
-        store.add(other)
-        assert [(known.series.recipe, known.runs) for known in store.series(ALL)] == [
-            ("other", 1), ("mlp", 3),
-        ]  # fmt: skip
-        assert [known.runs for known in store.series(Filter(recipe="mlp"))] == [3]
-        for device, runs in (("pixel", 1), ("100%", 1), ("A1", 1), ("host", 3)):
-            assert [known.runs for known in store.series(Filter(device=device))] == [runs]
-        assert store.series(Filter(device="Pixel%9")) == []
-        assert [known.runs for known in store.series(Filter(since=f"{DAY}T00:00:02"))] == [1, 1]
-        entries = store.entries(Filter(series=series_from(other).key), 10)
-        assert [entry.run_id for entry in entries] == [other.run_id]
-        assert len(list(store.contents(Filter(recipe="mlp")))) == 3
-
-
-def test_a_simulated_run_is_kept_without_numbers(place: HistoryLocation) -> None:
-    with open_store(place) as store:
-        store.add(make_record(simulated=SIMULATED))
-        [entry] = store.entries(ALL, 1)
-    assert entry.simulated
-    assert entry.metrics == {}
-
-
-def test_what_a_check_found_is_noted(place: HistoryLocation) -> None:
-    with open_store(place) as store:
-        store.add(run_at(0, run_id="x"))
-        store.judge("x", Judgement.REGRESSED)
-        entry = store.entry("x")
-        assert entry
-        assert entry.judgement is Judgement.REGRESSED
-        assert store.entry("y") is None
-
-
-def test_ids_by_their_beginning_or_end(place: HistoryLocation) -> None:
-    with open_store(place) as store:
-        for name in ("2026-mlp-ab12", "2026-mlp-cd34", "100%"):
-            store.add(make_record(run_id=name))
-        assert store.ids("cd34") == ["2026-mlp-cd34"]
-        assert sorted(store.ids("2026")) == ["2026-mlp-ab12", "2026-mlp-cd34"]
-        assert store.ids("%") == ["100%"]
+        store.add(run_at(0))
+        store.add(run_at(7, device=phone))
+        for device, count in (("pixel", 1), ("100%", 1), ("A1", 1), ("host", 1), ("Pixel%9", 0)):
+            assert len(store.series(Filter(device=device))) == count
 
 
 def test_more_runs_than_a_statement_may_name(place: HistoryLocation) -> None:
