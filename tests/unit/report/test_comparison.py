@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
-from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import OperatorChange, OutputDifference, Verdict
 from etdeploy.compare.runs import compare_runs
 from etdeploy.report.comparison import (
@@ -22,7 +21,6 @@ from etdeploy.report.document import Cell, Figure, Operators, Page, Table, Text,
 from etdeploy.report.report_data import Report, ReportData
 from etdeploy.report.terminal import WIDTH, render
 from tests.support.bench_values import (
-    FOLDER,
     SIMULATED,
     make_device,
     make_program,
@@ -94,13 +92,6 @@ def test_two_runs_as_text() -> None:
     assert text.endswith("record B        /out/20261121T084449Z-mlp-host-bbbbbbbb/record.json")
 
 
-def test_what_cannot_be_compared_is_said_first_and_has_no_ratio() -> None:
-    found = compare_runs(*paired_runs(slower_by(1.5), of_b={"device": make_device("qemu")}))
-    text = render(comparison_text(found))
-    assert text.startswith("not comparable: ")
-    assert not {"reason", "times"} & set(text.split())
-
-
 def test_a_ratio_without_bounds_says_so() -> None:
     found = headline(compare_runs(*separate_runs((1.5,))))
     assert "1.500 times" in found
@@ -169,19 +160,6 @@ def test_every_run_has_its_verdict(count: int) -> None:
     )
 
 
-def test_each_comparison_has_its_operators_and_outputs() -> None:
-    page = several_page(_report(3))
-    sections = {section.key: section for section in page.sections}
-    for key in ("run-1", "run-2"):
-        [table] = [b for b in sections[key].blocks if isinstance(b, Table)]
-        assert [cell.text for cell in table.rows[0]][:4] == [
-            "aten::add.out",
-            "1.000",
-            "2.000",
-            "+1.000",
-        ]
-
-
 def test_few_distributions_stand_over_each_other_many_beside() -> None:
     assert _figures(several_page(_report(3))) == ["plot-ratios", "plot-distributions", "plot-runs"]
     assert _figures(several_page(_report(40))) == ["plot-ratios", "plot-runs"]
@@ -198,14 +176,6 @@ def test_operators_stand_side_by_side() -> None:
     assert row[8] == 0
 
 
-def test_the_page_names_what_differs() -> None:
-    other = renamed(make_report_data(versions={"etdeploy": "1"}), "other")
-    page = several_page(Report((_report(1).runs[0], other), (make_comparison(other),)))
-    [block] = next(s for s in page.sections if s.key == "differences").blocks
-    assert isinstance(block, Table)
-    assert [[cell.text for cell in row] for row in block.rows] == [["versions.etdeploy", "0", "1"]]
-
-
 def test_simulated_runs_are_shown_without_times() -> None:
     runs = tuple(ReportData(make_run(simulated=SIMULATED), name) for name in "ab")
     comparison = make_comparison(runs[1], Verdict.NOT_COMPARABLE)
@@ -216,18 +186,6 @@ def test_simulated_runs_are_shown_without_times() -> None:
     assert _tables(page)["Runs"].rows[1][2].text == "simulated"
     assert _figures(page) == ["plot-distributions", "plot-runs"]
     assert _figures(several_page(Report(runs, (comparison,)))) == []
-
-
-def test_generated_text_is_compared_by_its_tokens() -> None:
-    runs = [
-        ReportData(StoredRun(FOLDER, make_text_record(ms, run_id=name)), name)
-        for ms, name in ((5.0, "slow"), (4.0, "fast"))
-    ]
-    comparison = compare_runs(runs[0].run, runs[1].run)
-    page = several_page(Report(tuple(runs), (comparison,)))
-    assert [row[3].text for row in _tables(page)["Runs"].rows] == ["5.055", "4.044"]
-    labels = [b.label for b in all_blocks(page.sections) if isinstance(b, Figure)]
-    assert any("time per token" in label for label in labels)
 
 
 def _with(content: dict[str, Any], **changes: Any) -> Any:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from etdeploy.bench.statistics import summarize
 from etdeploy.profile.model import ModuleTime
-from etdeploy.report.plots import escape, panel_domains, thin_out, visible_range
+from etdeploy.report.plots import escape, thin_out, visible_range
 from etdeploy.report.plots_device import (
     plot_device,
     plot_memory,
@@ -19,14 +18,13 @@ from etdeploy.report.plots_device import (
     plot_threads,
 )
 from etdeploy.report.plots_latency import (
-    histogram,
     plot_distributions,
     plot_histogram,
     plot_ratios,
     plot_runs,
     plot_starts,
 )
-from etdeploy.report.profile import delegate_colours, plot_modules, plot_shares
+from etdeploy.report.profile import delegate_colours, plot_modules
 from tests.support.report_values import (
     make_comparison,
     make_full_record,
@@ -40,22 +38,6 @@ from tests.support.report_values import (
 
 def test_a_name_is_no_markup_and_no_colour() -> None:
     assert escape("<b>@blue &lt;") == "&lt;b&gt;&#64;blue &amp;lt;"
-
-
-def test_every_sample_is_in_a_bin() -> None:
-    values = [1.0, 1.1, 1.2, 1.25, 1.3, 1.9]
-    edges, counts = histogram(values, None)
-    assert edges[0] == 1.0
-    assert edges[-1] == pytest.approx(1.9)
-    assert sum(counts) == len(values)
-    assert len(edges) == len(counts) + 1
-
-
-@pytest.mark.parametrize("values", [[1.0], [2.0, 2.0, 2.0], [0.0, 0.0], []])
-def test_equal_values_have_one_bin(values: list[float]) -> None:
-    edges, counts = histogram(values, None)
-    assert edges[0] < edges[1]
-    assert counts == [max(1, len(values))]
 
 
 def test_a_few_long_inferences_do_not_squeeze_the_others() -> None:
@@ -123,35 +105,9 @@ def test_a_deep_model_is_no_recursion() -> None:
     assert len(trace["ids"]) == 401
 
 
-def test_shares_that_are_zero_are_left_out() -> None:
-    figure = plot_shares("key", {"A": 0.75, "copy_": 0.0, "rest": 0.25})
-    assert [trace["name"] for trace in figure.data] == ["A", "rest"]
-    assert [text for _, text in figure.legend] == ["A 75.0 %", "rest 25.0 %"]
-
-
-def test_the_device_s_state_has_a_panel_for_each_quantity() -> None:
-    figure = plot_device("key", make_phone().during)
-    assert figure
-    axes = {k: v["title"]["text"] for k, v in figure.layout.items() if k.startswith("yaxis")}
-    assert axes == {"yaxis": "°C", "yaxis2": "MHz", "yaxis3": "battery W", "yaxis4": "free GB"}
-    assert {trace["name"] for trace in figure.data} == {
-        "cpu", "skin", "battery", "cores 0-3", "core 7", "available memory",
-    }  # fmt: skip
-    assert [words["text"] for words in figure.layout["annotations"]] == [
-        "timing", "memory", "profile",
-    ]  # fmt: skip
-
-
 def test_a_device_that_reports_nothing_has_no_plot() -> None:
     bare = [s.model_copy(update={"state": type(s.state)()}) for s in make_phone().during]
     assert plot_device("key", bare) is None
-
-
-def test_panels_fill_the_height_without_overlap() -> None:
-    domains = panel_domains(3)
-    assert domains[0][1] == 1
-    assert domains[-1][0] == pytest.approx(0, abs=1e-3)
-    assert all(below[1] < above[0] for above, below in pairwise(domains))
 
 
 def test_ratios_without_a_number_are_not_drawn() -> None:

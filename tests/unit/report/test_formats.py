@@ -41,12 +41,6 @@ def test_another_s_file_is_left_alone(form: Format, content: bytes, tmp_path: Pa
     assert str(caught.value.remedy).endswith(": --output FILE")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder") as caught:
-        require_free(tmp_path, Format.HTML)
-    assert str(caught.value.remedy).endswith(f"--output {tmp_path}/report.html")
-
-
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="this is a FIFO") as caught:
@@ -59,15 +53,6 @@ def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
         write_report("text", tmp_path / "typo" / "report.html", Format.HTML)
     assert f"mkdir -p {tmp_path}/typo" in str(caught.value.remedy)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_link_keeps_leading_there(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "there" / "report.csv")
-    text = render_report(REPORT, Format.CSV)
-    assert write_report(text, tmp_path / "link", Format.CSV) == tmp_path / "there" / "report.csv"
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "there" / "report.csv").read_text() == text
 
 
 def test_a_folder_that_cannot_be_written_to_is_known_before_the_work(

@@ -36,12 +36,6 @@ def _workspace(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path)
 
 
-def test_without_a_cache_no_trace_is_read() -> None:
-    [run] = collect_report([make_run()], None).runs
-    assert run.profile is None
-    assert run.no_profile[0].endswith("--no-profile.")
-
-
 def test_a_run_without_trace_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,12 +12,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from etdeploy.report.formats import BEGINNINGS, Format, render_report
+from etdeploy.report.formats import Format, render_report
 from etdeploy.report.html import safe_json
 from etdeploy.report.report_data import Report, ReportData
 from tests.support.report_values import (
     HOSTILE,
-    make_comparison,
     make_profile,
     make_report_data,
     renamed,
@@ -63,14 +62,9 @@ def _hostile() -> Report:
     return Report((ReportData(run.run, HOSTILE, run.plan, (profile,)),))
 
 
-def test_it_begins_with_the_mark_and_is_the_same_again() -> None:
-    text = render_report(Report((make_report_data(),)), Format.HTML)
-    assert text.startswith(BEGINNINGS[Format.HTML])
-    assert text == render_report(Report((make_report_data(),)), Format.HTML)
-
-
 def test_nothing_is_loaded_and_every_script_is_allowed_by_its_digest() -> None:
     text = render_report(Report((make_report_data(),)), Format.HTML)
+    assert text == render_report(Report((make_report_data(),)), Format.HTML)
     page = _parsed(text)
     assert [address for address in page.addresses if not address.startswith("#")] == []
     [policy] = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
@@ -96,17 +90,6 @@ def test_no_name_becomes_markup() -> None:
     assert json.loads(record)["recipe"]["name"] == HOSTILE
 
 
-def test_a_comparing_page_has_every_record() -> None:
-    runs = tuple(renamed(make_report_data(), f"recipe-{i}") for i in range(5))
-    text = render_report(Report(runs, tuple(map(make_comparison, runs[1:]))), Format.HTML)
-    names = [
-        json.loads(data)["recipe"]["name"]
-        for attributes, data in _parsed(text).scripts
-        if str(attributes.get("id", "")).startswith("record-")
-    ]
-    assert names == [run.name for run in runs]
-
-
 def test_a_page_with_five_thousand_operators_is_small() -> None:
     run = make_report_data()
     run = ReportData(run.run, run.name, run.plan, (make_profile(5_000),))
@@ -118,6 +101,6 @@ def test_a_page_with_five_thousand_operators_is_small() -> None:
 
 @pytest.mark.parametrize("text", ["</script>", "<!--", "a & b", "\u2028", "\u2029", HOSTILE])
 def test_json_cannot_end_its_element(text: str) -> None:
-    written = safe_json({"name": text, "nan": math.nan})
+    written = safe_json({"name": text, "nan": [math.nan, (math.inf, 1.5)]})
     assert not set(written) & set("<>&\u2028\u2029")
-    assert json.loads(written) == {"name": text, "nan": None}
+    assert json.loads(written) == {"name": text, "nan": [None, [None, 1.5]]}

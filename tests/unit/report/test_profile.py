@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from etdeploy.profile.calls import Reasons
 from etdeploy.profile.model import ModuleTime, Profile
 from etdeploy.profile.profiled import profile_from
@@ -50,18 +48,9 @@ def test_a_profile_reads_from_the_bottleneck_to_the_details() -> None:
     )
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 132])
-def test_lines_fit_the_terminal(width: int) -> None:
-    assert max(map(len, render(profile_text(_PROFILE), width).splitlines())) <= width
-
-
 def _modules(profile: Profile) -> list[str]:
     text = render(profile_text(profile)).partition("  module  ")[2]
     return [line.split()[0] for line in text.splitlines()[2:] if line]
-
-
-def test_without_modules_there_is_no_table_of_them() -> None:
-    assert _modules(_PROFILE.model_copy(update={"modules": None})) == []
 
 
 def test_modules_that_only_call_another_stand_in_its_line() -> None:

@@ -37,13 +37,6 @@ def _collect(*arguments: Any, **changes: Any) -> ReportData:
     return ReportData(make_run(*arguments, **changes), "mlp")
 
 
-def test_a_single_start_is_one_line() -> None:
-    [row] = _read(_collect((1.0, 3.0)))
-    assert (row["start"], row["samples"], row["median_ms"]) == ("1", "2", "2.0")
-    assert (row["recipe"], row["device"], row["outputs"]) == ("mlp", "host", "correct")
-    assert (row["size"], row["steady"], row["simulated"]) == ("", "", "false")
-
-
 def test_every_start_of_every_number_of_threads_is_a_line() -> None:
     rows = _read(make_report_data())
     assert [row["threads"] for row in rows] == ["1"] * 5 + ["2"] * 5 + ["4"] * 5
@@ -73,11 +66,6 @@ def test_a_simulated_run_has_no_times() -> None:
 def test_a_cell_is_no_formula() -> None:
     [row] = _read(renamed(_collect(), "=HYPERLINK(A1)"))
     assert row["recipe"] == "'=HYPERLINK(A1)"
-
-
-def test_a_line_break_in_a_name_stays_in_its_cell() -> None:
-    [row] = _read(renamed(_collect(), 'two\nlines, "quoted"'))
-    assert row["recipe"] == 'two\nlines, "quoted"'
 
 
 def test_a_json_line_has_the_samples_of_each_start_in_ns() -> None:

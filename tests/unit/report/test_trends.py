@@ -7,14 +7,13 @@ import re
 from typing import Any
 
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
-from etdeploy.history.check import Check, CheckVerdict, FindingKind, MetricFinding
 from etdeploy.history.entry import Judgement, entry_from
 from etdeploy.history.series import series_from
 from etdeploy.history.trend import Trend, compute_trend
 from etdeploy.report.document import Figure, Folded, Table, Text
 from etdeploy.report.html import render
 from etdeploy.report.terminal import render as terminal_text
-from etdeploy.report.trends import check_text, list_text, plot_trend, trend_text, trends_page
+from etdeploy.report.trends import list_text, plot_trend, trend_text, trends_page
 from tests.support.bench_values import make_device
 from tests.support.histories import recipe_named, run_at
 
@@ -156,29 +155,3 @@ def test_the_list_of_several_series() -> None:
         "  mlp     android:R5 (Pixel 9)      1  2026-11-21  12.00 ms       -  xnnpack  ▅",
     ]
     assert text.splitlines()[-1].startswith("  and 3 more series")
-
-
-def _check(verdict: CheckVerdict, **changes: Any) -> str:
-    values: dict[str, Any] = {"run_id": "run", "against": "8 runs", "verdict": verdict,
-                              "reason": "the reason", "max_slowdown_percent": 5.0}  # fmt: skip
-    return terminal_text(check_text(Check(**(values | changes)), "etdeploy run"))
-
-
-def test_the_text_of_a_check() -> None:
-    findings = [
-        MetricFinding(metric=metric, kind=kind, value=1.0, expected=1.0, reason=f"why {metric}")
-        for metric, kind in (
-            ("latency_ms", FindingKind.REGRESSED), ("outputs", FindingKind.IMPROVED)
-        )
-    ]  # fmt: skip
-    text = _check(CheckVerdict.REGRESSED, findings=tuple(findings), earlier=("a",))
-    lines = text.splitlines()
-    assert lines[0] == "run: REGRESSED"
-    assert "8 runs" in text
-    assert [line.split() for line in lines[-2:]] == [
-        ["latency", "REGRESSED", "why", "latency_ms"], ["outputs", "improved", "why", "outputs"],
-    ]  # fmt: skip
-    few = _check(CheckVerdict.NOT_ENOUGH_HISTORY, needed=5)
-    assert few.startswith("run: not enough history: the reason\n")
-    assert few.endswith(": etdeploy run")
-    assert "8 runs" not in few
