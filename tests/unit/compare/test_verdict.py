@@ -27,12 +27,6 @@ def test_a_verdict_has_its_reason(ratio: Ratio, verdict: Verdict, reason: str) -
     assert reason in explain_verdict(ratio, 10)
 
 
-def test_the_least_difference_can_be_chosen() -> None:
-    ratio = _ratio(1.005, 1.003, 1.007)
-    assert judge(ratio, 0.1) == Verdict.SLOWER
-    assert judge(_ratio(1.05, 1.03, 1.07), 10) == Verdict.NO_DIFFERENCE
-
-
 def test_starts_that_did_not_take_turns_are_said_to_be_that() -> None:
     assert "that did not take turns" in explain_verdict(_ratio(1.5, 1.4, 1.6), 0)
     assert "each side has one start" in explain_verdict(_ratio(1.5), 0)
