@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.profile.calls import DELEGATE_CALL, EXECUTE, Timed, nested
+from etdeploy.profile.calls import DELEGATE_CALL, Timed, nested
 from etdeploy.profile.protocol import TraceEvent
-from tests.support.traces import TRACE, make_event
+from tests.support.traces import make_event
 
 
 def _shown(each: Timed) -> object:
@@ -20,14 +20,6 @@ def _inner(name: str, start_ms: float, duration_ms: float, **changes: object) ->
 def _counted(name: str, count: float, *handles: int) -> TraceEvent:
     """A duration in a unit of its own, as a delegate logs it: from 0 to its value."""
     return _inner(name, 0, count, handles=handles).model_copy(update={"starts_ns": (0.0,)})
-
-
-def test_nodes_are_in_the_delegates_call_and_the_frame_is_no_call() -> None:
-    call, mean, copy = nested(TRACE.blocks[0])
-    assert _shown(call) == (DELEGATE_CALL, 1.0, [("Gemm #1", 4.0), ("Clamp #1", 1.0)])
-    assert [each.depth for each in (call, *call.inside, mean)] == [0, 1, 1, 0]
-    assert _shown(mean) == ("native_call_mean.out", 1.0)
-    assert [call.total_ms, mean.total_ms, copy.total_ms] == [6.0, 1.0, 2.0]
 
 
 def test_a_phase_contains_what_is_in_its_time() -> None:
@@ -73,7 +65,3 @@ def test_times_of_another_clock_are_part_of_the_longest_phase() -> None:
 def test_sums_without_nodes_that_cannot_fit_are_left_out(count: float) -> None:
     [call] = nested((_counted("Accelerator time", count), make_event(DELEGATE_CALL, 0.0, 8.0)))
     assert _shown(call) == (DELEGATE_CALL, 8.0)
-
-
-def test_a_trace_without_calls_has_none() -> None:
-    assert nested((make_event(EXECUTE, 0.0, 1.0),)) == []

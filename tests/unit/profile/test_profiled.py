@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.profile.calls import DELEGATE_CALL, EXECUTE, Reasons
-from etdeploy.profile.model import ModuleTime, Profile
+from etdeploy.profile.model import Profile
 from etdeploy.profile.profiled import profile_from
 from etdeploy.profile.protocol import Trace
 from etdeploy.program.model import Operator
@@ -21,42 +21,6 @@ def _profile(trace: Trace = TRACE, reasons: Reasons = _UNKNOWN) -> Profile:
     return profile_from(
         make_record([10.0], program=make_program(operator_calls=_OPERATORS)), trace, reasons
     )
-
-
-def _tree(module: ModuleTime) -> object:
-    time_ms = (round(module.total_ms, 6), round(module.self_ms, 6))
-    return (module.path, *time_ms, [_tree(child) for child in module.children])
-
-
-def test_operators_have_their_time_place_and_delegate() -> None:
-    gemm, copy, *_ = _profile().operators
-    assert (gemm.name, gemm.calls, gemm.total_ms, gemm.share) == ("Gemm", 1, 4.0, 0.4)
-    assert gemm.delegate == "XnnpackBackend"
-    assert (copy.name, copy.delegate, copy.module) == ("aten::permute_copy.out", "", "")
-    [call] = [each for each in _profile().operators if each.name.startswith("XnnpackBackend")]
-    assert call.name == "XnnpackBackend: linear, relu"
-    assert (call.total_ms, call.self_ms, call.module) == (6.0, 1.0, "layers")
-    [mean] = [each for each in _profile().operators if each.name == "aten::mean.out"]
-    assert (mean.module, mean.source) == ("norm", "net.py:9")
-
-
-def test_every_millisecond_of_an_operator_is_in_one_module() -> None:
-    modules = _profile().modules
-    assert modules is not None
-    # What the nodes of the partition compute is not known, so it is in the module around them.
-    expected: list[object] = [("layers", 6.0, 6.0, []), ("norm", 1.0, 1.0, [])]
-    assert _tree(modules) == ("", 9.0, 2.0, expected)
-    assert modules.kind == "model.Net"
-    assert modules.delegates == {"XnnpackBackend": 6.0, "": 3.0}
-
-
-def test_without_an_etrecord_there_are_operators_and_no_modules() -> None:
-    profile = _profile(TRACE.model_copy(update={"graph": None}))
-    assert profile.modules is None
-    assert {each.name for each in profile.operators} == {
-        "Gemm", "Clamp", "XnnpackBackend", "aten::mean.out", "permute_copy.out",
-    }  # fmt: skip
-    assert any("no ETRecord" in note for note in profile.notes)
 
 
 def test_inferences_of_two_ways_through_the_program_are_one_mean() -> None:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.profile.calls import Names, calls_of, kind_of, shares_of
-from tests.support.traces import TRACE
+from etdeploy.profile.calls import kind_of
 
 
 @pytest.mark.parametrize(
@@ -25,11 +24,3 @@ from tests.support.traces import TRACE
 )
 def test_the_kind_of_a_kernel_follows_its_name(name: str, kind: str) -> None:
     assert kind_of(name) == kind
-
-
-def test_the_shares_of_an_inference_add_up() -> None:
-    shares = shares_of(calls_of(TRACE, Names((), ())), 10.0)
-    assert shares == pytest.approx(
-        {"XnnpackBackend": 0.6, "copy_": 0, "index_put": 0, "views": 0.2, "rest": 0.1}
-        | {"runtime": 0.1}
-    )

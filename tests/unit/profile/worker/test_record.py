@@ -57,13 +57,6 @@ def test_the_graph_is_read_without_weights_and_registered_operators(tmp_path: Pa
     assert record.delegates["1"]["name"] == "Npu"
 
 
-def test_each_method_has_a_graph_of_its_own(tmp_path: Path) -> None:
-    path = _write(tmp_path, method="prefill")
-    assert read_record(path, "prefill").handles == {"0": 3}
-    with pytest.raises(UnreadableRecordError, match="does not have the method forward"):
-        read_record(path, "forward")
-
-
 def test_a_program_without_delegates_has_no_map_of_them(tmp_path: Path) -> None:
     path = _write(tmp_path, "delegate_map", "instruction_id_to_num_outs_map")
     assert read_record(path, "forward").delegates == {}
