@@ -11,8 +11,6 @@ from pathlib import Path
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.graph.tasks.steps import DedupKey, Load, Step, StepLog
 
-NAMES = ("export", "plan", "runner", "bench")
-
 
 @dataclass
 class Stage:

@@ -83,12 +83,6 @@ def test_a_phone_with_another_soc_is_refused_whatever_else_is_missing(job: Job) 
     assert "SM8550" in blocker.remedy
 
 
-def test_a_machine_without_the_sdk_is_refused(job: Job, strange_home: Path) -> None:
-    with pytest.raises(BuildError, match=f"there is no SDK in {strange_home}"):
-        preflight.refuse_early(resolve(job))
-    assert [m.what for m in explain(resolve(job)).not_installed] == ["QNN for phones"]
-
-
 @pytest.mark.parametrize("soc", ["SM8650", None])
 def test_an_sdk_that_is_older_than_the_programs_is_refused(
     job: Job, soc: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

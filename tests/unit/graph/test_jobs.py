@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from etdeploy.core.errors import DeviceError, RecipeError, UsageError
+from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.devices.base import Capabilities, DeviceFacts
 from etdeploy.graph.jobs import JobSelection, open_members, without_repetitions
 from etdeploy.graph.run import look_up, refused_of
-from etdeploy.recipe.load import LoadedRecipe, load_recipe, load_recipes
+from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from etdeploy.targets.platforms import host_target
 from tests.support.facts import lacks
 
@@ -123,19 +123,6 @@ def test_what_cannot_end_well_is_refused_before_anything_starts(
         assert [str(end.member.pair) for end in refused_of(ready)] == ["bad on host"]
 
 
-def test_every_problem_of_every_recipe_is_told_at_once(tmp_path: Path) -> None:
-    for name, key in (("a", "modle"), ("b", "exprot")):
-        (tmp_path / f"{name}.yaml").write_text(f"model: {{example: mlp}}\n{key}: 1\n")
-    names = [str(tmp_path / "a.yaml"), "xnnpack", str(tmp_path / "b.yaml")]
-    with pytest.raises(RecipeError) as caught:
-        load_recipes(names, ("benchmark.iterations=none",))
-    text = str(caught.value)
-    assert "modle" in text
-    assert "exprot" in text
-    assert "in 3 recipes" in text
-    assert text.count("takes a whole number") == 1, "what is wrong with --set is told once"
-
-
 def test_what_jobs_look_up_alike_is_looked_up_once(
     recipes: Any, log: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,12 +137,3 @@ def test_what_jobs_look_up_alike_is_looked_up_once(
         ready, _ = look_up(members.all)
     assert len(ready) == 3
     assert len(asked) == len(set(asked))
-
-
-def test_a_target_that_a_device_cannot_run_stops_only_that_device(
-    recipes: Any, log: list[str], tmp_path: Path
-) -> None:
-    wanted = JobSelection(recipes("a"), ("host",), tmp_path / "out", target="android-arm64")
-    with open_members(wanted) as members:
-        [member] = members.all
-    assert isinstance(member.error, UsageError)

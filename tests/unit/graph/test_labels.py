@@ -24,10 +24,7 @@ def test_files_with_the_same_name_are_told_apart_by_their_folders(tmp_path: Path
     assert recipe_labels([recipe(tmp_path / p) for p in paths]) == [
         "int8/x/mlp.yaml", "fp32/x/mlp.yaml", "other",
     ]  # fmt: skip
-
-
-def test_recipes_with_the_same_name_are_told_apart_by_their_files(tmp_path: Path) -> None:
-    found = [recipe(tmp_path / "a.yaml", "net"), recipe(tmp_path / "b.yaml", "net")]
+    found = [recipe(tmp_path / name, "net") for name in ("a.yaml", "b.yaml")]
     assert recipe_labels(found) == ["a.yaml", "b.yaml"]
 
 

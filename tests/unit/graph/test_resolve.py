@@ -13,7 +13,6 @@ from etdeploy.graph.job import AppOptions
 from etdeploy.graph.jobs import open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import Resolved, resolve
-from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import SOURCE_VARIABLE
 from etdeploy.recipe.load import load_recipe
 from tests.support.audit import touched
@@ -45,18 +44,6 @@ def test_making_the_steps_touches_nothing(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_plan_for_another_program_touches_nothing_once_the_sources_are_known(
-    tmp_path: Path,
-) -> None:
-    shutil.copytree(_STAND_IN, tmp_path / "executorch")
-    resolved = _resolved(tmp_path, f"runtime.source={tmp_path / 'executorch'}")
-    with touched() as seen:
-        plan = resolved.with_program(EMPTY_PROGRAM).plan
-    assert seen == []
-    assert plan.option("EXECUTORCH_BUILD_XNNPACK") is None
-    assert resolved.plan.option("EXECUTORCH_BUILD_XNNPACK") == "ON"
-
-
 def test_sources_are_looked_up_when_the_program_turns_out_to_need_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,18 +67,6 @@ def test_a_checkout_that_cannot_be_used_is_a_finding_and_no_failure(tmp_path: Pa
     assert resolved.sources is not None
     with pytest.raises(BuildError):
         resolved.sources.require_usable()
-
-
-def test_the_steps_of_an_app_touch_nothing_either(tmp_path: Path) -> None:
-    loaded = load_recipe("xnnpack")
-    with open_job(loaded, tmp_path / "out", None, "android-arm64", app=AppOptions()) as job:
-        resolved = resolve(job)
-    make_steps(resolved)  # reads the module of these steps
-    with touched() as seen:
-        steps = make_steps(resolved)
-    assert seen == []
-    assert [step.name for step in steps] == ["export", "plan", "project", "runner", "bundle"]
-    assert resolved.plan.provider.value == "prebuilt"
 
 
 @pytest.mark.parametrize("measures", [True, False])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +16,6 @@ from etdeploy.graph import run as many
 from etdeploy.graph.job import StepName
 from etdeploy.graph.jobs import RecipeDevicePair
 from etdeploy.graph.run import JobEnd, Ready, graph_of, run_jobs
-from etdeploy.graph.tasks.engine import Run
-from etdeploy.graph.tasks.steps import Task
 from tests.support.jobs import Stage
 
 
@@ -114,28 +111,3 @@ def test_tasks_say_whom_they_serve(jobs: Jobs) -> None:
     assert shown["runner.0"] == "runner a, c", "whether b needs it is known later"
     assert shown["runner.1"] == "runner b"
     assert shown["bench.2"] == "bench c"
-
-
-def test_the_display_says_whom_a_runner_served_too(
-    jobs: Jobs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    all_asked, asked, ask = threading.Event(), [], Run.ask_leader
-
-    def ask_and_count(run: Run, task: Task) -> Any:
-        answer = ask(run, task)
-        asked.append(task.name)
-        if len(asked) == 5:
-            all_asked.set()
-        return answer
-
-    monkeypatch.setattr(Run, "ask_leader", ask_and_count)
-    for name in "abcde":
-        jobs.add(name, name, "r", known=False)
-        # Only the leader waits: it is at work when the last of the others needs the same.
-        jobs.stage.during[f"runner {name}"] = lambda: all_asked.wait(60)
-    with console.TaskDisplay(live=False) as display:
-        run_jobs(jobs.ready, StepName.BENCH, display, heavy=5)
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("runner ")]
-    assert len(lines) == 2, "those that only take it over are not shown"
-    assert "; also for " in lines[1]
-    assert " and 1 more" in lines[1]

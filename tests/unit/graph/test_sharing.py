@@ -93,19 +93,9 @@ def explained(*jobs: Resolved) -> Any:
     return explain_graph(ready)
 
 
-def test_the_shared_graph_names_each_task_once(resolved: Any, no_tools: None) -> None:
-    graph = explained(resolved("a"), resolved("b"))
-    names = [task.name for task in graph.tasks]
-    assert names[:4] == ["export all", "plan r0", "runtime all", "runner all"]
-    assert [t.expected for t in graph.tasks[:4]] == [False, False, True, True]
-    assert names.count("runner all") == 1
-    plan_b = next(task for task in graph.tasks if task.name == "plan r1")
-    assert plan_b.needs == ("export all",)
-    assert [job.recipe for job in graph.jobs] == ["a", "b"]
-
-
 def test_the_drawing_has_one_box_for_each_task(resolved: Any, no_tools: None) -> None:
     graph = explained(resolved("a"), resolved("b"))
+    assert [task.expected for task in graph.tasks[:4]] == [False, False, True, True]
     drawn = graph_mermaid(graph)
     assert drawn.count("export all<br/>") == 1
     assert "t0 --> t1" in drawn

@@ -97,11 +97,6 @@ def test_a_backend_of_another_system_is_refused_with_settings_that_help(
         assert other.plan.blockers == ()
 
 
-def test_a_plan_names_the_same_settings(out: Path) -> None:
-    [blocker] = resolved(out, "ios", "vulkan").plan.blockers
-    assert not lacks(blocker.remedy, "--set export.backend=xnnpack", "export.quantization=none")
-
-
 def test_core_ml_is_for_the_app_on_an_iphone(out: Path) -> None:
     assert "etdeploy app ios" in str(refusal(resolved(out, "android", "coreml")).remedy)
     assert "etdeploy app ios" not in str(refusal(resolved(out, "android", "openvino")).remedy)

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import BuildError, Interrupted, PluginError
+from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.values import ReasonedChoice, Value
 from etdeploy.graph.job import Job
@@ -39,7 +39,6 @@ from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_device import FakeDevice
 from tests.support.facts import lacks
-from tests.support.plugins import raised_by_plugin
 
 
 def run_steps(steps: tuple[Step, ...], names: tuple[str, ...], state: Path) -> None:
@@ -104,11 +103,6 @@ def line(tmp_path: Path) -> Line:
     return Line(tmp_path / "state")
 
 
-def test_all_steps_run_once_and_are_skipped_afterwards(line: Line) -> None:
-    assert line.run() == ["a", "b", "c"]
-    assert line.run() == []
-
-
 def test_a_changed_input_runs_its_step_and_what_follows_only_if_the_output_changes(
     line: Line,
 ) -> None:
@@ -126,58 +120,11 @@ def test_a_damaged_output_is_made_again(line: Line) -> None:
     assert line.run() == ["b"]
 
 
-def test_the_error_of_a_step_comes_out_as_it_was_raised_with_the_steps_log(line: Line) -> None:
-    line.failures["a"] = BuildError("no compiler")
-    with pytest.raises(BuildError, match="no compiler") as caught:
-        line.run()
-    assert caught.value is line.failures["a"]
-    assert caught.value.log == line.state / "logs" / "a.log"
-    del line.failures["a"]
-    assert "a" in line.run(), "a failed step runs again"
-
-
-def test_the_mistake_of_a_plugin_in_a_step_names_the_plugin(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line.failures["b"] = raised_by_plugin(tmp_path / "site", monkeypatch)
-    with pytest.raises(PluginError) as caught:
-        line.run()
-    assert caught.value.__cause__ is line.failures["b"]
-    assert "etdeploy-lab 1.2" in caught.value.message
-
-
 def test_a_bug_in_a_step_names_the_step_and_keeps_the_cause(line: Line) -> None:
     line.failures["b"] = ZeroDivisionError("division by zero")
     with pytest.raises(StepError, match="step b failed") as caught:
         line.run()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_a_stop_request_ends_the_run_and_keeps_what_was_finished(line: Line) -> None:
-    line.run("a")
-
-    def stop(log: StepLog) -> str:
-        cancel.request()
-        return "never counted"
-
-    steps = tuple(s if s.name != "b" else Step("b", "b", s.output, stop) for s in line.steps())
-    line.ran.clear()
-    with cancel.trapped_signals(), pytest.raises(Interrupted):
-        run_steps(steps, ("c",), line.state)
-    assert line.ran == []
-    assert line.run() == ["b", "c"], "a was finished before and is not done again"
-
-
-def test_a_step_belongs_to_the_run_that_started_it(line: Line) -> None:
-    def stop(log: StepLog) -> str:
-        cancel.request()
-        return "never counted"
-
-    step = Step("a", "a", line.state / "a.json", stop)
-    with cancel.trapped_signals():
-        with cancel.trapped_signals(), pytest.raises(Interrupted):
-            run_steps((step,), ("a",), line.state)
-        assert not cancel.requested(), "the other run goes on"
 
 
 def test_statuses_say_why_without_running_anything(line: Line) -> None:
@@ -202,14 +149,6 @@ def test_a_value_that_another_run_changed_runs_what_reads_it(line: Line) -> None
     found = {s.task.name: s for s in line.statuses()}
     assert found["c"].reasons == ("the output of b changed",)
     assert line.run() == ["c"]
-
-
-def test_a_step_that_was_stopped_after_a_change_before_it_runs_the_next_time(line: Line) -> None:
-    line.run()
-    line.inputs["a"] = {"export.backend": "portable"}
-    line.values["a"] = 2
-    line.run("a")
-    assert line.run() == ["c"], "the change is seen though a itself has nothing to do"
 
 
 def test_what_an_earlier_release_left_runs_again(line: Line) -> None:

@@ -50,22 +50,6 @@ def test_a_measurement_on_our_cores_is_alone_on_them(first: Load, second: Load) 
     other.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (Load.HEAVY, Load.HEAVY),
-        (Load.HEAVY, Load.BUSY),
-        (Load.HEAVY, Load.LIGHT),
-        (Load.MEASURES, Load.LIGHT),
-        (Load.LIGHT, Load.MEASURES),
-    ],
-)
-def test_the_rest_runs_beside_each_other(first: Load, second: Load) -> None:
-    slots = Slots(heavy=2)
-    with slots.load(first), waiting(slots, second) as runs:
-        assert runs.wait(30)
-
-
 def test_only_so_many_heavy_steps_run_at_once() -> None:
     slots = Slots(heavy=1)
     with slots.load(Load.HEAVY):
@@ -74,22 +58,6 @@ def test_only_so_many_heavy_steps_run_at_once() -> None:
         third = waiting(slots, Load.HEAVY)
         assert not third.__enter__().wait(0.3)
     third.__exit__(None, None, None)
-
-
-def test_one_device_is_used_by_one_step_at_a_time() -> None:
-    slots, entered = Slots(heavy=1), threading.Event()
-
-    def other() -> None:
-        with slots.alone("device x"):
-            entered.set()
-
-    thread = threading.Thread(target=other)
-    with slots.alone("device x"):
-        thread.start()
-        with slots.alone("device y"), slots.alone(None), slots.alone(None):
-            assert not entered.wait(0.3)
-    assert entered.wait(30)
-    thread.join()
 
 
 def test_a_stop_ends_the_wait() -> None:

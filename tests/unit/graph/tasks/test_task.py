@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core import console
-from etdeploy.core.errors import BuildError, ExportError
+from etdeploy.core.errors import ExportError
 from etdeploy.graph.tasks.engine import Run, TaskRunResult, cause_of, run_tasks
-from etdeploy.graph.tasks.steps import Slots, Step, statuses, tasks_of
-from tests.support.jobs import NAMES, Stage
+from etdeploy.graph.tasks.steps import Slots, Step, tasks_of
+from tests.support.jobs import Stage
 
 Jobs = list[tuple[tuple[Step, ...], Path]]
 
@@ -29,21 +29,6 @@ def run(stage: Stage, jobs: Jobs, keep_going: bool = True, heavy: int = 2) -> Ta
     with console.TaskDisplay(quiet=True) as display:
         shared = Run(tasks, display, brief=True, slots=Slots(heavy))
         return run_tasks(tasks, goals, shared, keep_going=keep_going)
-
-
-def test_the_first_of_those_that_need_the_same_leads(stage: Stage) -> None:
-    tasks = {t.name: t for t in tasks_of([stage.job("a"), stage.job("b"), stage.job("c", "other")])}
-    assert tasks["export.1"].leader == "export.0"
-    assert tasks["export.2"].leader is None
-    assert [tasks[f"runner.{i}"].leader for i in range(3)] == [None, "runner.0", "runner.0"]
-    assert tasks["plan.1"].leader is None, "what each job has for itself is not shared"
-
-
-def test_shared_work_comes_first_for_its_leader(stage: Stage) -> None:
-    run(stage, [stage.job("a"), stage.job("b")])
-    assert stage.made == ["export p", "runner r"]
-    assert stage.ran.index("export a") < stage.ran.index("export b")
-    assert stage.ran.index("runner a") < stage.ran.index("runner b")
 
 
 @pytest.mark.parametrize("known", [(False, False), (True, False), (False, True)])
@@ -65,23 +50,6 @@ def test_which_jobs_were_run_together_does_not_matter(stage: Stage, later: list[
     assert stage.ran
     run(stage, [stage.job(name) for name in later])
     assert stage.ran == []
-
-
-def test_a_failure_stops_only_what_needs_it(stage: Stage) -> None:
-    stage.failing["plan a"] = BuildError("no plan")
-    ended = run(stage, [stage.job("a", "p", "r"), stage.job("b", "q", "s")])
-    assert list(ended.failures) == ["plan.0"]
-    assert "bench.1" in ended.done
-    assert "bench.0" not in ended.done
-
-
-def test_a_failed_export_is_the_cause_for_all_that_share_it(stage: Stage) -> None:
-    stage.failing["export a"] = ExportError("no model")
-    jobs = [stage.job("a"), stage.job("b"), stage.job("c", "other", "s")]
-    ended = run(stage, jobs)
-    tasks = tasks_of(jobs)
-    assert [cause_of(f"bench.{i}", tasks, ended) for i in range(3)] == ["export.0"] * 2 + [None]
-    assert list(ended.failures) == ["export.0"], "it is not tried again for b"
 
 
 def test_without_keep_going_nothing_new_starts(stage: Stage) -> None:
@@ -116,11 +84,3 @@ def test_two_jobs_never_measure_on_one_device_at_once(stage: Stage) -> None:
         stage.during[f"bench {name}"] = measure
     run(stage, [stage.job(name, name, name, device="phone") for name in names])
     assert most == [1] * 4
-
-
-def test_statuses_follow_each_job(stage: Stage) -> None:
-    run(stage, [stage.job("a")])
-    tasks = tasks_of([stage.job("a"), stage.job("b")])
-    would = {s.task.name: s.would_run for s in statuses(tasks, ("bench.0", "bench.1"))}
-    assert [would[f"{name}.0"] for name in NAMES] == [False] * 4
-    assert [would[f"{name}.1"] for name in NAMES] == [True] * 4
