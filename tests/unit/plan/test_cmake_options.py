@@ -16,8 +16,6 @@ from etdeploy.plan.cmake_options import (
 )
 from etdeploy.provider.checkout import read_options
 
-_STAND_IN = Path(__file__).parents[2] / "data" / "checkout"
-
 
 def _parse(text: str) -> OptionTable:
     return parse_options(text, "the test")
@@ -39,6 +37,7 @@ def _checkout(folder: Path, defaults: str, main: str = "") -> Path:
         'define_overridable_option(EXECUTORCH_A "With (parentheses)" BOOL OFF)',
         'define_overridable_option(EXECUTORCH_A "With \\"quotes\\" in it" STRING "")',
         'define_overridable_option(\n  EXECUTORCH_A "One" # (an aside\n  BOOL OFF\n)',
+        'define_overridable_option(EXECUTORCH_A "Threads # of them" BOOL OFF)',
         '# told: (\ndefine_overridable_option(EXECUTORCH_A "One" BOOL OFF)',
         'if(ANDROID)\n  define_overridable_option(EXECUTORCH_A "One" BOOL ON)\nendif()',
     ],
@@ -59,14 +58,6 @@ def test_an_option_is_read_in_every_form(text: str) -> None:
 )
 def test_what_defines_no_option_is_not_read(text: str) -> None:
     assert _parse(text).names == frozenset()
-
-
-def test_a_number_sign_in_a_description_is_no_comment() -> None:
-    table = _parse(
-        'define_overridable_option(EXECUTORCH_A "Threads # of them" BOOL OFF)\n'
-        'define_overridable_option(EXECUTORCH_B "Two" BOOL OFF)\n'
-    )
-    assert table.names == {"EXECUTORCH_A", "EXECUTORCH_B"}
 
 
 def test_relations_are_read_over_several_lines() -> None:
@@ -105,33 +96,11 @@ def test_an_undefined_switch_of_the_main_file_is_read(tmp_path: Path) -> None:
     }
 
 
-def test_the_table_names_its_checkout(tmp_path: Path) -> None:
-    assert read_options(_checkout(tmp_path, "")).origin == f"the checkout {tmp_path}"
-
-
-def test_a_folder_without_option_files_is_refused_with_the_file_that_is_missing(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(BuildError, match=r"preset/default\.cmake") as raised:
-        read_options(tmp_path)
-    assert raised.value.exit_code == 4
-    assert "--set runtime.source=" in (raised.value.remedy or "")
-
-
 def test_an_option_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     checkout = _checkout(tmp_path, "")
     (checkout / DEFAULTS_FILE).write_bytes(b"\xff\xfe\x00option")
     with pytest.raises(BuildError, match="not a checkout"):
         read_options(checkout)
-
-
-def test_the_stand_in_has_relations_of_the_real_project() -> None:
-    stand_in, known = read_options(_STAND_IN), known_options("1.4.1")
-    assert stand_in.names <= known.names
-    assert set(stand_in.requires) <= set(known.requires)
-    # The real project has more conflicts at one option; the pairs are the same.
-    pairs = {(r.if_on, other) for r in known.conflicts for other in r.others}
-    assert {(r.if_on, other) for r in stand_in.conflicts for other in r.others} <= pairs
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.3.1", "1.4.1", "1.5.1", "1.5.0a0"])
@@ -140,21 +109,3 @@ def test_every_related_option_of_a_known_release_exists(version: str) -> None:
     for relation in (*table.requires, *table.conflicts):
         assert {relation.if_on, *relation.others} <= table.names
     assert table.origin == f"ExecuTorch {version[:3]}"
-
-
-def test_releases_differ() -> None:
-    added = known_options("1.4.0").names - known_options("1.3.1").names
-    assert added == {"EXECUTORCH_BUILD_CMSIS_NN_PYBINDS", "EXECUTORCH_BUILD_EXTENSION_IMAGE"}
-
-
-def _table(*names: str) -> OptionTable:
-    return OptionTable(frozenset(names), (), (), "the test")
-
-
-def test_a_renamed_option_is_spelled_as_the_release_has_it() -> None:
-    new, old = "EXECUTORCH_BUILD_KERNELS_LLM", "EXECUTORCH_BUILD_KERNELS_CUSTOM"
-    assert _table(new).name_for(new) == new
-    assert _table(old).name_for(new) == old
-    assert _table(new, old).name_for(new) == new
-    assert _table().name_for(new) is None
-    assert _table(new).name_for(old) is None

@@ -27,10 +27,6 @@ _GENERATION = Generation(
 )
 
 
-def test_other_models_have_no_attention_to_tell_of() -> None:
-    assert language_choices(make_recipe(), None) == ()
-
-
 def test_before_the_export_the_path_is_open_or_the_recipes() -> None:
     path, attention = language_choices(make_recipe(model={"hf": "m"}), None)
     assert (path.name, path.value, path.by_hand) == ("path", "fast or plain", False)

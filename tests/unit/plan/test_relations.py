@@ -56,23 +56,6 @@ def test_words_that_cmake_takes_for_true_and_false() -> None:
     assert not any(map(on, off))
 
 
-def test_what_is_required_is_switched_on_through_all_steps() -> None:
-    options, blockers = apply_relations(_options(A="ON"), _TABLE)
-    assert blockers == ()
-    assert _values(options) == {f"EXECUTORCH_{name}": "ON" for name in "ABC"}
-    reasons = {o.name: o.reason for o in options}
-    assert reasons["EXECUTORCH_A"] == "the rule of A"
-    assert reasons["EXECUTORCH_B"] == "EXECUTORCH_A requires it"
-    assert reasons["EXECUTORCH_C"] == "EXECUTORCH_B requires it"
-
-
-def test_a_derived_off_gives_way_to_a_requirement() -> None:
-    options, blockers = apply_relations(_options(B="OFF", C="ON", A="ON"), _TABLE)
-    assert blockers == ()
-    assert [o.name for o in options] == ["EXECUTORCH_B", "EXECUTORCH_C", "EXECUTORCH_A"]
-    assert _values(options)["EXECUTORCH_B"] == "ON"
-
-
 def test_off_by_hand_stays_and_is_a_blocker() -> None:
     options, blockers = apply_relations(
         (*_options(A="ON"), _by_hand("EXECUTORCH_B", "OFF")), _TABLE
@@ -91,38 +74,9 @@ def test_a_program_to_select_from_is_not_made_up() -> None:
     assert apply_relations((_by_hand("EXECUTORCH_DTYPES"), path), _TABLE)[1] == ()
 
 
-def test_a_conflict_names_both_reasons_and_what_to_remove() -> None:
-    _, blockers = apply_relations((*_options(Y="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
-    [blocker] = blockers
-    assert blocker.what.split() == ["EXECUTORCH_X", "and", "EXECUTORCH_Y"]
-    assert not lacks(blocker.why, "EXECUTORCH_X (recipe)", "(the rule of Y)")
-    assert not lacks(blocker.remedy, "EXECUTORCH_X", "runtime.cmake")
-
-
 def test_a_conflict_with_something_that_is_only_required_is_found() -> None:
     _, blockers = apply_relations((*_options(B="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
     assert [o.what.split()[::2] for o in blockers] == [["EXECUTORCH_X", "EXECUTORCH_A"]]
-
-
-def test_an_option_by_hand_takes_the_place_of_the_derived_one() -> None:
-    options = with_overrides(_options(A="ON", B="ON"), {"EXECUTORCH_A": False}, _TABLE)
-    assert [(o.name, o.value, o.reason) for o in options] == [
-        ("EXECUTORCH_A", "OFF", "recipe"),
-        ("EXECUTORCH_B", "ON", "the rule of B"),
-    ]
-
-
-def test_other_options_by_hand_come_last_in_their_order() -> None:
-    by_hand: dict[str, str | bool | int] = {"EXECUTORCH_X": True, "CMAKE_CXX_FLAGS": "-g"}
-    by_hand["MAX_KERNEL_NUM"] = 64
-    options = with_overrides(_options(A="ON"), by_hand, _TABLE)
-    assert _values(options) == {
-        "EXECUTORCH_A": "ON",
-        "EXECUTORCH_X": "ON",
-        "CMAKE_CXX_FLAGS": "-g",
-        "MAX_KERNEL_NUM": "64",
-    }
-    assert {o.reason for o in options[1:]} == {"recipe"}
 
 
 def test_an_unknown_option_by_hand_is_allowed_and_shown_with_a_suggestion() -> None:
@@ -145,11 +99,3 @@ def test_a_derived_option_that_the_release_does_not_know_is_a_mistake_of_etdeplo
     assert "the release" in raised.value.message
     assert "bug in etdeploy" in (raised.value.remedy or "")
     assert raised.value.exit_code == 4
-
-
-def test_the_old_name_of_an_option_is_taken_and_told() -> None:
-    old = OptionTable(frozenset({"EXECUTORCH_BUILD_KERNELS_CUSTOM"}), (), (), "ExecuTorch 1.0")
-    (option,) = spelled_for(_options(BUILD_KERNELS_LLM="ON"), old)
-    assert option.name == "EXECUTORCH_BUILD_KERNELS_CUSTOM"
-    assert option.value == "ON"
-    assert not lacks(option.reason, "rule of", "ExecuTorch 1.0", "EXECUTORCH_BUILD_KERNELS_LLM")

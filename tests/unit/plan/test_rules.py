@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etdeploy.backends.registry import backend_of, exporting_backends, known_backends, known_entries
+from etdeploy.backends.registry import exporting_backends, known_entries
 from etdeploy.plan.cmake_options import OptionTable, is_on, known_options
 from etdeploy.plan.components import NAMESPACES, OPTIMIZED_OPERATORS
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
@@ -213,20 +213,6 @@ def test_custom_kernels_beside_selected_ones_get_room() -> None:
 # --- delegates
 
 
-@pytest.mark.parametrize("delegate_id", _DELEGATE_IDS)
-def test_a_delegate_brings_its_backend(delegate_id: str) -> None:
-    backend = backend_of(delegate_id)
-    assert backend is not None
-    assert backend.switch is not None
-    plan = _plan(make_program(make_method(delegates=(delegate_id,))))
-    assert plan.option(backend.switch) == "ON"
-    reason = _reason(plan, backend.switch)
-    assert not lacks(reason, "forward", "1 partition", delegate_id)
-    assert backend.component in plan.component_names
-    for other in known_backends():
-        assert (plan.option(str(other.switch)) == "ON") == (other is backend)
-
-
 @pytest.mark.parametrize(
     ("policy", "option"),
     [
@@ -335,11 +321,6 @@ def test_off_by_hand_is_a_blocker_by_the_old_name_too() -> None:
     assert [o.what for o in plan.blockers] == [f"{old}=OFF"]
 
 
-def test_what_the_plan_tells_the_runner_cannot_be_set() -> None:
-    with pytest.raises(ValueError, match="ETDEPLOY_COMPONENTS"):
-        _hand(_DELEGATED, ETDEPLOY_COMPONENTS="runtime")
-
-
 def test_options_that_exclude_each_other_by_hand_are_a_blocker() -> None:
     plan = _plan(
         _DELEGATED,
@@ -351,14 +332,6 @@ def test_options_that_exclude_each_other_by_hand_are_a_blocker() -> None:
     (blocker,) = plan.blockers
     assert "exclude each other" in blocker.why
     assert not lacks(blocker.remedy, "EXECUTORCH_THREADPOOL_USE_PERFORMANCE_CORES", "runtime.cmake")
-
-
-def test_another_way_to_select_excludes_the_derived_one() -> None:
-    plan = _hand(_calling(*_RELU), EXECUTORCH_SELECT_OPS_LIST="aten::relu.out")
-    (blocker,) = plan.blockers
-    assert blocker.what.split()[::2] == [
-        "EXECUTORCH_SELECT_OPS_LIST", "EXECUTORCH_SELECT_OPS_MODEL"
-    ]  # fmt: skip
 
 
 def test_a_program_to_select_from_that_is_named_by_hand_is_kept() -> None:
