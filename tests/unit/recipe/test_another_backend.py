@@ -31,21 +31,6 @@ def recipe(export: dict[str, Any], model: Any = TEXT) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("export", "also"),
-    [
-        ({"backend": "vulkan", "quantization": "8da4w"}, ""),
-        ({"backend": "openvino", "quantization": "none"}, ""),
-        ({"backend": "coreml", "quantization": "fp16"}, " --set export.quantization=none"),
-        ({"backend": "qnn", "soc": "SM8650"}, " --set export.soc=null"),
-    ],
-)
-def test_what_the_other_backend_does_not_have_is_set_besides(
-    export: dict[str, Any], also: str
-) -> None:
-    assert with_settings(OTHER_BACKEND, recipe(export)) == OTHER_BACKEND + also
-
-
-@pytest.mark.parametrize(
     "remedy",
     [
         "Look at the log, or (for another SoC: --set export.backend=xnnpack)",
@@ -72,6 +57,8 @@ def test_a_kernel_is_left_to_the_other_backend() -> None:
 def test_a_backend_that_takes_the_recipe_needs_nothing() -> None:
     same = "Export it for this phone: --set export.backend=qnn --set export.soc=SM8550"
     assert with_settings(same, recipe(QNN, {"example": "mlp"})) == same
+    own = recipe({"backend": "vulkan", "quantization": "8da4w"})
+    assert with_settings(OTHER_BACKEND, own) == OTHER_BACKEND
 
 
 @pytest.mark.parametrize(

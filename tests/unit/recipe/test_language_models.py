@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.recipe.load import load_recipe
-from etdeploy.recipe.model import BenchmarkGeneration, ExportGeneration, Recipe
+from etdeploy.recipe.model import ExportGeneration
 from etdeploy.recipe.paths import relative_paths
 
 HF = "model: {hf: org/model}\n"
@@ -24,23 +24,9 @@ def write(text: str, name: str = "r.yaml") -> str:
     return name
 
 
-def test_an_id_has_the_defaults_of_its_sections() -> None:
-    recipe = load_recipe(write(HF)).recipe
-    assert (recipe.model.hf, recipe.model.task) == ("org/model", "text-generation")
-    assert recipe.export.generation == ExportGeneration()
-    assert recipe.benchmark.generation == BenchmarkGeneration()
-    again = load_recipe(write(HF + "export: {generation: {context: 64, prefill_tokens: 8}}\n"))
-    assert again.recipe.export.generation == ExportGeneration(context=64, prefill_tokens=8)
-
-
 def test_a_small_context_is_taken_at_once() -> None:
     assert ExportGeneration(context=64).prefill_tokens == 64
     assert ExportGeneration(context=256).prefill_tokens == 128
-
-
-def test_another_model_has_no_keys_of_text() -> None:
-    recipe = Recipe.model_validate({"model": {"example": "mlp"}})
-    assert (recipe.model.task, recipe.export.generation, recipe.benchmark.generation) == (None,) * 3
 
 
 def test_a_folder_comes_before_an_id(folder: Path) -> None:
@@ -108,13 +94,6 @@ def test_a_calibration_text_is_named_from_the_recipes_folder(folder: Path) -> No
     none = load_recipe(write(text), settings).recipe.export
     assert none.generation
     assert (none.calibration, none.generation.evaluate) == ("none", "none")
-
-
-def test_a_model_of_the_command_line_is_told_from_the_recipes_own() -> None:
-    name = write(HF)
-    assert load_recipe(name).named_model == ""
-    assert load_recipe(name, ["--model=other/model"]).named_model == "other/model"
-    assert load_recipe(name, ["model.hf=other/model"]).named_model == ""
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,6 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_one_is_named_with_its_package(recipes: Path) -> None:
-    loaded = load_recipe("lab/fast")
-    assert (loaded.name, loaded.path) == ("fast", recipes / "fast.yaml")
-    assert packaged_recipes() == ("lab/fast",)
-
-
 def test_others_can_extend_it(recipes: Path) -> None:
     (recipes / "faster.yaml").write_text("extends: fast.yaml\nbenchmark: {iterations: 3}\n")
     Path("mine.yaml").write_text("extends: lab/faster\n")
