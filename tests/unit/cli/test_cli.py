@@ -37,13 +37,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr("etdeploy.recipe.load.load_recipe", load)
 
 
-def test_the_help_names_every_verb(capsys: Capture) -> None:
-    assert run("--help") == 0
-    shown = capsys.readouterr().out
-    for verb, (_, sentence) in cli_main.VERBS.items():
-        assert re.search(rf"^  {verb} +{re.escape(sentence)}", shown, re.MULTILINE), verb
-
-
 @pytest.mark.parametrize("verb", [*cli_main.VERBS, *(f"farm {name}" for name in COMMANDS)])
 def test_every_verb_has_help(verb: str, capsys: Capture) -> None:
     assert run(*verb.split(), "--help") == 0
@@ -55,19 +48,6 @@ def test_an_unknown_verb(capsys: Capture) -> None:
     shown = capsys.readouterr().err
     assert "'rnu'" in shown
     assert "'run'" in shown
-
-
-def test_a_mistake_in_a_recipe_is_one_message_without_a_traceback(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("r.yaml").write_text("model: {example: mpl}\nexport: {backend: xnnpack}\n")
-    assert run("plan", "--recipe", "r.yaml") == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("error (recipe): r.yaml:1:9: ")
-    assert "'mpl'" in captured.err
-    assert captured.err.count("\n") == 1
 
 
 def test_an_error_shows_place_remedy_and_log(
@@ -85,20 +65,6 @@ def test_an_error_shows_place_remedy_and_log(
         "              Plug it in.\n"
         "  log: push.log\n"
     )
-
-
-def test_a_bug_keeps_its_traceback_in_a_file(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path))
-    failing(monkeypatch, ZeroDivisionError("division by zero"))
-    assert run("plan") == 9
-    shown = capsys.readouterr().err
-    assert "ZeroDivisionError" in shown
-    assert "Traceback" not in shown
-    [log] = (tmp_path / "logs").glob("bug-*.log")
-    assert str(log) in shown
-    assert "Traceback" in log.read_text()
 
 
 def test_a_bug_of_a_plugin_keeps_its_traceback_for_its_authors(
@@ -367,11 +333,3 @@ def test_a_cache_that_became_too_large_is_made_smaller_in_one_line(
     assert all("builds, 3.0 kB" in line for line in removed)
     keep_small(workspace, quiet=False)
     assert capsys.readouterr().err == ""
-
-
-def test_a_model_folder_that_does_not_exist(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run("plan", "--recipe", "xnnpack", "--model", "./a: b") == 2
-    assert f"{tmp_path}/a: b " in capsys.readouterr().err

@@ -31,24 +31,19 @@ class FakeJob:
 class SeenDisplay(console.TaskDisplay):
     """Lets the other run end when the wait is shown."""
 
-    def __init__(self, live: bool, other_ends: threading.Event) -> None:
-        super().__init__(live=live)
+    def __init__(self, other_ends: threading.Event) -> None:
+        super().__init__(live=False)
         self.other_ends = other_ends
-        self.shown_live: list[str] = []
 
     def advance(self, name: str, text: str, fraction: float | None = None) -> None:
         super().advance(name, text, fraction)
-        if self._live:
-            self.shown_live = [text for _, text, _ in self._running.values()]
         self.other_ends.set()
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Any:
-    return FakeJob(tmp_path / "state.lock")
-
-
-def wait_for_another(job: Any, live: bool) -> SeenDisplay:
+def test_a_wait_for_another_run_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job: Any = FakeJob(tmp_path / "state.lock")
     held, ends = threading.Event(), threading.Event()
 
     def other() -> None:
@@ -59,30 +54,10 @@ def wait_for_another(job: Any, live: bool) -> SeenDisplay:
     thread = threading.Thread(target=other)
     thread.start()
     held.wait()
-    display = SeenDisplay(live, ends)
-    with display, after_others([job], display):
+    with SeenDisplay(ends) as display, after_others([job], display):
         assert not display._running, "it waits no longer"
     thread.join()
-    return display
-
-
-def test_a_wait_for_another_run_is_shown(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    wait_for_another(job, live=False)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "wait       ..."
     assert "recipe mlp" in lines[1]
     assert lines[2].startswith("wait ")
-
-
-def test_a_wait_is_shown_on_a_terminal_while_it_lasts(
-    job: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    [text] = wait_for_another(job, live=True).shown_live
-    assert text.startswith("waiting ")
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_without_another_run_nothing_is_shown(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with console.TaskDisplay(live=False) as display, after_others([job], display):
-        pass
-    assert capsys.readouterr() == ("", "")

@@ -69,12 +69,6 @@ def test_what_failed_is_listed_with_reasons_remedies_and_logs() -> None:
     assert (caught.value.exit_code, caught.value.kind) == (7, "run")
 
 
-def test_a_phone_that_is_not_there_is_told_once() -> None:
-    gone = DeviceError("it is not connected")
-    with pytest.raises(JobsError, match="a on phone, b on phone"):
-        raise_failures([end("a", gone, "phone"), end("b", gone, "phone")])
-
-
 def test_what_was_found_for_each_job_alone_is_told_once_if_it_is_the_same() -> None:
     ends = [end("a", ExportError("m.py:1: no Python"), device) for device in ("host", "qemu")]
     with pytest.raises(JobsError) as caught:
@@ -142,22 +136,13 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return script
 
 
-def test_several_give_a_table_and_say_where_the_records_are(
-    played: list[Any], capsys: Capture
-) -> None:
-    played += [(end("a"), make_run()), (end("b"), make_run())]
-    assert run("run", "-r", "a", "-r", "b") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if line][:4] == ["recipe", "------", "a", "b"]
-    assert "  a on host  /out/20261121T084449Z-mlp-host-ab12cd34/record.json" in lines
-
-
 def test_outputs_that_differ_are_a_row_and_a_failure(played: list[Any], capsys: Capture) -> None:
     wrong = make_run(outputs=(make_check(within_tolerance=False),))
     played += [(end("a"), make_run()), (end("b"), wrong)]
     assert run("run", "-r", "a", "-r", "b") == 8
     out, err = capsys.readouterr()
     assert "WRONG" in out
+    assert "  a on host  /out/20261121T084449Z-mlp-host-ab12cd34/record.json" in out.splitlines()
     assert err.startswith("error (outputs differ): ")
     assert "b on host: " in err
 
@@ -183,12 +168,16 @@ def test_all_broken_recipes_are_told_before_anything_starts(
     monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("a", "b"):
         Path(f"{name}.yaml").write_text("model: {example: mlp}\nfoo: 1\n")
-    assert run(verb, "-r", "a.yaml", "-r", "xnnpack", "-r", "b.yaml") == 2
+    assert (
+        run(verb, "-r", "a.yaml", "-r", "xnnpack", "-r", "b.yaml", "--set", "benchmark.warmup=x")
+        == 2
+    )
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error (recipe): ")
     assert "\na.yaml:2:1: " in err
     assert "\nb.yaml:2:1: " in err
+    assert err.count("--set benchmark.warmup") == 1, "what is wrong with it is told once"
     assert not (tmp_path / "cache").exists()
 
 

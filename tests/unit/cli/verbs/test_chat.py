@@ -129,18 +129,6 @@ def test_each_line_is_answered_by_a_line_of_json(tmp_path: Path, capsys: Capture
     assert "context of 64" in refused["error"]
 
 
-def test_one_process_answers_all_lines(tmp_path: Path, capsys: Capture) -> None:
-    answer = [*_TOKENIZER.encode("hi"), STOP]
-    talk = ListeningTalk([told(answer), told(answer)], _WELL)
-    device = TalkingDevice(talks=[talk])
-    with _chat(device, tmp_path) as chat:
-        chat.process("one")
-        chat.process("two")
-    assert capsys.readouterr().out == "hi\nhi\n"
-    assert len(device.arguments) == 1
-    assert talk.closed
-
-
 def test_a_full_context_is_told_even_when_quiet(tmp_path: Path, capsys: Capture) -> None:
     device = TalkingDevice(printing(_TOKENIZER.encode("hi")))
     with _chat(device, tmp_path) as chat:

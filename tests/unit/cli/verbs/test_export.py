@@ -28,12 +28,6 @@ def test_how_good_a_language_model_is_stands_before_the_notes() -> None:
     assert set(told) == {"folder", "program", "notes", "evaluation"}
 
 
-def test_other_programs_have_no_such_lines() -> None:
-    for made in (Provenance(source="mlp"), Provenance(source="t", generation=make_generation())):
-        assert "quality" not in export_text(FOLDER, PROGRAM, made)
-        assert "evaluation" not in export_json(FOLDER, PROGRAM, made)
-
-
 def test_an_export_says_that_outputs_were_not_checked_and_where_they_can_be() -> None:
     made = Provenance(source="mlp", backend="coreml")
     [line] = [
