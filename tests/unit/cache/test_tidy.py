@@ -191,15 +191,6 @@ def test_an_entry_that_another_process_uses_stays(workspace: Workspace) -> None:
     assert names(remove_units(workspace, old)) == ["builds/linux-1", "programs/theirs"]
 
 
-@pytest.mark.usefixtures("real_processes")
-def test_a_mark_ends_with_its_process(workspace: Workspace) -> None:
-    store(workspace, "programs", "p", days=9)
-    with another_run(workspace, "programs", "p"), alone(workspace) as free:
-        assert not free
-    with alone(workspace) as free:
-        assert free
-
-
 def test_a_run_that_begins_waits_until_the_cache_is_tidy(workspace: Workspace) -> None:
     order: list[str] = []
     with alone(workspace) as free:

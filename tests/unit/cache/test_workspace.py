@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.locks import exclusive
-from tests.support.facts import lacks
 
 
 class Builder:
@@ -46,20 +44,6 @@ def entry(workspace: Workspace) -> CacheEntry:
 @pytest.fixture
 def build() -> Builder:
     return Builder()
-
-
-def test_the_cache_is_where_the_variable_says(cache_folder: Path) -> None:
-    assert Workspace.default().root == cache_folder
-
-
-def test_an_entry_is_built_once(workspace: Workspace, entry: CacheEntry, build: Builder) -> None:
-    assert not entry.is_sound()
-    assert workspace.obtain(entry, build)
-    assert not workspace.obtain(entry, build)
-    assert build.count == 1
-    assert entry.is_sound()
-    assert sorted(entry.digests()) == ["info.json", "lib/a.so"]
-    assert list(workspace.size_bytes()) == ["locks", "runners"]
 
 
 @pytest.mark.parametrize(
@@ -177,30 +161,6 @@ def test_processes_at_once_share_one_build(workspace: Workspace) -> None:
     assert sorted(answers) == ["False", "False", "True"]
     builder = (workspace.root / "programs" / "shared" / "by").read_text()
     assert answers[int(builder)] == "True"
-
-
-def test_a_held_lock_is_waited_for_and_its_holder_named(tmp_path: Path) -> None:
-    told: list[str] = []
-    released = threading.Event()
-
-    def progress(text: str, fraction: float | None = None) -> None:
-        told.append(text)
-        released.set()
-
-    def hold() -> None:
-        with exclusive(tmp_path / "device.lock", "device host"):
-            held.set()
-            released.wait()
-
-    held = threading.Event()
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
-    with exclusive(tmp_path / "device.lock", "device host", progress):
-        pass
-    holder.join()
-    [text] = told
-    assert not lacks(text, "this run", "device host")
 
 
 def test_a_stop_request_ends_the_wait_for_a_lock(tmp_path: Path) -> None:
