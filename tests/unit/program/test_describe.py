@@ -12,7 +12,6 @@ from etdeploy.program.model import (
     PlainValue,
     Program,
     TensorInfo,
-    backend_shares,
     delegated_fraction,
     where_it_runs,
 )
@@ -64,29 +63,10 @@ method forward
     )
 
 
-@pytest.mark.parametrize(
-    ("delegates", "sentence"),
-    [
-        ((_XNNPACK,), "1 operator call stays outside, on CPU kernels"),
-        ((), "nothing is delegated: 1 operator call runs on CPU kernels"),
-    ],
-)
-def test_one_call_is_told_as_one(delegates: tuple[Delegate, ...], sentence: str) -> None:
-    assert sentence in where_it_runs(delegates, (_ADD.model_copy(update={"calls": 1}),))
-
-
 def test_program_without_delegates() -> None:
     text = describe(_program((), (_ADD,)), "model.pte")
     assert "  runs on    nothing is delegated: 2 operator calls run on CPU kernels\n" in text
     assert "outside of delegates" not in text
-
-
-def test_shares_are_grouped_by_backend() -> None:
-    shares = backend_shares((_XNNPACK, _QNN, _XNNPACK))
-    assert [(s.backend_id, s.partitions, s.nodes, s.size_bytes) for s in shares] == [
-        ("XnnpackBackend", 2, 16, 2000),
-        ("QnnBackend", 1, None, 500),
-    ]
 
 
 def test_fraction_is_unknown_when_a_backend_does_not_tell_its_nodes() -> None:

@@ -29,13 +29,6 @@ def test_the_pieces_are_the_whole_text(kind: str, text: str) -> None:
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-def test_a_character_waits_for_its_last_byte() -> None:
-    tokenizer = byte_level()
-    stream = _stream(tokenizer, [])
-    pieces = [stream.add(token) for token in tokenizer.encode("a\u20acb").ids]
-    assert pieces == ["a", "", "", "\u20ac", "b"]
-
-
 def test_half_a_character_is_told_at_the_end() -> None:
     tokenizer = byte_level()
     stream = _stream(tokenizer, [])

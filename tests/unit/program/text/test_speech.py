@@ -11,13 +11,6 @@ from etdeploy.program.tokenizer import require_speech
 from tests.support.tokenizers import byte_level, save
 
 
-def test_a_model_with_all_that_is_wanted(tmp_path: Path) -> None:
-    plain = save(byte_level(), tmp_path / "plain", template=None)
-    require_speech(save(byte_level(), tmp_path / "chat"), "chat")
-    require_speech(plain, "text")
-    require_speech(None, None)
-
-
 def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
     plain = save(byte_level(), tmp_path, template=None)
     with pytest.raises(UsageError) as raised:
@@ -38,8 +31,3 @@ def test_a_model_whose_tokenizer_cannot_be_loaded() -> None:
         "Put the model's tokenizer (tokenizer.json) into its folder, or give it the ids of tokens: "
         "--prompt '1 15 27'"
     )
-
-
-def test_a_model_without_a_tokenizer_cannot_chat() -> None:
-    with pytest.raises(UsageError, match="has no tokenizer"):
-        require_speech(None, "chat")

@@ -20,14 +20,6 @@ def _generation(tokenizer: str | None = "tokenizer", bos_id: int | None = None) 
     )  # fmt: skip
 
 
-def test_text_goes_there_and_back(tmp_path: Path) -> None:
-    save(byte_level(), tmp_path / "tokenizer")
-    tokenizer = load_tokenizer(_generation(), tmp_path)
-    assert tokenizer is not None
-    ids = tokenizer.encode("caf\u00e9 <|end|>")
-    assert (len(ids), tokenizer.decode(ids)) == (7, "caf\u00e9 ")
-
-
 def test_the_first_token_is_added_where_only_the_model_says_so(tmp_path: Path) -> None:
     library = byte_level()
     bos = library.token_to_id("<s>")
@@ -39,10 +31,6 @@ def test_the_first_token_is_added_where_only_the_model_says_so(tmp_path: Path) -
     assert tokenizer.encode("") == (bos,)
     # A template has it where the model wants it.
     assert len(tokenizer.encode_rendered("a")) == 1
-
-
-def test_a_model_without_a_tokenizer_has_none(tmp_path: Path) -> None:
-    assert load_tokenizer(_generation(None), tmp_path) is None
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(
