@@ -219,16 +219,6 @@ def test_the_fingerprint_of_sources_is_theirs_wherever_they_lie() -> None:
 _XNNPACK = "backends/xnnpack/third-party"
 
 
-def test_every_build_needs_the_first_few_submodules() -> None:
-    assert needed_submodules({}) == (
-        "third-party/flatbuffers",
-        "third-party/flatcc",
-        "third-party/gflags",
-        "third-party/json",
-        f"{_XNNPACK}/FXdiv",
-    )
-
-
 @pytest.mark.parametrize(
     ("option", "submodule"),
     [
