@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import Blocker
-from etdeploy.targets.ndk import Ndk, android_definitions, find_ndk
+from etdeploy.targets.ndk import Ndk, find_ndk
 
 DATA = Path(__file__).parents[2] / "data" / "ndk"
 
@@ -156,16 +156,3 @@ def test_its_files_tell_compiler_and_api_levels(tmp_path: Path) -> None:
     assert result.compiler_version("macos") is None
     (result.path / "meta/platforms.json").write_text("[]")
     assert result.newest_api() is None
-
-
-def test_android_has_its_pages_and_its_runtime() -> None:
-    options = {o.name: o.value for o in android_definitions("arm64-v8a", 30)}
-    assert options == {
-        "ANDROID_ABI": "arm64-v8a",
-        "ANDROID_PLATFORM": "android-30",
-        "ANDROID_STL": "c++_static",
-        "ANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES": "ON",
-        "CMAKE_EXE_LINKER_FLAGS": "-Wl,-z,max-page-size=16384",
-        "CMAKE_SHARED_LINKER_FLAGS": "-Wl,-z,max-page-size=16384",
-    }
-    assert all(o.reason for o in android_definitions("x86_64", 28))
