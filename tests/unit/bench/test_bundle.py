@@ -69,12 +69,6 @@ def test_every_size_has_a_list_and_inputs_of_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "inputs-long.txt").read_text() == "float32 1 4 inputs/long/0.x.bin\n"
 
 
-def test_the_list_of_inputs_is_what_the_runner_reads(tmp_path: Path) -> None:
-    _bundle(tmp_path)
-    listed = (tmp_path / "state" / "inputs.txt").read_text()
-    assert listed == "float32 2 2 4 inputs/0.bin\n"
-
-
 def test_a_portable_runner_starts_through_its_loader(tmp_path: Path) -> None:
     bundle = _bundle(tmp_path, _LOADER)
     assert bundle.process.argv == (
@@ -96,34 +90,12 @@ def test_an_input_outside_of_the_program_folder_is_refused(tmp_path: Path) -> No
         make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")
 
 
-def test_extra_files_lie_beside_the_runners_libraries(tmp_path: Path) -> None:
-    (tmp_path / "libVendor.so").write_bytes(b"vendor")
-    bundle = _with_extra(tmp_path, "libVendor.so", ("LD_LIBRARY_PATH",))
-    assert [f.path for f in bundle.files][:3] == [
-        "runner/etdeploy-runner",
-        "runner/libexecutorch.so",
-        "runner/libVendor.so",
-    ]
-    assert bundle.process.environment == {"LD_LIBRARY_PATH": "{bundle}/runner"}
-
-
 @pytest.mark.parametrize("name", ["libexecutorch.so", "../libVendor.so", "", "..", "a/b.so"])
 def test_an_extra_file_replaces_nothing_and_stays_in_the_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "libVendor.so").write_bytes(b"vendor")
+    extra = ExtraFile(source=str(tmp_path / "libVendor.so"), name=name)
     with pytest.raises(ValueError, match=r"twice|not a file name"):
-        _with_extra(tmp_path, name)
-
-
-def _with_extra(folder: Path, name: str, variables: tuple[str, ...] = ()) -> Bundle:
-    provenance = make_program_folder(folder / "program")
-    extra = ExtraFile(source=str(folder / "libVendor.so"), name=name)
-    return make_bundle(
-        make_runner(folder / "runner"),
-        folder / "program",
-        provenance,
-        folder / "inputs.txt",
-        Extras(files=(extra,), folder_variables=variables),
-    )
+        _with_extras(tmp_path, Extras(files=(extra,)))
 
 
 def test_variables_name_files_of_the_bundle_and_of_this_machine(tmp_path: Path) -> None:

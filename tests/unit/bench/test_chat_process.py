@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from etdeploy.bench.chat_process import ChatProcess, cached_prefix
+from etdeploy.bench.chat_process import ChatProcess
 from etdeploy.bench.text_generator import open_generator
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted, OutputError, RunError
@@ -79,22 +79,6 @@ def test_a_cache_that_forgets_is_filled_anew_where_it_cannot_go_back(tmp_path: P
     # tokens and one more meanwhile.
     assert [line.split()[1] for line in talk.said] == ["0", "4", "0"]
     assert talk.said[2].endswith(" 1 2 4")
-
-
-def test_the_runner_is_told_how_it_is_to_listen(tmp_path: Path) -> None:
-    device = TalkingDevice(talks=[ListeningTalk([], _WELL)])
-    with (
-        open_generator(
-            cast(Device, device), _BUNDLE, GENERATION, make_recipe(runtime={"threads": 3}),
-            tmp_path / "log",
-        ) as generator,
-        ChatProcess(generator),
-    ):  # fmt: skip
-        pass
-    words = dict(zip(device.arguments[0][::2], device.arguments[0][1::2], strict=True))
-    assert (words["--program"], words["--threads"]) == ("{bundle}/program.pte", "3")
-    assert words["--listen"] == "3600"
-    assert device.given[0]["request.txt"].decode().splitlines()[-1] == f"stop {STOP}"
 
 
 def test_a_stop_ends_the_answer_and_keeps_what_came_of_it(tmp_path: Path) -> None:
@@ -187,13 +171,3 @@ def test_what_tells_nothing_of_an_answer_is_told(tmp_path: Path, line: str) -> N
     talk = ListeningTalk([[line]], _WELL)
     with _opened(tmp_path, talk) as chat, pytest.raises(RunError, match=f"printed {line!r}"):
         chat.generate((1,), 9, Sampling(), _nothing)
-
-
-@pytest.mark.parametrize(
-    ("cache", "prompt", "expected"),
-    [((), (1,), 0), ((1, 2), (1, 2, 3), 2), ((1, 2), (1, 2), 1), ((1, 2, 3), (1, 3), 1)],
-)
-def test_the_longest_common_beginning_is_kept(
-    cache: tuple[int, ...], prompt: tuple[int, ...], expected: int
-) -> None:
-    assert cached_prefix(cache, prompt) == expected

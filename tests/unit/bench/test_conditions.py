@@ -16,7 +16,7 @@ from etdeploy.bench.conditions import (
     start_disturbances,
 )
 from etdeploy.bench.notes import cooldown_notes
-from etdeploy.bench.records.performance import CooldownWait, Disturbance, DisturbanceKind
+from etdeploy.bench.records.performance import CooldownWait, DisturbanceKind
 from etdeploy.bench.run_pass import PassResult, Results, add_disturbances
 from etdeploy.bench.starts import StartSeries
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
@@ -45,13 +45,6 @@ def test_a_limit_is_low_by_what_the_whole_run_shows() -> None:
     assert [[d.kind for d in each.disturbances] for each in found.values()] == [["throttled"], []]
     after = make_device(after=limited(3_000_000))
     assert all(each.disturbances for each in add_disturbances(found, after).values())
-
-
-def test_most_starts_make_the_run_disturbed() -> None:
-    busy = Disturbance(kind=DisturbanceKind.BUSY, text="Other work took 1.0 of 2 processors.")
-    starts = [started(n, Observation(), busy_s=1.0) for n in (1, 2, 3)]
-    disturbed = [replace(start, disturbances=(busy,)) for start in starts[:2]]
-    assert find_disturbances(StartSeries((*disturbed, starts[2])), make_device()) == (busy,)
 
 
 def cooled(to_celsius: float, *, reached: bool) -> Observation:
@@ -138,13 +131,6 @@ def test_a_limit_that_is_lowered_meanwhile_is_throttling() -> None:
     assert told(limit(2800000, ()), limit(1800000, ())) == {}
     # Rounded by the kernel, and not lowered.
     assert told(limit(2800000), limit(2790000)) == {}
-
-
-def test_a_start_after_which_the_limit_rose_was_throttled() -> None:
-    hot = Observation(before=limit(1800000, (7,)), after=limit(1800000, (7,)))
-    limits = frequency_limits((limit(1800000, (7,)), limit(2800000, (7,))))
-    [found] = start_disturbances(hot, results(), limits)
-    assert re.findall(r"\b\d[\d.]*", found.text)[:2] == ["7", "1.80"]
 
 
 def test_a_processor_that_counts_its_heat() -> None:

@@ -40,22 +40,6 @@ def _error(
     return error.message, error.remedy
 
 
-@pytest.mark.parametrize(
-    ("signal", "cause"),
-    [
-        ("SIGKILL", "memory ran out"),
-        ("SIGILL", "an instruction"),
-        ("SIGSEGV", "memory that is not"),
-        ("SIGABRT", "it aborted"),
-        ("signal 52", ""),
-    ],
-)
-def test_signals_are_named_with_their_usual_cause(signal: str, cause: str) -> None:
-    message, _ = _error(_ended(137, signal=signal))
-    assert f"by {signal} in the timing pass" in message
-    assert cause in message
-
-
 def test_a_kill_is_for_lack_of_memory_unless_it_is_known_not_to_be() -> None:
     killed = _ended(137, signal="SIGKILL")
     message, remedy = _error(replace(killed, out_of_memory=False))
@@ -186,12 +170,6 @@ def test_last_words_are_understood(
     assert message.count(cause) == 1
     assert remedy in told
     assert absent not in told
-
-
-def test_the_cause_and_the_last_lines_do_not_repeat_each_other() -> None:
-    message, _ = _error("W 1 executorch: odd\netdeploy-runner: error: no luck\n")
-    assert message.count("no luck") == 1
-    assert message.endswith("| W 1 executorch: odd")
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Emulated:
     return Emulated()
 
 
-def test_a_bundled_recipe_has_one_thread_and_few_iterations() -> None:
-    loaded = load_recipe("xnnpack")
-    recipe = emulated_defaults(loaded).recipe
-    assert (recipe.runtime.threads, recipe.benchmark.iterations) == (1, 10)
-    assert recipe.benchmark.timeout_s > loaded.recipe.benchmark.timeout_s
-    assert recipe.model == loaded.recipe.model
-
-
 def test_what_the_user_gives_is_taken(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("extends: xnnpack\nbenchmark: {iterations: 70}\nruntime: {threads: 0}\n")

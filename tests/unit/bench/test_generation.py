@@ -214,11 +214,11 @@ def test_rates_and_times_are_those_of_the_generations_that_count() -> None:
         generated("warmup-0", 90.0, [70.0, 80.0]),
         generated("point-0", 4.0, [1.0, 3.0]),
         generated("point-0", 6.0, [2.0, 2.0]),
-        generated("point-1", 2.0, []),
+        generated("point-1", 2.0, [], stopped=True),
     )
     second = make_generated(
         generated("warmup-0", 90.0, [70.0, 80.0]),
-        generated("point-0", 5.0, [4.0, 4.0]),
+        generated("point-0", 5.0, [4.0, 4.0], ids=(10, 11, 9)),
         generated("point-1", 4.0, []),
     )
     long, short = make_points(WORK, [first, second], Path())
@@ -230,41 +230,16 @@ def test_rates_and_times_are_those_of_the_generations_that_count() -> None:
     assert long.token_ms.samples == (1.0, 3.0, 2.0, 2.0, 4.0, 4.0)
     # Two tokens in 4, 4 and 8 ms: 500, 500 and 250 per second.
     assert long.decode_tokens_per_s == pytest.approx(500)
-    assert (long.generations, long.distinct) == (3, 1)
+    assert (long.generations, long.distinct, long.token_ids) == (3, 2, (10, 11, 12))
+    assert (long.stopped, short.stopped) == (False, True)
     assert (short.token_ms, short.decode_tokens_per_s) == (None, None)
     assert short.prefill_tokens_per_s == pytest.approx(1000 * 4 / 3)
-
-
-def test_texts_that_differ_are_counted() -> None:
-    start = make_generated(
-        generated("point-0", 4.0, [1.0], ids=(7, 8)),
-        generated("point-0", 4.0, [1.0], ids=(7, 9)),
-        generated("point-1", 4.0, [], ids=(2,), stopped=True),
-    )
-    long, short = make_points(WORK, [start], Path())
-    assert (long.token_ids, long.distinct, long.stopped) == ((7, 8), 2, False)
-    assert (short.token_ids, short.text, short.stopped) == ((2,), None, True)
 
 
 def test_a_clock_that_sees_no_time_gives_no_rate() -> None:
     start = make_generated(generated("point-0", 0.0, [0.0]), generated("point-1", 0.0, []))
     long, _ = make_points(WORK, [start], Path())
     assert (long.prefill_tokens_per_s, long.decode_tokens_per_s) == (0.0, 0.0)
-
-
-def test_the_first_points_tokens_are_the_samples() -> None:
-    results = make_generated(
-        generated("warmup-0", 9.0, [5.0]),
-        generated("point-0", 4.0, [1.0, 2.0]),
-        generated("point-0", 4.5, [3.0]),
-        generated("point-1", 8.0, [7.0]),
-    )
-    seen = as_inferences(results, "decode", 1)
-    assert seen.samples_ms == (1.0, 2.0, 3.0)
-    assert seen.first_inference_ms == 9.0
-    assert seen.load_method_ms == 3.0
-    assert (seen.method, seen.warmup, seen.threads) == ("decode", 1, 2)
-    assert (seen.verify_ms, seen.peak_rss_bytes) == (0.25, 9_000_000)
 
 
 def test_where_only_first_tokens_are_generated_their_times_are() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from etdeploy.bench.generation_workload import (
 from etdeploy.bench.passes import Plan, plan_generation
 from etdeploy.bench.threads import ThreadCounts
 from etdeploy.core.errors import UsageError
-from etdeploy.program.generation import ExpectedText, GreedyText, NextToken
 from etdeploy.runner.generation import Sampling
 from tests.support.text_values import ids_in, make_expected, make_generation, make_loaded, make_work
 from tests.support.tokenizers import save
@@ -40,11 +38,7 @@ def test_each_prompt_meets_each_number_of_new_tokens_at_each_depth() -> None:
         (4, 2, 0), (4, 2, 16), (4, 3, 0), (4, 3, 16),
         (8, 2, 0), (8, 2, 16), (8, 3, 0), (8, 3, 16),
     ]  # fmt: skip
-    assert work.prompt is None
-
-
-def test_random_prompts_are_not_stopped() -> None:
-    assert _work({"prompt_tokens": [8], "new_tokens": [4]}).stop_ids == ()
+    assert (work.prompt, work.stop_ids) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -63,18 +57,6 @@ def test_iterations_count_tokens(
 ) -> None:
     [point] = _work({"prompt_tokens": [8], "new_tokens": [new_tokens]}, **benchmark).points
     assert (point.warmup, point.repetitions) == repeated
-
-
-def test_what_does_not_fit_names_its_place_and_what_would_do() -> None:
-    loaded = make_loaded(
-        {("benchmark", "generation"): 7, ("benchmark", "generation", "depth"): 9},
-        benchmark={"generation": {"prompt_tokens": [8], "new_tokens": [4], "depth": [0, 1000]}},
-        export={"generation": {"context": 256}},
-    )
-    with pytest.raises(UsageError, match=r"8 .*, 4 .* 1,000") as raised:
-        make_workload(loaded, make_generation(), Path())
-    assert raised.value.place == "tiny.yaml:9:5"
-    assert "export.generation.context=1011" in str(raised.value.remedy)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +138,6 @@ def test_random_prompts_begin_alike_and_never_end_a_text() -> None:
     assert set(long[1:]) == {0, 1, 4, 5}
     assert random_ids((200,), generation, seed=0) == (long,)
     assert random_ids((200,), generation, seed=1) != (long,)
-
-
-def test_without_a_first_token_of_its_own_a_model_gets_random_ones() -> None:
     generation = make_generation(bos_id=None, vocabulary=4, stop_ids=(1, 2, 3))
     assert random_ids((3,), generation, seed=5) == ((0, 0, 0),)
 
@@ -184,35 +163,10 @@ def test_a_tokenizer_that_is_gone_is_named(tmp_path: Path) -> None:
     assert decode_ids((1,), generation, tmp_path) is None
 
 
-def test_without_the_package_the_prompt_is_refused_and_the_ids_stay(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    generation = make_generation(tokenizer="tokenizer")
-    with pytest.raises(UsageError, match="not installed") as raised:
-        tokenize_prompt("good", generation, folder, PLACE)
-    assert raised.value.place == PLACE
-    assert "[llm]'" in str(raised.value.remedy)
-    assert decode_ids((3,), generation, folder) is None
-
-
 def _plan(simulated: bool = False, texts: int = 0, **benchmark: Any) -> Plan:
     recipe = make_loaded(benchmark=benchmark).recipe
     work = make_work(generation=make_generation(expected=(make_expected(),) * texts))
     return plan_generation(recipe, work, ThreadCounts((3,)), simulated=simulated)
-
-
-def test_starts_are_followed_by_the_memory_and_the_traces() -> None:
-    steps = _plan(runs=2).steps
-    assert [step.key for step in steps] == ["timing", "timing.2", "memory", "profile"]
-    assert [step.request for step in steps] == [
-        "generation/timing.txt", "generation/timing.txt", "generation/memory.txt",
-        "generation/profile.txt",
-    ]  # fmt: skip
-    assert {(step.threads, step.outputs) for step in steps} == {(3, False)}
-    # What is timed has no tracer.
-    assert [step.etdump for step in steps] == [False, False, False, True]
-    assert [step.watched for step in steps] == [False, False, True, False]
 
 
 def test_known_texts_have_a_pass_of_their_own() -> None:
@@ -241,28 +195,14 @@ def test_every_point_follows_its_own_warm_up(tmp_path: Path) -> None:
     assert [ids_in(files[f"generation/prompt-{i}.bin"]) for i in (0, 1)] == [(5, 6, 7), (5,)]
 
 
-def test_the_runner_is_told_how_far_a_position_may_be_set_back(tmp_path: Path) -> None:
-    work = make_work(generation=make_generation(rewind=129))
-    text = write_request(work, tmp_path)["generation/timing.txt"].read_text()
-    assert "\nrewind 129\n" in text
-
-
 def test_the_memory_is_that_of_the_first_point_once(tmp_path: Path) -> None:
-    work = make_work(WorkPoint((5,), 4, 0, 1, 9), WorkPoint((6,), 1, 16, 0, 3))
+    points = WorkPoint((5,), 4, 0, 1, 9), WorkPoint((6,), 1, 16, 0, 3)
+    work = make_work(*points, generation=make_generation(rewind=129))
     text = write_request(work, tmp_path)["generation/memory.txt"].read_text()
     assert [line for line in text.splitlines() if line.startswith("point")] == [
         "point point-0 0 4 1 prompt-0.bin"
     ]
-
-
-def test_a_text_of_the_model_is_followed(tmp_path: Path) -> None:
-    choice = NextToken(ids=(7, 99), behind=(0, 1), largest=3, best=3, sample=(0,) * 64)
-    text = ExpectedText(prompt_ids=(1, 5), original=GreedyText(tokens=(choice,) * 3))
-    files = write_request(make_work(generation=make_generation(expected=(text,))), tmp_path)
-    *_, logits, follow = files["generation/text.txt"].read_text().splitlines()
-    assert logits.split()[:3] + logits.split()[-2:] == ["logits", "0", "1", "98", "99"]
-    assert follow == "follow point-0 3 text-prompt-0.bin"
-    assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 7, 7)
+    assert "\nrewind 129\n" in text
 
 
 def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.bench.assemble import make_memory
-from etdeploy.bench.records.performance import MemoryPoint, WeightsKind
+from etdeploy.bench.records.performance import WeightsKind
 from etdeploy.program.model import Delegate, Method, Program
 from etdeploy.runner.protocol import MemoryState, RunnerMemory, RunnerResults
 
@@ -53,14 +53,6 @@ def _read(copied: int | None, resident: int | None) -> RunnerMemory:
         program_resident_bytes=resident,
         points=((0.0, 4 * _MB, None), (0.01, 20 * _MB, 18 * _MB)),
     )
-
-
-def test_what_was_read_and_what_the_file_says() -> None:
-    memory = make_memory(_results(_read(20 * _MB, 4096)), _PROGRAM, _METHOD)
-    assert (memory.peak_rss_bytes, memory.peak_pss_bytes) == (32 * _MB, 27 * _MB)
-    assert (memory.before_load_rss_bytes, memory.after_load_rss_bytes) == (4 * _MB, 20 * _MB)
-    assert (memory.planned_bytes, memory.program_resident_bytes) == (4096, 4096)
-    assert memory.points[1] == MemoryPoint(seconds=0.01, rss_bytes=20 * _MB, pss_bytes=18 * _MB)
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,6 @@ def test_a_method_that_nobody_named_is_told_with_the_others() -> None:
     assert not list(method_notes("forward", ("forward", "get_bos_id"), chosen=False))
 
 
-def test_a_quiet_run_on_this_machine_needs_no_note() -> None:
-    assert _notes() == ""
-
-
 def test_qemu_and_the_portable_runner_are_told() -> None:
     assert "not those of a phone" in _notes(device=make_device("qemu", emulator="qemu-aarch64 7.2"))
     assert "portable runner" in _notes(portable=True)
@@ -78,9 +74,6 @@ def test_starts_that_differ_are_told_with_a_remedy() -> None:
     [note] = start_notes(make_series(*((1.0,), (1.3,)) * 20))
     assert "--runs 50" in note
     assert not list(start_notes(make_series((1.0,) * 20, (1.05,) * 20, (1.0,) * 20)))
-
-
-def test_a_step_from_start_to_start_is_no_drift_within_one() -> None:
     assert not list(start_notes(make_series((1.0,) * 20, (1.12,) * 20)))
 
 

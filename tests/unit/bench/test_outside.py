@@ -42,11 +42,6 @@ def test_operators_have_their_share_of_the_time_place_and_reason() -> None:
     )
 
 
-def test_of_a_finished_program_only_times_are_known() -> None:
-    (mean, *_) = find_undelegated(_EXECUTED, (), {}).operators
-    assert mean == UndelegatedOperator(name="mean.out", calls=2, share=0.2)
-
-
 def test_exports_of_older_versions_have_no_modules() -> None:
     known = [{k: v for k, v in _mean(3, "head").items() if k != "modules"}]
     (mean, *_) = find_undelegated(

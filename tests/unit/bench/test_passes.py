@@ -15,8 +15,6 @@ from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import RunOutcome
 from tests.support.bench_values import make_recipe
 
-_LOG = Path("/out/run/runner.stderr.txt")
-
 
 def _ended(code: int | None, stderr: str = "", signal: str | None = None) -> RunOutcome:
     return RunOutcome(code, signal, "", stderr, 1.0, timed_out=code is None)
@@ -33,33 +31,6 @@ def test_every_pass_is_a_process_of_its_own() -> None:
     )
 
 
-def test_a_simulated_run_has_one_short_pass_for_each_size() -> None:
-    sizes = {"long": {"x.0": 9}, "short": {"x.0": 2}}
-    recipe = make_recipe(benchmark={"warmup": 20, "iterations": 100, "runs": 9, "sizes": sizes})
-    assert plan_passes(recipe, simulated=True).steps == (
-        Pass("timing", 0, 1, outputs=True, size="long"),
-        Pass("timing", 0, 1, outputs=True, size="short", further=True),
-    )
-
-
-def test_every_size_is_timed_by_itself_and_the_first_one_is_profiled() -> None:
-    recipe = make_recipe(benchmark={"sizes": {"long": {"x.0": 9}, "short": {"x.0": 2}}})
-    steps = plan_passes(recipe).steps
-    assert [(p.key, p.size, p.outputs_folder if p.outputs else None) for p in steps] == [
-        ("timing", "long", "outputs"),
-        ("timing-short", "short", "outputs-short"),
-        ("timing.2", "long", None),
-        ("timing-short.2", "short", None),
-        ("timing.3", "long", None),
-        ("timing-short.3", "short", None),
-        ("memory", "long", None),
-        ("memory-short", "short", None),
-        ("profile", "long", None),
-    ]
-    given = runner_arguments(steps[1])
-    assert {"{bundle}/inputs-short.txt", "timing-short.json", "outputs-short"} <= set(given)
-
-
 def test_threads_are_swept_at_the_first_size_and_the_rest_comes_after() -> None:
     sizes = {"long": {"x.0": 9}, "short": {"x.0": 2}}
     recipe = make_recipe(benchmark={"sizes": sizes, "runs": 2, "memory": False})
@@ -72,17 +43,12 @@ def test_threads_are_swept_at_the_first_size_and_the_rest_comes_after() -> None:
         "outputs.threads-1", "outputs.threads-4",
     ]  # fmt: skip
     assert [p.key for p in plan.rest] == ["timing-short", "timing-short.2", "profile"]
+    given = runner_arguments(plan.rest[0])
+    assert {"{bundle}/inputs-short.txt", "timing-short.json", "outputs-short"} <= set(given)
     assert plan_passes(recipe, threads=ThreadCounts((1, 4), swept=True), simulated=True).steps == (
         Pass("timing", 0, 1, outputs=True, size="long", threads=1),
         Pass("timing", 0, 1, outputs=True, size="short", further=True, threads=1),
     )
-
-
-def test_a_warm_up_until_steady_is_for_times() -> None:
-    steps = plan_passes(make_recipe(benchmark={"runs": 1})).steps
-    assert [(p.name, p.warmup) for p in steps] == [
-        ("timing", "auto"), ("memory", 0), ("profile", 5),
-    ]  # fmt: skip
 
 
 def test_arguments_of_the_timing_pass() -> None:
@@ -120,24 +86,17 @@ def test_a_runner_that_a_stop_ended_is_not_explained(tmp_path: Path) -> None:
 def test_sustained_work_comes_last_at_the_first_size() -> None:
     sizes = {"long": {"x.0": 9}, "short": {"x.0": 2}}
     recipe = make_recipe(benchmark={"sizes": sizes, "sustained_s": 2.5})
-    step = plan_passes(recipe).rest[-1]
+    rest = plan_passes(recipe).rest
+    watched = [p.key for p in rest if "--watch-memory" in runner_arguments(p)]
+    assert watched == ["memory"]
+    step = rest[-1]
     assert (step.key, step.size, step.sustained_s) == ("sustained", "long", 2.5)
     arguments = runner_arguments(step)
     given = dict(zip(arguments[::2], arguments[1::2], strict=True))
     assert (given["--sustained-ms"], given["--warmup"], given["--iterations"]) == ("2500", "0", "1")
     assert not plan_passes(recipe, simulated=True).rest
-
-
-def test_the_shortest_work_is_a_millisecond() -> None:
-    recipe = make_recipe(benchmark={"sustained_s": 1e-9})
-    assert "--sustained-ms" in runner_arguments(plan_passes(recipe).rest[-1])
-    assert runner_arguments(plan_passes(recipe).rest[-1])[-1] == "1"
-
-
-def test_memory_is_watched_at_the_first_size_alone() -> None:
-    recipe = make_recipe(benchmark={"sizes": {"long": {"x.0": 9}, "short": {"x.0": 2}}})
-    watched = [p.key for p in plan_passes(recipe).steps if "--watch-memory" in runner_arguments(p)]
-    assert watched == ["memory"]
+    shortest = plan_passes(make_recipe(benchmark={"sustained_s": 1e-9})).rest[-1]
+    assert runner_arguments(shortest)[-2:] == ("--sustained-ms", "1")
 
 
 def test_an_app_is_told_the_same_by_options() -> None:

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation_workload import WorkPoint
-from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RecipeRecord
 from etdeploy.bench.records.stored import (
     RECORD_FILE,
@@ -26,20 +24,13 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.hashing import sha256_file
 from tests.support.bench_values import FOLDER, make_device, make_record
-from tests.support.text_values import make_text_record, make_text_workload, make_work
+from tests.support.text_values import make_text_record
 
 
 def _write(folder: Path, content: object) -> Path:
     path = folder / RECORD_FILE
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    record = make_record()
-    record.save(tmp_path / RECORD_FILE)
-    assert load_record(tmp_path / RECORD_FILE) == record
-    assert load_run(tmp_path) == load_run(tmp_path / RECORD_FILE) == StoredRun(tmp_path, record)
 
 
 def test_what_run_printed_is_read_too(tmp_path: Path) -> None:
@@ -106,11 +97,6 @@ def test_what_is_no_whole_record_is_told(tmp_path: Path, content: object, told: 
     assert raised.value.place == str(path)
 
 
-def test_a_record_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        load_run(tmp_path)
-
-
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "outputs/../../secret", "", "a\\b"])
 def test_a_file_outside_of_the_folder_is_refused(tmp_path: Path, path: str) -> None:
     content = _changed(files={"record": "record.json", "log": path})
@@ -127,33 +113,10 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
         load_run(tmp_path / "run").path("log")
 
 
-def test_what_is_not_whole_names_the_key_as_the_record_has_it(tmp_path: Path) -> None:
-    content = make_text_record().model_dump_json().replace('"new_tokens":4', '"new_tokens":"x"')
-    (tmp_path / RECORD_FILE).write_text(content)
-    with pytest.raises(UsageError, match=r"workload\.points\.0\.new_tokens"):
-        load_record(tmp_path / RECORD_FILE)
-
-
-def test_a_run_is_compared_by_its_tokens_or_else_by_its_first_ones() -> None:
-    tokens = make_text_workload()
-    assert (tokens.metric, tokens.sample) == ("token_ms", "token")
-    assert tokens.timed == tokens.first.token_ms
-    prompts = make_text_workload(work=make_work(WorkPoint((1, 2), 1, 0, 0, 2)))
-    assert (prompts.metric, prompts.sample) == ("ttft_ms", "first token")
-    assert prompts.timed == prompts.first.first_token_ms
-
-
 def test_only_a_run_of_inferences_has_some() -> None:
     assert make_record().inference == make_record().workload
     with pytest.raises(TypeError, match="is generation"):
         _ = make_text_record().inference
-
-
-def test_points_have_a_name_for_people_and_one_for_metrics() -> None:
-    workload = make_text_workload(work=make_work(WorkPoint((1, 2), 3, 1024, 0, 1)))
-    assert isinstance(workload, TextGeneration)
-    assert workload.first.label == "prompt 2, new 3, depth 1,024"
-    assert workload.first.key == "p2-n3-d1024"
 
 
 _OLD = "20261121T084449Z-mlp-host-ab12cd34"
@@ -230,14 +193,6 @@ def test_a_folder_of_runs_is_no_run(output: Path) -> None:
     with pytest.raises(UsageError, match=r"has no record\.json") as caught:
         find_run(str(output), output)
     assert str(output / _OLD) in str(caught.value)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_last_of_an_output_folder_without_runs_says_so(tmp_path: Path, there: bool) -> None:
-    if there:
-        (tmp_path / "out").mkdir()
-    with pytest.raises(UsageError, match="no run record"):
-        find_run("last", tmp_path / "out")
 
 
 def test_of_two_in_the_same_second_the_last_is_the_one_written_last(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from etdeploy.bench.results_folder import require_output, results_folder, run_id
 from etdeploy.bench.run_pass import RUNNER_LOG
-from etdeploy.core.errors import Interrupted, UsageError
+from etdeploy.core.errors import UsageError
 
 _WHEN = datetime(2026, 11, 21, 8, 44, 49, tzinfo=timezone.utc)
 
@@ -40,17 +40,6 @@ def _fail(output: Path, error: Exception) -> None:
 def _ids(monkeypatch: pytest.MonkeyPatch, *tails: str) -> None:
     words = iter(tails)
     monkeypatch.setattr(secrets, "token_hex", lambda _: next(words))
-
-
-def test_an_id_that_is_taken_leaves_the_other_run_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _ids(monkeypatch, "aa", "aa", "aa", "bb")
-    with _open(tmp_path) as first:
-        (first / "record.json").write_text("first")
-    with _open(tmp_path) as second:
-        assert second.name.endswith("-bb")
-    assert (first / "record.json").read_text() == "first"
 
 
 @pytest.mark.parametrize(
@@ -139,17 +128,6 @@ def test_a_result_that_cannot_be_written_is_told_with_its_path(tmp_path: Path) -
         _with_folder(tmp_path, write)
     assert str(raised.value.place).endswith("outputs")
     assert "--output" in str(raised.value.remedy)
-
-
-@pytest.mark.parametrize(
-    ("error", "left"),
-    [(KeyError(), [RUNNER_LOG]), (Interrupted(), []), (OSError(5, "x"), [RUNNER_LOG])],
-)
-def test_only_the_log_stays(tmp_path: Path, error: Exception, left: list[str]) -> None:
-    with pytest.raises(type(error)):
-        _fail(tmp_path, error)
-    assert [p.name for p in tmp_path.glob("*/*")] == left
-    assert len(list(tmp_path.iterdir())) == len(left)
 
 
 def test_git_ignores_an_output_folder_that_is_new_and_no_other(tmp_path: Path) -> None:

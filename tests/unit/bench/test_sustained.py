@@ -93,13 +93,6 @@ def test_throttling_is_the_result_and_no_disturbance() -> None:
     assert any("Other work" in note for note in sustained_notes(shown))
 
 
-def test_a_single_inference_keeps_its_rate() -> None:
-    shown = make_sustained(RunnerSustained(began_s=0, stretches=((1.5, 1),)))
-    assert shown.inferences == 1
-    assert shown.retained_percent == pytest.approx(100)
-    assert (shown.to_minus_10_percent_s, shown.energy) == (None, None)
-
-
 def test_the_hottest_sensor_of_the_processor_counts() -> None:
     sensors = {"cpu-1": 50.0, "SOC": 60.0, "modem": 90.0}
     assert celsius(DeviceState(temperatures_celsius=sensors, battery_celsius=30)) == 60
@@ -126,14 +119,6 @@ def _curve(per_s: Callable[[float], float], count: int = 100, each_s: float = 6.
 def test_a_rate_is_of_whole_stretches() -> None:
     assert mean_rate([Stretch(0, 1, 10), Stretch(1, 4, 15)]) == 25 / 4
     assert mean_rate([Stretch(0, 0, 1)]) == 0
-
-
-def test_a_steady_rate_never_drops() -> None:
-    noise = random.Random(1)
-    steady = _curve(lambda _: noise.gauss(100, 3))
-    assert start_rate(steady) == pytest.approx(100, rel=0.05)
-    assert end_rate(steady) == pytest.approx(100, rel=0.03)
-    assert drop_s(steady, 0.1) is None
 
 
 def test_a_step_is_found_where_it_is() -> None:
@@ -222,10 +207,6 @@ def _sustained(count: int = 100, **changes: Any) -> Sustained:
         "to_minus_25_percent_s": None,
     }
     return Sustained(**(values | changes))
-
-
-def test_nothing_is_said_of_a_rate_that_stays() -> None:
-    assert not list(sustained_notes(_sustained()))
 
 
 def test_what_is_lost_is_said_with_what_to_plan_with() -> None:

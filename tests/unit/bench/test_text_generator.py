@@ -92,13 +92,6 @@ def test_a_runner_that_fails_is_told_with_its_words_and_its_log(tmp_path: Path) 
     assert not device.open
 
 
-def test_a_time_limit_is_told_with_the_option_that_raises_it(tmp_path: Path) -> None:
-    device = TalkingDevice(lambda *_: RunOutcome(None, None, "", "", 9.0, timed_out=True))
-    with pytest.raises(RunError, match="took longer than 9 s") as caught:
-        _say(device, tmp_path, lambda _: None, benchmark={"timeout_s": 9})
-    assert "benchmark.timeout_s=18" in str(caught.value.remedy)
-
-
 def test_a_stop_of_one_generation_leaves_the_run_going(tmp_path: Path) -> None:
     def end(on_line: Callable[[str], None], _: object) -> RunOutcome:
         on_line("1")
