@@ -69,14 +69,6 @@ def test_a_checkout_by_another_name_gets_a_link_that_executorch_accepts(
             assert tree.checkout.revision == "1"
 
 
-def test_a_checkout_with_the_right_name_is_taken_as_it_is(
-    workspace: Workspace, tmp_path: Path
-) -> None:
-    with _open(workspace, tmp_path / "executorch") as tree:
-        assert tree.checkout.path == str(tmp_path / "executorch")
-        assert list(tree.root.iterdir()) == []
-
-
 def _configured(tree: BuildTree, definitions: dict[str, str]) -> None:
     tree.forget()
     tree.cmake.mkdir(exist_ok=True)

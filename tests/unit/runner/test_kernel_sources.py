@@ -88,11 +88,6 @@ def test_a_kernel_that_a_macro_defines_is_found_by_its_name(checkout: Path) -> N
     assert needed_sources(checkout, ["aten::bitwise_and.Tensor_out"]) == ("op_bitwise.cpp",)
 
 
-def test_an_operator_with_its_whole_schema_is_found(checkout: Path) -> None:
-    found = needed_sources(checkout, ["dim_order_ops::_to_dim_order_copy.out"])
-    assert found == ("op__to_dim_order_copy.cpp",)
-
-
 def test_several_operators_are_one_sorted_list(checkout: Path) -> None:
     names = ["dim_order_ops::_to_dim_order_copy.out", "aten::add.out"]
     assert needed_sources(checkout, names) == ("op__to_dim_order_copy.cpp", "op_add.cpp")
@@ -170,10 +165,6 @@ def test_a_host_that_does_not_answer_is_told_with_both_ways_out(
     assert f"http://127.0.0.1:{closed_port}/kleidiai.zip" in found.remedy
     with pytest.raises(BuildError, match="cannot be reached"):
         require_kleidiai(_plan(), _xnnpack(tmp_path / "again", closed_port), tmp_path / "cmake")
-
-
-def test_a_host_that_answers_is_enough(tmp_path: Path, open_port: int) -> None:
-    assert kleidiai_problem(_plan(), _xnnpack(tmp_path, open_port), tmp_path / "cmake") is None
 
 
 def test_a_host_that_keeps_silent_is_waited_for_a_short_time(

@@ -222,12 +222,6 @@ def test_a_finished_program_is_not_told_to_be_lowered_anew(method: Method) -> No
     assert "export." not in missing.remedy
 
 
-def test_android_needs_an_ndk(equipped: Path) -> None:
-    found = _found(_plan(target="android-arm64"), None)["toolchain"]
-    assert "NDK" in found.why
-    assert not found.fetched
-
-
 def test_the_wheel_needs_no_sources(bare: Path) -> None:
     plan = make_plan(make_recipe(benchmark={"profile": False}), _XNNPACK)
     assert set(_found(plan, None)) == {"cmake and ninja"}
