@@ -7,7 +7,6 @@ from etdeploy.core.diagnostics import (
     FailurePattern,
     FailureTable,
     find_tables,
-    reference,
     update_page,
 )
 from etdeploy.core.errors import DeviceError
@@ -69,18 +68,6 @@ def test_an_error_has_the_cause_the_remedy_and_the_place() -> None:
     assert error.remedy == "free 12 B on p1, not {other}"
     with pytest.raises(LookupError, match="A part"):
         TABLE.error(DeviceError, "fine", "p1")
-
-
-def test_a_table_in_the_documentation() -> None:
-    assert reference([TABLE]).splitlines()[:7] == [
-        "### A part (exit code 7)",
-        "",
-        "| failure | what to do |",
-        "| --- | --- |",
-        "| *bytes* missing on *device* | free *bytes* on *device*, not *other* |",
-        "| gone: *error* | plug in *device* |",
-        "| something | wait |",
-    ]
 
 
 def test_the_page_has_every_table() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core import errors
-from etdeploy.core.errors import DeviceError, EtdeployError, Problem, RecipeError
+from etdeploy.core.errors import DeviceError, EtdeployError
 
 
 def test_place_remedy_and_log_each_have_their_line() -> None:
@@ -23,14 +23,6 @@ def test_place_remedy_and_log_each_have_their_line() -> None:
         "              or delete something\n"
         "  log: /cache/logs/push.log"
     )
-
-
-def test_several_problems_are_counted_and_listed() -> None:
-    error = RecipeError([Problem("a:1:1", "one"), Problem("a:2:1", "two")], remedy="mend them")
-    head, *lines, last = str(error).splitlines()
-    assert head.startswith("2 problems")
-    assert lines == ["a:1:1: one", "a:2:1: two"]
-    assert last.endswith("mend them")
 
 
 @pytest.mark.parametrize(

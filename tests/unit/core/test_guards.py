@@ -23,13 +23,6 @@ def test_programs_cannot_be_started() -> None:
         os.fork()
 
 
-def test_the_tests_own_programs_can(tmp_path: Path) -> None:
-    program = tmp_path / "fake"
-    program.write_text("#!/bin/sh\necho fake\n")
-    program.chmod(0o755)
-    assert run(Request((str(program),))).stdout == "fake\n"
-
-
 @pytest.mark.parametrize(
     "address", [("192.0.2.1", 80), ("127.0.0.1", 5037), ("localhost", 5555), ("198.51.100.1", 80)]
 )

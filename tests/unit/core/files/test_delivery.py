@@ -59,24 +59,10 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
     return {str(p): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("name", ["out", "new/deep/out"])
-def test_a_new_folder_gets_the_files_and_a_list_of_them(
-    working: Path, source: Path, name: str
-) -> None:
-    assert put(source, name) == working / name
-    assert folder_files(working / name) == [LIST_FILE, "inputs/0.bin", "program.pte"]
-    assert (working / name).stat().st_mode & 0o777 == 0o755
-    assert names((working / name).parent) == ["out"]
-
-
-def test_an_empty_folder_is_taken(working: Path, source: Path) -> None:
+def test_an_earlier_delivery_is_replaced_with_all_that_it_had(working: Path, source: Path) -> None:
     (working / "out").mkdir()
     put(source)
-    assert (working / "out" / "program.pte").read_bytes() == b"one"
-
-
-def test_an_earlier_delivery_is_replaced_with_all_that_it_had(working: Path, source: Path) -> None:
-    put(source)
+    assert (working / "out").stat().st_mode & 0o777 == 0o755
     (source / "inputs" / "0.bin").unlink()
     (source / "program.pte").write_bytes(b"new")
     delivery("out").require_free()
@@ -121,16 +107,6 @@ def link_in_place(path: Path) -> None:
 def test_a_runner_does_not_replace_a_program(working: Path, source: Path) -> None:
     put(source)
     assert "did not write" in refusal("out", "runner")
-
-
-def test_of_many_names_the_first_are_told(working: Path) -> None:
-    for number in range(20):
-        (working / f"{number:02}").touch()
-    (working / "out").mkdir()
-    for path in list(working.iterdir()):
-        if path.is_file():
-            path.rename(working / "out" / path.name)
-    assert ": 00, 01, 02, 03, 04 and more;" in refusal("out")
 
 
 @pytest.mark.parametrize(

@@ -27,17 +27,3 @@ def test_a_wait_names_the_command_that_holds_the_lock(tmp_path: Path) -> None:
     [text] = told
     assert "`etdeploy chat`" in text
     assert "(process 1, for 0 s)" in text
-
-
-def test_a_wait_with_a_bound(tmp_path: Path) -> None:
-    lock = tmp_path / "device.lock"
-    told: list[str] = []
-    with (
-        exclusive(lock, "device A"),
-        pytest.raises(TimeoutError, match=r"another run uses device A$"),
-        exclusive(lock, "device A", lambda text, _=None: told.append(text), timeout_s=0.3),
-    ):
-        raise AssertionError
-    assert len(told) == 1
-    with exclusive(lock, "device A", timeout_s=0.0):
-        pass

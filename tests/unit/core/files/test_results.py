@@ -13,13 +13,6 @@ from etdeploy.core.files.delivery import ResultFile, begins_with, contains
 _FILE = ResultFile("list", "a list of mine", begins_with("mine:", "ours:"), "list.txt")
 
 
-def test_an_earlier_one_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "list"
-    for text in ("mine: 1", "ours: 2"):
-        assert _FILE.write(text, path) == path
-        assert path.read_text() == text
-
-
 @pytest.mark.parametrize("content", ["x", "mine", "not mine: 1"])
 def test_anything_else_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "list"
@@ -33,12 +26,6 @@ def test_a_device_stays_one() -> None:
     with pytest.raises(UsageError, match="a device") as caught:
         _FILE.require_free(Path(os.devnull))
     assert str(caught.value.remedy).endswith(": --output -")
-
-
-def test_a_circle_of_links_is_an_error_for_the_user(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "link")
-    with pytest.raises(UsageError, match="Too many levels"):
-        _FILE.require_free(tmp_path / "link")
 
 
 def test_the_remedy_is_that_of_the_verb(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.core.layout import cut, fit, table
+from etdeploy.core.layout import fit, table
 
 ROWS = [("a", "1.5", "some words that go on for a while"), ("longer", None, "few")]
 COLUMNS = ("name", "ms", "what it is")
@@ -42,7 +42,3 @@ def test_rows_become_paragraphs_where_columns_would_be_too_narrow() -> None:
 def test_lines_are_wrapped_below_their_last_column(line: str, expected: str) -> None:
     assert fit(line, 24) == expected
     assert fit(line, None) == line
-
-
-def test_a_cut_is_seen() -> None:
-    assert (cut("abcdef", 6), cut("abcdef", 4), cut("abcdef", 0)) == ("abcdef", "abc…", "…")
