@@ -31,14 +31,6 @@ def test_results_are_read() -> None:
     assert found.outputs() == ("output-0.bin",)
 
 
-def test_an_error_is_a_result() -> None:
-    error = {"kind": "memory", "message": "no room"}
-    found = parse_results(text(status="failed", error=error, results=None), "ab", "android:A1")
-    assert (found.status, found.results_text, found.outputs()) == ("failed", "", ())
-    assert found.error
-    assert (found.error.kind, found.error.message) == ("memory", "no room")
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

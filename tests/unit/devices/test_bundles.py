@@ -11,8 +11,6 @@ from etdeploy.devices.bundles import (
     check_bundle,
     check_relative,
     check_run_id,
-    command_line,
-    environment,
 )
 
 
@@ -45,21 +43,6 @@ def test_other_bundles_that_are_refused() -> None:
 def test_run_ids_that_cannot_name_a_folder(run_id: str) -> None:
     with pytest.raises(ValueError, match="cannot name a folder"):
         check_run_id(run_id)
-
-
-def test_placeholders_stand_for_the_folders_on_the_device() -> None:
-    bundle = make(
-        command=("lib/ld.so", "--library-path", "{bundle}/lib", "{bundle}/runner"),
-        LD_LIBRARY_PATH="{bundle}:{run}",
-    )
-    assert command_line(bundle, ["--out={run}/r"], "/b", "/r") == [
-        "/b/lib/ld.so",
-        "--library-path",
-        "/b/lib",
-        "/b/runner",
-        "--out=/r/r",
-    ]
-    assert environment(bundle, "/b", "/r") == {"LD_LIBRARY_PATH": "/b:/r"}
 
 
 def test_the_digest_depends_on_contents_paths_and_modes_alone() -> None:

@@ -64,8 +64,3 @@ def test_a_listing_of_processes_here(tmp_path: Path) -> None:
     (proc / "uptime").write_text("1244.5 9.9\n")
     assert list(find_leftovers(root, proc)) == [Leftover(pid=77, run_id="r1", seconds=10.0)]
     assert list(find_leftovers(root, tmp_path / "nothing")) == []
-
-
-def test_a_duration_is_in_seconds_or_minutes() -> None:
-    assert Leftover(pid=1, run_id="r", seconds=42.4).duration == "42 s"
-    assert Leftover(pid=1, run_id="r", seconds=3600).duration == "60 min"

@@ -16,7 +16,7 @@ from etdeploy.bench.records.stored import load_run
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.main import cli
 from etdeploy.cli.options import complete_device
-from etdeploy.core.errors import DeviceError, UsageError
+from etdeploy.core.errors import UsageError
 from etdeploy.devices.base import Device, lock_name
 from etdeploy.devices.kinds import Recovery
 from etdeploy.devices.registry import (
@@ -129,14 +129,6 @@ def test_it_is_named_wherever_devices_are_named(attic: Path) -> None:
     assert "attic[:...]" in CliRunner().invoke(cli, ["run", "--help"]).output.replace("\n", "")
     with pytest.raises(UsageError, match="Did you mean attic:x"):
         open_device("atic:x")
-
-
-def test_how_it_is_named_is_checked(attic: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        open_device("attic")
-    assert caught.value.remedy == "--device attic:FOLDER"
-    with pytest.raises(DeviceError, match="/no/such"):
-        open_device("attic:/no/such")
 
 
 _KIND = "from etdeploy.devices.kinds import DeviceKind\n"

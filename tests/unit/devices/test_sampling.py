@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from etdeploy.devices.android.facts import sampled_state as sampled_on_android
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
-from etdeploy.devices.remote.layout import StateSampling, loop_lines
 from etdeploy.devices.sysfs import parse_samples, sampling_period_s
 
 _CPU = "/sys/devices/system/cpu/cpufreq/policy0"
@@ -30,12 +29,6 @@ def test_readings_have_seconds_since_the_start_and_the_last_may_be_cut() -> None
     )
 
 
-def test_a_loop_that_was_killed_at_once_has_read_nothing() -> None:
-    assert parse_samples("") == ()
-    assert parse_samples("@100.25\n") == ()
-    assert parse_samples("@100.25\n@101.2") == ()
-
-
 def test_a_phones_services_add_what_the_files_do_not_tell() -> None:
     text = (
         f"{_CPU}/related_cpus:0\n{_CPU}/scaling_cur_freq:600000\n"
@@ -55,8 +48,3 @@ def test_a_day_is_read_ever_more_seldom() -> None:
         readings += 1
     assert [sampling_period_s(n) for n in (0, 599, 600, 1200)] == [1, 1, 10, 60]
     assert 2000 < readings < 3000
-
-
-def test_a_service_is_asked_only_where_there_is_one() -> None:
-    assert "dumpsys" in "\n".join(loop_lines(StateSampling(rarely="dumpsys battery")))
-    assert "dumpsys" not in "\n".join(loop_lines(StateSampling()))

@@ -14,12 +14,6 @@ from etdeploy.devices.shell import (
 )
 
 
-def test_the_marker_gives_the_exit_code() -> None:
-    result = parse_marked(b"text without newlinem-1:139\n", "m-1")
-    assert result == ShellResult(139, "text without newline")
-    assert not result.ok
-
-
 def test_lines_of_an_old_shells_terminal_are_put_right() -> None:
     assert parse_marked(b"a\r\nb\r\nm-1:0\r\n", "m-1") == ShellResult(0, "a\nb\n")
 

@@ -26,18 +26,14 @@ def test_zones_of_one_name_are_told_apart() -> None:
 
 def test_a_battery() -> None:
     text = f"{BATTERY}/capacity:64\n{BATTERY}/status:Charging\n{BATTERY}/temp:305\n"
-    assert parse_state(text) == DeviceState(battery_percent=64, charging=True, battery_celsius=30.5)
+    assert parse_state(f"{text}{BATTERY}/voltage_now:3912000\n") == DeviceState(
+        battery_percent=64, charging=True, battery_celsius=30.5, battery_volts=3.912
+    )
 
 
 def supply(name: str, **files: str) -> str:
     folder = f"/sys/class/power_supply/{name}"
     return "".join(f"{folder}/{file}:{content}\n" for file, content in files.items())
-
-
-def test_current_and_voltage_of_a_battery() -> None:
-    text = supply("battery", type="Battery", status="Discharging", current_now="-612000")
-    state = parse_state(text + supply("battery", voltage_now="3912000"))
-    assert (state.battery_milliamps, state.battery_volts) == (612.0, 3.912)
 
 
 def test_some_laptops_report_power_in_place_of_current() -> None:

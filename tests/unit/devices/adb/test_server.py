@@ -21,13 +21,3 @@ def test_devices_of_an_adb_server() -> None:
         ServerDevice("10.0.0.7:5555", "unauthorized"),
         ServerDevice("0123456789", "no permissions", usb="usb:1-3"),
     ]
-
-
-def test_devices_with_one_serial_number_are_named_by_their_ports() -> None:
-    found = parse_devices("A1 device usb:1-1\nA1 offline usb:1-2\nA1 device\nB2 device usb:2-1\n")
-    assert [(each.serial, each.shared) for each in found] == [
-        ("usb:1-1", "A1"),
-        ("usb:1-2", "A1"),
-        ("A1", None),
-        ("B2", None),
-    ]

@@ -21,7 +21,7 @@ from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.devices.adb.server import ServerDevice, ServerTransport
 from etdeploy.devices.adb.stream import TcpPipe, Timeouts
 from etdeploy.devices.adb.wire import DirectTransport, Signer, usb_transport, user_signer
-from etdeploy.devices.android.device import AndroidDevice, list_android, open_listed
+from etdeploy.devices.android.device import AndroidDevice, open_listed
 from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import list_devices, open_device
@@ -113,16 +113,6 @@ def test_a_device_that_cannot_be_used_is_refused_with_a_command(
     assert all(command in str(error.remedy) for command in commands)
 
 
-def test_devices_with_one_serial_number_have_the_names_of_their_ports(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with fake_server(_TWINS) as port:
-        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
-        assert open_device("android:usb:3-2.1").name == "android:usb:3-2.1"
-        names = [each.name for each in list_android()]
-    assert names == ["android:usb:1-1", "android:usb:3-2.1"]
-
-
 def test_the_environment_may_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANDROID_SERIAL", "C3")
     assert refusal(monkeypatch, "A1 device\nC3 offline\n").place == "android:C3"
@@ -140,11 +130,6 @@ def test_a_state_that_changed_after_the_listing(
 ) -> None:
     error = refusal(monkeypatch, ("A1 device\n", f"A1 {state}\n"), answer=fail(answer))
     assert remedy in str(error.remedy)
-
-
-def test_no_server_and_no_usb(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceError, match="no Android device"):
-        open_device("android")
 
 
 def test_the_server_is_asked_for_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,21 +153,6 @@ def test_the_only_usable_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_server("A1 unauthorized\nB2 device\n") as port:
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
         assert open_device("android").name == "android:B2"
-
-
-def test_a_device_that_is_back_in_the_network_is_connected_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-    offline, usable = "10.0.0.7:5555 offline\n", "10.0.0.7:5555 device\n"
-    with fake_server((offline, offline, usable), requests=asked) as port:
-        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
-        assert open_device("android").name == "android:10.0.0.7:5555"
-    assert [r for r in asked if "connect" in r] == [
-        "host:disconnect:10.0.0.7:5555",
-        "host:connect:10.0.0.7:5555",
-    ]
-    assert "android:10.0.0.7:5555: " in capsys.readouterr().err
 
 
 def test_a_server_that_is_slow_to_let_go_is_asked_again(

@@ -8,7 +8,6 @@ import pytest
 
 from etdeploy.backends.registry import known_socs
 from etdeploy.devices.android.facts import (
-    STATE_COMMAND,
     android_facts,
     android_identity,
     android_state,
@@ -18,7 +17,6 @@ from etdeploy.devices.android.facts import (
     parse_temperatures,
     parse_thermal_status,
 )
-from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.targets.ndk import soc_name
 
 DATA = Path(__file__).parents[3] / "data" / "android"
@@ -60,10 +58,6 @@ def test_properties_may_be_empty_or_go_over_lines() -> None:
     assert properties["vendor.empty"] == ""
 
 
-def test_a_phone_is_known_by_its_own_serial_number() -> None:
-    assert android_identity("10.0.0.7:5555", facts_output("getprop.txt")) == "android-R5CX1234ABC"
-
-
 def test_emulators_share_a_serial_number_and_are_told_apart_by_their_boot() -> None:
     identity = android_identity("emulator-5554", facts_output("getprop-emulator.txt"))
     assert identity == "android-5d1c2f6e-0b4a-4f0e-9d3c-2f1a0c9b8e7d"
@@ -82,10 +76,6 @@ def test_phones_with_one_serial_number_are_told_apart_by_their_boot(port: str) -
     assert facts.serial is None
 
 
-def test_a_device_that_tells_nothing_is_known_by_its_connection() -> None:
-    assert android_identity("10.0.0.7:5555", "") == "android-10.0.0.7:5555"
-
-
 def test_state_of_a_phone() -> None:
     battery = (DATA / "dumpsys-battery.txt").read_text()
     thermal = (DATA / "dumpsys-thermalservice.txt").read_text()
@@ -102,33 +92,6 @@ def test_state_of_a_phone() -> None:
         "battery": 28.7,
         "skin": 36.4,
     }
-
-
-@pytest.mark.parametrize(
-    "output",
-    ["", "#battery\nCan't find service: battery\n#thermal\nCan't find service: thermalservice\n"],
-)
-def test_state_of_a_device_that_tells_nothing(output: str) -> None:
-    state = android_state(output)
-    assert state == DeviceState()
-
-
-def test_room_on_a_phone() -> None:
-    df = (
-        "Filesystem       1K-blocks      Used Available Use% Mounted on\n"
-        "/dev/block/dm-46 237380580 137380580 100000000  58% /data/user/0\n"
-    )
-    assert android_state(f"#df\n{df}").free_storage_bytes == 100_000_000 * 1024
-    assert android_state("#df\ndf: not found\n").free_storage_bytes is None
-    assert "df -k /data/local/tmp" in STATE_COMMAND
-
-
-def test_power_and_memory_of_a_phone() -> None:
-    power = (DATA / "dumpsys-power.txt").read_text()
-    meminfo = "MemTotal: 11534336 kB\nMemFree: 312345 kB\nMemAvailable: 5000000 kB\n"
-    state = android_state(f"#power\n{power}#meminfo\n{meminfo}")
-    assert (state.screen_on, state.power_saving) == (True, False)
-    assert state.available_memory_bytes == 5000000 * 1024
 
 
 @pytest.mark.parametrize(
@@ -182,11 +145,6 @@ def test_the_current_out_of_the_battery(output: str, current_ma: float | None) -
     assert android_state(output).battery_milliamps == current_ma
 
 
-@pytest.mark.parametrize(("voltage", "volts"), [("4231", 4.231), ("13", 13.0), ("0", None)])
-def test_the_voltage_of_the_battery(voltage: str, volts: float | None) -> None:
-    assert android_state(f"#battery\n  voltage: {voltage}\n").battery_volts == volts
-
-
 def test_thermal_zones_serve_where_the_service_tells_nothing() -> None:
     zones = "class/thermal/thermal_zone0/type:cpu-0-0\nclass/thermal/thermal_zone0/temp:41500\n"
     output = f"#thermal\nCan't find service: thermalservice\n#sys\n{zones}"
@@ -216,39 +174,3 @@ def test_cached_temperatures_serve_where_there_are_no_others() -> None:
 )
 def test_names_of_chips(model: str | None, platform: str | None, expected: str | None) -> None:
     assert soc_name(model, platform, known_socs()) == expected
-
-
-CPUFREQ = """cpufreq/policy0/related_cpus:0 1 2 3
-cpufreq/policy4/related_cpus:4-6
-cpufreq/policy7/related_cpus:7
-cpufreq/policy0/scaling_governor:schedutil
-cpufreq/policy4/scaling_governor:performance
-cpufreq/policy0/scaling_cur_freq:1132800
-cpufreq/policy4/scaling_cur_freq:<unknown>
-cpufreq/policy0/scaling_min_freq:364800
-cpufreq/policy0/scaling_max_freq:2265600
-cpu0/cpufreq/related_cpus:0 1 2 3
-cpu0/cpufreq/scaling_governor:schedutil
-cpu0/cpufreq/scaling_cur_freq:1132800
-cpu0/cpufreq/scaling_min_freq:364800
-cpu0/cpufreq/scaling_max_freq:2265600
-"""
-
-
-def test_clusters_of_cores_with_governor_and_frequencies() -> None:
-    assert android_state(f"#cpufreq\n{CPUFREQ}").clusters == (
-        CpuCluster(
-            cpus=(0, 1, 2, 3),
-            governor="schedutil",
-            current_khz=1132800,
-            min_khz=364800,
-            max_khz=2265600,
-        ),
-        CpuCluster(cpus=(4, 5, 6), governor="performance"),
-        CpuCluster(cpus=(7,)),
-    )
-
-
-@pytest.mark.parametrize("text", ["", "sh: cd: /sys/devices/system/cpu: Permission denied\n"])
-def test_a_device_without_cpufreq_has_no_clusters(text: str) -> None:
-    assert android_state(f"#cpufreq\n{text}").clusters == ()

@@ -46,15 +46,6 @@ def test_a_crash_says_how_and_where() -> None:
     assert report.split()[-1] == "ConvNet-2026-11-23-010203.ips"
 
 
-def test_memory_that_ran_out_is_told_by_the_systems_report() -> None:
-    crash = parse_crash((DATA / "jetsam.ips").read_text(), "J.ips", "ConvNet", APP)
-    assert crash
-    assert (crash.signal, crash.out_of_memory) == ("SIGKILL", True)
-    assert "per-process-limit" in crash.text
-    assert "3.33 GB" in crash.text
-    assert crash.unix_s == pytest.approx(1795392124.12)
-
-
 def test_an_event_that_ended_other_processes_is_not_the_apps() -> None:
     assert parse_crash((DATA / "jetsam.ips").read_text(), "J.ips", "Other", "org.other") is None
 

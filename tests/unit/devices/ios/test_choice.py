@@ -73,15 +73,6 @@ def test_a_missing_program_is_told_when_a_phone_is_there(
     assert "[ios]'" in (listed.remedy or "")
 
 
-def test_without_a_phone_nothing_is_started(
-    tool: IosCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert list_ios() == []
-    connect(monkeypatch)
-    assert list_ios() == []
-    assert tool.calls == []
-
-
 def test_a_phone_is_listed_with_what_it_reports(
     tool: IosCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,6 @@ from etdeploy.devices.ios.command import PhoneCommand, find_program, require_pro
 from tests.support.ios_command import IosCommand
 
 
-def test_a_program_that_a_variable_names_comes_first(tool: IosCommand) -> None:
-    assert find_program() == tool.program
-
-
 def test_else_it_is_found_beside_python_then_on_the_path(
     tmp_path: Path, tool: IosCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,13 +54,6 @@ def test_only_developer_services_go_through_a_tunnel_of_the_users(
     assert plain["USBMUXD_SOCKET_ADDRESS"] == "/run/mux"
     assert "PYMOBILEDEVICE3_TUNNEL" not in plain
     assert tunnelled["PYMOBILEDEVICE3_TUNNEL"] == "U:49151"
-
-
-def test_a_request_is_limited(tool: IosCommand) -> None:
-    tool.answers("", seconds=60)
-    answer = PhoneCommand(tool.program, "U").ask(["lockdown", "info"], 0.5)
-    assert answer.timed_out
-    assert not answer.ok
 
 
 def test_a_program_that_cannot_run_is_told(tmp_path: Path) -> None:

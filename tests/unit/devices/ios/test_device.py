@@ -65,12 +65,6 @@ def test_a_phone_starts_apps_and_nothing_else(phone: IosDevice) -> None:
         pass
 
 
-def test_facts_are_asked_for_once(phone: IosDevice, tool: IosCommand, info: None) -> None:
-    assert phone.facts().os == "iOS 18.1 (22B83)"
-    assert phone.facts().connection == "USB"
-    assert verbs(tool) == ["lockdown info"]
-
-
 def test_a_state_is_that_of_the_battery(phone: IosDevice, tool: IosCommand) -> None:
     tool.answers("diagnostics battery single", stdout=(DATA / "battery.json").read_text())
     tool.answers("diagnostics battery single", stdout="null\n")

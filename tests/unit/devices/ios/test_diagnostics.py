@@ -8,10 +8,9 @@ import pytest
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.ios.command import PhoneCommand, PhoneCommandResult, last_error
-from etdeploy.devices.ios.diagnostics import UnavailableError, UntrustedError, explain
+from etdeploy.devices.ios.diagnostics import UntrustedError, explain
 from tests.support.ios_command import logged
 
-DATA = Path(__file__).parents[3] / "data" / "ios"
 PHONE = PhoneCommand(Path("/opt/pymobiledevice3"), "U")
 
 
@@ -88,11 +87,6 @@ def test_what_is_said_has_a_cause_and_a_remedy(said: str, message: str, remedy: 
     assert error.exit_code == 6
 
 
-def test_a_phone_without_developer_services_is_told_apart() -> None:
-    assert isinstance(error_for((DATA / "services-missing.txt").read_text()), UnavailableError)
-    assert isinstance(error_for(logged("Device is not paired.")), UntrustedError)
-
-
 def test_a_phone_that_asks_its_owner_is_not_one_that_hangs() -> None:
     waiting = (
         "2026-11-23 01:22:51 vm pymobiledevice3.lockdown[1] INFO waiting user pairing dialog..."
@@ -105,9 +99,3 @@ def test_a_phone_that_asks_its_owner_is_not_one_that_hangs() -> None:
 
 def test_nothing_said_is_told_so() -> None:
     assert "exit code 1" in error_for("").message
-
-
-def test_the_text_of_a_failure_that_pymobiledevice3_did_not_expect() -> None:
-    said = last_error((DATA / "mount-offline.txt").read_text())
-    assert said.startswith("ConnectionError")
-    assert "Failed to resolve" in said

@@ -8,7 +8,6 @@ import pytest
 
 from etdeploy.devices.base import DeviceState
 from etdeploy.devices.ios.device import (
-    UnexpectedOutputError,
     battery_state,
     parse_object,
     phone_facts,
@@ -71,9 +70,3 @@ def test_a_current_out_of_the_battery_is_positive(raw: int) -> None:
 )  # fmt: skip
 def test_what_is_not_told_is_none(registry: dict[str, object]) -> None:
     assert battery_state(registry) == DeviceState()
-
-
-@pytest.mark.parametrize("text", ["", "null", "[]", "Usage:"])
-def test_what_is_no_object(text: str) -> None:
-    with pytest.raises(UnexpectedOutputError):
-        parse_object(text)

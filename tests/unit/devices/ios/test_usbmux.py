@@ -16,10 +16,8 @@ import pytest
 from etdeploy.devices.ios.command import (
     Attached,
     MuxError,
-    format_udid,
     list_attached,
     parse_devices,
-    socket_address,
 )
 from tests.support.ios_phone import UDID, IosPhone
 
@@ -27,18 +25,6 @@ from tests.support.ios_phone import UDID, IosPhone
 def device(serial: str, connection: str = "USB") -> dict[str, Any]:
     properties = {"SerialNumber": serial, "ConnectionType": connection, "DeviceID": 3}
     return {"MessageType": "Attached", "DeviceID": 3, "Properties": properties}
-
-
-@pytest.mark.parametrize(
-    ("serial", "udid"),
-    [
-        ("00008130001A2B3C4D5E6F70", "00008130-001A2B3C4D5E6F70"),
-        ("00008130-001a2b3c4d5e6f70", "00008130-001A2B3C4D5E6F70"),
-        ("f" * 40, "f" * 40),
-    ],
-)
-def test_a_udid_is_written_as_apples_tools_write_it(serial: str, udid: str) -> None:
-    assert format_udid(serial) == udid
 
 
 def test_a_phone_on_both_ways_is_listed_once_by_its_cable() -> None:
@@ -53,19 +39,6 @@ def test_a_phone_on_both_ways_is_listed_once_by_its_cable() -> None:
 def test_an_answer_without_devices_is_none(answer: dict[str, Any]) -> None:
     with pytest.raises(MuxError):
         parse_devices(answer)
-
-
-def test_no_daemon_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for address in (str(tmp_path / "none"), f"UNIX:{tmp_path / 'none'}", "127.0.0.1:1"):
-        monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", address)
-        assert list_attached() is None
-
-
-def test_the_usual_place_of_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("USBMUXD_SOCKET_ADDRESS", raising=False)
-    assert socket_address() == "/var/run/usbmuxd"
-    monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", "UNIX:/run/mux")
-    assert socket_address() == "/run/mux"
 
 
 def test_it_is_asked_over_its_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

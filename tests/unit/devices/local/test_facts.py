@@ -25,19 +25,3 @@ def test_kills_for_want_of_memory_are_counted(tmp_path: Path) -> None:
     vmstat.write_text("nr_free_pages 99\noom_kill 3\noom_kill_x 4\n")
     assert oom_kills(vmstat) == 3
     assert oom_kills(tmp_path / "nothing") is None
-
-
-def test_state_of_this_machine(tmp_path: Path) -> None:
-    zones = tmp_path / "class/thermal"
-    battery = tmp_path / "class/power_supply/BAT0"
-    for number, (kind, milli) in enumerate([("x86_pkg_temp", "51000"), ("acpitz", "")]):
-        zone = zones / f"thermal_zone{number}"
-        zone.mkdir(parents=True)
-        (zone / "type").write_text(f"{kind}\n")
-        (zone / "temp").write_text(milli)
-    battery.mkdir(parents=True)
-    (battery / "capacity").write_text("64\n")
-    (battery / "status").write_text("Discharging\n")
-    state = local_state(tmp_path)
-    assert state.temperatures_celsius == {"x86_pkg_temp": 51.0}
-    assert (state.battery_percent, state.charging, state.battery_celsius) == (64, False, None)

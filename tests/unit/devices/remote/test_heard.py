@@ -27,13 +27,6 @@ def test_what_the_shell_says_is_no_line_of_the_program(said: str, lines: list[st
     assert heard.after(said) == "\nexit code 0\n"
 
 
-def test_what_a_shell_says_that_started_nothing_is_kept() -> None:
-    assert (
-        OutputReader(lambda _: None, "end", 10).after("cd: no such folder\n")
-        == "cd: no such folder\n"
-    )
-
-
 def test_a_program_that_never_stops_printing_has_a_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

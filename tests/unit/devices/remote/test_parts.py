@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.remote import store
-from etdeploy.devices.remote.shell import DevicePaths
-from etdeploy.devices.remote.store import Part, arrived, parse_size, split_parts
+from etdeploy.devices.remote.store import arrived, split_parts
 
 MIB = 1 << 20
-PLACE = DevicePaths("/home/it's mine")
-FOLDER = f"{PLACE.incoming}/0123456789abcdef.77"
-SHA256 = "a" * 64
 
 
 @pytest.mark.parametrize("size_bytes", [1, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 11 * MIB])
@@ -31,17 +26,3 @@ def test_parts_cover_a_file_once(size_bytes: int) -> None:
 def test_only_whole_parts_have_arrived(there_bytes: int, count: int) -> None:
     found = split_parts(9 * MIB, 4 * MIB)
     assert arrived(found, there_bytes) == found[:count]
-
-
-def test_a_part_is_whole_blocks_of_dd() -> None:
-    assert store.PART_BYTES % store.BLOCK_BYTES == 0
-    middle, last = Part(2, 8 * MIB, 4 * MIB), Part(3, 12 * MIB, MIB + 5)
-    assert store.verify_line(middle) == "verify 2 8 4"
-    assert store.join_line(last) == "join 3 12 2"
-
-
-@pytest.mark.parametrize(
-    ("output", "size"), [("123\n", 123), ("", 0), ("stat: no such file\n", 0), ("-5\n", 0)]
-)
-def test_what_there_was_to_take(output: str, size: int) -> None:
-    assert parse_size(output) == size

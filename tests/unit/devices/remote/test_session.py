@@ -73,17 +73,6 @@ def test_lines_are_heard_after_the_answers_to_what_was_begun_before() -> None:
     assert len(found) == 2
 
 
-def test_only_what_was_begun_before_is_waited_for() -> None:
-    held = FakeScripts([ShellResult(0, "1"), ShellResult(0, "2")])
-    opened, found = session(held), list[ShellResult]()
-    opened.begin("a", "x", found.append)
-    before = opened.last
-    opened.begin("b", "x", found.append)
-    opened.wait(before)
-    opened.wait(before)
-    assert found == [ShellResult(0, "1")]
-
-
 def test_a_failure_is_told_in_the_words_of_the_kind_of_device() -> None:
     opened = session(FakeScripts([ShellResult(1, "mv: no room\n")]))
     opened.begin_checked("a", "keeping it")

@@ -14,7 +14,6 @@ from etdeploy.devices.remote.store import (
     StoreRemoval,
     StoreUses,
     limit_bytes,
-    needed_bytes,
     parse_uses,
     removal,
     removal_command,
@@ -135,10 +134,3 @@ def test_what_interrupted_pushes_sent_of_other_files_goes_first() -> None:
     found = removal(begun, known, bundle("d"), "new", 15)
     assert (gone(found), found.size_bytes, found.partial) == ((("one",), "a"), 17, (sha("x"),))
     assert f"rm -f partial/{sha('x')}" in removal_command(DevicePaths("/d"), found)
-
-
-def test_what_is_there_of_a_file_needs_no_room() -> None:
-    begun = replace(survey("", free_bytes=6), partial={sha("d"): 4})
-    assert needed_bytes(bundle("d").files, begun) == 6
-    assert removal(begun, uses(), bundle("d"), "new", None) == StoreRemoval()
-    assert needed_bytes(bundle("e").files, begun) == 10

@@ -32,20 +32,6 @@ def test_names_of_boards(text: str, address: Address, destination: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    ("text", "other"),
-    [
-        ("board", "ssh:board:PORT"),
-        ("pi@board:22:/mnt/my disk", "ssh:pi@board:PORT:/mnt/my disk"),
-        ("pi@[fe80::1%eth0]:22", "ssh:pi@[fe80::1%eth0]:PORT"),
-    ],
-)
-def test_the_name_with_another_port(text: str, other: str) -> None:
-    address = parse_address(text)
-    assert address.with_port("PORT") == other
-    assert parse_address(address.with_port("2")[4:]).host == address.host
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "", "-oProxyCommand=reboot", "-x@board", "board:0", "board:99999", "board:port", "a b",
@@ -64,7 +50,9 @@ def test_folders_that_cannot_be_used(folder: str) -> None:
         parse_address(f"board:{folder}")
 
 
-def test_another_folder_of_the_same_board() -> None:
+def test_another_folder_or_port_of_the_same_board() -> None:
     assert parse_address("pi@board:22").in_folder("/tmp") == "ssh:pi@board:22:/tmp"
     assert parse_address("board:/mnt").in_folder("/tmp") == "ssh:board:/tmp"
+    assert parse_address("[fe80::1]:22").with_port("PORT") == "ssh:[fe80::1]:PORT"
+    assert parse_address("board:/mnt/").with_port("7") == "ssh:board:7:/mnt"
     assert parse_address("board:/mnt/").in_folder("/tmp") == "ssh:board:/tmp"

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.base import Bundle, ConversingRun, Device, ProcessLaunch, StreamingRun
+from etdeploy.devices.base import Bundle, ConversingRun, Device, StreamingRun
 from etdeploy.devices.bundles import bundle_digest
 from etdeploy.devices.registry import open_device
 from etdeploy.devices.remote import store
@@ -207,14 +207,6 @@ def test_a_runner_of_an_earlier_run_is_ended(board: Device, kept: Path) -> None:
         assert [leftover.run_id for leftover in board.end_leftovers()] == ["earlier"]
         assert left.wait(10) == -9
     assert board.end_leftovers() == ()
-
-
-def test_a_program_that_is_missing_is_an_outcome(board: Device, bundle: Bundle) -> None:
-    board.push(bundle)
-    broken = bundle.model_copy(update={"launch": ProcessLaunch(argv=("nothing",))})
-    with board.open_run(broken, "r1") as run:
-        outcome = run.run([], 20)
-    assert (outcome.exit_code, "nothing" in outcome.stderr) == (127, True)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.base import CpuCluster, DeviceState
-from etdeploy.devices.ssh.device import board_state, parse_board
+from etdeploy.devices.ssh.device import parse_board
 
 PI = """#uname
 Linux
@@ -102,20 +101,3 @@ def test_a_board_that_says_little() -> None:
         "Some CPU @ 2 GHz", "Linux", None, None
     )  # fmt: skip
     assert (facts.target, board.boot_id) == ("linux-x86_64-portable", None)
-
-
-def test_state_of_a_board() -> None:
-    output = (
-        "#sys\nclass/thermal/thermal_zone0/type:cpu-thermal\n"
-        "class/thermal/thermal_zone0/temp:51250\n"
-        "#cpufreq\ncpufreq/policy0/related_cpus:0 1 2 3\n"
-        "cpufreq/policy0/scaling_governor:ondemand\n"
-        "#loadavg\n0.52 0.58 0.59 1/467 12345\n"
-        "#df\nFilesystem 1K-blocks Used Available Use% Mounted on\n/dev/root 300 100 200 34% /\n"
-    )
-    state = board_state(output)
-    assert state.free_storage_bytes == 200 * 1024
-    assert state.temperatures_celsius == {"cpu-thermal": 51.25}
-    assert state.load_average == 0.52
-    assert state.clusters == (CpuCluster(cpus=(0, 1, 2, 3), governor="ondemand"),)
-    assert board_state("") == DeviceState()

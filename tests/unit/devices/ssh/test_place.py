@@ -14,10 +14,6 @@ from etdeploy.devices.ssh.connection import parse_address, parse_place, place_co
 BOARD = parse_address("pi@board:/mnt/it's")
 
 
-def test_a_folder_that_can_be_used() -> None:
-    assert parse_place("ok\n/home/pi/.cache\n", BOARD).root == "/home/pi/.cache/etdeploy"
-
-
 @pytest.mark.parametrize(
     ("state", "told"),
     [

@@ -114,13 +114,6 @@ def test_each_refusal_has_a_message_and_a_remedy(said: str, message: str, remedy
 
 
 @pytest.mark.parametrize(
-    "said", ["Success\n", "\tpkg: /data/local/tmp/a\nSuccess\n", "Success\r\n"]
-)
-def test_success_is_a_word_and_no_exit_code(said: str) -> None:
-    assert has_installed(said)
-
-
-@pytest.mark.parametrize(
     ("said", "is_it"),
     [
         (

@@ -47,15 +47,13 @@ _POLICY_6 = (
         (_ON + "#trust\n" + _POLICY_6 % ("false", "false", "false"), Screen(True, False, None)),
         (_ON + "#trust\n#policy\n        mIsShowing=true\n", Screen(True, True, None)),
         ("#power\n#trust\n#policy\n", Screen(None, None, None)),
+        # Another user's profile is locked, not the phone.
+        (
+            '#trust\n User "Work" (id=10): trusted=0, deviceLocked=1\n'
+            ' User "Owner" (id=0) (current): trusted=1, deviceLocked=0\n',
+            Screen(None, None, False),
+        ),
     ],
 )
 def test_the_state_is_read(output: str, expected: Screen) -> None:
     assert parse_state(output) == expected
-
-
-def test_a_locked_work_profile_locks_no_phone() -> None:
-    trust = (
-        '#trust\n User "Work" (id=10): trusted=0, deviceLocked=1\n'
-        ' User "Owner" (id=0) (current): trusted=1, deviceLocked=0\n'
-    )
-    assert parse_state(f"{_ON}{trust}").is_locked is False
