@@ -143,9 +143,3 @@ def test_a_workflow_starts_before_the_window_opens_in_summer_and_in_winter(
     timezone: str | None, cron: str
 ) -> None:
     assert cron_of(timezone) == cron
-
-
-def test_the_first_try_of_a_service_does_not_keep_the_terminal(tmp_path: Path) -> None:
-    [service] = [text for name, text in texts(tmp_path).items() if name.endswith(".service")]
-    # A start of a oneshot service would return when the night is over.
-    assert "systemctl --user start --no-block etdeploy-" in service

@@ -137,23 +137,6 @@ def test_the_coordinator_ends_one_attempt_and_the_others_go_on(bench: Bench) -> 
     assert bench.attempts.busy() == []
 
 
-@pytest.mark.parametrize(
-    ("error", "fate", "kind"),
-    [
-        (ZeroDivisionError("oops"), Fate.FAILED, "bug"),
-        (Interrupted(), Fate.PUT_OFF, "interrupted"),
-        (DeviceError("it is away"), Fate.FAILED, "device"),
-    ],
-)
-def test_an_error_is_a_result(bench: Bench, error: Exception, fate: Fate, kind: str) -> None:
-    def fail(*_: object) -> None:
-        raise error
-
-    bench.act = fail
-    [done] = bench.perform(make_order(bench.artifact))
-    assert (done.ending.fate, done.ending.failure and done.ending.failure.kind) == (fate, kind)
-
-
 @pytest.mark.parametrize("refused", [wire.READ, wire.STORE])
 def test_what_the_coordinator_refuses_fails_the_attempt(bench: Bench, refused: str) -> None:
     bench.link.refuses.add(refused)

@@ -104,18 +104,6 @@ def all_of(engine: LocalEngine, count: int) -> dict[str, AttemptResult]:
     return found
 
 
-def test_phones_are_measured_at_once(
-    engine: LocalEngine, play: Play, artifact: BuildArtifact
-) -> None:
-    for serial in ("A", "B", "C"):
-        engine.start(make_order(artifact, make_offer(f"android:{serial}"), visit=serial))
-    assert engine.ended(0.0) == []
-    until(lambda: len(play.under_way) == 3)
-    play.go.set()
-    assert {e.fate for e in all_of(engine, 3).values()} == {Fate.DONE}
-    assert engine.ended(0.0) == []
-
-
 def test_what_computes_here_is_measured_alone(
     engine: LocalEngine, play: Play, slots: Slots, artifact: BuildArtifact
 ) -> None:

@@ -8,16 +8,11 @@ pytest.importorskip("distributed", reason="Dask distributed is not installed (th
 
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.engine.settings import parse_address, require_safe, security_of
-from etdeploy.farm.engine.wire import Versions, mismatch, own_versions
+from etdeploy.farm.engine.wire import Versions, mismatch
 from etdeploy.farm.spec.model import Tls
 
 HERE = Versions(etdeploy="0.5.0", python="3.11", distributed="2026.8.0")
 TLS = Tls(ca=Path("ca.pem"), cert=Path("a.pem"), key=Path("a-key.pem"))
-
-
-def test_equal_versions_fit() -> None:
-    assert mismatch(HERE, HERE) is None
-    assert mismatch(own_versions(), own_versions()) is None
 
 
 @pytest.mark.parametrize(
@@ -36,17 +31,6 @@ def test_what_differs_is_named_with_its_remedy(
     changes: dict[str, str], told: str, remedy: str
 ) -> None:
     assert mismatch(HERE.model_copy(update=changes), HERE) == (told, remedy)
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("tls://farm.local:8786", ("tls", "farm.local", 8786)),
-        ("tcp://[::1]:80", ("tcp", "[::1]", 80)),
-    ],
-)
-def test_addresses_are_read(text: str, parts: tuple[str, str, int]) -> None:
-    assert parse_address(text) == parts
 
 
 @pytest.mark.parametrize(
@@ -70,15 +54,6 @@ def test_other_addresses_are_refused(text: str) -> None:
 def test_what_others_could_reach_needs_tls(address: str, tls: Tls | None, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         require_safe(address, tls)
-
-
-@pytest.mark.parametrize(
-    ("address", "tls"),
-    [("tls://farm:1", TLS), ("tcp://127.0.0.1:1", None), ("tcp://localhost:1", None),
-     ("tcp://[::1]:1", None)],
-)  # fmt: skip
-def test_the_rest_is_safe(address: str, tls: Tls | None) -> None:
-    require_safe(address, tls)
 
 
 def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:

@@ -84,13 +84,6 @@ def test_a_visit_waits_for_its_time_its_pause_and_its_artifact() -> None:
     assert dispatch(situation_of([state_of(1, "a", phone)], pauses={"n-1": 0.0}))
 
 
-def test_a_recipe_that_never_succeeded_begins_on_few_devices_only() -> None:
-    states = [state_of(number, "a", phone) for number, phone in enumerate(DEVICES)]
-    assert len(dispatch(situation_of(states, trials={"a": 3}))) == 3
-    assert dispatch(situation_of(states, trials={"a": 0})) == []
-    assert len(dispatch(situation_of(states))) == 4
-
-
 def test_floating_visits_go_longest_first_to_the_device_with_the_least_to_do() -> None:
     later = [state_of(9, "a", DEVICES[0], not_before_s=9e9)]
     floating = [state_of(1, "a"), state_of(2, "b")]
@@ -105,9 +98,7 @@ def test_a_retry_goes_elsewhere_and_waits_for_another_device() -> None:
     away = {DEVICES[1]: Unavailable(UnavailableKind.AWAY, "unplugged since 02:13")}
     alone = situation_of(floating=[state], free=DEVICES[:1], barred=away)
     assert dispatch(alone) == [VisitStart("n-1", DEVICES[0])]
-
-
-def test_a_retry_after_all_devices_is_not_on_the_same_twice_running() -> None:
+    # After all devices, not on the same twice running.
     state = state_of(1, "a", failed=[DEVICES[1], DEVICES[0]], among=DEVICES[:2])
     assert candidates(state, {}, ()) == (DEVICES[1],)
 

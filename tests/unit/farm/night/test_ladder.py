@@ -21,9 +21,7 @@ def test_the_last_chance_before_quarantine_is_a_reboot() -> None:
     assert steps(3, 3) == ()
     assert [steps(failures, 4)[0] for failures in (1, 2, 3)] == ["reconnect", "restart", "reboot"]
     assert steps(1, 1) == ()
-
-
-def test_each_step_is_taken_so_often_only() -> None:
+    # Each step is taken so often only.
     assert steps(1, 3, reconnect=4) == ("restart", "reboot")
     assert steps(2, 3, reboot=1) == ()
 

@@ -20,9 +20,6 @@ def test_of_two_hosts_the_first_keeps_a_device() -> None:
     assert first.doubles == {"phone-001": ("two",)}
     assert choose_hosts([SAME, PHONE], {"phone-001": "one"}).held["phone-001"].host == "one"
     assert choose_hosts([SAME], {"phone-001": "one"}).held["phone-001"].host == "two"
-
-
-def test_another_host_takes_over_a_device_with_a_problem() -> None:
     broken = offer_of(1, host="one", problem="offline")
     assert choose_hosts([broken, SAME], {"phone-001": "one"}).held["phone-001"].host == "two"
 

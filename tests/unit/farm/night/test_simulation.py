@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from etdeploy.farm.model import Fate, Order, Standing
 from etdeploy.farm.night.failure_attribution import counts_as_attempt
 from etdeploy.farm.night.model import Event, EventKind, NightEnd
-from etdeploy.farm.night.scheduler import round_key
 from tests.support.farm_sim import SimNight, chaos, make_farm
 from tests.support.farm_sim_engine import CRASH, OFFLINE, Behaviour, Script, offer_of
 
@@ -146,18 +145,6 @@ def test_without_failures_the_night_is_near_its_ideal(take: int | None) -> None:
     # Graham's bound for the last one to begin, and the shortest recipe's trial on three phones.
     assert night.clock.at_s <= total / len(offers) + max(seconds.values()) + min(seconds.values())
     assert all(state.standing is Standing.DONE for state in end.states)
-
-
-def test_the_visits_of_a_round_go_to_different_devices() -> None:
-    offers = [offer_of(i) for i in range(5)]
-    night = SimNight(make_farm("ab", 3), offers, random_behaviour(1, 0.2))
-    end = night.run()
-    rounds: dict[tuple[str, str, int], list[str]] = {}
-    for state in end.states:
-        if state.result:
-            rounds.setdefault(round_key(state.visit), []).append(state.result.identity)
-    assert rounds
-    assert all(len(set(devices)) == len(devices) for devices in rounds.values())
 
 
 def test_what_is_told_is_in_order() -> None:

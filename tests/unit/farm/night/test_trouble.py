@@ -9,7 +9,6 @@ from etdeploy.farm.night.failure_attribution import (
     AttributedFailure,
     FailureOwner,
     attribute_failure,
-    counts_as_attempt,
     relative_range,
     room_for_trials,
     set_aside_reason,
@@ -59,16 +58,6 @@ def ending(
 )
 def test_whose_failure_it_was(of: AttemptResult, trouble: FailureOwner | None) -> None:
     assert attribute_failure(of, GATES) == trouble
-
-
-def test_only_failures_of_recipe_and_device_use_up_an_attempt() -> None:
-    assert counts_as_attempt(ending("run"), GATES)
-    assert counts_as_attempt(ending("device"), GATES)
-    for other in (
-        ending("disk full"), ending("interrupted"), ending(fate=Fate.LOST),
-        ending("gate", Fate.PUT_OFF), ending(fate=Fate.DONE),
-    ):  # fmt: skip
-        assert not counts_as_attempt(other, GATES)
 
 
 def seen(

@@ -64,6 +64,7 @@ def test_devices_with_what_they_do_and_when_they_are_done(report: NightReport) -
         (StatusContext(quarantined={PHONE: "hot"}), (Activity.QUARANTINED, "hot")),
         (StatusContext(reserved={PHONE: "ann until 4"}), (Activity.RESERVED, "ann until 4")),
         (StatusContext(), (Activity.WAITING, "next: mlp")),
+        (StatusContext(stopped=True), (Activity.STOPPED, "next: mlp")),
     ],
 )
 def test_why_a_device_does_nothing(
@@ -75,34 +76,13 @@ def test_why_a_device_does_nothing(
     assert device.expected_end is None
 
 
-def test_a_night_that_nobody_goes_on_with(report: NightReport) -> None:
-    """Its last attempts were put off by the end of its process, and wait for no gate."""
-    night = report.night.model_copy(update={"finished_at": None})
-    failure = AttemptFailure(kind="interrupted", exit_code=130, message="stopped")
-    stopped = put_off().model_copy(update={"failure": failure})
-    states = [
-        done(10, 1, run_of(10, 1, 1.0)),
-        VisitState(visit=visit(10, 2), standing=Standing.RUNNING),
-        VisitState(visit=visit(10, 4, device=OTHER), attempts=(stopped,)),
-    ]
-    running = {visit(10, 2).id: (PHONE, "shelf-1")}
-    status = derive_status(night, states, NOW, StatusContext(running=running, stopped=True))
-    assert {device.now for device in status.devices} == {Activity.STOPPED}
-    assert (status.stopped, status.expected_end) == (True, None)
-    assert "stopped: etdeploy farm" in status_text(status).splitlines()[0]
-    # The same while it goes on.
-    status = derive_status(night, states, NOW, StatusContext(running=running))
-    assert [device.now for device in status.devices] == [Activity.MEASURING, Activity.WAITING]
-    # One that is over was not stopped.
-    over = derive_status(report.night, states[:1], NOW, StatusContext(stopped=True))
-    assert (over.stopped, over.devices[0].now) == (False, Activity.IDLE)
-
-
 def test_the_table(report: NightReport) -> None:
     text = status_text(going(report))
     assert "1 of 4 visits" in text.splitlines()[1]
     assert "measuring: mlp" in text
     assert status_text(derive_status(None, (), NOW, StatusContext())).startswith("no night")
+    # A night that is over was not stopped.
+    assert not derive_status(report.night, (), NOW, StatusContext(stopped=True)).stopped
 
 
 def shelf_of(report: NightReport, *nows: Activity) -> Status:
@@ -144,17 +124,6 @@ def test_in_a_low_terminal_what_matters_comes_first_and_the_rest_is_counted(
 
 def board(report: NightReport) -> Dashboard:
     return Dashboard(going(report), (report,), report.trends)
-
-
-def test_the_dashboard_is_static_pages(report: NightReport, tmp_path: Path) -> None:
-    folder = tmp_path / "pages"
-    index = write_dashboard(board(report), folder)
-    assert write_dashboard(board(report), folder) == index
-    names = ["history.html", "index.html", "night-night-10.html"]
-    assert sorted(path.name for path in folder.iterdir()) == names
-    text = index.read_text()
-    assert 'href="history.html"' in text
-    assert "measuring" in text
 
 
 def test_a_file_that_is_not_etdeploys_is_left_alone(report: NightReport, tmp_path: Path) -> None:

@@ -68,10 +68,6 @@ def test_a_command_that_fails_gives_its_exit_code_and_last_lines(
     assert why.endswith(facts[-1])
 
 
-def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
-    assert "No such file" in run_command([str(tmp_path / "none")], {})
-
-
 def test_a_command_that_hangs_is_ended_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ from etdeploy.farm.report.source import (
     find_night,
     list_nights,
     load_dashboard,
-    load_snapshot,
 )
 from etdeploy.farm.spec.model import LoadedFarm, Reports
 from etdeploy.history.entry import Judgement
@@ -135,13 +134,6 @@ def test_a_night_that_was_stopped_is_written_and_its_command_is_not_started(
         entry = store.entry(report.verdicts[0].run_ids[0])
     assert entry is not None
     assert entry.judgement is None
-
-
-def test_what_is_under_way_is_seen(place: HistoryLocation, tmp_path: Path) -> None:
-    night = kept_night(place, tmp_path, over=False)
-    found = load_snapshot(place, find_night(place, night))
-    assert dict(found.running) == {f"{night}-0004": (PHONE, "shelf-1")}
-    assert found.labels[PHONE] == "android:S1"
 
 
 def test_the_commands(

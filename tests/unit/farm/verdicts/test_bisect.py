@@ -21,11 +21,9 @@ from etdeploy.farm.verdicts.bisect import (
     bisect,
     bisection_text,
     most_steps,
-    next_candidate,
     save_step,
     saved_steps,
     state_file,
-    suspects,
 )
 
 
@@ -99,11 +97,6 @@ def test_what_cannot_be_built_is_skipped(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "one of these" in bisection_text(found)
 
 
-def test_a_skipped_one_elsewhere_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = bench(monkeypatch, [1.0, 1.0, 1.0, None, 1.0, 1.2, 1.2])
-    assert [each.label for each in made.bisect().first_bad] == ["c5"]
-
-
 def test_good_and_bad_have_to_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     for times_ms, fact in (
         ([1.0] * 5, "no difference"),
@@ -137,17 +130,6 @@ def test_known_steps_are_not_measured_again(
     assert again.first_bad == whole.first_bad
     assert not {step.candidate.label for step in whole.steps[:2]} & set(made.tried)
     assert file != state_file(tmp_path, request, "r.yaml", ("benchmark.runs=20",))
-
-
-def test_the_middle_is_next_and_skipped_ones_are_passed_over() -> None:
-    every = candidates(9)
-    first = next_candidate(every, {})
-    assert first == every[4]
-    tried = {every[4].id: BisectStep(candidate=every[4], side=CandidateSide.SKIPPED)}
-    assert next_candidate(every, tried) == every[3]
-    tried = {c.id: BisectStep(candidate=c, side=CandidateSide.SKIPPED) for c in every[1:-1]}
-    assert next_candidate(every, tried) is None
-    assert suspects(every, tried) == (every[0], every[1:])
 
 
 def test_one_between_is_measured_until_it_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,10 @@ from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.farm.report.forms import headline_finding, value_text
 from etdeploy.farm.spec.model import Baseline
-from etdeploy.farm.verdicts.night import judge_night, save_verdicts
-from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind, group_by_night
+from etdeploy.farm.verdicts.night import judge_night
+from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.entry import Judgement
-from etdeploy.history.store.store import Filter, Store, open_store
-from etdeploy.report.document import NOTHING
+from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import SIMULATED, make_check
 from tests.support.judged_nights import (
     PHONE,
@@ -75,16 +74,6 @@ def test_the_same_is_no_difference_and_faster_an_improvement(store: Store) -> No
     assert judge(store, 11, later).kind is VerdictKind.IMPROVED
 
 
-@pytest.mark.parametrize(("nights", "noun"), [(4, "4 earlier nights"), (1, "1 earlier night ")])
-def test_too_few_nights_are_not_judged_however_many_runs_they_have(
-    store: Store, nights: int, noun: str
-) -> None:
-    verdict = judge_last(store, [*quiet(nights), 1.5])
-    assert verdict.kind is VerdictKind.NOT_JUDGED
-    assert noun in verdict.reason
-    assert " 5 " in verdict.reason
-
-
 def test_the_change_is_dated_with_its_commits_and_a_bisection(store: Store) -> None:
     made = keep_nights(store, [*quiet(8), *quiet(5, 1.3, seed=2)])
     for run in (run for night in made[8:] for run in night):
@@ -106,23 +95,6 @@ def test_without_commits_the_remedy_compares_runs(store: Store) -> None:
     made = keep_nights(store, [*quiet(8), 1.3], revision="a" * 40)
     remedy = judge(store, 8, made[-1]).remedy
     assert remedy == f"etdeploy compare {made[7][-1].run_id} {made[8][0].run_id}"
-
-
-@pytest.mark.parametrize(
-    ("changes", "facts", "shown"),
-    [
-        ({"disturbances": (HOT,)}, ("all 2 runs", HOT.text), "2.000 ms (disturbed)"),
-        ({"simulated": SIMULATED}, ("simulated",), NOTHING),
-    ],
-)
-def test_disturbed_and_simulated_nights_are_not_judged(
-    store: Store, changes: dict[str, Any], facts: tuple[str, ...], shown: str
-) -> None:
-    keep_nights(store, quiet(8))
-    verdict = judge_new(store, *(run_of(8, i, 2.0, **changes) for i in (1, 2)))
-    assert verdict.kind is VerdictKind.NOT_JUDGED
-    assert all(fact in verdict.reason for fact in facts)
-    assert value_text(headline_finding(verdict)) == shown
 
 
 def test_a_disturbed_run_is_left_out_of_the_repeats(store: Store) -> None:
@@ -238,18 +210,3 @@ def test_a_pair_without_a_record_has_no_verdict(store: Store) -> None:
     run = run_of(0, 1, 1.0)
     assert "not in the history" in judge(store, 0, [run]).reason
     assert judge_night(store, night_id(1), states_of(0, [run]), farm()) == ()
-
-
-def test_verdicts_are_saved_as_those_of_checks_are(store: Store) -> None:
-    made = keep_nights(store, [*quiet(10), 1.2])
-    save_verdicts(store, [judge(store, 10, made[-1])])
-    entry = store.entry(made[-1][0].run_id)
-    assert entry is not None
-    assert entry.judgement is Judgement.REGRESSED
-
-
-def test_runs_are_grouped_by_night(store: Store) -> None:
-    keep_nights(store, quiet(3))
-    nights = group_by_night(store.entries(Filter(), 100))
-    assert [len(night.entries) for night in nights] == [3, 3, 3]
-    assert group_by_night([]) == []

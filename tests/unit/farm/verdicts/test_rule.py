@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from etdeploy.farm.verdicts.night import benjamini_hochberg, find_regressed
+from etdeploy.farm.verdicts.night import benjamini_hochberg
 from etdeploy.farm.verdicts.rule import (
     _tail,
     geometric_median,
@@ -19,8 +19,8 @@ from etdeploy.farm.verdicts.rule import (
 METRIC = "latency_ms"
 
 
-def nights(count: int, between: float, within: float, seed: int = 1) -> list[list[float]]:
-    draw = random.Random(seed)
+def nights(count: int, between: float, within: float) -> list[list[float]]:
+    draw = random.Random(1)
     found = []
     for _ in range(count):
         shared = draw.gauss(0, between)
@@ -42,33 +42,12 @@ def test_many_repeats_of_one_night_are_one_value() -> None:
     assert away.nights == 20
 
 
-def test_a_slower_night_is_far_away() -> None:
-    away = measure_deviation([1.1, 1.11, 1.09], nights(20, 0.01, 0.01))
-    assert away is not None
-    assert away.is_worse(METRIC, 5.0)
-    assert away.count_not_better == 0
-    assert away.p_value < 1e-4
-    faster = measure_deviation([0.9, 0.91, 0.89], nights(20, 0.01, 0.01))
-    assert faster is not None
-    assert faster.is_better(METRIC, 5.0)
-    assert not faster.is_worse(METRIC, 5.0)
-    assert faster.p_value > 0.99
-
-
 def test_one_repeat_is_less_sure_than_three() -> None:
     before = nights(20, 0.0, 0.03)
     one, three = measure_deviation([1.06], before), measure_deviation([1.06] * 3, before)
     assert one is not None
     assert three is not None
     assert one.z < three.z
-
-
-def test_nights_before_a_change_of_level_do_not_count() -> None:
-    before = [[x * 0.5 for x in night] for night in nights(10, 0.01, 0.01)]
-    away = measure_deviation([1.0, 1.0], [*before, *nights(10, 0.01, 0.01, seed=2)])
-    assert away is not None
-    assert away.nights == 10
-    assert not away.is_worse(METRIC, 5.0)
 
 
 def test_an_odd_night_that_was_there_before_is_counted() -> None:
@@ -107,8 +86,3 @@ def test_one_of_many_needs_more_than_one_alone() -> None:
     together = benjamini_hochberg([0.002] * 10 + [0.5] * 190, 0.05)
     assert together == [True] * 10 + [False] * 190
     assert benjamini_hochberg([]) == []
-
-
-def test_two_nights_are_another_way() -> None:
-    assert find_regressed([0.5, 1e-9], [1e-9, 1.0]) == [True, True]
-    assert find_regressed([0.5], [0.5]) == [False]

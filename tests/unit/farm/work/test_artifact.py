@@ -58,16 +58,10 @@ def test_all_that_a_measurement_needs_is_there(tmp_path: Path, workspace: Worksp
 def test_the_same_is_made_once(tmp_path: Path, workspace: Workspace) -> None:
     first, again = make_artifact(tmp_path, workspace), make_artifact(tmp_path, workspace)
     assert first == again
+    assert f"bundle/{PROGRAM_FILE}" not in first.files  # it is in the folder of the program
     other = pack(make_prepared(tmp_path), "mlp", None, Revision("beef", False), workspace)
     assert other.key != first.key
     assert len(list(workspace.folder(CacheKind.PARCELS).iterdir())) == 2
-
-
-def test_nothing_is_in_an_artifact_twice(tmp_path: Path, workspace: Workspace) -> None:
-    artifact = make_artifact(tmp_path, workspace)
-    sources = {file.path: file.source for file in artifact.bundle.files}
-    assert sources[PROGRAM_FILE] == f"program/{PROGRAM_FILE}"
-    assert f"bundle/{PROGRAM_FILE}" not in artifact.files
 
 
 def _copy(source: Path, target: Path) -> None:

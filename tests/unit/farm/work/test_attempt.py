@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import pytest
 
 from etdeploy.bench.records.stored import load_run
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress, silent
 from etdeploy.devices.base import Bundle, DeviceState, PushReport, RunOutcome
 from etdeploy.farm.model import AttemptResult, BuildArtifact, Fate, Gates
 from etdeploy.farm.work import attempt as attempt_module
-from etdeploy.farm.work.artifact import BUG, DISK_FULL, GATE, HOST, IN_USE
+from etdeploy.farm.work.artifact import GATE, HOST, IN_USE
 from etdeploy.farm.work.attempt import attempt
 from tests.support.bench_device import FakeDevice
 from tests.support.parcels import REVISION, make_artifact, make_offer, make_order
@@ -72,17 +70,6 @@ def test_outputs_that_differ_are_told_and_count(attempted: Attempt) -> None:
     assert ending.record is not None
     assert ending.failure is not None
     assert (ending.failure.kind, ending.failure.exit_code) == ("outputs differ", 8)
-
-
-def test_a_runner_that_crashes(attempted: Attempt, tmp_path: Path) -> None:
-    crash = RunOutcome(139, "SIGSEGV", "", "boom\n", 0.1)
-    ending = attempted(fake(answer=lambda _: crash))
-    assert (ending.fate, ending.record) == (Fate.FAILED, None)
-    assert ending.failure is not None
-    assert (ending.failure.kind, ending.failure.exit_code) == ("run", 7)
-    assert "SIGSEGV" in ending.failure.message
-    assert str(tmp_path / "out") in ending.failure.message  # the runner's log
-    assert ending.health is not None
 
 
 def test_a_device_that_goes_away(attempted: Attempt) -> None:
@@ -144,34 +131,6 @@ def test_a_device_that_another_run_uses(attempted: Attempt) -> None:
     assert "another run uses device android:FAKE" in ending.failure.message
 
 
-def test_a_stop_is_nobodys_failure(attempted: Attempt) -> None:
-    flag = cancel.Flag()
-
-    def stop(_name: str) -> RunOutcome | None:
-        flag.set()
-        cancel.checkpoint()
-        return None
-
-    with cancel.bound(flag):
-        ending = attempted(fake(answer=stop))
-    assert ending.fate is Fate.PUT_OFF
-    assert ending.failure is not None
-    assert ending.failure.kind == "interrupted"
-
-
-def test_a_full_disk_of_this_host(attempted: Attempt, tmp_path: Path) -> None:
-    place = str(tmp_path / "out" / "record.json")
-
-    def full(_name: str) -> RunOutcome | None:
-        raise OSError(errno.ENOSPC, "No space left on device", place)
-
-    ending = attempted(fake(answer=full))
-    assert ending.fate is Fate.FAILED
-    assert ending.failure is not None
-    assert (ending.failure.kind, ending.failure.place) == (DISK_FULL, place)
-    assert ending.health is not None
-
-
 def test_a_damaged_artifact(attempted: Attempt, artifact: BuildArtifact) -> None:
     path = Path(artifact.folder) / "program" / "program.pte"
     path.unlink()
@@ -179,14 +138,3 @@ def test_a_damaged_artifact(attempted: Attempt, artifact: BuildArtifact) -> None
     assert ending.fate is Fate.FAILED
     assert ending.failure is not None
     assert (ending.failure.kind, ending.failure.place) == (HOST, str(path))
-
-
-def test_a_bug_is_an_ending_too(attempted: Attempt) -> None:
-    def fail(_name: str) -> RunOutcome | None:
-        raise KeyError("oops")
-
-    ending = attempted(fake(answer=fail))
-    assert ending.fate is Fate.FAILED
-    assert ending.failure is not None
-    assert (ending.failure.kind, ending.failure.exit_code) == (BUG, 9)
-    assert "oops" in ending.failure.message

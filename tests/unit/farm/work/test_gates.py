@@ -79,13 +79,6 @@ def test_a_gate_that_stays_closed_is_told() -> None:
     assert clock.now == pytest.approx(60.0)
 
 
-def test_without_gates_the_device_is_not_asked() -> None:
-    def read() -> DeviceState:
-        raise AssertionError
-
-    wait_until_open(Gates(), read, 0.0, silent)
-
-
 def test_a_stop_ends_the_wait() -> None:
     flag = cancel.Flag()
     flag.set()

@@ -76,32 +76,6 @@ class Bench:
         return [phone.asked for phone in self.phones.values()]
 
 
-def test_a_phone_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(monkeypatch, A1="android-A1", B2="android-B2")
-    shelf = bench.shelf({"nightly": ["android:A1"]})
-    first = shelf.look()
-    assert [(o.identity, o.name, o.host) for o in first] == [
-        ("android-A1", "android:A1", "box"),
-        ("android-B2", "android:B2", "box"),
-    ]
-    assert [o.pools for o in first] == [("nightly",), ()]
-    assert [o.problem for o in first] == ["", ""]
-    bench.now += 3600
-    assert shelf.look() == first
-    assert bench.asked == [1, 1]
-
-
-def test_a_phone_that_was_unplugged_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(monkeypatch, A1="android-A1")
-    shelf = bench.shelf()
-    shelf.look()
-    bench.states.clear()
-    assert shelf.look() == ()
-    bench.states["android:A1"] = "device"
-    assert [o.identity for o in shelf.look()] == ["android-A1"]
-    assert bench.asked == [2]
-
-
 def test_a_phone_that_cannot_be_used_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, A1="android-A1")
     bench.states["android:A1"] = "unauthorized"
@@ -147,21 +121,6 @@ def test_a_phone_that_the_adb_server_forgot_is_looked_for(monkeypatch: pytest.Mo
     bench.phones[name].error = None
     bench.now += 60
     assert [(o.identity, o.problem) for o in shelf.look()] == [("android-A1", "")]
-
-
-def test_a_phone_that_fails_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(monkeypatch, A1="android-A1")
-    phone = bench.phones["android:A1"]
-    phone.error = DeviceError("it stopped answering", remedy="Look at its screen.")
-    shelf = bench.shelf()
-    [offer] = shelf.look()
-    assert (offer.problem, offer.remedy) == ("it stopped answering", "Look at its screen.")
-    phone.error = None
-    shelf.look()
-    assert bench.asked == [1]
-    bench.now += 60
-    [offer] = shelf.look()
-    assert (offer.problem, bench.asked) == ("", [2])
 
 
 def test_a_board_is_looked_for_only_if_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts
 from etdeploy.farm.model import AvailableDevice
-from etdeploy.farm.work.prepare import DeviceClass, PlaceholderDevice, group_by_class
+from etdeploy.farm.work.prepare import PlaceholderDevice, group_by_class
 from tests.support.parcels import make_offer
 
 
@@ -29,14 +29,6 @@ def test_devices_share_an_artifact_by_what_decides_it() -> None:
         ("one", ["android:D"]),
         ("two", ["android:C"]),
     ]
-
-
-def test_a_class_is_named_for_people() -> None:
-    assert DeviceClass.of(phone("A", "SM8650")).label == "android-arm64 SM8650"
-    assert DeviceClass.of(phone("A", None, is_here=True)).label == "android-arm64 here"
-    only_apps = DeviceClass.of(phone("A", None, launches=("app",)))
-    assert (only_apps.label, only_apps.needs_app) == ("android-arm64 apps", True)
-    assert not DeviceClass.of(phone("A", None, launches=("process", "app"))).needs_app
 
 
 def test_a_stand_in_says_what_the_device_said_and_does_nothing() -> None:
