@@ -129,16 +129,6 @@ def language_model(
     return payload(folder, make_language_model(), generation=made)
 
 
-def test_a_language_model_brings_its_tokenizer_and_no_tensors(tmp_path: Path) -> None:
-    model, files, notes = language_model(tmp_path)
-    assert set(files) == {MODEL_FILE, "program.pte", "tokenizer.json"}
-    assert model.sizes == ()
-    assert model.generation is not None
-    assert model.generation.new_tokens == 128
-    assert (model.generation.tokenizer, model.generation.chat) == ("tokenizer.json", None)
-    assert notes == ()
-
-
 def test_without_a_tokenizer_the_app_takes_ids_and_says_so(tmp_path: Path) -> None:
     model, files, notes = language_model(tmp_path, tokenizer=False)
     assert "tokenizer.json" not in files

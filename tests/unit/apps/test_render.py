@@ -32,20 +32,6 @@ def templates(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_templates_are_filled_in_and_other_files_are_copied(templates: Path) -> None:
-    assert render_tree(templates, app()) == {
-        "plain.txt": b"{{ app.name }}",
-        "filled.txt": b"A &amp; B\n",
-        "src/org/example/convnet/Main.kt": b"package org.example.convnet\n",
-        "Convnet.xcodeproj/project.pbxproj": b"x",
-        "Run.kt": b"runs",
-    }
-
-
-def test_each_workload_has_its_own_files(templates: Path) -> None:
-    assert render_tree(templates, app("generation"))["Run.kt"] == b"writes"
-
-
 def test_a_value_that_is_missing_is_a_mistake(templates: Path) -> None:
     (templates / "wrong.j2").write_text("{{ app.nothing }}")
     with pytest.raises(UndefinedError):

@@ -13,7 +13,6 @@ from etdeploy.core.errors import RecipeError
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.reference import schema
 from tests.support.export import program_key
 from tests.support.facts import lacks
 
@@ -71,9 +70,3 @@ def test_an_option_makes_another_program(tmp_path: Path) -> None:
         )
         keys.add(program_key(export_spec(recipe), Workspace(tmp_path)))
     assert len(keys) == 2
-
-
-def test_the_schema_lists_them() -> None:
-    options = schema()["$defs"]["Export"]["properties"]["options"]
-    assert options["properties"]["per_op_mode"]["type"] == "boolean"
-    assert options["additionalProperties"] is False

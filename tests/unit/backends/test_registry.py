@@ -115,11 +115,6 @@ def test_a_known_name_looks_for_no_plugin(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(known_backends()) == len(BUILT_IN)
 
 
-def test_a_backend_that_is_only_run_is_not_exported_for() -> None:
-    assert find_backend("vgf") is None
-    assert backend_of("VgfBackend") is built_in("vgf")
-
-
 def test_a_backend_that_is_only_run_can_get_its_lowering_from_a_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

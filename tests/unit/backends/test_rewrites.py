@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import (
     CHANNELS_LAST,
     REWRITES,
@@ -64,11 +63,6 @@ def test_none_takes_none() -> None:
 @pytest.mark.parametrize("model", [{"hf": "some/model"}, {"program": "/here/a.pte"}])
 def test_some_models_have_no_rewrites(model: dict[str, str]) -> None:
     assert rewrites_of(make_recipe(model=model), "x86_64").names == ()
-
-
-def test_only_xnnpack_has_rewrites_today() -> None:
-    assert backend_named("xnnpack").rewrites == ALL
-    assert backend_named("portable").rewrites == ()
 
 
 def test_the_plan_says_what_is_tried_and_then_what_was_done() -> None:

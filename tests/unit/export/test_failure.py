@@ -47,15 +47,6 @@ def test_a_failure_at_a_line_of_the_user(tmp_path: Path, monkeypatch: pytest.Mon
     )
 
 
-def test_a_file_elsewhere_keeps_its_whole_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    failure = ExportFailure(kind="weights", message="no", file=str(tmp_path / "w.pt"))
-    assert failure_error(failure, LOG).place == str(tmp_path / "w.pt")
-
-
 def test_the_diagnosis_of_the_backend_comes_first() -> None:
     failure = ExportFailure(kind="lowering", message="AssertionError", file="/m.py", line=3)
     error = failure_error(failure, LOG, EXPLAINED)
@@ -190,19 +181,6 @@ def test_the_remedies_of_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "export.custom_ops=" in (user_remedy(operator, "factory-raised") or "")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("Failed to load method forward, error: 0x:1", "internal error"),
-        ("loading method forward failed with error 0x12", "invalid argument"),
-        ("Failed to load method forward, error: 0x:14", None),  # no such operator here
-        ("something else", None),
-    ],
-)
-def test_an_error_of_the_runtime_has_a_reason(text: str, reason: str | None) -> None:
-    assert runtime_refusal(text) == (reason and f"{reason} ({text})")
-
-
 LOGGED = """[cpuinfo_utils.cpp:71] Reading file /sys/devices/soc0/image_version
 [kernel_ops_util.cpp:394] Check failed (in.dim() == 3): Expect 3-D, but got, 5.
 [method.cpp:1483] KernelCall failed at instruction 0:0 in operator aten::convolution.out: 0x12
@@ -212,5 +190,8 @@ LOGGED = """[cpuinfo_utils.cpp:71] Reading file /sys/devices/soc0/image_version
 def test_the_first_line_that_the_runtime_logged_is_the_reason() -> None:
     reason = runtime_refusal("method->execute() failed with error 0x12", LOGGED)
     assert reason == "invalid argument (Check failed (in.dim() == 3): Expect 3-D, but got, 5.)"
+    unlogged = "Failed to load method forward, error: 0x:1"
+    assert runtime_refusal(unlogged) == f"internal error ({unlogged})"
+    assert runtime_refusal(f"{unlogged}4") is None  # no such operator here
     assert failed_kernel(LOGGED) == "aten::convolution"
     assert failed_kernel("[XNNExecutor.cpp:169] Internal Error") is None

@@ -151,8 +151,9 @@ def test_without_forward_the_method_has_to_be_named(tmp_path: Path) -> None:
     (one,) = program_of(TensorInfo(dtype="float32", shape=(2,))).methods
     two = tuple(one.model_copy(update={"name": name}) for name in ("decode", "prefill"))
     program = program_of().model_copy(update={"methods": two})
-    with pytest.raises(UsageError, match="it has decode, prefill"):
+    with pytest.raises(UsageError, match="it has decode, prefill") as caught:
         write(tmp_path, program, method=None)
+    assert str(caught.value.remedy).split()[-1] == "benchmark.method=decode"
     assert load_provenance(write(tmp_path, program, method="prefill")).method == "prefill"
 
 

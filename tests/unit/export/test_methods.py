@@ -8,12 +8,10 @@ from etdeploy.core.errors import UsageError
 from etdeploy.export.spec import (
     first_method,
     only_method,
-    require_method,
     values_of_method,
 )
 from etdeploy.program.folder import MethodValues, Provenance
 from etdeploy.program.model import Method, Operator, PlainValue, Program
-from tests.support.facts import lacks
 
 TWO = Provenance(
     source="model.py:make",
@@ -47,16 +45,6 @@ def program_of(*names: str, constants: tuple[str, ...] = ()) -> Program:
     return Program(sha256="", size_bytes=0, schema_version=0, constant_bytes=0, methods=methods)
 
 
-@pytest.mark.parametrize("methods", [("forward", "encode"), ()])
-def test_a_method_that_the_program_does_not_have(methods: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError) as caught:
-        require_method("predict", methods, "recipe.yaml")
-    assert not lacks(caught.value, "'predict'", *(methods or ["none"]))
-    named = "benchmark.method=forward" if methods else "None"
-    assert str(caught.value.remedy).split()[-1] == named
-    assert (caught.value.place, caught.value.exit_code) == ("recipe.yaml", 2)
-
-
 def test_forward_is_run_by_default_or_else_the_first() -> None:
     assert first_method(("encode", "forward")) == "forward"
     assert first_method(("prefill", "decode")) == "prefill"
@@ -75,14 +63,6 @@ def test_the_only_method_of_a_finished_program_is_run(program: Program, method: 
     assert only_method(program, "net.pte") == method
 
 
-def test_of_several_methods_of_a_finished_program_none_is_the_first() -> None:
-    with pytest.raises(UsageError) as caught:
-        only_method(program_of("decode", "prefill", constants=("get_bos_id",)), "net.pte")
-    assert not lacks(caught.value, "no method forward", "decode, prefill, get_bos_id")
-    assert str(caught.value.remedy).split()[-1] == "benchmark.method=decode"
-    assert caught.value.place == "net.pte"
-
-
 def test_the_values_of_a_method_are_those_that_the_recipe_names() -> None:
     decode = values_of_method(TWO, "decode", "recipe.yaml")
     assert (decode.method, decode.inputs[0]) == ("decode", PlainValue(kind="Int", value=2))
@@ -91,13 +71,8 @@ def test_the_values_of_a_method_are_those_that_the_recipe_names() -> None:
     assert (default.method, default.inputs[0]) == ("prefill", PlainValue(kind="Int", value=1))
 
 
-def test_a_program_with_one_method_has_its_values_already() -> None:
-    made = Provenance(source="net.pte", method="encode", inputs=(PlainValue(kind="None"),))
-    assert values_of_method(made, None, "recipe.yaml") is made
-    assert values_of_method(made, "encode", "recipe.yaml") is made
-
-
 @pytest.mark.parametrize("provenance", [TWO, Provenance(source="net.pte")])
 def test_values_of_a_method_that_is_not_there(provenance: Provenance) -> None:
-    with pytest.raises(UsageError, match="no method 'encode'"):
+    with pytest.raises(UsageError, match="no method 'encode'") as caught:
         values_of_method(provenance, "encode", "recipe.yaml")
+    assert caught.value.place == "recipe.yaml"

@@ -87,12 +87,6 @@ def test_other_systems_do_not_fork(monkeypatch: pytest.MonkeyPatch, system: str)
         assert exporter is OWN_PROCESSES
 
 
-@pytest.mark.usefixtures("processes", "two_environments")
-def test_exports_of_two_environments_share_nothing() -> None:
-    with preloaded_exports((FIRST, SECOND)) as exporter:
-        assert exporter is OWN_PROCESSES
-
-
 def test_an_export_of_another_environment_gets_another_process(processes: Processes) -> None:
     with preloaded_exports((FIRST, SECOND)) as exporter:
         exporter.run(Request(("python",), env={"LD_LIBRARY_PATH": "/sdk"}), _never)
@@ -123,29 +117,17 @@ def test_each_environment_has_its_server(processes: Processes) -> None:
     assert processes.running == 0
 
 
-def test_the_server_starts_with_the_first_export_and_ends_with_the_block(
-    processes: Processes,
-) -> None:
-    with preloaded_exports((FIRST, SECOND, SECOND)) as exporter:
-        assert processes.servers == []
-        for _ in range(2):
-            assert exporter.run(_request(), _never) is DONE
-        assert processes.running == 1, "a third export is expected"
-    needs = '[["portable", "none"], ["xnnpack", "int8_static"]]'
-    assert processes.servers == [("--serve", needs)]
-    assert processes.runs == ["the server", "the server"]
-    assert processes.running == 0
-
-
 def test_the_server_ends_with_the_last_export_that_is_expected(processes: Processes) -> None:
     with preloaded_exports((FIRST, SECOND)) as exporter:
+        assert processes.servers == []
         exporter.run(_request(), _never)
         assert processes.running == 1
         exporter.run(_request(), _never)
         assert processes.running == 0
         exporter.run(_request(), _never)
     assert processes.runs == ["the server", "the server", None]
-    assert len(processes.servers) == 1
+    needs = '[["portable", "none"], ["xnnpack", "int8_static"]]'
+    assert processes.servers == [("--serve", needs)]
 
 
 def test_only_who_waits_for_the_imports_is_told_of_them(processes: Processes) -> None:

@@ -56,14 +56,6 @@ def test_the_seed_is_set_before_the_importing_file_goes_on() -> None:
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_what_is_imported_already_is_seeded_at_once() -> None:
-    import own_module
-
-    seed_at_import(7, FileRecorder().ignoring)
-    assert own_module.torch.SEEDS == [7]
-
-
-@pytest.mark.usefixtures("fake_torch")
 def test_what_torch_itself_reads_is_not_the_users(tmp_path: Path) -> None:
     recorder = FileRecorder()
     seed_at_import(7, recorder.ignoring)

@@ -65,42 +65,11 @@ def test_a_fork_is_a_process_of_its_own(server: ForkServer, tmp_path: Path) -> N
     assert outcome.exit_code == 4
 
 
-def test_what_one_changes_the_next_one_does_not_see(server: ForkServer, tmp_path: Path) -> None:
-    change = "sys.mine = os.environ['MINE'] = '1'; os.chdir('/'); sys.path.insert(0, '/mine')"
-    assert _fork(server, tmp_path, change).ok
-    look = "print(hasattr(sys, 'mine'), 'MINE' in os.environ, '/mine' in sys.path, flush=True)"
-    assert _fork(server, tmp_path, look).stdout == "False False False\n"
-
-
 def test_a_crash_is_the_forks_own(server: ForkServer, tmp_path: Path) -> None:
     assert _fork(server, tmp_path, "os.kill(os.getpid(), 11)").signal_name == "SIGSEGV"
     assert _fork(server, tmp_path, "os.kill(os.getpid(), 9)").signal_name == "SIGKILL"
     assert _fork(server, tmp_path, "os._exit(7)").exit_code == 7
     assert _fork(server, tmp_path, "").ok
-
-
-def test_two_run_at_once(server: ForkServer, tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    # Each waits until the other runs, too.
-    code = (
-        "import time\nopen(f'../here{MINE}', 'w').close()\n"
-        "while not os.path.exists(f'../here{3 - MINE}'): time.sleep(0.01)"
-    )
-    found: list[bool] = []
-
-    def one(number: int, folder: Path) -> None:
-        found.append(_fork(server, folder, f"MINE = {number}\n{code}").ok)
-
-    threads = [
-        threading.Thread(target=one, args=(number, tmp_path / name))
-        for number, name in ((1, "one"), (2, "two"))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [True, True]
 
 
 def test_the_end_of_the_server_leaves_no_fork(tmp_path: Path) -> None:

@@ -19,24 +19,6 @@ def spec_of(**recipe: Any) -> ExportSpec:
     return export_spec(Recipe.model_validate(recipe))
 
 
-def test_an_example_with_the_defaults() -> None:
-    spec = spec_of(model={"example": "mlp"})
-    assert (spec.example, spec.backend, spec.quantization) == ("mlp", "xnnpack", "none")
-    assert spec.source == "example mlp"
-    assert not spec.runs_user_code
-    assert spec.named_files() == {}
-
-
-def test_a_factory_in_a_file() -> None:
-    spec = spec_of(
-        model={"python": "/here/model.py:make", "weights": "/here/w.pt", "arguments": {"n": 2}}
-    )
-    assert spec.python == CodeReference(file="/here/model.py", name="make")
-    assert spec.source == "model.py:make"
-    assert spec.runs_user_code
-    assert spec.named_files() == {"factory": "/here/model.py", "weights": "/here/w.pt"}
-
-
 def test_sizes_with_their_places_in_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("")
     path = tmp_path / "recipe.yaml"
@@ -52,7 +34,7 @@ def test_sizes_with_their_places_in_the_recipe(tmp_path: Path) -> None:
     assert spec.sizes == {"short": {"tokens": 16, "x.0": 2}}
     assert str(spec.inputs) == "model.py:inputs"
     assert spec.place("benchmark", "sizes", "short", "x.0") == f"{path}:5:25"
-    assert spec.named_files()["inputs"] == str(tmp_path / "model.py")
+    assert spec.named_files() == dict.fromkeys(("factory", "inputs"), f"{tmp_path}/model.py")
     assert spec.functions() == {"model.python": spec.python, "benchmark.inputs": spec.inputs}
 
 
@@ -78,10 +60,10 @@ def test_inputs_of_a_finished_program_cannot_be_made() -> None:
 
 
 def test_a_factory_in_a_module() -> None:
-    spec = spec_of(model={"python": "package.module:make"})
+    spec = spec_of(model={"python": "package.module:make", "weights": "/here/w.pt"})
     assert spec.python == CodeReference(module="package.module", name="make")
     assert spec.source == "package.module:make"
-    assert spec.named_files() == {}
+    assert spec.named_files() == {"weights": "/here/w.pt"}
 
 
 def test_calibration_is_code_of_the_user_too() -> None:
@@ -151,15 +133,3 @@ def test_the_tested_versions_are_those_that_the_extra_installs() -> None:
     required = importlib.metadata.requires("etdeploy") or []
     for name, version in TESTED_VERSIONS.items():
         assert any(r.startswith(f"{name}=={version};") for r in required), (name, required)
-
-
-@pytest.mark.parametrize(
-    ("backend", "profile", "profiled"),
-    [("qnn", True, True), ("qnn", False, False), ("xnnpack", True, False)],
-)
-def test_only_qnn_decides_at_export_whether_a_program_can_be_profiled(
-    backend: str, profile: bool, profiled: bool
-) -> None:
-    sections = {"export": {"backend": backend}, "benchmark": {"profile": profile}}
-    recipe = Recipe.model_validate({"model": {"example": "mlp"}, **sections})
-    assert export_spec(recipe).profiled is profiled

@@ -37,15 +37,6 @@ def test_a_syntax_error_is_told_at_its_line(tmp_path: Path) -> None:
     assert (error.place, error.exit_code) == ("model.py:3", 3)
 
 
-def test_a_missing_function_is_told_with_those_that_are_there(tmp_path: Path) -> None:
-    code = "import torch\ndef build(): ...\ndef _own(): ...\nclass Net: ...\n"
-    error = _check(tmp_path, code)
-    assert error is not None
-    assert not lacks(error, "model.python", "model.py:make", "it has build")
-    assert "_own" not in error.message
-    assert error.place == "model.py"
-
-
 @pytest.mark.parametrize(
     "code",
     [

@@ -77,12 +77,6 @@ def obtained(work: Path, inputs: dict[str, object], deciding: str = "1") -> list
     return made
 
 
-def test_it_is_made_once_for_the_same_inputs(tmp_path: Path) -> None:
-    assert obtained(tmp_path, {"a": 1}) == ["s"]
-    assert obtained(tmp_path, {"a": 1}) == []
-    assert obtained(tmp_path, {"a": 2}) == ["s"]
-
-
 def test_other_code_makes_it_again(tmp_path: Path) -> None:
     obtained(tmp_path, {})
     assert obtained(tmp_path, {}, deciding="2") == ["s"]

@@ -131,9 +131,6 @@ def test_gradle_is_taken_where_it_is_to_be_had(with_gradle: Workstation, tmp_pat
     choice, gradle = choose_build("auto", with_gradle, tmp_path)
     assert choice.value == "gradle"
     assert gradle == tmp_path / "gradle"
-
-
-def test_otherwise_the_sdks_tools_do_and_the_reason_is_told(tmp_path: Path) -> None:
     choice, gradle = choose_build("auto", NOTHING, tmp_path)
     assert (choice.value, gradle) == ("sdk", None)
     assert "gradlew" in choice.reason

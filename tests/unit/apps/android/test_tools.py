@@ -64,17 +64,12 @@ def missing(home: Path, **environ: str) -> Blocker:
     return result
 
 
-def test_a_release_for_the_command_line_is_one_jar(tmp_path: Path) -> None:
-    path = distribution(tmp_path / "kotlinc")
-    result = found_kotlin(tmp_path, KOTLIN_HOME=str(path))
-    assert result.version == "2.1.20"
-    assert result.compiler == (path / "lib/kotlin-compiler.jar",)
-    assert result.stdlib == path / "lib/kotlin-stdlib.jar"
-
-
 def test_android_studio_brings_one(tmp_path: Path) -> None:
     path = distribution(tmp_path / "android-studio/plugins/Kotlin/kotlinc", "2.2.0-release-1")
-    assert found_kotlin(tmp_path).place == path
+    result = found_kotlin(tmp_path)
+    assert (result.place, result.version) == (path, "2.2.0")
+    assert result.compiler == (path / "lib/kotlin-compiler.jar",)
+    assert result.stdlib == path / "lib/kotlin-stdlib.jar"
 
 
 def test_of_what_maven_fetched_the_newest_whole_one_is_taken(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.ios.platform import Ios, ios_app, project_ids, quoted, target_name, write_ipa
+from etdeploy.apps.ios.platform import Ios, ios_app, quoted, target_name, write_ipa
 from etdeploy.apps.model import AppModel
 from etdeploy.core.errors import BuildError, UsageError
-from etdeploy.graph.app_plan import platform_for
 from etdeploy.program.model import Program
 from tests.support.golden_apps import app_subject
 from tests.support.runtime_values import make_method, make_program, make_recipe
@@ -35,21 +34,6 @@ def _ipa(path: Path, files: dict[str, bytes]) -> Path:
         for name, content in files.items():
             archive.writestr(f"Payload/Net.app/{name}", content)
     return path
-
-
-def test_ios_is_one_of_the_platforms() -> None:
-    assert isinstance(platform_for("ios"), Ios)
-    assert (Ios().templates / "README.md.j2").is_file()
-
-
-def test_the_runtime_is_the_swift_package() -> None:
-    program = app_program(operators=("aten::add.out",), delegates=("XnnpackBackend",))
-    found = Ios().runtime(make_recipe(), program, "1.5.1", ())
-    assert found.name.value == "prebuilt"
-    assert [each.name for each in found.packages] == [
-        "backend_xnnpack", "executorch", "kernels_optimized",
-    ]  # fmt: skip
-    assert {each.value for each in found.packages} == {"swiftpm-1.5.1"}
 
 
 def test_what_the_package_lacks_is_refused_and_so_is_a_build_from_source() -> None:
@@ -126,16 +110,6 @@ def test_a_bundle_id_that_apple_does_not_take_is_refused() -> None:
 )
 def test_the_target_is_a_word_that_swift_and_files_take(name: str, target: str) -> None:
     assert target_name(name) == target
-
-
-def test_ids_have_24_digits_and_depend_on_the_app_and_the_name_alone() -> None:
-    uuid = project_ids("org.example.net")
-    names = ["target", "project", "App.swift", "build App.swift"]
-    ids = [uuid(name) for name in names]
-    assert len(set(ids)) == 4
-    assert all(len(each) == 24 and set(each) <= set("0123456789ABCDEF") for each in ids)
-    assert ids == [project_ids("org.example.net")(name) for name in names]
-    assert uuid("target") != project_ids("org.example.other")("target")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from etdeploy.backends.qnn.deploy import (
 )
 from etdeploy.backends.qnn.facts import QUALCOMM_SOCS
 from etdeploy.backends.qnn.phone import kit_blockers, kit_note
-from etdeploy.backends.qnn.sdk import how_to_get
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
@@ -49,25 +48,6 @@ def refusal(path: Path) -> str:
     return kit.why.removeprefix(f"QNN_RUNTIME_AAR names {path}, ")
 
 
-def test_each_phone_gets_the_libraries_of_its_own_htp(root: Path) -> None:
-    kit = found(root, QNN_SDK_ROOT=root)
-    for soc in QUALCOMM_SOCS.values():
-        names = set(required_libraries(soc))
-        assert {f"libQnnHtp{soc.htp_arch}Stub.so", f"libQnnHtp{soc.htp_arch}Skel.so"} < names
-        whole = absent_libraries(kit, soc) is None
-        assert whole == (soc.htp_arch != "V81")
-
-
-def test_an_sdk_without_the_architecture_says_which_has_it(root: Path) -> None:
-    problem = absent_libraries(found(root, QNN_SDK_ROOT=root), QUALCOMM_SOCS["SM8850"])
-    assert problem is not None
-    assert not lacks(
-        problem.why, "SM8850 has HTP V81", f"QNN SDK 2.37.0 in {root} has no",
-        "V66, V68, V69, V73, V75, V79)", "2.42 has",
-    )  # fmt: skip
-    assert problem.remedy.startswith(how_to_get("2.42"))
-
-
 @pytest.mark.parametrize(
     "name", ["lib/aarch64-android/libQnnSystem.so", "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"]
 )
@@ -76,13 +56,6 @@ def test_a_library_that_is_missing_is_named(root: Path, name: str) -> None:
     problem = absent_libraries(found(root, QNN_SDK_ROOT=root), QUALCOMM_SOCS["SM8650"])
     assert problem is not None
     assert not lacks(problem.why, f"QNN SDK 2.37.0 in {root} is", f" {name}")
-
-
-def test_there_are_none(tmp_path: Path) -> None:
-    problem = find_deploy_kit(Workstation({}, tmp_path))
-    assert isinstance(problem, Blocker)
-    assert not lacks(problem.why, "QNN_SDK_ROOT", "QNN_RUNTIME_AAR")
-    assert "com.qualcomm.qti:qnn-runtime" in problem.remedy
 
 
 def test_an_aar_comes_before_the_sdk(aar: Path, root: Path) -> None:
@@ -127,14 +100,6 @@ def test_a_version_that_the_aar_does_not_say(tmp_path: Path, compiled_with: str)
     note = kit_note(kit, compiled_with)
     assert note is not None
     assert note.startswith(f"{kit.place} does not say")
-
-
-def test_a_patch_is_no_newer_release(aar: Path, tmp_path: Path) -> None:
-    kit = found(tmp_path, QNN_RUNTIME_AAR=aar)
-    assert not list(kit_blockers(kit, "SM8750", "2.49.40.260810104044"))
-    assert "QNN 2.49.40 compiled" in (kit_note(kit, "2.49.40.260810104044") or "")
-    (problem,) = kit_blockers(kit, "SM8750", "2.50.40.260831140417")
-    assert not lacks(problem.why, "with QNN 2.50.40,", f" {aar},", "of QNN 2.49.0:")
 
 
 def test_what_compiles_follows_what_goes_to_the_phone(tmp_path: Path, installed: Path) -> None:

@@ -57,15 +57,6 @@ def test_the_package_and_an_older_archive(installed: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("loadable")
-def test_an_sdk_has_everything(tmp_path: Path) -> None:
-    root = lay_out_sdk(tmp_path / "sdk")
-    found = shown(tmp_path, QNN_SDK_ROOT=root)
-    assert found["QNN compiler"].found == f"QNN 2.37.0 of {root}"
-    assert found["QNN for phones"].found == f"QNN 2.37.0 in {root} (HTP V66 to V79)"
-    assert found["QNN headers"].found == f"QNN 2.37.0 in {root}"
-
-
-@pytest.mark.usefixtures("loadable")
 def test_headers_that_are_not_the_tested_ones(tmp_path: Path) -> None:
     root = lay_out_sdk(tmp_path / "sdk", "2.42.0.260101000000", ("V75", "V81"))
     found = shown(tmp_path, QNN_SDK_ROOT=root)

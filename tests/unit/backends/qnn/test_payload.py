@@ -17,7 +17,6 @@ from tests.support.program_files import Plan, pte
 # Compile specs as ExecuTorch 1.5.1 writes them (generate_qnn_executorch_compiler_spec).
 RECORDED = json.loads((Path(__file__).parents[3] / "data/qnn/compile_specs.json").read_bytes())
 _BURST = ("precision=fp16", "performance_mode=burst")
-_QUANTIZED = ("precision=quantized", "performance_mode=burst")
 CONTEXT = b"\xcd\xab\x78\x56" + bytes(252) + b"graph\0v2.37.0.250724175447_124859\0weights"
 
 
@@ -33,29 +32,6 @@ def write(folder: Path, *plans: Plan, payload: bytes = CONTEXT) -> Path:
     path = folder / "model.pte"
     path.write_bytes(pte(*plans, segments=(payload,)))
     return path
-
-
-@pytest.mark.parametrize(
-    ("soc", "number", "arch", "settings"),
-    [
-        ("SM8750", 69, "V79", _BURST),
-        ("SM8550", 43, "V73", _BURST),
-        ("SM8650 mha2sha", 57, "V75", _QUANTIZED),
-    ],
-)
-def test_the_compile_spec_names_the_soc(
-    tmp_path: Path, soc: str, number: int, arch: str, settings: tuple[str, ...]
-) -> None:
-    path = write(tmp_path, Plan(delegates=(("QnnBackend", 0),), compile_specs=spec(soc)))
-    assert compiled_for(path) == (
-        CompiledFor(
-            soc_id=number,
-            soc=soc[:6],
-            htp_arch=arch,
-            sdk_version="2.37.0.250724175447",
-            settings=settings,
-        ),
-    )
 
 
 def test_partitions_that_agree_are_told_once(tmp_path: Path) -> None:
@@ -101,20 +77,6 @@ def test_methods_that_share_one_context_binary(tmp_path: Path) -> None:
         "precision=quantized, performance_mode=burst\n"
     )
     assert text.count(line) == 2
-
-
-@pytest.mark.parametrize(
-    ("target", "text"),
-    [
-        (CompiledFor(soc_id=57, soc="SM8650"), "for SM8650, by an unknown version of QNN"),
-        (
-            CompiledFor(soc_id=999, htp_arch="V99", sdk_version="2.60.0.270101000000"),
-            "for QNN's SoC number 999 (HTP V99), by QNN 2.60.0.270101000000",
-        ),
-    ],
-)
-def test_what_is_not_known_of_a_program_is_told_as_such(target: CompiledFor, text: str) -> None:
-    assert describe_target(target) == text
 
 
 def test_a_program_that_was_compiled_to_be_profiled(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.compiler import CompileKit, compile_problem, find_compile_kit
 from etdeploy.backends.qnn.facts import (
     ADAPTOR_SDK,
     LEAST_SDK,
@@ -18,7 +17,6 @@ from etdeploy.backends.qnn.facts import (
     version_numbers,
 )
 from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get, too_old
-from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker
 from tests.support.facts import lacks
 from tests.support.qnn_sdk import ARCHS, VERSION, lay_out_sdk
@@ -35,12 +33,6 @@ def found(root: Path, home: Path | None = None) -> QnnSdk:
     return sdk
 
 
-def kit(root: Path) -> CompileKit:
-    found = find_compile_kit(Workstation({"QNN_SDK_ROOT": str(root)}, root))
-    assert isinstance(found, CompileKit)
-    return found
-
-
 def missing(environ: dict[str, str], home: Path) -> Blocker:
     sdk = find_sdk(environ, home)
     assert isinstance(sdk, Blocker)
@@ -52,11 +44,6 @@ def test_the_variable_leads_to_it(root: Path) -> None:
     assert (sdk.root, sdk.version, sdk.number) == (root, VERSION, "2.37.0")
     assert sdk.from_ == "QNN_SDK_ROOT"
     assert sdk.htp_archs == ARCHS
-
-
-def test_the_version_is_in_the_header_too(root: Path) -> None:
-    (root / "sdk.yaml").unlink()
-    assert found(root).version == VERSION
 
 
 @pytest.mark.parametrize("line", ["version: 2.40.1.251119", 'version: "2.40.1.251119"'])
@@ -109,24 +96,6 @@ def test_a_folder_above_the_sdk(root: Path, tmp_path: Path, above: str) -> None:
     assert problem.remedy == f"export QNN_SDK_ROOT={root}"
 
 
-@pytest.mark.parametrize(
-    ("part", "named"),
-    [
-        ("include/QNN", "include/QNN"),
-        ("lib/x86_64-linux-clang", "lib/x86_64-linux-clang/libQnnHtp.so"),
-        ("lib/aarch64-android", "lib/aarch64-android"),
-        ("lib", "lib/x86_64-linux-clang/libQnnHtp.so and no lib/aarch64-android and no "
-         "lib/hexagon-v*/unsigned"),
-    ],
-)  # fmt: skip
-def test_a_folder_that_is_missing_is_named(root: Path, part: str, named: str) -> None:
-    shutil.rmtree(root / part)
-    problem = missing({"QNN_SDK_ROOT": str(root)}, root)
-    assert problem.why.endswith(f" no {named}")
-    assert f"QNN SDK in {root} " in problem.why
-    assert "Unpack all" in problem.remedy
-
-
 def test_a_download_that_was_cut_off_has_to_go(tmp_path: Path) -> None:
     root = lay_out_sdk(tmp_path / ".cache/executorch/qnn" / f"sdk-{PINNED_VERSION}")
     shutil.rmtree(root / "lib/aarch64-android")
@@ -172,32 +141,7 @@ def test_the_guide_has_the_same_versions_and_socs() -> None:
         assert set(socs.split(", ")) == own
     assert f"export needs {dotted(ADAPTOR_SDK)} or newer" in guide
     assert f"download, {PINNED_VERSION}" in guide
-
-
-def test_the_adaptor_needs_the_sdk_that_executorch_downloads(root: Path, tmp_path: Path) -> None:
     assert version_numbers(PINNED_VERSION)[:2] == ADAPTOR_SDK
-    assert compile_problem(kit(root)) is None
-    old = found(lay_out_sdk(tmp_path / "old", "2.36.1.250627101419"))
-    assert too_old(old.version, str(old.root), QUALCOMM_SOCS["SM8650"]) is None
-    problem = compile_problem(kit(old.root))
-    assert problem is not None
-    assert not lacks(problem.why, "QNN 2.37 or newer", f"{tmp_path / 'old'} is 2.36.1")
-    assert problem.remedy == how_to_get("2.37")
-
-
-@pytest.mark.parametrize("names", [("libQnnSystem.so",), ("libQnnHtp.so", "libQnnSystem.so")])
-def test_libraries_that_an_export_loads_and_that_are_absent(
-    root: Path, names: tuple[str, ...]
-) -> None:
-    compiler = kit(root)
-    assert compile_problem(compiler) is None
-    for name in names:
-        (root / "lib/x86_64-linux-clang" / name).unlink()
-    problem = compile_problem(compiler)
-    assert problem is not None
-    listed = " and no ".join(f"lib/x86_64-linux-clang/{name}" for name in names)
-    assert not lacks(problem.why, f"QNN SDK 2.37.0 in {root} ", f" no {listed}")
-    assert "export QNN_SDK_ROOT=" in problem.remedy
 
 
 def test_a_number_of_qnn_is_one_soc() -> None:

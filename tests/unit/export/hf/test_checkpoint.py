@@ -23,10 +23,9 @@ from etdeploy.export.hf.check import (
     parameter_count,
 )
 from etdeploy.export.hf.config import ConfigProblem, code_files, foreign_code
-from etdeploy.export.hf.files import has_tokenizer, loaded_files
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.load import load_recipe
-from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
+from tests.support.checkpoints import LLAMA, write_checkpoint, write_safetensors
 from tests.support.facts import lacks
 
 
@@ -39,6 +38,9 @@ def test_a_sound_checkpoint(tmp_path: Path) -> None:
     assert list(checkpoint_refusals(folder, 256)) == []
     assert list(memory_notes(folder, 256)) == []
     assert parameter_count(folder) == 2 * 16 * 8
+    kinds = ["conv", "sliding_attention", "full_attention"]
+    for changes in ({"layer_types": kinds}, {"architectures": None}):
+        assert list(checkpoint_refusals(write_checkpoint(folder, **changes), 64)) == []
 
 
 def test_weights_in_several_files(tmp_path: Path) -> None:
@@ -140,11 +142,6 @@ def test_a_pipeline_of_diffusers_is_named(tmp_path: Path) -> None:
     assert no_weights(["README.md", "model_index.json"], "org/images").message == found.message
 
 
-def test_layers_with_a_cache_by_position(tmp_path: Path) -> None:
-    kinds = ["conv", "sliding_attention", "full_attention"]
-    assert list(checkpoint_refusals(write_checkpoint(tmp_path, layer_types=kinds), 64)) == []
-
-
 @pytest.mark.parametrize(
     ("config", "fact"),
     [
@@ -165,17 +162,6 @@ def test_models_that_are_not_supported(tmp_path: Path, config: dict[str, Any], f
     found = refusal(write_checkpoint(tmp_path / "m", **config))
     assert fact in found.message
     assert found.remedy
-
-
-def test_a_configuration_without_architectures_may_be_of_any_model(tmp_path: Path) -> None:
-    assert list(checkpoint_refusals(write_checkpoint(tmp_path, architectures=None), 64)) == []
-
-
-def test_a_context_beyond_the_models_positions(tmp_path: Path) -> None:
-    found = refusal(write_checkpoint(tmp_path / "m"), 257)
-    assert found.key == ("export", "generation", "context")
-    assert not lacks(found.message, "256 positions", "257")
-    assert not lacks(found.remedy, "export.generation.context=256", "--context 256")
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
@@ -246,18 +232,6 @@ def test_a_layer_with_a_window_keeps_no_more_than_that(
 ) -> None:
     config = LLAMA | {"num_hidden_layers": 2} | changes
     assert cache_bytes(config, 64) == 2 * 2 * 4 * positions * 4
-
-
-def test_the_files_that_count(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path)
-    for name in ("README.md", "modeling_x.py", "vocab.json", "training_args.bin"):
-        (folder / name).write_text("")
-    assert list(loaded_files(folder, code=False)) == [
-        "config.json", "model.safetensors", "vocab.json",
-    ]  # fmt: skip
-    assert "modeling_x.py" in loaded_files(folder, code=True)
-    assert has_tokenizer(folder)
-    assert SHAPES
 
 
 def test_code_that_a_configuration_names() -> None:

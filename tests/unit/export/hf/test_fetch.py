@@ -143,13 +143,8 @@ def test_a_hub_that_cannot_be_reached(cache: Path, monkeypatch: pytest.MonkeyPat
     assert found.remedy is not None
     assert ": hf download org/model --local-dir model\n" in found.remedy
     assert found.remedy.endswith(": --model ./model")
-
-
-def test_offline_mode_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    found = failure(spec_of())
-    assert found.message.startswith("org/model is not ")
-    assert "HF_HUB_OFFLINE is set" in found.message
+    assert "HF_HUB_OFFLINE is set" in failure(spec_of()).message
 
 
 def test_a_model_with_pickles_only_is_not_downloaded(hub: Hub, cache: Path) -> None:

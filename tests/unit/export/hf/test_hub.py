@@ -58,8 +58,3 @@ def test_a_snapshot_counts_only_if_it_is_whole(cache: Path) -> None:
     assert is_whole(folder, code=True)
     (folder / "model.safetensors").unlink()
     assert not is_whole(folder, code=False)
-
-
-def test_a_folder_is_where_it_is(tmp_path: Path) -> None:
-    assert folder_here(HfModel(folder=str(tmp_path))) == tmp_path
-    assert (HfModel(folder="/a/b").name, HfModel(id="a/b").name) == ("b", "a/b")

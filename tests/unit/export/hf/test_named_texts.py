@@ -24,9 +24,6 @@ def _read(folder: Path, content: bytes, tokens: int = 11) -> Excerpt | ConfigPro
 def test_a_text_is_read_as_it_is(tmp_path: Path) -> None:
     assert _read(tmp_path, "Größe\r\n".encode()) == Excerpt("Größe\r\n", whole=True)
     assert _read(tmp_path, b"\xef\xbb\xbfwith a mark") == Excerpt("with a mark", whole=True)
-
-
-def test_of_a_long_text_only_the_beginning_is_read(tmp_path: Path) -> None:
     # 3 tokens have at most 192 bytes, which end within a character.
     found = _read(tmp_path, b"a" + "ä".encode() * 1000, tokens=3)
     assert found == Excerpt("a" + "ä" * 95, whole=False)
@@ -70,17 +67,6 @@ def test_a_model_with_quantized_layers_reads_bundled_texts() -> None:
     assert _texts(**eight_bits) == {EVALUATE: bundled[EVALUATE]}
     assert _texts(**eight_bits, overrides={"model.layers": "8da4w"}) == bundled
     assert _texts() == _texts(quantization="int8_dynamic") == {}
-
-
-def test_a_recipe_names_other_texts_or_none() -> None:
-    other = {"calibration": "/here/c.txt", "generation": {"evaluate": "/here/e.txt"}}
-    assert _texts(quantization="8da4w", **other) == {
-        EVALUATE: ("e.txt", False),
-        CALIBRATION: ("c.txt", False),
-    }
-    none = {"calibration": "none", "generation": {"evaluate": "none"}}
-    assert _texts(quantization="8da4w", **none) == {}
-    assert _texts(generation={"evaluate": "/here/e.txt"}) == {EVALUATE: ("e.txt", False)}
 
 
 def test_bundled_texts_are_long_enough_and_differ() -> None:
