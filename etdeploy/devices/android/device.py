@@ -335,10 +335,8 @@ def _restart_server(serial: str, name: str, tell: Callable[[str], None]) -> None
             if not outcome.ok and word != "kill-server":
                 said = "it hangs" if outcome.timed_out else outcome.stderr.strip()
                 raise _failed(name, f"adb {word}", said)
-        # A new server finds only what is on a cable. It exits with 0 where it cannot connect.
-        if DeviceSpec("android", serial).address:
-            _reconnect(serial, name)
     finally:
+        # A new server finds only what is on a cable.
         for other in sorted(others):
             _adb(str(adb), port, "connect", other)
     _wait_for(serial, name, "adb start-server")
@@ -385,11 +383,15 @@ def _is_up(spec: DeviceSpec, before: str) -> bool:
 
 
 def _wait_for(serial: str, name: str, command: str) -> None:
+    """Waits until the server can use the device, and connects again to one on the network."""
+    on_network = DeviceSpec("android", serial).address is not None
     deadline = time.monotonic() + _BACK_S
     state: str | None = None
     while time.monotonic() < deadline:
         cancel.checkpoint()
-        with suppress(DeviceError):  # a server that is starting
+        with suppress(DeviceError):  # a server that is starting, a phone that refuses connections
+            if on_network:  # the server tries only once
+                _reconnect(serial, name)
             state = next((d.state for d in known_devices() if serial in (d.serial, d.usb)), None)
         if state == USABLE:
             return
