@@ -269,7 +269,7 @@ class Importer:
             self._write(lambda outbox: outbox.restart(opened.model_dump_json()))
 
     def append(self, event: Event) -> None:
-        """Append an event, and wait until it is imported, unless the database is away."""
+        """Append an event, and wait until it is imported, unless database unreachable."""
         needs_lease = isinstance(event, Began | Planned)
         if needs_lease and self._taken:
             raise self._taken
@@ -351,7 +351,9 @@ class Importer:
 
     def _note_away(self, error: Exception) -> None:
         if not self._is_away:
-            self._tell(f"the database is away; the night goes on and imports later: {error}")
+            self._tell(
+                f"database unreachable; the night continues and imports events later: {error}"
+            )
         self._is_away = self._must_tell = True
         self._changed.notify_all()
 
