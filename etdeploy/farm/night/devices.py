@@ -106,6 +106,8 @@ class Devices:
             before = self.offers.get(identity)
             if before and before.host != offer.host:
                 self._tell(f"{offer.name} is now measured by {offer.host}, not {before.host}")
+            if before and before.problem and not offer.problem:
+                self._tell(f"{offer.name} can be used again")
         new = found.held.keys() - self.offers.keys()
         self._tell_each_host((found.held[each] for each in new & self.seen.keys()), "back on")
         gone = self.offers.keys() - found.held.keys()
@@ -245,6 +247,10 @@ class Devices:
             self.offers[done.identity] = done.offer
             self._tell(f"{name} can be used again after: {done.steps[-1]}")
         else:
+            # The host may offer it without a problem until it looks again.
+            if offer := self.offers.get(done.identity):
+                problem = offer.problem or done.problem
+                self.offers[done.identity] = offer.model_copy(update={"problem": problem})
             self._tell(f"{name} still cannot be used after {', '.join(done.steps)}: {done.problem}")
 
 
