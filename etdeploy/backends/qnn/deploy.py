@@ -44,7 +44,7 @@ AAR_FOLDER = "jni/arm64-v8a"
 _MAIN = "libQnnHtp.so"
 _LIBRARY = re.compile(rf"{AAR_FOLDER}/(libQnn(?:Htp\w*|System)\.so)")
 _OTHER = re.compile(rf"jni/([^/]+)/{re.escape(_MAIN)}")
-# Of a whole release: 0.3 GB. More is no release, but an archive made to fill a disk.
+# A whole release has 0.3 GB. An archive with much more is made to fill a disk.
 _MOST_BYTES = 2_000_000_000
 _CHUNK_BYTES = 1 << 20
 # An ELF file's e_machine, for arm64.

@@ -149,8 +149,8 @@ OPTIONS = (
     Option(
         "per_channel",
         True,
-        "Whether each output channel of a quantized linear layer or convolution has a scale of its "
-        "own, instead of one for the whole layer.",
+        "Whether each output channel of a quantized linear layer or convolution has its own scale, "
+        "instead of one for the whole layer.",
     ),
     Option(
         "dlbc",
