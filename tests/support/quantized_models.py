@@ -16,7 +16,7 @@ from typing import Any
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.loading.source import load_sources
-from etdeploy.export.worker.pipeline import Steps, _import_executorch, _quantized
+from etdeploy.export.worker.pipeline import LayerFacts, Steps, _import_executorch, _quantized
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.program.folder import FORWARD
 from tests.data.export import quantized
@@ -36,7 +36,7 @@ def _quantized_case(case: dict[str, Any]) -> dict[str, Any]:
     spec = ExportSpec.model_validate({"backend": "xnnpack", **case, **functions})
     try:
         sources = load_sources(spec)
-        made = _quantized(spec, sources, tuple(sources), Log(spec.rewrites), None)[FORWARD]
+        made = _quantized(spec, sources, tuple(sources), Log(spec.rewrites), LayerFacts())[FORWARD]
     except WorkerError as error:
         return {"failure": error.failure.model_dump()}
     return {"loss": [loss.model_dump() for loss in made.losses], "notes": made.notes}

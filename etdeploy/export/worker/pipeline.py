@@ -33,6 +33,7 @@ from etdeploy.export.worker.lowering.lower_failures import (
 )
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations
+from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
     Lowered,
@@ -106,6 +107,14 @@ class EvaluatedModule:
     losses: tuple[OutputLoss, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """What is known of a language model's linear layers, beside their weights, by their `id()`."""
+
+    activations: Activations = field(default_factory=Activations)
+    stored: Mapping[int, StoredWeight] = field(default_factory=dict)
 
 
 # The inputs of a recipe's sizes, and the outputs for each.
@@ -209,13 +218,13 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         sources = _for_each(sources, lambda name: _by_pixel(sources[name], log))
     shared_bytes = shared_weight_bytes(source.module for source in sources.values())
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
-    activations = None
+    weights = LayerFacts()
     if language:
         with steps.step("calibrate", "measuring activations", 0.35):
-            activations = language.activations(spec)
+            weights = LayerFacts(language.activations(spec), language.loaded.stored_weights())
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         run = (language.longest,) if language else tuple(sources)
-        models = _quantized(spec, sources, run, log, activations)
+        models = _quantized(spec, sources, run, log, weights)
     if language:
         language = _evaluated(spec, language, models, steps)
     with steps.step("export", "tracing with torch.export", 0.6):
@@ -366,7 +375,7 @@ def _quantized(
     sources: Mapping[str, MethodSource],
     run: Container[str],
     log: Log,
-    activations: Activations | None,
+    weights: LayerFacts,
 ) -> dict[str, EvaluatedModule]:
     """The modules to lower, and what those of the methods in `run` give.
 
@@ -375,7 +384,7 @@ def _quantized(
     """
     # All before any is quantized: methods may share the layers.
     before = _for_each(sources, lambda name: _outputs(sources[name]) if name in run else None)
-    quantized = quantize(spec, sources, log, activations)
+    quantized = quantize(spec, sources, log, weights.activations, weights.stored)
     if not quantized:
         return {
             name: EvaluatedModule(source.module, before[name]) for name, source in sources.items()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from etdeploy.export.worker.language.fetch import (
     require_code,
     require_tokenizer,
 )
+from etdeploy.export.worker.lowering.stored import StoredWeight
 
 TOKENIZER_FOLDER = "tokenizer"
 _TOKEN_KEYS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
@@ -134,17 +135,27 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A language model on this machine, in float32 and evaluation mode, with notes for the user."""
+    """A language model on this machine, in float32 and evaluation mode, with notes for the user.
+
+    `stored` has the weights that its checkpoint has quantized, by the path of the linear layer; the
+    model has what they stand for.
+    """
 
     model: Any
     checkpoint: Checkpoint
     tokenizer: HfTokenizer
     notes: tuple[str, ...]
+    stored: Mapping[str, StoredWeight] = field(default_factory=dict)
 
     @property
     def vocabulary(self) -> int:
         """Number of logits."""
         return int(self.model.get_output_embeddings().weight.shape[0])
+
+    def stored_weights(self) -> dict[int, StoredWeight]:
+        """`stored` by the `id()` of the layer."""
+        layers = dict(self.model.named_modules())
+        return {id(layers[path]): weight for path, weight in self.stored.items()}
 
 
 def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:

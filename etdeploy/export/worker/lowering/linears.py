@@ -21,6 +21,7 @@ from etdeploy.export.worker.failures import WorkerError, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.overrides import first_match
 from etdeploy.export.worker.lowering.scales import Activations, all_quantized_in_groups
+from etdeploy.export.worker.lowering.stored import StoredWeight, stored_notes
 
 L = TypeVar("L", bound=torch.nn.Module)
 DEFAULT_GROUP_SIZE = 32
@@ -109,6 +110,8 @@ def _gives_shared_values(model: Any, layer: Layer[torch.nn.Linear]) -> bool:
 
 
 _EIGHT_BITS = "8da8w"
+# Of the weights of `SEARCHED_SCHEMES`.
+_SEARCHED_BITS = 4
 # Parts that lose more in 4 bits than they gain, by their names in notes. No later layer evens out
 # an error of the output layer, and tied to embeddings in 8 bits it is stored once. All heads of a
 # group add up the error of the values that they share, and the layer is small: on
@@ -124,9 +127,16 @@ def quantize_linears(
     sources: Mapping[str, MethodSource],
     linears: Linears,
     activations: Activations,
+    stored: Mapping[int, StoredWeight],
 ) -> Iterator[str]:
-    """Quantizes the linear layers that fit, in place; yields sentences for the user."""
-    finer = _finer_parts(spec, sources, linears)
+    """Quantizes the linear layers that fit, in place; yields sentences for the user.
+
+    `stored` has the weights that the checkpoint has quantized already, by the layer's `id()`.
+    """
+    known = {
+        layer.name: stored[id(layer.module)] for layer in linears if id(layer.module) in stored
+    }
+    finer = _finer_parts(spec, sources, linears, known)
     wishes = {layer.name: _wish(spec, layer, finer) for layer in linears}
     wanted = [layer for layer in linears if wishes[layer.name].scheme not in FLOAT_SCHEMES]
     if linears and not wanted:
@@ -140,9 +150,16 @@ def quantize_linears(
         sizes = {wishes[layer.name].group_size for layer in wanted}
         modules = [each.module for each in wanted]
         raise nothing_fits(spec, modules, sizes, exported=exported, attention=bool(attention))
-    for wish in dict.fromkeys(wishes[layer.name] for layer in fitting):
-        of_wish = [layer for layer in fitting if wishes[layer.name] == wish]
-        _apply(wish, of_wish, activations)
+    carried = {
+        layer.name for layer in fitting if _is_carried(known.get(layer.name), wishes[layer.name])
+    }
+    for layer in fitting:
+        if layer.name in carried:
+            tensor = known[layer.name].as_tensor(wishes[layer.name].scheme)
+            layer.module.weight = torch.nn.Parameter(tensor, requires_grad=False)
+    again = [layer for layer in fitting if layer.name not in carried]
+    for wish in dict.fromkeys(wishes[layer.name] for layer in again):
+        _apply(wish, [layer for layer in again if wishes[layer.name] == wish], activations)
     left = [layer.name for layer in wanted if layer not in fitting]
     yield from left_notes({name: wishes[name].group_size for name in left}, outputs)
     yield from attention_notes(spec, attention)
@@ -152,23 +169,34 @@ def quantize_linears(
     yield _coverage_note(spec, chosen[None], _convolutions(sources))
     yield from _override_notes(spec, chosen)
     yield from _finer_notes(done)
-    if spec.generation and any(wish.scheme in SEARCHED_SCHEMES for wish in done.values()):
+    schemes = {name: wish.scheme for name, wish in done.items()}
+    yield from stored_notes(known, schemes, carried)
+    searched = {name for name, scheme in schemes.items() if scheme in SEARCHED_SCHEMES}
+    if spec.generation and searched - carried:
         yield _scales_note(activations)
 
 
 def _finer_parts(
-    spec: ExportSpec, sources: Mapping[str, MethodSource], linears: Linears
+    spec: ExportSpec,
+    sources: Mapping[str, MethodSource],
+    linears: Linears,
+    stored: Mapping[str, StoredWeight],
 ) -> dict[str, str]:
     """The parts of layers that have 8 bits where nothing else is said, by the layers' names."""
     mixed = {str(spec.quantization), _EIGHT_BITS} <= {*backend_named(str(spec.backend)).overrides}
     if not (spec.generation and spec.quantization in SEARCHED_SCHEMES and mixed):
         return {}
     model = next(iter(sources.values())).module.model
-    return {
+    parts = {
         layer.name: part
         for part, holds in _FINER.items()
         for layer in linears
         if holds(model, layer)
+    }
+    return parts | {
+        name: f"what the checkpoint has in {weight.kind}"
+        for name, weight in stored.items()
+        if weight.bits > _SEARCHED_BITS and name not in parts
     }
 
 
@@ -192,6 +220,16 @@ def _fits(layer: torch.nn.Linear, wish: LayerQuantization, outputs: int) -> bool
     if wish.group_size is None:
         return True
     return bool(layer.in_features % wish.group_size == 0 and layer.out_features % outputs == 0)
+
+
+def _is_carried(stored: StoredWeight | None, wish: LayerQuantization) -> bool:
+    """Whether a layer keeps the values of its checkpoint.
+
+    An override with a group size of its own asks for other groups.
+    """
+    if stored is None or not stored.fits(wish.scheme):
+        return False
+    return wish.pattern is None or stored.group_size in (None, wish.group_size)
 
 
 def _apply(wish: LayerQuantization, layers: Linears, activations: Activations) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ from etdeploy.export.worker.lowering.overrides import (
     override_notes,
 )
 from etdeploy.export.worker.lowering.scales import Activations
+from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
 from etdeploy.export.worker.tracing.structure import ExampleInputs
@@ -84,10 +86,11 @@ def quantize(
     sources: Mapping[str, MethodSource],
     log: Log | None = None,
     activations: Activations | None = None,
+    stored: Mapping[int, StoredWeight] = MappingProxyType({}),
 ) -> dict[str, Quantized]:
     """Quantizes the methods by the spec's scheme; none where nothing is to do before lowering."""
     if spec.quantization in LINEAR_SCHEMES or spec.embeddings:
-        notes = quantize_layers(spec, sources, activations or Activations())
+        notes = quantize_layers(spec, sources, activations or Activations(), stored)
         return {name: Quantized(source.module, notes) for name, source in sources.items()}
     if spec.quantization in (None, *FLOAT_SCHEMES):
         return {}  # 16-bit floats are the backend's own choice of precision
@@ -242,7 +245,10 @@ def _checked(samples: Iterable[Any]) -> Iterable[ExampleInputs]:
 
 
 def quantize_layers(
-    spec: ExportSpec, sources: Mapping[str, MethodSource], activations: Activations
+    spec: ExportSpec,
+    sources: Mapping[str, MethodSource],
+    activations: Activations,
+    stored: Mapping[int, StoredWeight],
 ) -> tuple[str, ...]:
     """Quantizes what the spec says; returns sentences for the user."""
     linears = layers_of(spec, sources, torch.nn.Linear)
@@ -250,7 +256,12 @@ def quantize_layers(
         _store_computed_weight(layer.module)
     tables = layers_of(spec, sources, torch.nn.Embedding)
     _check_overrides(spec, linears, tables)
-    return tuple(_quantized(spec, sources, linears, tables, activations))
+    notes: list[str] = []
+    if spec.quantization in LINEAR_SCHEMES:
+        notes += quantize_linears(spec, sources, linears, activations, stored)
+    if spec.embeddings:
+        notes += quantize_embeddings(spec, tables)
+    return tuple(notes)
 
 
 def _store_computed_weight(layer: torch.nn.Linear) -> None:
@@ -262,19 +273,6 @@ def _store_computed_weight(layer: torch.nn.Linear) -> None:
             remove_weight_norm(layer)
         elif isinstance(hook, SpectralNorm) and hook.name == "weight":
             remove_spectral_norm(layer)
-
-
-def _quantized(
-    spec: ExportSpec,
-    sources: Mapping[str, MethodSource],
-    linears: Sequence[Layer[torch.nn.Linear]],
-    tables: Sequence[Layer[torch.nn.Embedding]],
-    activations: Activations,
-) -> Iterator[str]:
-    if spec.quantization in LINEAR_SCHEMES:
-        yield from quantize_linears(spec, sources, linears, activations)
-    if spec.embeddings:
-        yield from quantize_embeddings(spec, tables)
 
 
 def _check_overrides(
