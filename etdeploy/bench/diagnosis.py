@@ -260,7 +260,7 @@ def _cause(
         return _KILLED
     if outcome.signal_name:
         return _SIGNALS.get(outcome.signal_name)
-    return _runner_message(outcome, _EXITS | (_TEXT_EXITS if recipe.model.hf is not None else {}))
+    return _runner_message(outcome, _EXITS | (_TEXT_EXITS if recipe.is_language_model else {}))
 
 
 def _backend_cause(text: str, device: str) -> Diagnosis | None:
@@ -275,7 +275,7 @@ def _too_slow(recipe: Recipe, name: str, iterations: int) -> Diagnosis:
         "it hangs, or the model is too slow on this device",
         f"Give it more time: --set benchmark.timeout_s={doubled:g}",
     )
-    if recipe.model.hf is not None:
+    if recipe.is_language_model:
         cause += " for so many tokens"
         remedy += f"\nor less to do: {'--max-new-tokens 16' if name == TEXT else _FEWER_TOKENS}"
     elif iterations > 1:

@@ -234,7 +234,7 @@ def export_spec(
         python=_reference("model.python", model.python),
         exported=model.exported,
         hf=_hf_model(model),
-        generation=_generation(export) if model.hf else None,
+        generation=_generation(export) if recipe.is_language_model else None,
         weights=model.weights,
         arguments=model.arguments,
         backend=export.backend,
@@ -242,8 +242,10 @@ def export_spec(
         overrides=_overrides(export),
         override_groups=_override_groups(export),
         embeddings=recipe.embeddings,
-        calibration=None if model.hf else _reference("export.calibration", export.calibration),
-        calibration_text=_calibration_text(export) if model.hf else None,
+        calibration=None
+        if recipe.is_language_model
+        else _reference("export.calibration", export.calibration),
+        calibration_text=_calibration_text(export) if recipe.is_language_model else None,
         group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),
@@ -265,7 +267,7 @@ def rewrites_of(recipe: Recipe, arch: str | None) -> Chosen:
     A language model has its own formulation, and a finished program no longer has a graph.
     """
     export = recipe.export
-    if recipe.model.hf is not None or recipe.model.program is not None:
+    if recipe.is_language_model or recipe.model.program is not None:
         return Chosen()
     offered = backend_named(export.backend).rewrites
     return chosen_rewrites(export.rewrites, offered, export.quantization, arch)

@@ -23,7 +23,7 @@ _KERNEL = (
 
 def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[ReasonedChoice, ...]:
     """Scales, the path, the operators of the attention and the methods of a program."""
-    return tuple(_choices(recipe, generation)) if recipe.model.hf is not None else ()
+    return tuple(_choices(recipe, generation)) if recipe.is_language_model else ()
 
 
 def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[ReasonedChoice]:

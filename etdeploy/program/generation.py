@@ -95,7 +95,7 @@ _LEAST_CONTEXT = 512
 
 def attention_of(recipe: Recipe) -> tuple[Attention, str] | None:
     """The attention that a recipe asks for, and why, as a clause; None for other models."""
-    if recipe.model.hf is None:
+    if not recipe.is_language_model:
         return None
     return attention_for(recipe.export.generation or ExportGeneration(), recipe.export.backend)
 

@@ -17,6 +17,7 @@ from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
     DEFAULT_EVALUATED,
     DEFAULT_GROUP_SIZE,
+    LANGUAGE_MODELS,
     RULES,
     recipe_rules,
     require,
@@ -542,7 +543,9 @@ class Recipe(Section):
     def _complete_for_language_models(cls, data: Any) -> Any:
         """Other models have no section `generation`, so that their records have no keys of it."""
         model = data.get("model") if isinstance(data, dict) else None
-        if not isinstance(model, dict) or model.get("hf") is None:
+        if not isinstance(model, dict) or not any(
+            model.get(s) is not None for s in LANGUAGE_MODELS
+        ):
             return data
         sections = {name: _with_generation(data.get(name)) for name in ("export", "benchmark")}
         return {**data, "model": {**model, "task": model.get("task") or _TASK}, **sections}
@@ -554,6 +557,10 @@ class Recipe(Section):
         return self
 
     @property
+    def is_language_model(self) -> bool:
+        return any(getattr(self.model, source) is not None for source in LANGUAGE_MODELS)
+
+    @property
     def embeddings(self) -> str | None:
         """How tables of embeddings are quantized; None where they stay in floats.
 
@@ -563,9 +570,9 @@ class Recipe(Section):
         export, backend = self.export, find_backend(self.export.backend)
         if export.embeddings:
             return None if export.embeddings == "none" else export.embeddings
-        if self.model.hf is None or export.quantization not in LINEAR_SCHEMES or backend is None:
+        if not self.is_language_model or export.quantization not in LINEAR_SCHEMES:
             return None
-        return "8w" if "8w" in backend.embeddings else None
+        return "8w" if backend and "8w" in backend.embeddings else None
 
 
 _TASK: Task = "text-generation"

@@ -14,6 +14,7 @@ from etdeploy.core.errors import Problem
 from etdeploy.core.files.basic import not_regular
 from etdeploy.recipe.document import Document, SourceLocation
 from etdeploy.recipe.find import resolved
+from etdeploy.recipe.rules import LANGUAGE_MODELS
 
 EVALUATE = ("export", "generation", "evaluate")
 CALIBRATION = ("export", "calibration")
@@ -70,7 +71,9 @@ def absolute_paths(document: Document) -> list[Problem]:
 
 def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
     """Keys that name a text, or `none`."""
-    of_language_model = _section_of(data, ("model", "hf")).get("hf") is not None
+    of_language_model = any(
+        _section_of(data, ("model", s)).get(s) is not None for s in LANGUAGE_MODELS
+    )
     return (EVALUATE, *((CALIBRATION,) if of_language_model else ()))
 
 

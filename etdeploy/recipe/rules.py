@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 MODEL_SOURCES = ("example", "python", "exported", "program", "hf")
+# Those of language models, which generate text.
+LANGUAGE_MODELS = ("hf",)
 DEFAULT_GROUP_SIZE = 32
 DEFAULT_EVALUATED = 512
 # Keys that need a build of ExecuTorch itself, with the value that needs none.
@@ -325,7 +327,7 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
         for name in ("model", "export", "benchmark")
     )
     sources = [name for name in MODEL_SOURCES if model.get(name) is not None]
-    if sources == ["hf"]:
+    if sources and sources[0] in LANGUAGE_MODELS:
         for key in _OF_ONE_METHOD:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a model of `hf` is measured by `benchmark.generation`"

@@ -120,7 +120,7 @@ def app_subject(
 
 def _model(loaded: LoadedRecipe, program: Program) -> AppModel:
     tensor = AppValue(kind="Tensor", dtype="float32", shape=(1,), path="inputs/0.bin")
-    text = loaded.recipe.model.hf is not None
+    text = loaded.recipe.is_language_model
     return AppModel(
         app_id=app_id(loaded), name=loaded.name, workload="generation" if text else "inference",
         program="program.pte", bundled=True, program_sha256=program.sha256, program_bytes=7,

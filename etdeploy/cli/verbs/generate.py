@@ -203,7 +203,7 @@ def open_session(
     [name] = named.recipes
     loaded = load_recipe(name, named.overrides)
     recipe = loaded.recipe
-    if recipe.model.hf is None:
+    if not recipe.is_language_model:
         raise _not_a_language_model(name)
     sampling, is_seeded = _sampling(recipe, sampling_values)
     with run_recipe(replace(named, measures=False), StepName.PUSH) as job:
