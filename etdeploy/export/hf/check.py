@@ -1,13 +1,7 @@
-"""Whether a checkpoint on this machine can be exported, as its files tell without PyTorch.
-
-Weights in safetensors are read as far as their headers. A file begins with the length of its
-header, 8 bytes, little-endian; the header is a JSON object with dtype, shape and offsets of each
-tensor, the data follows. https://huggingface.co/docs/safetensors/index#format
-"""
+"""Whether a checkpoint on this machine can be exported, as its files tell without PyTorch."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,13 +30,12 @@ from etdeploy.export.hf.files import (
     has_tokenizer,
     lists_tokenizer,
     other_weights,
-    read_object,
     snapshot,
 )
+from etdeploy.export.hf.tensors import checkpoint_tensors, read_tensors, weight_files
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.document import KeyPath, SourceLocation
 
-_LONGEST_HEADER = 100_000_000
 _SHOWN = 3
 _CONVERT = (
     "import transformers as t; "
@@ -145,56 +138,9 @@ def _conversion(names: list[str], place: str) -> str:
     return python_command(_CONVERT, place=place, kinds=kinds)
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights."""
-    index = folder / WEIGHTS_INDEX
-    if (folder / WEIGHTS).is_file() or not index.is_file():
-        return [folder / WEIGHTS]
-    parts = read_object(index).get("weight_map")
-    if not isinstance(parts, dict) or not parts:
-        raise ValueError("it has no weight_map")
-    names = sorted({str(name) for name in parts.values()})
-    elsewhere = [name for name in names if Path(name).name != name]
-    if elsewhere:
-        raise ValueError(f"it names {elsewhere[0]!r}, which is not a file beside it")
-    return [folder / name for name in names]
-
-
-def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor in a file."""
-    shapes = {}
-    end = 0
-    header, data_bytes = _header(path)
-    for name, info in header.items():
-        if name != "__metadata__":
-            shapes[name] = tuple(int(size) for size in info["shape"])
-            end = max(end, int(info["data_offsets"][1]))
-    if end > data_bytes:
-        raise ValueError(f"it ends too early: {data_bytes} of {end} bytes of weights are there")
-    return shapes
-
-
-def parameter_count(folder: Path) -> int:
-    """Number of weights in a checkpoint; see `tensor_shapes` for what it raises."""
-    shapes = (shape for path in weight_files(folder) for shape in tensor_shapes(path).values())
-    return sum(math.prod(shape) for shape in shapes)
-
-
-def _header(path: Path) -> tuple[dict[str, Any], int]:
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        size = path.stat().st_size
-        if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
-            raise ValueError("it has no header of safetensors")
-        content = json.loads(stream.read(length))
-    if not isinstance(content, dict):
-        raise ValueError("its header is not a JSON object")
-    return content, size - 8 - length
-
-
 def _damage(path: Path) -> ConfigProblem | None:
     try:
-        tensor_shapes(path)
+        read_tensors(path)
     except OSError as error:
         return ConfigProblem(f"the weights cannot be read: {error.strerror}", place=str(path))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -323,6 +269,11 @@ def _memory() -> tuple[int, int]:
 _FLOAT_BYTES = 4
 # Copies of the weights at the peak, while they are lowered and written.
 _COPIES = 3
+
+
+def parameter_count(folder: Path) -> int:
+    """Number of weights in a checkpoint; see `read_tensors` for what it raises."""
+    return sum(math.prod(info.shape) for info in checkpoint_tensors(folder).infos.values())
 
 
 def least_memory_bytes(parameters: int, config: Mapping[str, Any], context: int) -> int:
