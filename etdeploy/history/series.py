@@ -8,7 +8,7 @@ weights, the commit, the system on the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from etdeploy.bench.units import duration
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from etdeploy.devices.base import DeviceFacts
 
 
-_KEY_LENGTH = 16
+KEY_LENGTH = 16
+# As many as a person has to type.
+_SHORT_KEY = 8
+# Of a value that distinguishes a series; longer texts are cut.
+_MOST_CHARACTERS = 40
 # The kind of workload, and the recipe's section that says what is generated.
 GENERATION = "generation"
 # Of the section `model`: what the model is. A checkpoint's file may change.
@@ -107,7 +111,12 @@ class Series(Value):
         """The same for records that can be compared, on every machine."""
         # A runner's series keeps the key that it had before there were apps.
         left_out = {"source"} if self.app else {"source", "app"}
-        return digest_json(self.model_dump(mode="json", exclude=left_out))[:_KEY_LENGTH]
+        return digest_json(self.model_dump(mode="json", exclude=left_out))[:KEY_LENGTH]
+
+    @property
+    def short_key(self) -> str:
+        """The beginning of the key, as it is shown, and as `etdeploy history --series` takes it."""
+        return self.key[:_SHORT_KEY]
 
     @property
     def label(self) -> str:
@@ -151,6 +160,53 @@ def series_from(record: RunRecord) -> Series:
         device=DeviceIdentity.of(record.device.facts),
         app=record.runner.app is not None,
     )
+
+
+def distinct_labels(found: Sequence[Series]) -> list[str]:
+    """Return the label of each series, with what distinguishes it from others of the same label.
+
+    Only series of the same recipe and device get more than their label, such as
+    `xnnpack, export.group_size=32`.
+    """
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for one in found:
+        groups.setdefault(_group(one), []).append(_leaves(one))
+    return [
+        ", ".join([*filter(None, [one.label]), *_distinct(_leaves(one), groups[_group(one)])])
+        for one in found
+    ]
+
+
+def _group(series: Series) -> tuple[str, str, str]:
+    return series.recipe, series.device.label, series.label
+
+
+def _leaves(series: Series) -> dict[str, Any]:
+    """Return the values that make the key, by the recipe's names of them where it has them."""
+    content = series.model_dump(mode="json", exclude={"source"})
+    sections = {"precision": "export", "sizes": "benchmark"}
+    return dict(_flatten({sections.get(name, name): value for name, value in content.items()}))
+
+
+def _flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+def _distinct(own: Mapping[str, Any], group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    names = dict.fromkeys(name for leaves in group for name in leaves)
+    for name in names:
+        if any(leaves.get(name) != own.get(name) for leaves in group):
+            value = own.get(name)
+            yield f"{name} not set" if value is None else f"{name}={_short_text(value)}"
+
+
+def _short_text(value: Any) -> str:
+    text = ":".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
 
 
 def explain_differences(a: Series, b: Series) -> list[str]:

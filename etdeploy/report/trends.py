@@ -8,7 +8,14 @@ from etdeploy.bench.units import unit_for
 from etdeploy.core.console import count
 from etdeploy.core.layout import sparkline
 from etdeploy.history.check import OUTPUTS, Check, CheckVerdict, FindingKind
-from etdeploy.history.series import NOISE, PERPLEXITY, base_metric, format_metric, metric_title
+from etdeploy.history.series import (
+    NOISE,
+    PERPLEXITY,
+    base_metric,
+    distinct_labels,
+    format_metric,
+    metric_title,
+)
 from etdeploy.history.trend import LevelChange, Trend, TrendPoint
 from etdeploy.report.document import (
     BAD,
@@ -51,17 +58,21 @@ def list_text(trends: Sequence[Trend], more: int) -> Table:
     """Return a row for each series, the one with the latest run first; `more` are not shown."""
     metric = _metric(trends) or "value"
     rows = []
-    for trend in trends:
-        values = _values(trend)
+    for trend, label in zip(trends, _labels(trends), strict=True):
+        series, values = trend.series, _values(trend)
         rows.append([
-            trend.series.recipe, trend.series.device.label, f"{trend.runs:,}",
+            series.short_key, series.recipe, series.device.label, f"{trend.runs:,}",
             trend.points[-1].started_at[:10] if trend.points else None,
             format_metric(trend.metric, values[-1]) if values else None,
-            percent(trend.spread_percent), trend.series.label or None,
+            percent(trend.spread_percent), label or None,
             sparkline(values, _CURVE) or None,
         ])  # fmt: skip
-    columns = ("recipe", "device", "runs", "last", metric, "spread", "backend", "trend")
-    below = f"and {more:,} more series: narrow them down with --recipe, --device" if more else ""
+    columns = ("series", "recipe", "device", "runs", "last", metric, "spread", "backend", "trend")
+    below = (
+        f"and {more:,} more series: narrow them down with --recipe, --device, --since"
+        if more
+        else ""
+    )
     return table("Series", columns, rows, right=("runs", metric, "spread"), more=below)
 
 
@@ -132,7 +143,7 @@ def trends_page(trends: Sequence[Trend], more: int = 0) -> Page:
         badges=(Cell(count(changes, "change") if changes else "no change found", QUIET),),
         cards=tuple(map(_card, trends)) if len(trends) <= _MOST_CARDS else (),
         notices=(Text(f"{more:,} more series are not shown.", QUIET),) if more else (),
-        sections=tuple(_section(i, trend) for i, trend in enumerate(trends)),
+        sections=tuple(map(_section, range(len(trends)), trends, _labels(trends))),
     )
 
 
@@ -160,9 +171,13 @@ def _card(trend: Trend) -> Card:
     return Card(label, number, unit, tuple(lines), lead=False)
 
 
-def _section(index: int, trend: Trend) -> PageSection:
+def _labels(trends: Sequence[Trend]) -> list[str]:
+    return distinct_labels([trend.series for trend in trends])
+
+
+def _section(index: int, trend: Trend, label: str) -> PageSection:
     series = trend.series
-    of = f", {series.label}" if series.label else ""
+    of = f", {label}" if label else ""
     heading = f"{series.recipe} on {series.device.label}{of}"
     if not any(point.value is not None for point in trend.points):
         blocks: tuple[Block, ...] = (Text("No run of this series has this number.", QUIET),)

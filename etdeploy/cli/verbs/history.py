@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
     from etdeploy.history.check import Check, CheckOptions
     from etdeploy.history.location import HistoryLocation
+    from etdeploy.history.series import Series
     from etdeploy.history.store.store import Filter, Store
     from etdeploy.history.trend import Trend
 
@@ -31,6 +32,7 @@ _MOST_BAD = 20
 _LIST_RUNS = 40
 _PAGE = "etdeploy-history.html"
 _AGO = re.compile(r"(\d+)\s*([dhw])")
+_KEY = re.compile(r"[0-9a-f]{4,16}")
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
 
@@ -53,10 +55,25 @@ def _since(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
         raise click.BadParameter("this is neither a date, 2026-11-01, nor a time, 30d") from error
 
 
+def _series_key(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _KEY.fullmatch(value):
+        raise click.BadParameter(
+            f"{value!r} is not the key of a series, 4 to 16 digits such as 1a2b3c4d; "
+            "`etdeploy history` lists them"
+        )
+    return value
+
+
 @click.group(invoke_without_command=True)
 @click.option("-r", "--recipe", metavar="NAME", help="Only this recipe.")
 @click.option(
     "-d", "--device", metavar="DEVICE", help="Only devices with this in their name or model."
+)
+@click.option(
+    "--series",
+    callback=_series_key,
+    metavar="KEY",
+    help="Only this series: its key in the list of series, or how the key begins.",
 )
 @click.option(
     "-m",
@@ -94,6 +111,7 @@ def history(
     ctx: click.Context,
     recipe: str | None,
     device: str | None,
+    series: str | None,
     metric: str | None,
     since: str | None,
     limit: int,
@@ -113,7 +131,7 @@ def history(
     require_metric(metric)
     page = _page(form, output, as_json)
     place = require_location(store)
-    wanted = Filter(recipe=recipe, device=device, since=since)
+    wanted = Filter(recipe=recipe, device=device, series=series, since=since)
     ctx.obj = (place, wanted)
     if ctx.invoked_subcommand is not None:
         return
@@ -125,7 +143,7 @@ def history(
     elif trends and page:
         _write_page(trends, more, page)
     elif trends:
-        _show(trends, more)
+        _show(trends, more, store)
     else:
         console.result(f"no {'matching ' if wanted != Filter() else ''}runs in {place.shown}")
 
@@ -245,7 +263,7 @@ def _write_page(trends: list[Trend], more: int, page: Path) -> None:
     console.result(str(write_report(render(trends_page(trends, more)), page, Format.HTML)))
 
 
-def _show(trends: list[Trend], more: int) -> None:
+def _show(trends: list[Trend], more: int, store: str | None) -> None:
     from etdeploy.report.terminal import render
     from etdeploy.report.trends import list_text, trend_text
 
@@ -254,9 +272,8 @@ def _show(trends: list[Trend], more: int) -> None:
         console.result(render(trend_text(trends[0], width), width))
         return
     console.result(render([list_text(trends, more)], width))
-    console.message(
-        "\nShow one of them with its changes:  etdeploy history --recipe NAME --device DEVICE"
-    )
+    command = _history_command(trends[0].series, store)
+    console.message(f"\nShow one of them with its changes, for example the first:  {command}")
 
 
 def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
@@ -362,6 +379,7 @@ def _show_check(found: Check, run: StoredRun, store: str | None, as_json: bool) 
     """Print a check; raise RegressionError if a number is worse."""
     from etdeploy.bench.records.stored import measure_again
     from etdeploy.history.check import CheckVerdict
+    from etdeploy.history.series import series_from
     from etdeploy.report.terminal import render
     from etdeploy.report.trends import check_text
 
@@ -370,20 +388,17 @@ def _show_check(found: Check, run: StoredRun, store: str | None, as_json: bool) 
     else:
         console.result(render(check_text(found, measure_again(run)), console.width()))
     if found.verdict is CheckVerdict.REGRESSED:
+        command = _history_command(series_from(run.record), store)
         raise RegressionError(
             found.reason,
             place=found.run_id,
-            remedy=f"See when it began, and what changed then: {_history_command(run, store)}\n"
+            remedy=f"See when it began, and what changed then: {command}\n"
             f"Measure again: {measure_again(run)}",
         )
 
 
-def _history_command(run: StoredRun, store: str | None) -> str:
-    """Return the command that shows the run's series."""
-    from etdeploy.history.series import DeviceIdentity
-
-    device = DeviceIdentity.of(run.record.device.facts).name
+def _history_command(series: Series, store: str | None) -> str:
+    """Return the command that shows the series."""
     # The URL of a server may have a password in it.
     named = f" --store {quoted(store)}" if store and "://" not in store else ""
-    recipe = quoted(run.record.recipe.name)
-    return f"etdeploy history --recipe {recipe} --device {quoted(device)}{named}"
+    return f"etdeploy history --series {series.short_key}{named}"

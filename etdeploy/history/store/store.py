@@ -31,7 +31,7 @@ from etdeploy.core.files.basic import not_regular
 from etdeploy.core.files.locks import exclusive
 from etdeploy.history.entry import HistoryEntry, Judgement, entry_from
 from etdeploy.history.location import VARIABLE, HistoryLocation
-from etdeploy.history.series import Series
+from etdeploy.history.series import KEY_LENGTH, Series
 from etdeploy.history.store import tables
 from etdeploy.history.store.errors import UPGRADE, WRITES, create_store_engine, explain_errors
 from etdeploy.history.store.tables import REVISION, metrics, records, runs, series
@@ -51,7 +51,7 @@ class Filter:
         device: A part of the device's name or model.
         since: Date and time in UTC, ISO 8601.
         until: The same; runs that started at that time are included.
-        series: Key of the series.
+        series: Key of the series, or how it begins.
         fit: Only those whose numbers can be compared, as `Entry.fit` has it.
     """
 
@@ -327,7 +327,11 @@ def _conditions(wanted: Filter) -> list[Any]:
     if wanted.fit:
         conditions += [runs.c.disturbed == "", ~runs.c.simulated, runs.c.outputs_ok.is_not(False)]
     if wanted.series is not None:
-        conditions.append(runs.c.series == wanted.series)
+        whole = len(wanted.series) >= KEY_LENGTH  # an index finds only a whole key
+        column = runs.c.series
+        conditions.append(
+            column == wanted.series if whole else column.startswith(wanted.series, autoescape=True)
+        )
     return conditions
 
 

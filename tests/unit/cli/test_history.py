@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.verbs import history
 from etdeploy.history.location import require_location
+from etdeploy.history.series import series_from
 from etdeploy.history.store.store import Store, open_store
-from tests.support.bench_values import make_device
+from tests.support.bench_values import make_device, make_record
 from tests.support.histories import fill, recipe_named, run_at
 
 Capture = pytest.CaptureFixture[str]
@@ -53,12 +53,63 @@ def test_one_series_and_several(store: Store, capsys: Capture) -> None:
     store.add(run_at(70, device=phone, recipe=recipe_named("other")))
     assert run("history") == 0
     shown = capsys.readouterr()
-    assert shown.out.splitlines()[2].startswith("  other   android:R5")
-    assert "etdeploy history --recipe NAME" in shown.err
+    assert shown.out.splitlines()[2].split()[1:3] == ["other", "android:R5"]
     assert run("history", "-d", "r5") == 0
     assert capsys.readouterr().out.startswith("other on android:R5")
     assert run("history", "--recipe", "neither") == 0
     assert capsys.readouterr().out.startswith("no matching runs in ")
+
+
+def hinted_command(shown: str) -> list[str]:
+    [line] = [line for line in shown.splitlines() if "etdeploy history" in line]
+    return shlex.split(line.partition("etdeploy ")[2])
+
+
+def test_the_hint_selects_one_of_several_series_of_a_recipe_and_device(
+    store: Store, capsys: Capture
+) -> None:
+    content = make_record().recipe.content
+    for second, size in ((80, 32), (81, 64)):
+        export = {**content.get("export", {}), "group_size": size}
+        recipe = recipe_named("mlp", content={**content, "export": export})
+        store.add(run_at(second, recipe=recipe))
+    assert run("history", "--recipe", "mlp", "--device", "host") == 0
+    shown = capsys.readouterr()
+    lines = [line for line in shown.out.splitlines() if "mlp" in line]
+    whats = ["group_size=64", "group_size=32", "group_size not set"]
+    assert all(what in line for line, what in zip(lines, whats, strict=True))
+    key = lines[0].split()[0]
+    command = hinted_command(shown.err)
+    assert command[-2:] == ["--series", key]
+    assert run(*command) == 0
+    one = capsys.readouterr().out
+    assert one.startswith("mlp on host (Test CPU): xnnpack\n")
+    assert f"{key}" in one
+    assert "1 run in the history" in one
+    # As every key of the list, and the whole key.
+    for line, runs in zip(lines, (1, 1, 10), strict=True):
+        assert run("history", "--series", line.split()[0], "--json") == 0
+        [trend] = json.loads(capsys.readouterr().out)
+        assert trend["runs"] == runs
+        assert run("history", "--series", trend["key"], "export") == 0
+        assert len(capsys.readouterr().out.splitlines()) == runs
+    assert run("history", "--series", "0000") == 0
+    assert capsys.readouterr().out.startswith("no matching runs in ")
+
+
+def test_the_hint_repeats_the_store(store: Store, capsys: Capture) -> None:
+    store.add(run_at(70, recipe=recipe_named("other")))
+    assert run("history", "--store", str(store.place.file)) == 0
+    command = hinted_command(capsys.readouterr().err)
+    assert command[-2:] == ["--store", str(store.place.file)]
+    assert run(*command) == 0
+    assert capsys.readouterr().out.startswith("other on host")
+
+
+@pytest.mark.parametrize("key", ["", "abc", "mlp", "%", "ABCDEF12", "0" * 17])
+def test_what_is_not_the_key_of_a_series(key: str, capsys: Capture) -> None:
+    assert run("history", f"--series={key}") == 2
+    assert "etdeploy history" in capsys.readouterr().err
 
 
 def test_since(store: Store, capsys: Capture) -> None:
@@ -117,7 +168,9 @@ def test_a_run_that_regressed(store: Store, capsys: Capture, tmp_path: Path) -> 
     assert shown.out.startswith(f"{run_at(99).run_id}: REGRESSED\n")
     assert "latency              REGRESSED" in shown.out
     assert "error (regression): " in shown.err
-    assert "changed then: etdeploy history --recipe mlp --device host\n" in shown.err
+    assert (
+        f"changed then: etdeploy history --series {series_from(run_at(1)).key[:8]}\n" in shown.err
+    )
     again = f"etdeploy bench --recipe mlp.yaml --device host --output {tmp_path}\n"
     assert f"Measure again: {again}" in shown.err
     assert run("check", "--runs-in", str(tmp_path), "--max-slowdown", "50%") == 0
@@ -151,9 +204,9 @@ def test_the_remedy_of_a_regression_can_be_followed(
 
 
 def test_the_url_of_a_server_is_not_repeated() -> None:
-    found = StoredRun(Path("none"), run_at(1))
-    url = "postgresql://me:secret@localhost/db"
-    assert history._history_command(found, url) == "etdeploy history --recipe mlp --device host"
+    series = series_from(run_at(1))
+    command = history._history_command(series, "postgresql://me:secret@localhost/db")
+    assert command == f"etdeploy history --series {series.key[:8]}"
 
 
 def test_against_one_run(store: Store, capsys: Capture, tmp_path: Path) -> None:

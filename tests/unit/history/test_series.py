@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.history.series import explain_differences, series_from
+from etdeploy.history.series import distinct_labels, explain_differences, series_from
 from tests.support.bench_values import make_device, make_program, make_record
 
 CONTENT: dict[str, Any] = {
@@ -83,3 +83,36 @@ def test_two_devices_with_one_serial_number_are_two() -> None:
 
 def test_the_key_is_the_same_on_every_machine() -> None:
     assert series_from(make_record()).key == "c4f99eab5b8272b8"
+
+
+def test_series_of_one_label_are_distinguished_by_what_differs() -> None:
+    one, other = (series_from(record("model", {"arguments": {"width": w}})) for w in (64, 96))
+    assert distinct_labels([one]) == ["xnnpack"]
+    assert distinct_labels([one, other, series_from(record(program=make_program(method="b")))]) == [
+        "xnnpack, model.arguments.width=64",
+        "xnnpack, model.arguments.width=96",
+        "xnnpack b",
+    ]
+    # A recipe on another device needs no more than its device.
+    phone = record(device=make_device("android", name="android:R5", serial="R5"))
+    assert distinct_labels([one, series_from(phone)]) == ["xnnpack", "xnnpack"]
+
+
+def test_what_distinguishes_a_series_is_named_as_in_the_recipe_and_short() -> None:
+    long = "a" * 60
+    plain, text, sizes = (
+        series_from(each)
+        for each in (
+            record(),
+            record("export", {"overrides": {"head": long}}),
+            record("benchmark", {"sizes": {"long": {"x": 9}, "short": {"x": 1}}}),
+        )
+    )
+    assert distinct_labels([plain, text]) == [
+        "xnnpack, export.overrides.head not set",
+        f"xnnpack, export.overrides.head={'a' * 37}...",
+    ]
+    assert distinct_labels([plain, sizes]) == [
+        "xnnpack, benchmark.order=short:long",
+        "xnnpack, benchmark.order=long:short",
+    ]

@@ -146,12 +146,15 @@ def test_the_list_of_several_series() -> None:
                                                model="Pixel 9"))  # fmt: skip
     other = compute_trend(series_from(phone), [entry_from(phone)[0]], "latency_ms", 1)
     text = terminal_text([list_text([stairs(), other], 3)])
+    first, second = stairs().series.short_key, other.series.short_key
     assert text.splitlines()[:4] == [
-        "  recipe  device                 runs  last         latency  spread  backend  trend",
-        "  ------  --------------------  -----  ----------  --------  ------  -------  "
+        "  series    recipe  device                 runs  last         latency  spread  backend  "
+        "trend",
+        "  --------  ------  --------------------  -----  ----------  --------  ------  -------  "
         "------------------",
-        "  mlp     host (Test CPU)       1,234  2026-11-21  1.500 ms  0.99 %  xnnpack  "
+        f"  {first}  mlp     host (Test CPU)       1,234  2026-11-21  1.500 ms  0.99 %  xnnpack  "
         "▁▁▁▁▁▁▁▁▁▁▁▁██████",
-        "  mlp     android:R5 (Pixel 9)      1  2026-11-21  12.00 ms       -  xnnpack  ▅",
+        f"  {second}  mlp     android:R5 (Pixel 9)      1  2026-11-21  12.00 ms       -  xnnpack  "
+        "▅",
     ]
     assert text.splitlines()[-1].startswith("  and 3 more series")
