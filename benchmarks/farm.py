@@ -36,7 +36,7 @@ def measured(options: argparse.Namespace, take: int | None) -> dict[str, Any]:
     fast = {each.identity: draw.uniform(1, 2) if take is None else 1.0 for each in phones}
 
     def behave(order: Order, _: int) -> Script:
-        return Script(recipes[order.parcel.recipe] / fast[order.offer.identity])
+        return Script(recipes[order.artifact.recipe] / fast[order.offer.identity])
 
     loaded = make_farm(list(recipes), take, repeats=options.repeats)
     night = SimNight(loaded, phones, behave, wait_s=1.0)

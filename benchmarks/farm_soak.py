@@ -91,7 +91,7 @@ def measured(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any],
     found = {
         **outcome.shown(),
         **{f"killed: {name}": number for name, number in sorted(soak.done.items())},
-        "set aside": len(end_of(folder)["set_aside"]),
+        "quarantined": len(end_of(folder)["quarantined"]),
     }
     if options.steady:
         end = end_of(folder)

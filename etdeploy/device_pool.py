@@ -135,7 +135,9 @@ def _reserved_text(found: Reservation) -> str:
     return f"{found.owner} has reserved this device until {local_time(found.until)}{note}"
 
 
-def set_aside(place: HistoryLocation, device: KnownDevice, reason: str, by: str) -> Quarantined:
+def quarantine_device(
+    place: HistoryLocation, device: KnownDevice, reason: str, by: str
+) -> Quarantined:
     """Quarantine a device, or give it the new reason; `by` is USER@HOST, or a night.
 
     Raises:
@@ -144,11 +146,11 @@ def set_aside(place: HistoryLocation, device: KnownDevice, reason: str, by: str)
     from etdeploy.history.store import device_pool
 
     with _changes(place) as connection:
-        return device_pool.set_aside(connection, device, reason, by)
+        return device_pool.quarantine_device(connection, device, reason, by)
 
 
 def end_quarantine(place: HistoryLocation, device: KnownDevice) -> Quarantined | None:
-    """Let nights use a device again, and return why it was set aside; None if it was not.
+    """Let nights use a device again, and return why it was quarantined; None if it was not.
 
     Raises:
         StoreError: The history cannot be used.
@@ -163,7 +165,7 @@ def end_quarantine(place: HistoryLocation, device: KnownDevice) -> Quarantined |
 
 
 def quarantined_devices(place: HistoryLocation) -> tuple[Quarantined, ...]:
-    """The devices that are set aside, the earliest first.
+    """The devices that are quarantined, the earliest first.
 
     Raises:
         StoreError: The history cannot be read.
@@ -204,7 +206,7 @@ def _find(known: Iterable[S], device: KnownDevice) -> S | None:
 
 
 def find_device(text: str, place: HistoryLocation) -> KnownDevice:
-    """Find the device to reserve or to set aside.
+    """Find the device to reserve or to quarantine.
 
     Args:
         text: As `--device` takes it for one that is plugged in; else its name, identity or serial
@@ -245,7 +247,7 @@ def select_device(known: Iterable[KnownDevice], text: str, here: str) -> KnownDe
 
 
 def known_devices(place: HistoryLocation) -> list[KnownDevice]:
-    """The devices that were measured, reserved or set aside."""
+    """The devices that were measured, reserved or quarantined."""
     from etdeploy.history.store import device_pool
 
     with _reads(place) as connection:

@@ -31,12 +31,12 @@ class Rewrite:
 
 REWRITES: dict[str, Rewrite] = {
     CHANNELS_LAST: Rewrite(
-        "takes images by pixel (NHWC), as XNNPACK computes, and not by channel (NCHW)",
-        unless_asked="it changes the order of the inputs' values, which whoever calls the program "
-        "has to know",
+        "takes image inputs in NHWC order, in which XNNPACK computes, instead of NCHW",
+        unless_asked="callers must then pass image inputs in NHWC order; to enable it, name it in "
+        "export.rewrites",
     ),
     "silu": Rewrite(
-        "writes SiLU as a product with a sigmoid before quantization, so that the product is "
+        "writes SiLU as a product with a sigmoid before quantization, so the product is "
         "computed in 8 bits",
         schemes=STATIC_SCHEMES,
     ),
@@ -44,22 +44,20 @@ REWRITES: dict[str, Rewrite] = {
         "splits depthwise kernels of more than 25 taps into strips, for which XNNPACK has kernels",
         arches=("x86_64",),
     ),
-    "constants": Rewrite("computes once what does not depend on the inputs"),
-    "attention": Rewrite(
-        "computes attention without checking each row of scores for being masked wholly"
-    ),
-    "masks": Rewrite("hides what a mask hides by products and sums"),
-    "norms": Rewrite("computes norms of layers and groups with their means as matrix products"),
-    "powers": Rewrite("writes small powers, lengths and variances as products and roots"),
-    "sums": Rewrite("computes means and sums as matrix products"),
-    "pools": Rewrite("averages windows of images by convolutions where the padding counts"),
-    "softmax": Rewrite("moves the dimension of a softmax to the end, where backends take it"),
-    "prelu": Rewrite("computes PReLU of what is no image by two ReLUs"),
-    "maxima": Rewrite("takes a largest value without looking for its place"),
-    "upsampling": Rewrite("repeats pixels by a product with ones"),
-    "patches": Rewrite("takes images apart into windows, and puts them together, as views"),
-    "slices": Rewrite("takes parts of tensors, rolls and flips them, as slices"),
-    "views": Rewrite("makes every change of shape a view"),
+    "constants": Rewrite("computes values that do not depend on the inputs during the export"),
+    "attention": Rewrite("computes attention without checking each row of scores for a full mask"),
+    "masks": Rewrite("writes masked_fill and where as products and sums"),
+    "norms": Rewrite("writes the means of layer and group norms as matrix products"),
+    "powers": Rewrite("writes small powers, vector norms and variances as products and roots"),
+    "sums": Rewrite("writes means and sums as matrix products"),
+    "pools": Rewrite("writes average pooling that includes the padding as convolutions"),
+    "softmax": Rewrite("moves the dimension of a softmax to the end, as backends require"),
+    "prelu": Rewrite("writes PReLU of inputs other than images as two ReLUs"),
+    "maxima": Rewrite("computes the maximum along a dimension without its index"),
+    "upsampling": Rewrite("writes nearest upsampling by whole factors as a product with ones"),
+    "patches": Rewrite("writes unfold and fold of adjacent windows as views"),
+    "slices": Rewrite("writes select, split, roll and small flips as slices"),
+    "views": Rewrite("writes squeeze, unsqueeze and reshape as views"),
 }
 
 
@@ -114,5 +112,5 @@ def _why_not(name: str, wanted: str | Sequence[str], scheme: str | None, arch: s
         return ""
     if rewrite.arches is not None and arch not in rewrite.arches:
         measured = ", ".join(rewrite.arches)
-        return f"it was measured on {measured} only, and the target is {arch or 'not known'}"
+        return f"it was measured only on {measured}, and the target is {arch or 'not known'}"
     return rewrite.unless_asked

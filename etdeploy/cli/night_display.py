@@ -187,7 +187,7 @@ def night_totals(end: NightEnd, verdicts: Sequence[str]) -> dict[str, Any]:
         "attempts": sum(len(state.attempts) for state in end.states),
         "verdicts": dict(Counter(verdicts)),
         "unsatisfied": list(end.unsatisfied),
-        "set_aside": end.set_aside,
+        "quarantined": end.quarantined,
     }
 
 
@@ -242,7 +242,7 @@ def night_error(
     return DeviceError(
         f"nothing was measured: {listed(tuple(why)) or 'no visit was planned'}",
         remedy=f"See what matches: etdeploy farm plan {quoted(farm)}\n"
-        f"and what is set aside: etdeploy farm quarantine -f {quoted(farm)}",
+        f"and the quarantined devices: etdeploy farm quarantine -f {quoted(farm)}",
     )
 
 

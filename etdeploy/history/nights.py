@@ -166,7 +166,7 @@ class Quarantined(KnownDevice):
     Attributes:
         reason: Why.
         since: From when on, by the database's clock.
-        by: Who set it aside: USER@HOST, or a night.
+        by: Who quarantined it: USER@HOST, or a night.
     """
 
     reason: str

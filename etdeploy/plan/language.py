@@ -107,9 +107,9 @@ def rewrite_choices(
 def _entries(chosen: Chosen, found: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
     for name in (each for each in REWRITES if each in {*chosen.names, *chosen.left_out}):
         if name in chosen.left_out:
-            yield name, "left out", chosen.left_out[name]
+            yield name, "off", chosen.left_out[name]
         elif found is None:
-            yield name, "tried", f"it {REWRITES[name].summary}"
+            yield name, "on", f"it {REWRITES[name].summary}"
         elif "dropped" in found:
             yield name, "dropped", f"exported without rewrites, since {found['dropped']}"
         else:
@@ -119,8 +119,8 @@ def _entries(chosen: Chosen, found: Mapping[str, Any] | None) -> Iterator[tuple[
 def _done(name: str, found: Mapping[str, Any]) -> tuple[str, str]:
     places = found["applied"].get(name, 0)
     reasons = dict.fromkeys(each["reason"] for each in found["left"] if each["rewrite"] == name)
-    left = f"left something as it is: {'; '.join(reasons)}" if reasons else ""
+    left = f"some operators are left unchanged: {'; '.join(reasons)}" if reasons else ""
     if not places:
-        return "nowhere", left or "the model has nothing for it"
+        return "not used", left or "no part of the model matches"
     done = f"it {REWRITES[name].summary}"
-    return f"{places} x", f"{done}; {left}" if left else done
+    return f"used {places} x", f"{done}; {left}" if left else done

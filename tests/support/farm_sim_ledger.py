@@ -123,7 +123,7 @@ def reserved(identity: str, owner: str, until: datetime) -> Reservation:
 
 
 def quarantined(identity: str, reason: str) -> Quarantined:
-    """A device that was set aside."""
+    """A device that was quarantined."""
     return Quarantined(identity=identity, device="", reason=reason, since=BEGIN, by="night")
 
 
@@ -144,5 +144,5 @@ class SimDevicePool:
     def quarantined(self) -> Sequence[Quarantined]:
         return self.aside
 
-    def set_aside(self, offer: AvailableDevice, reason: str) -> None:
+    def quarantine_device(self, offer: AvailableDevice, reason: str) -> None:
         self.aside.append(quarantined(offer.identity, reason))

@@ -187,7 +187,7 @@ def _tell_end(folder: Path, end: NightEnd, makespan_s: float, used_s: float) -> 
                 "standings": standings,
                 "makespan_s": makespan_s,
                 "processor_s": used_s,
-                "set_aside": end.set_aside,
+                "quarantined": end.quarantined,
             }
         )
     )

@@ -119,10 +119,10 @@ def test_quarantine(place: HistoryLocation) -> None:
     assert device_pool.quarantined_devices(place) == ()
     assert place.file
     assert not place.file.exists()
-    first = device_pool.set_aside(place, PHONE, "hot", "night 1")
+    first = device_pool.quarantine_device(place, PHONE, "hot", "night 1")
     assert device_pool.quarantined_devices(place) == (first,)
     assert (first.reason, first.by) == ("hot", "night 1")
-    second = device_pool.set_aside(place, PHONE, "unauthorised", ANNA)
+    second = device_pool.quarantine_device(place, PHONE, "unauthorised", ANNA)
     assert device_pool.quarantined_devices(place) == (second,)
     assert device_pool.end_quarantine(place, PHONE) == second
     assert device_pool.end_quarantine(place, PHONE) is None

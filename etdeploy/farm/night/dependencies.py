@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
-from etdeploy.device_pool import active_reservations, quarantined_devices, set_aside
+from etdeploy.device_pool import active_reservations, quarantine_device, quarantined_devices
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import AttemptResult, AvailableDevice, Standing, Visit, VisitState
 from etdeploy.farm.night.ledger import Ledger
@@ -73,7 +73,7 @@ class DevicePool(Protocol):
 
     def quarantined(self) -> Sequence[Quarantined]: ...
 
-    def set_aside(self, offer: AvailableDevice, reason: str) -> None: ...
+    def quarantine_device(self, offer: AvailableDevice, reason: str) -> None: ...
 
 
 Prepare = Callable[[Mapping[str, Sequence[AvailableDevice]]], "PreparedArtifacts"]
@@ -181,14 +181,14 @@ class StoreDevicePool:
         return active_reservations(self._place)
 
     def quarantined(self) -> Sequence[Quarantined]:
-        """All that are set aside."""
+        """All that are quarantined."""
         return quarantined_devices(self._place)
 
-    def set_aside(self, offer: AvailableDevice, reason: str) -> None:
-        """Sets a device aside until a person releases it."""
+    def quarantine_device(self, offer: AvailableDevice, reason: str) -> None:
+        """Quarantines a device until a person releases it."""
         host = host_of(offer.lock, offer.host)
         device = KnownDevice(identity=offer.lock, device=offer.name, host=host)
-        set_aside(self._place, device, reason, self._by)
+        quarantine_device(self._place, device, reason, self._by)
 
 
 def headline_of(ending: AttemptResult) -> float | None:

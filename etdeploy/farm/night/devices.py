@@ -16,7 +16,7 @@ from etdeploy.farm.night.failure_attribution import (
     DEVICE_FAILURES,
     AttributedFailure,
     FailureOwner,
-    set_aside_reason,
+    quarantine_reason,
 )
 from etdeploy.farm.night.model import EventSink, Rules, Unavailable, UnavailableKind, listed
 from etdeploy.farm.night.scheduler import DeviceHosts, choose_hosts, find_unavailable
@@ -35,7 +35,7 @@ class Devices:
     Attributes:
         offers: That are there now, each device once; those with a problem too.
         seen: Every device as it was offered last, and when.
-        aside: Reasons of those that this night has set aside, by identity.
+        quarantine_reasons: Of devices that this night has quarantined, by identity.
         recovering: Identities of those that are on the ladder.
     """
 
@@ -53,7 +53,7 @@ class Devices:
         self._tell, self._trouble = events.tell, events.trouble
         self.offers: dict[str, AvailableDevice] = {}
         self.seen: dict[str, tuple[AvailableDevice, datetime]] = {}
-        self.aside: dict[str, str] = {}
+        self.quarantine_reasons: dict[str, str] = {}
         self.recovering: set[str] = set()
         self._unnoted: set[str] = set()
         self._reservations: Sequence[Reservation] = ()
@@ -86,7 +86,9 @@ class Devices:
             self._reservations = self._shelf.reservations()
             self._quarantined = self._shelf.quarantined()
             for identity in sorted(self._unnoted):
-                self._shelf.set_aside(self.seen[identity][0], self.aside[identity])
+                self._shelf.quarantine_device(
+                    self.seen[identity][0], self.quarantine_reasons[identity]
+                )
                 self._unnoted.discard(identity)
         except Interrupted:
             raise
@@ -130,7 +132,7 @@ class Devices:
     def find_unavailable(self, wanted: Collection[str]) -> dict[str, Unavailable]:
         """Why devices may not be used now, by identity; `wanted` are those of the visits."""
         found = find_unavailable(
-            self.offers, self.seen, self._reservations, self._quarantined, self.aside
+            self.offers, self.seen, self._reservations, self._quarantined, self.quarantine_reasons
         )
         for identity in wanted:
             if identity not in self.seen:
@@ -162,13 +164,13 @@ class Devices:
         state: RunState,
         busy_hosts: Collection[str],
     ) -> None:
-        """An attempt failed: recovers the device, or sets it or its host aside."""
+        """An attempt failed: recovers the device, quarantines it, or pauses its host."""
         if seen.trouble is FailureOwner.HOST:
             self._host_failed(seen)
             return
-        reason = set_aside_reason(row, state.succeeds_elsewhere, state.loses_others, self._rules)
+        reason = quarantine_reason(row, state.succeeds_elsewhere, state.loses_others, self._rules)
         if reason:
-            self.set_aside(seen.identity, reason)
+            self.quarantine_device(seen.identity, reason)
         elif seen.trouble is FailureOwner.DEVICE:
             failures = sum(each.trouble in DEVICE_FAILURES for each in row)
             self._recover_after(seen.identity, failures, busy_hosts)
@@ -185,13 +187,13 @@ class Devices:
                 end = local_time(until)
                 self._tell(f"{seen.host} is left alone until {end}: {seen.text}{todo}")
 
-    def set_aside(self, identity: str, reason: str) -> None:
+    def quarantine_device(self, identity: str, reason: str) -> None:
         """Quarantines a device; a shelf that cannot be written is asked again later."""
-        if identity in self.aside or identity not in self.seen:
+        if identity in self.quarantine_reasons or identity not in self.seen:
             return
-        self.aside[identity] = reason
+        self.quarantine_reasons[identity] = reason
         self._unnoted.add(identity)
-        self._tell(f"{self.seen[identity][0].name} is set aside: {reason}")
+        self._tell(f"{self.seen[identity][0].name} is quarantined: {reason}")
         self._look_at_shelf()
 
     def _recover_after(self, identity: str, failures: int, busy_hosts: Collection[str]) -> None:
@@ -222,8 +224,8 @@ class Devices:
             self._problem_since[identity] = now_s
             if "unauthori" in offer.problem.lower():
                 todo = f" ({offer.remedy})" if offer.remedy else ""
-                self.set_aside(identity, f"{offer.problem}{todo}")
-            elif identity not in self.recovering and identity not in self.aside:
+                self.quarantine_device(identity, f"{offer.problem}{todo}")
+            elif identity not in self.recovering and identity not in self.quarantine_reasons:
                 taken = self._steps.get(identity, Counter())
                 self._climb(offer, steps_for_problem(taken, host_is_busy=offer.host in hosts))
 
@@ -270,7 +272,7 @@ def recovery_steps(
     """The steps to take in turn, until one leaves the device without a problem.
 
     Where the ladder begins depends on the failures in a row: at reconnect after the first one, at
-    reboot after the last one before the device is set aside. Nothing reboots the coordinator's or
+    reboot after the last one before the device is quarantined. Nothing reboots the coordinator's or
     a worker's own computer.
     """
     if offer.capabilities.is_here or offer.capabilities.shares_cores:

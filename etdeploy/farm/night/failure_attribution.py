@@ -1,4 +1,4 @@
-"""Whose failure an attempt's was, and when a recipe is stopped or a device set aside. Pure."""
+"""Whose failure an attempt's was, and when a recipe is stopped or a device quarantined. Pure."""
 
 from __future__ import annotations
 
@@ -167,13 +167,13 @@ def room_for_trials(
     return max(0, rules.stop_after - len(_recipe_failures(failures, sound)) - running)
 
 
-def set_aside_reason(
+def quarantine_reason(
     row: Sequence[AttributedFailure],
     succeeds_elsewhere: Callable[[str, str], bool],
     loses_others: Callable[[str, str], bool],
     rules: Rules,
 ) -> str | None:
-    """Why a device is set aside; None where it is not."""
+    """Why a device is quarantined; None where it is not."""
     for trouble, needed in (
         (FailureOwner.DISK, _SURE_AFTER),
         (FailureOwner.UNAUTHORISED, _SURE_AFTER),

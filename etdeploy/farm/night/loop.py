@@ -285,7 +285,7 @@ class _Night:
             self._cancel(visit.id)
         self._add_number(visit.recipe, ending)
         if reason := self.numbers.odd(visit.recipe, ending.identity):
-            self.devices.set_aside(ending.identity, reason)
+            self.devices.quarantine_device(ending.identity, reason)
 
     def _stop_recipes(self) -> None:
         """Gives up what waits of recipes that fail everywhere."""
@@ -438,7 +438,7 @@ class _Night:
             states=tuple(self.state.states.values()),
             stopped=stopped,
             devices={each: offer for each, (offer, _) in self.devices.seen.items()},
-            set_aside=dict(self.devices.aside),
+            quarantined=dict(self.devices.quarantine_reasons),
             unsatisfied=self._unsatisfied,
         )
 

@@ -19,7 +19,7 @@ class Rules:
     Attributes:
         retries: Further attempts after a failure.
         stop_after: A recipe that fails on so many devices, and on none succeeded, is stopped.
-        quarantine_after: A device on which so many attempts in a row fail is set aside.
+        quarantine_after: A device on which so many attempts in a row fail is quarantined.
         most_unspent: How often a visit may be lost or put off, which uses up no attempt.
         patience_s: Without a window, how long the night waits for devices that are away or
             reserved while nothing else is left to do.
@@ -117,7 +117,7 @@ class NightEnd:
         states: Of all its visits.
         stopped: Whether it was stopped before its end, and can be gone on with.
         devices: Those that were seen, by identity.
-        set_aside: Reasons, by identity, of those that this night has set aside.
+        quarantined: Reasons, by identity, of devices that this night has quarantined.
         unsatisfied: `RECIPE on GROUP` of the matrix that no device could measure.
     """
 
@@ -125,7 +125,7 @@ class NightEnd:
     states: tuple[VisitState, ...]
     stopped: bool = False
     devices: dict[str, AvailableDevice] = field(default_factory=dict)
-    set_aside: dict[str, str] = field(default_factory=dict)
+    quarantined: dict[str, str] = field(default_factory=dict)
     unsatisfied: tuple[str, ...] = ()
 
 

@@ -162,7 +162,7 @@ def find_unavailable(
     seen: Mapping[str, tuple[AvailableDevice, datetime]],
     reservations: Collection[Reservation],
     quarantined: Collection[Quarantined],
-    aside: Mapping[str, str],
+    quarantine_reasons: Mapping[str, str],
 ) -> dict[str, Unavailable]:
     """Why devices cannot be used, by identity; those that can are not in it."""
     found = {}
@@ -180,11 +180,11 @@ def find_unavailable(
                 text = f"reserved by {claim.owner} until {local_time(claim.until)}"
                 found[identity] = Unavailable(UnavailableKind.RESERVED, text, claim.until)
         reasons = [q.reason for q in quarantined if q.is_of(last.lock, last.host, last.name)]
-        if identity in aside:
-            reasons.append(aside[identity])
+        if identity in quarantine_reasons:
+            reasons.append(quarantine_reasons[identity])
         if reasons:
             found[identity] = Unavailable(
-                UnavailableKind.QUARANTINED, f"quarantined because {reasons[-1]}"
+                UnavailableKind.QUARANTINED, f"quarantined: {reasons[-1]}"
             )
     return found
 

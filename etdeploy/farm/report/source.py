@@ -153,11 +153,11 @@ def load_report(
         verdicts = judge_night(store, night.night.id, night.states, settings.farm, settings.files)
         found = load_trends(store, verdicts[:trends])
     labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
-    aside = {
+    quarantined = {
         i: each.reason
         for i, each in _shelved(night, device_pool.quarantined_devices(place)).items()
     }
-    return assemble_report(night.night, night.states, verdicts, aside, found, labels)
+    return assemble_report(night.night, night.states, verdicts, quarantined, found, labels)
 
 
 S = TypeVar("S", bound=KnownDevice)
@@ -189,16 +189,19 @@ def load_status(place: HistoryLocation, farm: str | None = None) -> Status:
 
 
 def _status(place: HistoryLocation, night: NightSnapshot) -> Status:
-    claims, aside = device_pool.active_reservations(place), device_pool.quarantined_devices(place)
+    claims, quarantined = (
+        device_pool.active_reservations(place),
+        device_pool.quarantined_devices(place),
+    )
     # Devices that were not measured have no names in the night.
-    names = {each.night_identity: each.device for each in (*claims, *aside)}
+    names = {each.night_identity: each.device for each in (*claims, *quarantined)}
     context = StatusContext(
         labels={**names, **night.labels},
         reserved={
             identity: f"{each.owner} until {device_pool.local_time(each.until)}"
             for identity, each in _and_others(night, claims).items()
         },
-        quarantined={i: each.reason for i, each in _and_others(night, aside).items()},
+        quarantined={i: each.reason for i, each in _and_others(night, quarantined).items()},
         running=night.running,
         stopped=not _is_run(place, night.night.farm),
     )  # fmt: skip

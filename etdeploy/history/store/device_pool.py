@@ -56,7 +56,7 @@ def release(connection: Connection, device: KnownDevice) -> None:
 
 
 def all_quarantined(connection: Connection) -> list[Quarantined]:
-    """Every device that is set aside, the earliest first."""
+    """Every device that is quarantined, the earliest first."""
     query = select(quarantine).order_by(quarantine.c.since, quarantine.c.device)
     return [
         Quarantined(
@@ -67,8 +67,10 @@ def all_quarantined(connection: Connection) -> list[Quarantined]:
     ]  # fmt: skip
 
 
-def set_aside(connection: Connection, device: KnownDevice, reason: str, by: str) -> Quarantined:
-    """Sets a device aside, with another reason than before if it was."""
+def quarantine_device(
+    connection: Connection, device: KnownDevice, reason: str, by: str
+) -> Quarantined:
+    """Quarantines a device, with another reason than before if it was."""
     made = Quarantined(
         identity=device.identity, device=device.device, host=device.host,
         reason=reason, since=database_now(connection), by=by,
@@ -108,7 +110,7 @@ def busy_in(connection: Connection, device: KnownDevice) -> str | None:
 
 
 def known_devices(connection: Connection) -> list[KnownDevice]:
-    """Devices that were measured, reserved or set aside."""
+    """Devices that were measured, reserved or quarantined."""
     found: dict[KnownDevice, None] = {}
     for table in (reservations, quarantine, attempts):
         query = select(table.c.identity, table.c.device, table.c.host).distinct()

@@ -112,13 +112,13 @@ def test_a_recipe_that_takes_every_phone_down_is_stopped_and_the_phones_are_not_
     ended = {(each["recipe"], each["standing"]) for each in visits}
     assert ended == {("mlp", "done"), ("long", "failed")}, done.stderr
     assert done.code == totals["exit_code"] == 6, done.stderr
-    assert totals["totals"]["set_aside"] == {}
+    assert totals["totals"]["quarantined"] == {}
     for each in visits:
         if each["recipe"] == "long":
             assert "it failed on 2 devices" in each["reason"]
             assert each["failure"]["kind"] == "device"
             assert each["attempts"] < 10
-    assert "no device is set aside" in cli.ok("farm", "quarantine").stdout
+    assert "no device is quarantined" in cli.ok("farm", "quarantine").stdout
     assert "stopped for this night" in cli.ok("farm", "report").stdout
 
 
@@ -285,6 +285,6 @@ def test_how_nights_end_without_a_failure_of_the_farm(cli: Cli) -> None:
     visits, totals = lines_of(nothing.stdout)
     assert (nothing.code, totals["exit_code"]) == (6, 6), nothing.stderr
     assert {each["reason"] for each in visits} == {
-        "quarantined because its fan is broken", absent[0]
+        "quarantined: its fan is broken", absent[0]
     }  # fmt: skip
     assert "nothing was measured" in nothing.stderr

@@ -74,9 +74,9 @@ def test_a_time_that_is_none(time: str, capsys: Capture) -> None:
 
 def test_quarantine(phone: KnownDevice, capsys: Capture) -> None:
     assert run("quarantine") == 0
-    assert capsys.readouterr().out == "no device is set aside\n"
+    assert capsys.readouterr().out == "no device is quarantined\n"
     assert run("quarantine", "R5", "--reason", "too hot") == 0
-    assert capsys.readouterr().out == "android:R5 is set aside: too hot\n"
+    assert capsys.readouterr().out == "android:R5 is quarantined: too hot\n"
     assert run("quarantine", "--json") == 0
     [kept] = json.loads(capsys.readouterr().out)
     assert (kept["identity"], kept["reason"]) == ("android-R5", "too hot")
@@ -85,14 +85,14 @@ def test_quarantine(phone: KnownDevice, capsys: Capture) -> None:
     assert run("quarantine", "--release", "R5") == 0
     assert "android:R5" in capsys.readouterr().out
     assert run("quarantine", "--release", "R5") == 0
-    assert capsys.readouterr().out == "android:R5 was not set aside\n"
+    assert capsys.readouterr().out == "android:R5 was not quarantined\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("--reason", "x"), "--reason is for a device"),
-        (("host", "--release", "host"), "either set aside or released"),
+        (("host", "--release", "host"), "either quarantined or released"),
         (("nothing",), "there is no device 'nothing'"),
     ],
 )

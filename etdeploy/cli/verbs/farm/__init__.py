@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "certificates": ("setup", "Create certificates for the hosts of a farm."),
     "reserve": ("devices", "Keep the farm away from a device for a while."),
     "release": ("devices", "Give a reserved device back."),
-    "quarantine": ("devices", "Set a device aside, or list quarantined devices."),
+    "quarantine": ("devices", "Quarantine a device, or list quarantined devices."),
     "bisect": ("bisect", "Find the change that made a recipe slower."),
     "schema": ("setup", "Print the JSON Schema of farm.yaml, for completion in editors."),
 }

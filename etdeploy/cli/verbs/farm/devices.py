@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DURATION = re.compile(r"(\d+)\s*(m|min|h|d|w)")
 _SECONDS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_S = 366 * 86400
-_BY_HAND = "set aside by hand"
+_BY_HAND = "no reason given"
 
 
 def _duration(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
@@ -160,7 +160,7 @@ def quarantine(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Set a device aside, so that no night uses it; without DEVICE, list those devices.
+    """Quarantine a device, so that no night uses it; without DEVICE, list quarantined devices.
 
     DEVICE is a value of --device, or the serial number or identity of a device in the history.
     Runs by hand can still use it.
@@ -169,7 +169,7 @@ def quarantine(
 
     if released is not None and (device is not None or reason is not None):
         raise UsageError(
-            "a device is either set aside or released",
+            "a device is either quarantined or released",
             remedy=f"etdeploy farm quarantine --release {released}",
         )
     if reason is not None and device is None:
@@ -178,20 +178,20 @@ def quarantine(
     if released is not None:
         _release(released, place, as_json)
     elif device is not None:
-        _set_aside(device, reason or _BY_HAND, place, as_json)
+        _quarantine_device(device, reason or _BY_HAND, place, as_json)
     else:
         _list_quarantined(quarantined_devices(place), as_json)
 
 
-def _set_aside(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
-    from etdeploy.device_pool import current_user, find_device, set_aside
+def _quarantine_device(device: str, reason: str, place: HistoryLocation, as_json: bool) -> None:
+    from etdeploy.device_pool import current_user, find_device, quarantine_device
     from etdeploy.history.location import store_option
 
-    made = set_aside(place, find_device(device, place), reason, current_user())
+    made = quarantine_device(place, find_device(device, place), reason, current_user())
     if as_json:
         console.result_json(made.model_dump(mode="json"))
         return
-    console.result(f"{made.device} is set aside: {made.reason}")
+    console.result(f"{made.device} is quarantined: {made.reason}")
     again = f"etdeploy farm quarantine --release {quoted(device)}{store_option(place)}"
     console.message(f"Let nights use it again with:  {again}")
 
@@ -204,10 +204,10 @@ def _release(device: str, place: HistoryLocation, as_json: bool) -> None:
     if as_json:
         console.result_json({"released": ended.model_dump(mode="json") if ended else None})
     elif ended is None:
-        console.result(f"{found.device} was not set aside")
+        console.result(f"{found.device} was not quarantined")
     else:
         console.result(
-            f"nights may use {ended.device} again; it was set aside by {ended.by} on "
+            f"nights may use {ended.device} again; it was quarantined by {ended.by} on "
             f"{local_time(ended.since)}: {ended.reason}"
         )
 
@@ -219,7 +219,7 @@ def _list_quarantined(found: Sequence[Quarantined], as_json: bool) -> None:
         console.result_json([kept.model_dump(mode="json") for kept in found])
         return
     if not found:
-        console.result("no device is set aside")
+        console.result("no device is quarantined")
         return
     rows = [(kept.device, local_time(kept.since), kept.by, kept.reason) for kept in found]
     console.result(console.table(("device", "since", "by", "reason"), rows, width=console.width()))

@@ -101,7 +101,8 @@ def notes(found: Mapping[str, Any]) -> Iterator[str]:
     for each in found["left"]:
         by_rewrite.setdefault(each["rewrite"], []).append(each["reason"])
     for name, reasons in by_rewrite.items():
-        yield f"The rewrite {name} left something as it is: {'; '.join(dict.fromkeys(reasons))}."
+        why = "; ".join(dict.fromkeys(reasons))
+        yield f"The rewrite {name} left some operators unchanged: {why}."
 
 
 def _gain(before: Mapping[str, int], after: Mapping[str, int]) -> str:

@@ -174,7 +174,7 @@ def test_a_run_gives_results_and_outputs(phone: AppPhone, bundle: Bundle, tmp_pa
         results = load_results(tmp_path / "new/results-timing.json")
         assert (results.samples_ms, results.warmup) == ((1.0, 1.25), 3)
         assert (tmp_path / "outputs/output-0.bin").read_bytes() == b"a\0b\r\nc\377d\n"
-        assert not phone.is_running()
+        assert phone.waits_until_running(False)
     (start,) = [line for line in phone.log("am") if line.startswith("start")]
     words, _, rest = start.partition(" --es run_id ")
     assert words == f"start -W -S -n {APP_ID}/.MainActivity"
@@ -233,7 +233,7 @@ def test_only_results_of_another_start_take_too_long(phone: AppPhone, bundle: Bu
     with opened(phone, bundle) as run:
         outcome = run.run([], 3)
         assert (outcome.timed_out, outcome.exit_code) == (True, None)
-        assert not phone.is_running()
+        assert phone.waits_until_running(False)
         with pytest.raises(DeviceError, match=r"results\.json"):
             run.pull("results.json", Path("unused"))
 
@@ -353,7 +353,7 @@ def test_another_app_in_front_ends_the_run(phone: AppPhone, bundle: Bundle) -> N
     timer.join()
     assert "com.android.dialer" in error.message
     assert "Leave the device alone" in str(error.remedy)
-    assert not phone.is_running()
+    assert phone.waits_until_running(False)
 
 
 def test_a_screen_that_goes_off_ends_the_run(lone_phone: AppPhone, bundle: Bundle) -> None:

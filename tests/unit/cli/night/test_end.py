@@ -97,7 +97,7 @@ def test_a_visit_that_was_given_up_with_its_recipe_fails_as_the_recipe_did() -> 
 
 def test_totals_count_every_visit() -> None:
     states = (state_of(1, Standing.DONE, failed(7), DONE), state_of(2, Standing.MISSED))
-    found = night_totals(NightEnd("n", states, set_aside={"p": "hot"}), ("regressed", "improved"))
+    found = night_totals(NightEnd("n", states, quarantined={"p": "hot"}), ("regressed", "improved"))
     assert (found["visits"], found["done"], found["missed"], found["attempts"]) == (2, 1, 1, 2)
     assert found["verdicts"] == {"regressed": 1, "improved": 1}
-    assert found["set_aside"] == {"p": "hot"}
+    assert found["quarantined"] == {"p": "hot"}

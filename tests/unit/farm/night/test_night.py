@@ -76,7 +76,7 @@ def test_a_recipe_that_crashes_every_phone_is_stopped_after_three() -> None:
 
 
 @pytest.mark.parametrize("recipes", ["a", "ab"])
-def test_a_recipe_that_takes_every_phone_down_is_stopped_and_no_phone_set_aside(
+def test_a_recipe_that_takes_every_phone_down_is_stopped_and_no_phone_quarantined(
     recipes: str,
 ) -> None:
     phones = [offer_of(number) for number in range(4)]
@@ -94,28 +94,28 @@ def test_a_recipe_that_takes_every_phone_down_is_stopped_and_no_phone_set_aside(
     assert all(s.standing is Standing.DONE for s in end.states if s.visit.recipe == "b")
     started = Counter(o.offer.identity for o in night.engine.started if o.artifact.recipe == "a")
     assert max(started.values()) <= 2
-    assert end.set_aside == {}
+    assert end.quarantined == {}
 
 
-def test_a_device_that_fails_is_recovered_and_then_set_aside() -> None:
+def test_a_device_that_fails_is_recovered_and_then_quarantined() -> None:
     night = failing_on("phone-001")
     end = night.run()
     assert [step for _, step in night.engine.recovered] == ["reconnect", "reboot"]
-    assert "3 attempts in a row" in end.set_aside["phone-001"]
+    assert "3 attempts in a row" in end.quarantined["phone-001"]
     assert [aside.identity for aside in night.shelf.aside] == ["phone-001"]
     own = by_device(end, "phone-001")
     assert set(standings(own)) <= {Standing.FAILED, Standing.MISSED}
     missed = [state for state in own if state.standing is Standing.MISSED]
-    assert all("quarantined because" in state.reason for state in missed)
+    assert all("quarantined: " in state.reason for state in missed)
     assert missed
     assert standings(end.states)[Standing.DONE] == 3 * 6
 
 
-def test_a_phone_without_room_is_set_aside_and_not_rebooted() -> None:
+def test_a_phone_without_room_is_quarantined_and_not_rebooted() -> None:
     night = failing_on("phone-001", free_bytes=5)
     night.loaded = make_farm("abc", repeats=2, gates=Gates(free_bytes=1000))
     end = night.run()
-    assert "no room" in end.set_aside["phone-001"]
+    assert "no room" in end.quarantined["phone-001"]
     assert night.engine.recovered == []
 
 
@@ -130,7 +130,7 @@ def test_a_full_disk_of_a_host_blames_neither_recipe_nor_phone() -> None:
     night = SimNight(make_farm("ab"), PHONES, behave)
     end = night.run()
     assert standings(end.states) == {Standing.DONE: 24}
-    assert end.set_aside == {}
+    assert end.quarantined == {}
     left_alone = [text for text in night.texts if text.startswith("host-1 is left alone")]
     assert all("(Make room on this host.)" in text for text in left_alone)
     # Once for each pause, although two phones failed there.
@@ -260,7 +260,7 @@ def test_what_cannot_be_exported_fails_at_once_and_the_rest_is_measured() -> Non
     assert failed[0].attempts[0].failure == failure
 
 
-def test_odd_numbers_set_a_device_aside() -> None:
+def test_odd_numbers_quarantine_a_device() -> None:
     def number(ending: AttemptResult) -> float:
         slower = 6.0 if ending.identity == "phone-002" else 0.1
         return 10.0 + slower * night.ledger.states[ending.visit].visit.repeat
@@ -268,8 +268,8 @@ def test_odd_numbers_set_a_device_aside() -> None:
     night = SimNight(make_farm("abc", repeats=3), [offer_of(number) for number in range(6)])
     night.numbers = number
     end = night.run()
-    assert list(end.set_aside) == ["phone-002"]
-    assert "apart" in end.set_aside["phone-002"]
+    assert list(end.quarantined) == ["phone-002"]
+    assert "apart" in end.quarantined["phone-002"]
 
 
 def test_trouble_with_engine_and_database_ends_nothing() -> None:

@@ -9,9 +9,9 @@ from etdeploy.farm.night.failure_attribution import (
     AttributedFailure,
     FailureOwner,
     attribute_failure,
+    quarantine_reason,
     relative_range,
     room_for_trials,
-    set_aside_reason,
     stop_reason,
     variance_reason,
 )
@@ -90,9 +90,9 @@ def test_a_recipe_that_takes_phones_down_is_to_blame_where_they_measure_another_
         is None
     )
     assert room_for_trials(gone, 0, "12", RULES) == 1
-    assert set_aside_reason(gone[:1] * 3, lambda *_: False, lambda *_: True, RULES) is None
+    assert quarantine_reason(gone[:1] * 3, lambda *_: False, lambda *_: True, RULES) is None
     full = [seen("1", FailureOwner.DISK)] * 3
-    assert set_aside_reason(full, lambda *_: False, lambda *_: True, RULES) is not None
+    assert quarantine_reason(full, lambda *_: False, lambda *_: True, RULES) is not None
 
 
 def test_trials_never_crash_more_devices_than_it_takes_to_stop() -> None:
@@ -117,10 +117,10 @@ def test_trials_never_crash_more_devices_than_it_takes_to_stop() -> None:
         ([seen("1", FailureOwner.HOST)] * 9, True, None),
     ],
 )
-def test_when_a_device_is_set_aside(
+def test_when_a_device_is_quarantined(
     row: list[AttributedFailure], elsewhere: bool, words: str | None
 ) -> None:
-    reason = set_aside_reason(row, lambda *_: elsewhere, lambda *_: False, RULES)
+    reason = quarantine_reason(row, lambda *_: elsewhere, lambda *_: False, RULES)
     assert (reason is None) == (words is None)
     assert words is None or words in (reason or "")
 

@@ -180,7 +180,7 @@ def test_the_dashboard_has_the_latest_nights(place: HistoryLocation, tmp_path: P
     assert board.status.visits == 1
     assert load_dashboard(place, settings, "another farm").reports == ()
     phone = KnownDevice(identity=PHONE, device="android:S1")
-    device_pool.set_aside(place, phone, "hot", "ann@wolf")
+    device_pool.quarantine_device(place, phone, "hot", "ann@wolf")
     devices = load_dashboard(place, settings).reports[1].devices
     assert {each.identity: each.quarantined for each in devices}[PHONE] == "hot"
 
