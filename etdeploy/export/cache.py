@@ -12,7 +12,7 @@ import importlib.machinery
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import FileDigests, Workspace
 from etdeploy.core.hashing import code_digest, digest_json
 from etdeploy.core.values import Value
-from etdeploy.export.hf.files import cached_commit, loaded_files
+from etdeploy.export.hf.files import adapter_files, cached_commit, loaded_files
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import CodeReference, ExportSpec
 
@@ -38,6 +38,7 @@ _NOT_IN_KEY: dict[str, Any] = {
         True,
     ),
     "hf": {"folder": True, "revision": True},
+    "lora": {"__all__": {"folder": True, "revision": True}},
     "generation": {"evaluate": True},
 }  # fmt: skip
 # The parts of etdeploy that make a program folder.
@@ -80,8 +81,8 @@ class ExportContext:
     Attributes:
         first: The first level: a digest that does not depend on where the files are.
         memory_path: What exports of just these files have read.
-        commit: Of a language model from the Hugging Face hub; None where this machine has never
-            asked for its revision.
+        commit: Of a language model from the Hugging Face hub, joined with those of its adapters;
+            None where this machine has never asked for the revision of one.
     """
 
     spec: ExportSpec
@@ -111,9 +112,7 @@ class ExportContext:
         # The same code in another folder may import another file beside it.
         here = digest_json({"first": first, "paths": paths})
         memory = state / "memory" / f"{here[:32]}.json"
-        model = spec.hf
-        commit = cached_commit(model.id, model.revision) if model and model.id else None
-        return cls(spec, first, memory, digests, commit)
+        return cls(spec, first, memory, digests, _cached_commits(spec))
 
     def key(self, sources: ModelSources) -> str:
         """The cache key of a program that was made from `sources`.
@@ -137,7 +136,7 @@ class ExportContext:
         None when only an export can show it: the user's code was not exported before, or something
         that it read has changed. Or the hub has not been asked for the model.
         """
-        if self.spec.hf and self.spec.hf.id and self.commit is None:
+        if self.spec.hub_models and self.commit is None:
             return None
         found = next((e.key for e in self._memory().exports if self._holds(e.sources)), None)
         self.digests.save()
@@ -176,6 +175,17 @@ class ExportContext:
         )
 
 
+def _cached_commits(spec: ExportSpec) -> str | None:
+    commits = [cached_commit(str(each.id), each.revision) for each in spec.hub_models]
+    known = [commit for commit in commits if commit]
+    return joined_commits(known) if len(known) == len(commits) else None
+
+
+def joined_commits(commits: Iterable[str | None]) -> str | None:
+    """The commits of a model and its adapters as one text; None where there are none."""
+    return "+".join(commit for commit in commits if commit) or None
+
+
 def _plugged(spec: ExportSpec) -> dict[str, str]:
     """The code of a backend that another package brings."""
     code = code_of(backend_named(spec.backend)) if spec.backend else None
@@ -192,6 +202,9 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
     if spec.hf and spec.hf.folder:
         files = loaded_files(Path(spec.hf.folder), code=spec.hf.remote_code)
         found |= {f"model/{name}": str(path) for name, path in files.items()}
+    for number, adapter in enumerate(spec.lora):
+        files = adapter_files(Path(adapter.folder)) if adapter.folder else {}
+        found |= {f"lora/{number}/{name}": str(path) for name, path in files.items()}
     for place, text in _strings("arguments", spec.arguments):
         if Path(text).is_file():
             found[place] = str(Path(text).resolve())

@@ -17,9 +17,10 @@ from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.export.cache import installed_version
+from etdeploy.export.hf.adapter import read_adapter
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import ConfigProblem
-from etdeploy.export.hf.files import has_tokenizer
+from etdeploy.export.hf.files import adapter_files, has_tokenizer
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.program.pte import FILE_IDENTIFIER
@@ -42,6 +43,7 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
         return
     _check_packages(spec)
     check_language_model(spec)
+    _check_adapters(spec)
     for text in named_texts(spec):
         _check_text(spec, text)
     for key, reference in spec.functions().items():
@@ -151,6 +153,16 @@ def check_language_model(spec: ExportSpec) -> str | None:
     if spec.hf.folder or has_text_files(folder):
         require_speech(folder if has_tokenizer(folder) else None, spec.speech, place=str(folder))
     return None
+
+
+def _check_adapters(spec: ExportSpec) -> None:
+    """Refuses adapters on this machine that cannot be merged with the model."""
+    for adapter in spec.lora:
+        folder = folder_here(adapter)
+        if folder is None or (adapter.id and not adapter_files(folder)):
+            continue  # the export gets it from the hub
+        if isinstance(found := read_adapter(folder), ConfigProblem):
+            raise ExportError(found.message, place=found.place, remedy=found.remedy)
 
 
 def _check_text(spec: ExportSpec, text: NamedText) -> None:

@@ -38,7 +38,7 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 
 # Keys of sections that the worker refuses with their places.
 _PLACED = (
-    ("sizes",), ("method",), ("overrides",), ("hf",), ("revision",), ("remote_code",),
+    ("sizes",), ("method",), ("overrides",), ("hf",), ("revision",), ("remote_code",), ("lora",),
     ("generation",), ("calibration",),
 )  # fmt: skip
 
@@ -80,6 +80,7 @@ class ExportSpec(Value):
 
     Attributes:
         example, python, exported, program, hf: The model source; exactly one is given.
+        lora: Adapters that are merged with a language model.
         weights: State dict for the factory's module.
         arguments: Keyword arguments for the factory or the example.
         generation: How the program of a language model is made; None for other models.
@@ -118,6 +119,7 @@ class ExportSpec(Value):
     exported: str | None = None
     program: str | None = None
     hf: HfModel | None = None
+    lora: tuple[HfModel, ...] = ()
     weights: str | None = None
     arguments: dict[str, Any] = {}
     generation: ExportGeneration | None = None
@@ -156,6 +158,11 @@ class ExportSpec(Value):
             return self.hf.name
         path = self.exported or self.program
         return Path(path).name if path else str(self.python)
+
+    @property
+    def hub_models(self) -> tuple[HfModel, ...]:
+        """The model and the adapters that the Hugging Face hub has."""
+        return tuple(each for each in (self.hf, *self.lora) if each and each.id)
 
     @property
     def method_counts(self) -> bool:
@@ -234,6 +241,7 @@ def export_spec(
         python=_reference("model.python", model.python),
         exported=model.exported,
         hf=_hf_model(model),
+        lora=tuple(map(_adapter, adapters_of(model).values())),
         generation=_generation(export) if recipe.is_language_model else None,
         weights=model.weights,
         arguments=model.arguments,
@@ -309,6 +317,17 @@ def _hf_model(model: Model) -> HfModel | None:
     if Path(model.hf).is_absolute():
         return HfModel(folder=model.hf, remote_code=code)
     return HfModel(id=model.hf, revision=model.revision or "main", remote_code=code)
+
+
+def adapters_of(model: Model) -> dict[str, str]:
+    """The adapters that a recipe names; the only one may have an empty name."""
+    if model.lora is None:
+        return {}
+    return {"": model.lora} if isinstance(model.lora, str) else dict(model.lora)
+
+
+def _adapter(name: str) -> HfModel:
+    return HfModel(folder=name) if Path(name).is_absolute() else HfModel(id=name)
 
 
 def _refuse_inputs(recipe: Recipe, places: Mapping[KeyPath, SourceLocation]) -> None:

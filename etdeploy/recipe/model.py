@@ -74,6 +74,16 @@ _PREFILL = 128
 # The logits of so many tokens take some GB.
 _MOST_EVALUATED = 4096
 Size = Annotated[int, Field(ge=1, lt=2**31)]
+AdapterName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
+Adapters = Annotated[
+    Annotated[str, Field(min_length=1)]
+    | Annotated[dict[AdapterName, Annotated[str, Field(min_length=1)]], Field(min_length=1)],
+    Takes(
+        "a folder or an id on the Hugging Face hub, or a mapping of names (letters, digits, dashes "
+        "and underscores) to these",
+        words=(),
+    ),
+]
 Warmup = Annotated[
     Annotated[int, Field(ge=0, le=100_000)] | Literal["auto"],
     Takes("a whole number from 0 to 100000, or auto"),
@@ -164,6 +174,12 @@ class Model(Section):
     """Lets the code in the repository or folder of `hf` run, for a model that transformers does not
     have. Repeat the id or folder of `hf`, so that the permission never applies to another model.
     Name only code that you trust."""
+
+    lora: Adapters | None = None
+    """A LoRA adapter of the language model, as peft saves it: a folder, or its id on the Hugging
+    Face hub. It is merged with the weights when the model is exported. Several adapters are a
+    mapping with a name for each (`{poems: ./poems, code: ./code}`); their changes add up.
+    [language-models.md](language-models.md#lora-adapters) has more."""
 
     weights: str | None = None
     """A state dict for the factory's module: `.pt` (loaded with weights_only) or `.safetensors`."""

@@ -30,6 +30,7 @@ _FILE_KEYS = (
 )
 # An id on the Hugging Face hub, or a folder.
 _MODEL_KEYS = (("model", "hf"), ("model", "remote_code"))
+LORA = ("model", "lora")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
 # The address of a model's page, perhaps at a revision.
 _ADDRESS = re.compile(
@@ -79,19 +80,19 @@ def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
 
 def _absolute_models(document: Document) -> Iterator[Problem]:
     """Makes the folder of a language model absolute; anything else is an ID."""
-    section: Any = document.data.get("model")
-    for keys in _MODEL_KEYS:
-        value = section.get(keys[1]) if isinstance(section, dict) else None
+    for keys in _model_keys(document.data):
+        section = _section_of(document.data, keys)
+        value = section.get(keys[-1])
         if not isinstance(value, str) or not value:
             continue
         place, key = document.places[keys], ".".join(keys)
         if address := _ADDRESS.fullmatch(value):
-            section[keys[1]] = value = address["id"]
-            if address["revision"]:
+            section[keys[-1]] = value = address["id"]
+            if address["revision"] and keys in _MODEL_KEYS:
                 section.setdefault("revision", address["revision"])
         path, problem = _existing(place, key, value, folder=True)
         if problem is None or Path(path).suffix == ".gguf":  # refused with what converts it
-            section[keys[1]] = path
+            section[keys[-1]] = path
         elif not _ID.fullmatch(value) or Path(path).exists():
             if problem and Path(path).with_name("config.json").is_file():
                 yield replace(problem, hint=f"name the folder that has it: {Path(path).parent}")
@@ -99,6 +100,14 @@ def _absolute_models(document: Document) -> Iterator[Problem]:
                 yield problem
             else:
                 yield _no_model(place, key, value)
+
+
+def _model_keys(data: Any) -> tuple[tuple[str, ...], ...]:
+    """Keys that name a model or an adapter: a folder, or an id on the Hugging Face hub."""
+    adapters = _section_of(data, LORA).get(LORA[-1])
+    if isinstance(adapters, dict):
+        return (*_MODEL_KEYS, *((*LORA, str(name)) for name in adapters))
+    return (*_MODEL_KEYS, LORA)
 
 
 def _is_path(name: str) -> bool:
@@ -135,7 +144,7 @@ def _existing(
 def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A loaded recipe's values, with absolute paths made relative to a folder."""
     result = deepcopy(content)
-    for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_MODEL_KEYS, *_FUNCTION_KEYS):
+    for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_model_keys(result), *_FUNCTION_KEYS):
         section = _section_of(result, keys)
         value = section.get(keys[-1])
         if not isinstance(value, str):

@@ -47,7 +47,7 @@ BUILD_KEYS: Mapping[str, Any] = {
     "cmake": {},
 }
 # Keys of `model` that say more about one of transformers.
-_OF_HF = ("revision", "task", "remote_code")
+_OF_HF = ("revision", "task", "remote_code", "lora")
 # Keys that say how one method with example inputs is measured: text is generated with all methods.
 _OF_ONE_METHOD = ("sizes", "inputs", "method")
 _CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -30,6 +30,21 @@ def write_checkpoint(
     return folder
 
 
+def write_adapter(folder: Path, **config: Any) -> Path:
+    """Writes a LoRA adapter of peft for the weights of `write_checkpoint`, and returns the folder.
+
+    A value that is None leaves the key out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, **config}
+    content = {name: value for name, value in content.items() if value is not None}
+    (folder / "adapter_config.json").write_text(json.dumps(content))
+    head = {"A": (4, 8), "B": (16, 4)}
+    matrices = {f"base_model.model.lm_head.lora_{n}.weight": shape for n, shape in head.items()}
+    write_safetensors(folder / "adapter_model.safetensors", matrices)
+    return folder
+
+
 def write_safetensors(path: Path, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> None:
     """Writes tensors of zeros, in 32-bit floats."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from etdeploy.core.commands import pip_command, python_command
+from etdeploy.core.commands import pip_command, python_command, quoted
 from etdeploy.core.console import count, size
 from etdeploy.export.hf.config import (
     AGAIN,
@@ -95,21 +95,13 @@ def foreign_refusal(names: list[str], place: str) -> ConfigProblem | None:
     if any(name.startswith("adapter_model.") or name == "adapter_config.json" for name in names):
         return ConfigProblem(
             "these are the weights of an adapter, without those of the model that it changes",
-            f"Merge them, with the package peft:\n{pip_command('peft')}\n"
-            f"{python_command(_MERGE, place=place)}\nThen: --model ./merged",
+            f"Name that model, too: --model ID_OR_FOLDER --set {quoted(f'model.lora={place}')}",
             place=place,
         )
     gguf = sorted(name for name in names if name.endswith(".gguf"))
     if gguf and not are_pickles(names):
         return gguf_refusal(place, gguf[0])
     return None
-
-
-_MERGE = (
-    "from peft import AutoPeftModelForCausalLM as M; from transformers import AutoTokenizer as T; "
-    'm = M.from_pretrained({place}); m.merge_and_unload().save_pretrained("merged"); '
-    'T.from_pretrained(m.peft_config["default"].base_model_name_or_path).save_pretrained("merged")'
-)
 
 
 def gguf_refusal(folder: str, name: str) -> ConfigProblem:

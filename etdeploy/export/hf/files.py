@@ -34,6 +34,10 @@ LOADED = (
     "model-*.safetensors",
     *TOKENIZER_FILES,
 )
+# What peft saves of an adapter.
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 CODE = "*.py"
 # Formats of weights that are not read. Most are pickles, which run code when they are loaded.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -53,6 +57,11 @@ def loaded_files(folder: Path, *, code: bool) -> dict[str, Path]:
     except OSError:
         return {}
     return {p.name: p for p in paths if any(fnmatch(p.name, pattern) for pattern in patterns)}
+
+
+def adapter_files(folder: Path) -> dict[str, Path]:
+    """The files of an adapter that are there, by their names."""
+    return {name: folder / name for name in ADAPTER_FILES if (folder / name).is_file()}
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -133,9 +133,10 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> M
     made = provenance_of(spec, folder, lowered, written, retraced)
     files = sources.files
     if (language := lowered.language) and spec.hf:
-        language.loaded.tokenizer.write(folder)
-        files = {**files, **language.loaded.checkpoint.digests(code=spec.hf.remote_code)}
-        sources = sources.model_copy(update={"commit": language.loaded.checkpoint.commit})
+        loaded = language.loaded
+        loaded.tokenizer.write(folder)
+        files = {**files, **loaded.digests(code=spec.hf.remote_code)}
+        sources = sources.model_copy(update={"commit": loaded.commit})
     made.model_copy(
         update={"code_files": files, "seconds": steps.seconds},
     ).save(folder / EXPORT_INFO)
@@ -278,13 +279,14 @@ def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> L
     if spec.hf is None:
         return None
     from etdeploy.export.worker.language.load import load_model
+    from etdeploy.export.worker.language.lora import merge_adapters
     from etdeploy.export.worker.language.model import language_model, original_texts
 
     prepare(spec)
     # What is read of the model is known: its files, or the commit. The recorder would also see
     # the user's token for the hub.
     with recorder.ignoring("transformers"):
-        loaded = load_model(spec, steps.tell)
+        loaded = merge_adapters(spec, load_model(spec, steps.tell), steps.tell)
         with steps.step("texts", "generating texts with the model", 0.15):
             eager = original_texts(spec, loaded)
         return language_model(spec, loaded, eager)

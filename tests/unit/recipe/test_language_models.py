@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.core.errors import RecipeError
+from etdeploy.export.spec import export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import ExportGeneration
 from etdeploy.recipe.paths import relative_paths
+from tests.support.facts import lacks
 
 HF = "model: {hf: org/model}\n"
 
@@ -113,3 +116,39 @@ def test_the_address_of_a_models_page_is_its_id(
         load_recipe(write(f"model: {{hf: '{address}'}}\n")).recipe,
     ):
         assert (recipe.model.hf, recipe.model.revision) == (model, revision)
+
+
+def test_adapters_are_folders_or_ids(folder: Path) -> None:
+    (folder / "poems").mkdir()
+    text = "model: {{hf: org/model, lora: {}}}\n"
+    one = load_recipe(write(text.format("./poems"))).recipe
+    assert one.model.lora == f"{folder}/poems"
+    named = load_recipe(write(text.format("{a: poems, b-2: org/code}"))).recipe
+    assert named.model.lora == {"a": f"{folder}/poems", "b-2": "org/code"}
+    spec = export_spec(named)
+    assert [(each.folder, each.id) for each in spec.lora] == [
+        (f"{folder}/poems", None),
+        (None, "org/code"),
+    ]
+    content = relative_paths(named.model_dump(), folder / "recipes")
+    assert content["model"]["lora"] == {"a": "../poems", "b-2": "org/code"}
+
+
+@pytest.mark.parametrize(
+    ("model", "place", "facts"),
+    [
+        ("{hf: org/model, lora: ./none}", "r.yaml:1:24", ("model.lora", "/none does not exist")),
+        ("{hf: org/model, lora: {a: ./none}}", "r.yaml:1:31", ("model.lora.a", "/none")),
+        ("{hf: org/model, lora: {a b: org/x}}", "r.yaml:1:24", ("model.lora takes", "mapping")),
+        ("{hf: org/model, lora: {}}", "r.yaml:1:24", ("model.lora takes", "mapping")),
+        ("{hf: org/model, lora: 5}", "r.yaml:1:24", ("model.lora takes", "5")),
+        ("{python: 'm:f', lora: org/x}", "r.yaml:1:24", ("model.lora", "`hf`")),
+        ("{example: mlp, lora: org/x}", "r.yaml:1:23", ("model.lora", "`hf`")),
+    ],
+)
+def test_mistakes_about_adapters(folder: Path, model: str, place: str, facts: tuple[str]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(f"model: {model}\n"))
+    [problem] = caught.value.problems
+    assert problem.place.endswith(place)
+    assert not lacks(problem.message, *facts)

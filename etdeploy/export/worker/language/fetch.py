@@ -24,10 +24,12 @@ from etdeploy.export.hf.config import (
     read_config,
 )
 from etdeploy.export.hf.files import (
+    ADAPTER_FILES,
     CONFIG,
     TOKENIZER_CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
+    adapter_files,
     cache_folder,
     cached_commit,
     lists_tokenizer,
@@ -77,6 +79,31 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
         if commit and here and whole and error.failure.kind == "hub":
             return Checkpoint(here, commit)  # perhaps the model has no tokenizer
         raise
+
+
+def fetch_adapter(spec: ExportSpec, adapter: HfModel, tell: Tell) -> Checkpoint:
+    """The files of an adapter; what the hub's cache has is used as it is."""
+    if adapter.folder:
+        return Checkpoint(Path(adapter.folder))
+    from huggingface_hub import HfApi, snapshot_download
+
+    name, here = str(adapter.id), folder_here(adapter)
+    commit = cached_commit(name, adapter.revision)
+    if commit and here and len(adapter_files(here)) == len(ADAPTER_FILES):
+        return Checkpoint(here, commit)
+    api, cache = HfApi(library_name="etdeploy"), cache_folder()
+    with explained(spec, adapter, api.endpoint):
+        tell(f"getting {name} from the Hugging Face hub", 0.12)
+        if commit is None:
+            commit = api.resolve_revision(name, revision=adapter.revision, cache_dir=cache).resolved
+        folder = snapshot_download(
+            name,
+            allow_patterns=[*ADAPTER_FILES],
+            revision=commit,
+            endpoint=api.endpoint,
+            cache_dir=cache,
+        )
+    return Checkpoint(Path(folder), commit)
 
 
 def checkpoint_failure(refusal: ConfigProblem, spec: ExportSpec) -> WorkerError:
@@ -188,7 +215,8 @@ def _failure(error: Exception, spec: ExportSpec, model: HfModel, hub: str) -> Wo
     )
     if found is None:
         raise ValueError(f"no row for {error!r}")
-    key = "revision" if isinstance(error, RevisionNotFoundError) else "hf"
+    own = "revision" if isinstance(error, RevisionNotFoundError) else "hf"
+    key = own if model is spec.hf else "lora"
     return fail("hub", found.cause, remedy=found.remedy, file=spec.place("model", key))
 
 

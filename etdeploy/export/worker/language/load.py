@@ -11,12 +11,15 @@ from typing import Any
 import torch
 
 from etdeploy.core.console import count
+from etdeploy.core.hashing import sha256_file
+from etdeploy.export.cache import joined_commits
 from etdeploy.export.hf.check import checkpoint_refusals, context_note, memory_notes
 from etdeploy.export.hf.config import AGAIN
 from etdeploy.export.hf.files import (
     CONFIG,
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
+    adapter_files,
     has_tokenizer,
     read_object,
 )
@@ -138,7 +141,7 @@ class LoadedModel:
     """A language model on this machine, in float32 and evaluation mode, with notes for the user.
 
     `stored` has the weights that its checkpoint has quantized, by the path of the linear layer; the
-    model has what they stand for.
+    model has what they stand for. `adapters` are those that are merged.
     """
 
     model: Any
@@ -146,6 +149,18 @@ class LoadedModel:
     tokenizer: HfTokenizer
     notes: tuple[str, ...]
     stored: Mapping[str, StoredWeight] = field(default_factory=dict)
+    adapters: tuple[Checkpoint, ...] = ()
+
+    @property
+    def commit(self) -> str | None:
+        """The commits of the model and its adapters; None where none is from the hub."""
+        return joined_commits(each.commit for each in (self.checkpoint, *self.adapters))
+
+    def digests(self, *, code: bool) -> dict[str, str]:
+        """SHA-256 of each file of the user, by its path."""
+        own = (each for each in self.adapters if each.commit is None)
+        files = (path for each in own for path in adapter_files(each.folder).values())
+        return self.checkpoint.digests(code=code) | {str(p): sha256_file(p) for p in files}
 
     @property
     def vocabulary(self) -> int:

@@ -245,8 +245,6 @@ def test_code_that_a_configuration_names() -> None:
 @pytest.mark.parametrize(
     ("names", "remedies"),
     [
-        (["adapter_config.json", "adapter_model.safetensors"], ["install peft", "./merged"]),
-        (["adapter_config.json", "adapter_model.bin"], ["merge_and_unload", "./merged"]),
         (["m-Q4_0.gguf"], ["install gguf", "m-Q4_0.gguf", "./converted"]),
     ],
 )
@@ -261,6 +259,15 @@ def test_a_folder_without_a_configuration_may_have_another_format(
     assert "config.json" not in found.message
     assert all(text in str(found.remedy) for text in remedies)
     assert str(folder) in _literals(found)
+
+
+def test_an_adapter_needs_the_model_that_it_changes(tmp_path: Path) -> None:
+    folder = tmp_path / "it's"
+    folder.mkdir()
+    (folder / "adapter_config.json").touch()
+    words = shlex.split(str(refusal(folder).remedy))
+    assert not lacks(refusal(folder).message, "an adapter")
+    assert words[-2:] == ["--set", f"model.lora={folder}"]
 
 
 def test_a_file_in_gguf_is_refused_as_its_folder_is(tmp_path: Path) -> None:

@@ -1,0 +1,263 @@
+"""LoRA adapters of peft: what they change in a model, merged with its weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etdeploy.export.hf.adapter import LoraConfig, base_note, read_adapter
+from etdeploy.export.hf.config import ConfigProblem
+from etdeploy.export.hf.files import ADAPTER_WEIGHTS
+from etdeploy.export.spec import ExportSpec, HfModel
+from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.export.worker.language.fetch import (
+    Checkpoint,
+    Tell,
+    checkpoint_failure,
+    fetch_adapter,
+)
+from etdeploy.export.worker.language.load import LoadedModel
+
+_PREFIX = "base_model.model."
+_MATRIX = re.compile(
+    r"(?P<layer>.+)\.lora_(?P<part>A|B|embedding_A|embedding_B|magnitude_vector)"
+    r"(\.(?P<kind>weight|bias))?"
+)
+# Between the path of a layer and its own parameters, where peft has wrapped it.
+_WRAPPERS = (".base_layer.", ".modules_to_save.")
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """What an adapter does to a layer whose weight is of shape (outputs, inputs).
+
+    Attributes:
+        a: Of shape (rank, inputs).
+        b: Of shape (outputs, rank); scaled.
+        magnitude: DoRA's: the length that each row of the changed weight gets; None without.
+        bias: That is added to the layer's; None without.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    magnitude: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+
+    def merged(self, weight: torch.Tensor) -> torch.Tensor:
+        """The layer's weight with the change."""
+        changed = weight + self.b @ self.a
+        if self.magnitude is None:
+            return changed
+        return changed * (self.magnitude / torch.linalg.norm(changed, dim=1)).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter that fits a model.
+
+    Attributes:
+        changes: By the layer's path in the model.
+        parameters: What replaces parameters of the model, by their paths.
+        note: A sentence for the user, or None.
+    """
+
+    checkpoint: Checkpoint
+    changes: Mapping[str, LayerChange]
+    parameters: Mapping[str, torch.Tensor]
+    note: str | None = None
+
+
+def merge_adapters(spec: ExportSpec, loaded: LoadedModel, tell: Tell) -> LoadedModel:
+    """The model with the adapters that the recipe merges; its weights are changed in place.
+
+    A layer that changes is no longer what the checkpoint has quantized.
+    """
+    if not spec.lora:
+        return loaded
+    adapters = [load_adapter(spec, each, loaded.model, tell) for each in spec.lora]
+    for adapter in adapters:
+        _merge(loaded.model, adapter)
+    changed = {path for adapter in adapters for path in _changed_layers(adapter)}
+    return replace(
+        loaded,
+        adapters=tuple(adapter.checkpoint for adapter in adapters),
+        notes=(*loaded.notes, *(adapter.note for adapter in adapters if adapter.note)),
+        stored={path: weight for path, weight in loaded.stored.items() if path not in changed},
+    )
+
+
+def _merge(model: Any, adapter: Adapter) -> None:
+    tied = model.get_output_embeddings() is not None and _is_tied(model)
+    for path, tensor in adapter.parameters.items():
+        module, _, name = path.rpartition(".")
+        setattr(model.get_submodule(module), name, _parameter(tensor))
+    for path, change in adapter.changes.items():
+        layer = model.get_submodule(path)
+        # A new parameter: what is tied to the old one has none of the adapter's changes.
+        with torch.no_grad():
+            layer.weight = _parameter(_turned(layer, change.merged(_turned(layer, layer.weight))))
+            if change.bias is not None:
+                layer.bias = _parameter(change.bias + (0 if layer.bias is None else layer.bias))
+    if tied and not _is_tied(model):
+        model.config.get_text_config(decoder=True).tie_word_embeddings = False
+        model.config.tie_word_embeddings = False
+
+
+def _changed_layers(adapter: Adapter) -> Iterator[str]:
+    yield from adapter.changes
+    yield from (path.rpartition(".")[0] for path in adapter.parameters)
+
+
+def _is_tied(model: Any) -> bool:
+    return bool(model.get_output_embeddings().weight is model.get_input_embeddings().weight)
+
+
+def _parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(tensor.contiguous(), requires_grad=False)
+
+
+def _turned(layer: torch.nn.Module, weight: torch.Tensor) -> torch.Tensor:
+    """The weight of a layer as (outputs, inputs), or that as the layer has it."""
+    return weight if isinstance(layer, torch.nn.Linear) else weight.T
+
+
+def load_adapter(spec: ExportSpec, source: HfModel, model: Any, tell: Tell) -> Adapter:
+    """An adapter of the spec, checked against the model."""
+    checkpoint = fetch_adapter(spec, source, tell)
+    config = read_adapter(checkpoint.folder)
+    if isinstance(config, ConfigProblem):
+        raise checkpoint_failure(config, spec)
+    path = checkpoint.folder / ADAPTER_WEIGHTS
+    matrices: dict[str, dict[str, torch.Tensor]] = {}
+    parameters: dict[str, torch.Tensor] = {}
+    for key, tensor in _tensors(path).items():
+        own = key.removeprefix(_PREFIX)
+        if found := _MATRIX.fullmatch(own):
+            bias = "_bias" if found["kind"] == "bias" else ""
+            part = found["part"].removeprefix("embedding_") + bias
+            matrices.setdefault(found["layer"], {})[part] = tensor
+        else:
+            for wrapper in _WRAPPERS:
+                own = own.replace(wrapper, ".")
+            parameters[own] = tensor
+    _require_places(config, model, path, [*matrices], [*parameters])
+    changes = {
+        layer: _change(config, model.get_submodule(layer), layer, parts, path)
+        for layer, parts in matrices.items()
+    }
+    for name, tensor in parameters.items():
+        _require_shape(path, name, tensor, model.get_parameter(name).shape)
+    _require_untied(config, model, path, {*changes, *(n.rpartition(".")[0] for n in parameters)})
+    note = base_note(config, source.name, spec.source)
+    return Adapter(checkpoint, changes, parameters, note)
+
+
+def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return {key: tensor.float() for key, tensor in load_file(path).items()}
+    except (SafetensorError, OSError) as error:
+        raise _misfit(
+            path, f"the adapter's weights are damaged: {exception_text(error)}", "Get them again."
+        ) from error
+
+
+def _require_places(
+    config: LoraConfig, model: Any, path: Path, layers: list[str], parameters: list[str]
+) -> None:
+    """Refuses an adapter for what the model does not have."""
+    import transformers
+
+    modules, own = dict(model.named_modules()), dict(model.named_parameters(remove_duplicate=False))
+    missing = [each for each in layers if each not in modules]
+    missing += [each for each in parameters if each not in own]
+    trained = config.base or "that it was trained for"
+    if missing or not (layers or parameters):
+        what = f"what the model does not have: {_listed(missing)}" if missing else "nothing"
+        raise _misfit(path, f"the adapter changes {what}", f"Name the model {trained} as model.hf.")
+    kinds = (torch.nn.Linear, torch.nn.Embedding, transformers.pytorch_utils.Conv1D)
+    others = [each for each in layers if not isinstance(modules[each], kinds)]
+    if others:
+        name = type(modules[others[0]]).__name__
+        raise _misfit(
+            path,
+            f"the adapter changes {_listed(others)}, a {name}; only linear layers and embeddings "
+            "are supported",
+            "Merge it with the model in peft, and export the merged model.",
+        )
+
+
+def _require_untied(config: LoraConfig, model: Any, path: Path, changed: set[str]) -> None:
+    """Refuses what peft keeps in one with the layer that has the same weight."""
+    modules = dict(model.named_modules())
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    touched = [name for name in sorted(changed) if any(modules[name] is end for end in ends)]
+    if config.tied and touched and _is_tied(model):
+        raise _misfit(
+            path,
+            f"the adapter changes {touched[0]} and the layer that shares its weight "
+            "(ensure_weight_tying), which is not supported",
+            "Merge it with the model in peft, and export the merged model.",
+        )
+
+
+def _change(
+    config: LoraConfig,
+    layer: Any,
+    name: str,
+    parts: Mapping[str, torch.Tensor],
+    path: Path,
+) -> LayerChange:
+    for part in ("A", "B"):
+        if part not in parts:
+            raise _misfit(path, f"lora_{part} of {name} is missing", "Get the adapter again.")
+    rank, (outputs, inputs) = config.rank_of(name), _turned(layer, layer.weight).shape
+    shapes = {
+        "A": (rank, inputs),
+        "B": (outputs, rank),
+        "magnitude_vector": (outputs,),
+        "B_bias": (outputs,),
+    }
+    for part, tensor in parts.items():
+        if part not in shapes:
+            raise _misfit(path, f"lora_{part} of {name} is not known", "Merge it in peft.")
+        _require_shape(path, f"lora_{part} of {name}", tensor, shapes[part])
+    scale = config.scale_of(name)
+    bias = parts.get("B_bias")
+    return LayerChange(
+        a=parts["A"],
+        b=parts["B"] * scale,
+        magnitude=parts.get("magnitude_vector"),
+        bias=None if bias is None else bias * scale,
+    )
+
+
+def _require_shape(
+    path: Path, name: str, tensor: torch.Tensor, wanted: torch.Size | tuple[int, ...]
+) -> None:
+    if tuple(tensor.shape) != tuple(wanted):
+        raise _misfit(
+            path,
+            f"the adapter does not fit the model: {name} is {list(tensor.shape)}, and it would "
+            f"have to be {list(wanted)}",
+            "Name the model that the adapter was trained for. If it was trained with another "
+            "vocabulary or rank\nthan its configuration has, merge it in peft and export the "
+            "merged model.",
+        )
+
+
+def _misfit(path: Path, message: str, remedy: str) -> WorkerError:
+    return fail("checkpoint", message, remedy=remedy, file=str(path))
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

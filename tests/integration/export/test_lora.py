@@ -1,0 +1,91 @@
+"""LoRA adapters, merged with a language model: compared with peft, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.facts import lacks
+
+pytestmark = [
+    pytest.mark.integration,
+    # peft would import PyTorch here.
+    pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed"),
+]
+
+ROOT = Path(__file__).resolve().parents[3]
+# float32 sums in another order.
+_ROUNDING = 2e-5
+_KINDS = (
+    "plain", "all_linear", "rank_stabilized", "patterns", "dora", "embeddings", "whole_modules",
+    "tied_output", "gpt2_biases", "lora_bias",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def merges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What came of each adapter in tests/support/lora_merges.py."""
+    folder = tmp_path_factory.mktemp("adapters")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.lora_merges", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_logits_are_those_of_peft(merges: dict[str, dict[str, Any]], name: str) -> None:
+    found = merges[name]
+    assert found["adapter_moves"] > 0.5
+    assert found["distance"] < _ROUNDING
+    assert found.get("distance_from_merged", 0) < _ROUNDING
+    assert found["notes"] == []
+
+
+def test_several_adapters_add_up(merges: dict[str, dict[str, Any]]) -> None:
+    assert merges["two_of_them"]["distance"] < _ROUNDING
+
+
+def test_a_changed_layer_is_no_longer_what_the_checkpoint_stores(
+    merges: dict[str, dict[str, Any]],
+) -> None:
+    assert merges["stored"]["stored"] == ["model.layers.0.self_attn.k_proj"]
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("narrow", ("lora_A of model.layers.1.self_attn.q_proj", "[8, 32]", "[8, 64]")),
+        ("wider", ("lora_A of model.layers.0.self_attn.q_proj", "[8, 64]", "[8, 128]")),
+        ("other_rank", ("lora_A", "[8, 64]", "[16, 64]")),
+        ("deeper", ("model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.v_proj")),
+        ("missing_matrix", ("lora_B of model.layers.1.self_attn.q_proj", "missing")),
+        ("cut", ("damaged", "SafetensorError")),
+    ],
+)
+def test_adapters_that_do_not_fit_are_refused(
+    merges: dict[str, dict[str, Any]], name: str, facts: tuple[str, ...]
+) -> None:
+    found = merges[name]
+    assert found["kind"] == "checkpoint"
+    assert not lacks(found["message"], *facts)
+    assert found["file"] == f"{found['adapter']}/adapter_model.safetensors"
+    assert found["remedy"]
+
+
+def test_an_adapter_of_another_model_that_fits_is_noted(merges: dict[str, dict[str, Any]]) -> None:
+    assert merges["unchanged"]["notes"] == []
+    [note] = merges["other_base"]["notes"]
+    assert not lacks(note, "org/Other-1B", "plain-model")

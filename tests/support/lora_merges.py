@@ -1,0 +1,216 @@
+"""Merges LoRA adapters that peft has made, in one process, and compares with peft.
+
+    python -m tests.support.lora_merges FOLDER
+
+makes a model of each kind and its adapters below the folder, and prints as JSON what came of each
+by name: how far logits are from those of peft, or the failure.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from etdeploy.export.spec import ExportSpec, HfModel
+from etdeploy.export.worker.failures import WorkerError
+from etdeploy.export.worker.language.load import load_model
+from etdeploy.export.worker.language.lora import merge_adapters
+from etdeploy.export.worker.lowering.stored import StoredWeight
+from etdeploy.recipe.model import ExportGeneration
+from tests.support.language_models import LLAMA, save_llama, save_tokenizer, spread_model
+
+_TOKENS = torch.arange(3, 19).unsqueeze(0)
+_ATTENTION = ["q_proj", "v_proj"]
+_GPT2 = {"vocab_size": 320, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
+# What each adapter is made with; `tied` and `gpt2` are other models than Llama.
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "plain": {"target_modules": _ATTENTION},
+    "all_linear": {"target_modules": "all-linear", "r": 4},
+    "rank_stabilized": {"target_modules": _ATTENTION, "use_rslora": True},
+    "patterns": {
+        "target_modules": [*_ATTENTION, "down_proj"],
+        "rank_pattern": {"v_proj": 2, r"layers\.1\.mlp\.down_proj": 5},
+        "alpha_pattern": {r"layers\.0\.self_attn\.q_proj": 3},
+    },
+    "dora": {"target_modules": [*_ATTENTION, "embed_tokens"], "use_dora": True},
+    "embeddings": {"target_modules": ["embed_tokens", "q_proj"]},
+    "whole_modules": {"target_modules": _ATTENTION, "modules_to_save": ["lm_head", "norm"]},
+    "tied_output": {"target_modules": ["lm_head", "q_proj"]},
+    "gpt2_biases": {"target_modules": ["c_attn", "c_fc"], "bias": "all", "fan_in_fan_out": True},
+    "lora_bias": {"target_modules": ["c_attn"], "lora_bias": True, "fan_in_fan_out": True},
+}
+_OTHER_MODELS = {
+    "tied_output": partial(save_llama, tie_word_embeddings=True),
+    "gpt2_biases": lambda folder: _save_gpt2(folder),
+    "lora_bias": lambda folder: _save_gpt2(folder),
+}
+
+
+def _save_gpt2(folder: Path) -> None:
+    spread_model("GPT2", _GPT2, std=0.2).save_pretrained(folder)
+    save_tokenizer(folder)
+
+
+def _adapted(model: Path, **config: Any) -> Any:
+    """A peft model whose adapter has random values everywhere."""
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    adapted = get_peft_model(base, LoraConfig(**{"r": 8, "lora_alpha": 24, **config}))
+    torch.manual_seed(len(str(config)))
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return adapted.eval()
+
+
+def _spec(model: Path, *adapters: Path) -> ExportSpec:
+    return ExportSpec(
+        hf=HfModel(folder=str(model)),
+        lora=tuple(HfModel(folder=str(folder)) for folder in adapters),
+        generation=ExportGeneration(context=64),
+    )
+
+
+def _silent(*_: object) -> None:
+    """No progress is shown."""
+
+
+def _logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(input_ids=_TOKENS, use_cache=False).logits
+    return logits
+
+
+def _compared(folder: Path, name: str) -> dict[str, Any]:
+    model, adapter = folder / f"{name}-model", folder / name
+    _OTHER_MODELS.get(name, save_llama)(model)
+    reference = _adapted(model, **ADAPTERS[name])
+    reference.save_pretrained(adapter)
+    before = _logits(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32))
+    spec = _spec(model, adapter)
+    merged = merge_adapters(spec, load_model(spec, _silent), _silent)
+    ours, wanted = _logits(merged.model), _logits(reference)
+    found: dict[str, Any] = {
+        "adapter_moves": float((wanted - before).abs().max()),
+        "distance": float((ours - wanted).abs().max()),
+        "notes": list(merged.notes),
+    }
+    if name != "tied_output":  # whose merged weights peft ties again
+        theirs = _logits(reference.merge_and_unload())
+        found["distance_from_merged"] = float((ours - theirs).abs().max())
+    return found
+
+
+def _two_of_them(folder: Path) -> dict[str, Any]:
+    """Several adapters add up, as several active ones of peft do."""
+    model, names = folder / "plain-model", ("plain", "all_linear")
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    reference = PeftModel.from_pretrained(base, folder / "plain", adapter_name="plain")
+    reference.load_adapter(folder / "all_linear", adapter_name="all_linear")
+    reference.base_model.set_adapter([*names])
+    spec = _spec(model, *(folder / name for name in names))
+    merged = merge_adapters(spec, load_model(spec, _silent), _silent)
+    distance = (_logits(merged.model) - _logits(reference.eval())).abs().max()
+    return {"distance": float(distance)}
+
+
+def _stored(folder: Path) -> dict[str, Any]:
+    """What of a quantized checkpoint is still its own."""
+    spec = _spec(folder / "plain-model", folder / "plain")
+    loaded = load_model(spec, _silent)
+    layers = ("self_attn.q_proj", "self_attn.k_proj")
+    stored = {f"model.layers.0.{layer}": StoredWeight("Q4_0", 4) for layer in layers}
+    loaded = type(loaded)(**{**vars(loaded), "stored": stored})
+    return {"stored": [*merge_adapters(spec, loaded, _silent).stored]}
+
+
+def _refused(folder: Path, change: Callable[[Path], object], **model: Any) -> dict[str, Any]:
+    """The failure of a copy of the plain adapter that was changed."""
+    base, adapter = folder / "plain-model", folder / f"{change.__name__}-adapter"
+    if model:
+        base = save_llama(folder / f"{change.__name__}-model", **model)
+    adapter.mkdir()
+    for path in (folder / "plain").iterdir():
+        if path.is_file():
+            (adapter / path.name).write_bytes(path.read_bytes())
+    change(adapter)
+    spec = _spec(base, adapter)
+    try:
+        notes = merge_adapters(spec, load_model(spec, _silent), _silent).notes
+    except WorkerError as error:
+        return {**error.failure.model_dump(mode="json"), "adapter": str(adapter)}
+    return {"notes": list(notes)}
+
+
+def _change_tensors(adapter: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    path = adapter / "adapter_model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def narrow(adapter: Path) -> None:
+    """A matrix has fewer inputs than the layer."""
+    name = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
+    _change_tensors(adapter, lambda t: t.update({name: t[name][:, :32].contiguous()}))
+
+
+def other_base(adapter: Path) -> None:
+    """The configuration names another model."""
+    path = adapter / "adapter_config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "base_model_name_or_path": "org/Other-1B"}))
+
+
+def other_rank(adapter: Path) -> None:
+    """The configuration has another rank than the matrices."""
+    path = adapter / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "r": 16}))
+
+
+def missing_matrix(adapter: Path) -> None:
+    """A layer has only one of its matrices."""
+    name = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
+    _change_tensors(adapter, lambda t: t.pop(name))
+
+
+def cut(adapter: Path) -> None:
+    """The file of weights ends too early."""
+    path = adapter / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def deeper(_adapter: Path) -> None:
+    """The model has fewer layers than the adapter."""
+
+
+def unchanged(_adapter: Path) -> None:
+    """The adapter is as it was."""
+
+
+def wider(_adapter: Path) -> None:
+    """The model has a larger hidden size."""
+
+
+def main(folder: Path) -> dict[str, Any]:
+    """What came of each."""
+    found = {name: _compared(folder, name) for name in ADAPTERS}
+    found["two_of_them"] = _two_of_them(folder)
+    found["stored"] = _stored(folder)
+    for change in (unchanged, narrow, other_base, other_rank, missing_matrix, cut):
+        found[change.__name__] = _refused(folder, change)
+    found["deeper"] = _refused(folder, deeper, num_hidden_layers=1)
+    found["wider"] = _refused(folder, wider, hidden_size=2 * LLAMA["hidden_size"])
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(Path(sys.argv[1]))) + "\n")
