@@ -25,6 +25,8 @@ GROUPED_SCHEMES = ("8da4w", "16a4w_block")
 DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w", "8da8w")
 # Those that quantize the linear layers of a model, before it is traced.
 LINEAR_SCHEMES = ("8da4w", "8da8w")
+# That of the layers which lose too much in the groups of `GROUPED_SCHEMES`.
+EIGHT_BITS = "8da8w"
 # Those whose scales are searched, for a language model weighted by activations.
 SEARCHED_SCHEMES = ("8da4w",)
 

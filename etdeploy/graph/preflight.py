@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etdeploy.core.errors import Blocker, CheckError
-from etdeploy.export.hf.check import context_note
+from etdeploy.export.hf.check import context_note, prequantized_notes
 from etdeploy.export.needs import check_language_model, check_needs
 from etdeploy.export.spec import EXPORTED_METHODS, require_method
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
@@ -117,8 +117,12 @@ def certainly_missing(resolved: Resolved) -> tuple[Blocker, ...]:
 
 def model_notes(resolved: Resolved) -> tuple[str, ...]:
     """What to know about a language model that is still to be exported."""
-    note = None if resolved.exported else check_language_model(resolved.export_spec)
-    return tuple(filter(None, (note, context_note(resolved.export_spec))))
+    spec = resolved.export_spec
+    if resolved.exported:
+        return tuple(filter(None, (context_note(spec),)))
+    note = check_language_model(spec)
+    known = () if note else prequantized_notes(spec)
+    return tuple(filter(None, (note, context_note(spec), *known)))
 
 
 def version_notes(resolved: Resolved) -> tuple[str, ...]:

@@ -45,12 +45,24 @@ def write_adapter(folder: Path, **config: Any) -> Path:
     return folder
 
 
-def write_safetensors(path: Path, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> None:
-    """Writes tensors of zeros, in 32-bit floats."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
+_SIZES = {"F32": 4, "I32": 4, "F16": 2, "I64": 8, "I8": 1, "F8_E4M3": 1, "U8": 1}
+
+
+def write_safetensors(
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]] = SHAPES,
+    types: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
+    data: Mapping[str, bytes] | None = None,
+) -> None:
+    """Writes tensors of zeros, or of `data`, in 32-bit floats or `types`."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    content = b""
     for name, shape in shapes.items():
-        begin, end = end, end + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+        kind = (types or {}).get(name, "F32")
+        begin = len(content)
+        content += (data or {}).get(name) or bytes(_SIZES[kind] * math.prod(shape))
+        offsets = [begin, len(content)]
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": offsets}
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content)

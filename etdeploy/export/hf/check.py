@@ -32,6 +32,12 @@ from etdeploy.export.hf.files import (
     other_weights,
     snapshot,
 )
+from etdeploy.export.hf.prequantized import (
+    ORIGINAL,
+    UnreadableError,
+    outlook_notes,
+    read_prequantized,
+)
 from etdeploy.export.hf.tensors import checkpoint_tensors, read_tensors, weight_files
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.document import KeyPath, SourceLocation
@@ -226,7 +232,12 @@ def checkpoint_refusals(folder: Path, context: int) -> Iterator[ConfigProblem]:
     if refusal:
         yield refusal
         return
-    least = least_memory_bytes(parameter_count(folder), config, context)
+    try:
+        parameters = parameter_count(folder, config)
+    except UnreadableError as error:
+        yield ConfigProblem(str(error), ORIGINAL, place=str(folder))
+        return
+    least = least_memory_bytes(parameters, config, context)
     too_large = memory_refusal(least, _memory()[0], str(folder))
     if too_large:
         yield too_large
@@ -243,7 +254,7 @@ def memory_notes(folder: Path, context: int) -> Iterator[str]:
     """A sentence where the export of a sound checkpoint may run out of memory."""
     config = read_config(folder)
     if isinstance(config, dict):
-        least = least_memory_bytes(parameter_count(folder), config, context)
+        least = least_memory_bytes(parameter_count(folder, config), config, context)
         note = memory_note(least, _memory()[1])
         if note:
             yield note
@@ -263,9 +274,26 @@ _FLOAT_BYTES = 4
 _COPIES = 3
 
 
-def parameter_count(folder: Path) -> int:
-    """Number of weights in a checkpoint; see `read_tensors` for what it raises."""
-    return sum(math.prod(info.shape) for info in checkpoint_tensors(folder).infos.values())
+def parameter_count(folder: Path, config: Mapping[str, Any]) -> int:
+    """Number of weights of a model, of which several may be packed into one of its checkpoint.
+
+    See `read_tensors` and `read_prequantized` for what it raises.
+    """
+    tensors = checkpoint_tensors(folder)
+    found = read_prequantized(config, tensors)
+    if found:
+        return found.parameter_count(tensors.infos)
+    return sum(math.prod(info.shape) for info in tensors.infos.values())
+
+
+def prequantized_notes(spec: ExportSpec) -> Iterator[str]:
+    """What becomes of weights that a checkpoint on this machine has quantized; see needs.py."""
+    folder = folder_here(spec.hf) if spec.hf else None
+    config = read_config(folder) if folder else None
+    if folder and isinstance(config, dict):
+        found = read_prequantized(config, checkpoint_tensors(folder))
+        if found:
+            yield from outlook_notes(found, spec.quantization)
 
 
 def least_memory_bytes(parameters: int, config: Mapping[str, Any], context: int) -> int:

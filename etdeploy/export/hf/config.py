@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.export.hf.files import CONFIG, GENERATION_CONFIG, PIPELINE, read_object
+from etdeploy.export.hf.prequantized import ORIGINAL, UnreadableError, check_settings
 
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.
@@ -82,14 +83,10 @@ def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iter
         )
     yield from _of_architecture(config, place)
     yield from _of_layers(config, place)
-    method = config.get("quantization_config")
-    if isinstance(method, Mapping):
-        name = method.get("quant_method", "an unknown scheme")
-        yield ConfigProblem(
-            f"the checkpoint is quantized already ({name}), and its weights fit no other kernels",
-            "Name the model that it was made from; export.quantization quantizes it.",
-            place=place,
-        )
+    try:
+        check_settings(config)
+    except UnreadableError as error:
+        yield ConfigProblem(str(error), ORIGINAL, place=place)
     longest = longest_context(config)
     if longest and context > longest:
         yield ConfigProblem(

@@ -19,7 +19,7 @@ _LONGEST_HEADER = 100_000_000
 
 
 @dataclass(frozen=True)
-class TensorInfo:
+class SavedTensor:
     """A tensor in a file: `dtype` as safetensors names it, and where its bytes are."""
 
     file: Path
@@ -39,7 +39,7 @@ class TensorInfo:
 class Tensors:
     """The tensors of a checkpoint by their names, and what its files say in `__metadata__`."""
 
-    infos: Mapping[str, TensorInfo]
+    infos: Mapping[str, SavedTensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -71,7 +71,7 @@ def read_tensors(path: Path) -> Tensors:
     for name, info in header.items():
         shape = tuple(int(size) for size in info["shape"])
         begin, end = (int(offset) for offset in info["data_offsets"])
-        infos[name] = TensorInfo(path, str(info["dtype"]), shape, begin, end)
+        infos[name] = SavedTensor(path, str(info["dtype"]), shape, begin, end)
     end = max((info.end for info in infos.values()), default=0)
     if end > data_bytes:
         raise ValueError(f"it ends too early: {data_bytes} of {end} bytes of weights are there")

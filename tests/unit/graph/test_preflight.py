@@ -122,8 +122,8 @@ def test_a_check_of_the_plan_ends_as_the_run_would(
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("gptq", "quantized already (gptq)"),
-        ("awq", "quantized already (awq)"),
+        ("gptq", "none of its tensors is"),
+        ("bitsandbytes", "quantized by bitsandbytes"),
         ("a file of weights is missing", "model-00002-of-00002.safetensors"),
         ("pickles", "pytorch_model.bin"),
         ("an adapter", "adapter"),
@@ -133,17 +133,19 @@ def test_a_check_of_the_plan_ends_as_the_run_would(
 def test_the_plan_of_a_language_model_that_cannot_be_exported_is_refused(
     machine: Path, tmp_path: Path, kind: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_checkpoint(tmp_path / "m", max_position_embeddings=2048)
+    quantized = kind in ("gptq", "bitsandbytes")
+    settings = {"quant_method": kind, "bits": 4} if quantized else None
+    folder = write_checkpoint(
+        tmp_path / "m", max_position_embeddings=2048, quantization_config=settings
+    )
     weights = folder / "model.safetensors"
-    if kind in ("gptq", "awq"):
-        write_checkpoint(folder, quantization_config={"quant_method": kind})
-    elif kind == "pickles":
+    if kind == "pickles":
         weights.rename(folder / "pytorch_model.bin")
     elif kind == "a file of weights is missing":
         files = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
         weights.rename(folder / files["a"])
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-    else:
+    elif not quantized:
         weights.rename(folder / ("m-Q4_0.gguf" if kind == "gguf" else "adapter_model.safetensors"))
         (folder / "config.json").unlink()
     assert run_cli(["plan", "--recipe", "llm-xnnpack", "--model", str(folder)]) == 3

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from etdeploy.backends.schemes import GROUPED_SCHEMES, LINEAR_SCHEMES
 from etdeploy.core.console import count
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import joined_commits
@@ -17,12 +18,20 @@ from etdeploy.export.hf.check import checkpoint_refusals, context_note, memory_n
 from etdeploy.export.hf.config import AGAIN
 from etdeploy.export.hf.files import (
     CONFIG,
+    GENERATION_CONFIG,
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
     adapter_files,
     has_tokenizer,
     read_object,
 )
+from etdeploy.export.hf.prequantized import (
+    ORIGINAL,
+    Prequantized,
+    outlook_notes,
+    read_prequantized,
+)
+from etdeploy.export.hf.tensors import checkpoint_tensors
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import exception_text, fail, is_memory
 from etdeploy.export.worker.language.fetch import (
@@ -33,6 +42,7 @@ from etdeploy.export.worker.language.fetch import (
     require_code,
     require_tokenizer,
 )
+from etdeploy.export.worker.language.prequantized import unpacked_state, weights_on_grid
 from etdeploy.export.worker.lowering.stored import StoredWeight
 
 TOKENIZER_FOLDER = "tokenizer"
@@ -185,11 +195,48 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
     notes = tuple(memory_notes(folder, context))
     tell(f"loading {spec.source}", 0.1)
     require_code(spec, folder)
-    model, unused = _eager(spec, folder, remote_code=spec.hf.remote_code)
+    quantized = read_prequantized(read_object(folder / CONFIG), checkpoint_tensors(folder))
+    state, stored = _unpacked(spec, folder, quantized) if quantized else (None, {})
+    model, unused = _eager(spec, folder, state, remote_code=spec.hf.remote_code)
+    if not stored and spec.quantization in GROUPED_SCHEMES:
+        stored = weights_on_grid(model)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
     require_tokenizer(spec, tokenizer.folder, tokenizer.why)
-    all_notes = filter(None, (*notes, context_note(spec), unused, tokenizer.note))
-    return LoadedModel(model, checkpoint, tokenizer, tuple(all_notes))
+    known: Iterable[str] = ()
+    if quantized and spec.quantization not in LINEAR_SCHEMES:
+        known = outlook_notes(quantized, spec.quantization)
+    all_notes = filter(None, (*notes, context_note(spec), *known, unused, tokenizer.note))
+    return LoadedModel(model, checkpoint, tokenizer, tuple(all_notes), _of_linears(model, stored))
+
+
+def _unpacked(
+    spec: ExportSpec, folder: Path, found: Prequantized
+) -> tuple[dict[str, torch.Tensor], dict[str, StoredWeight]]:
+    """The tensors of a checkpoint that is quantized, in floats, and how it has them."""
+    import transformers
+
+    if read_object(folder / CONFIG).get("model_type") not in transformers.CONFIG_MAPPING:
+        raise fail(
+            "checkpoint",
+            "the checkpoint is quantized already, and only models that transformers has itself "
+            "can be loaded from one",
+            remedy=ORIGINAL,
+            file=spec.place("model", "hf"),
+        )
+    try:
+        return unpacked_state(folder, found)
+    except ValueError as error:
+        raise fail("checkpoint", str(error), remedy=ORIGINAL, file=str(folder)) from error
+
+
+def _of_linears(model: Any, stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
+    """The weights that are those of a linear layer; others may have been joined or renamed."""
+    layers = dict(model.named_modules())
+    return {
+        path: weight
+        for path, weight in stored.items()
+        if isinstance(layers.get(path), torch.nn.Linear)
+    }
 
 
 def _version() -> str:
@@ -198,18 +245,30 @@ def _version() -> str:
     return str(transformers.__version__)
 
 
-def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> tuple[Any, str | None]:
+def _eager(
+    spec: ExportSpec, folder: Path, state: dict[str, torch.Tensor] | None, *, remote_code: bool
+) -> tuple[Any, str | None]:
     """The model in float32, and a note where its checkpoint has more.
 
-    Of bfloat16, each value is one of float32 too.
+    Of bfloat16, each value is one of float32 too. `state` has the weights where they are not to be
+    read from the folder.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        AutoModelForCausalLM,
+        GenerationConfig,
+    )
 
     place = spec.place("model", "hf")
     config = _config(folder, remote_code=remote_code)
+    if state is not None and hasattr(config, "quantization_config"):
+        del config.quantization_config
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            folder,
+        # The class that finds the model's asks for a folder.
+        kind = AutoModelForCausalLM if state is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        model, info = kind.from_pretrained(
+            folder if state is None else None,
+            state_dict=state,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
@@ -238,6 +297,8 @@ def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> tuple[Any, s
             "them.",
             file=place,
         )
+    if state is not None and (folder / GENERATION_CONFIG).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     return model.eval(), _unused_note(info)
 
 

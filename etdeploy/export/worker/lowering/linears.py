@@ -13,7 +13,13 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import DEFAULT, FLOAT_SCHEMES, GROUPED_SCHEMES, SEARCHED_SCHEMES
+from etdeploy.backends.schemes import (
+    DEFAULT,
+    EIGHT_BITS,
+    FLOAT_SCHEMES,
+    GROUPED_SCHEMES,
+    SEARCHED_SCHEMES,
+)
 from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
@@ -109,9 +115,6 @@ def _gives_shared_values(model: Any, layer: Layer[torch.nn.Linear]) -> bool:
     return layer.name.rpartition(".")[2] == "v_proj"
 
 
-_EIGHT_BITS = "8da8w"
-# Of the weights of `SEARCHED_SCHEMES`.
-_SEARCHED_BITS = 4
 # Parts that lose more in 4 bits than they gain, by their names in notes. No later layer evens out
 # an error of the output layer, and tied to embeddings in 8 bits it is stored once. All heads of a
 # group add up the error of the values that they share, and the layer is small: on
@@ -182,28 +185,33 @@ def _finer_parts(
     linears: Linears,
     stored: Mapping[str, StoredWeight],
 ) -> dict[str, str]:
-    """The parts of layers that have 8 bits where nothing else is said, by the layers' names."""
-    mixed = {str(spec.quantization), _EIGHT_BITS} <= {*backend_named(str(spec.backend)).overrides}
+    """The parts of layers that have 8 bits where nothing else is said, by the layers' names.
+
+    A layer that the checkpoint has in 4 bits stays so if the kernels compute with its values; if
+    not, 4 bits again would lose far more than 8.
+    """
+    mixed = {str(spec.quantization), EIGHT_BITS} <= {*backend_named(str(spec.backend)).overrides}
     if not (spec.generation and spec.quantization in SEARCHED_SCHEMES and mixed):
         return {}
     model = next(iter(sources.values())).module.model
+    fitting = {name for name, weight in stored.items() if weight.fits(str(spec.quantization))}
     parts = {
         layer.name: part
         for part, holds in _FINER.items()
         for layer in linears
-        if holds(model, layer)
+        if layer.name not in fitting and holds(model, layer)
     }
     return parts | {
         name: f"what the checkpoint has in {weight.kind}"
         for name, weight in stored.items()
-        if weight.bits > _SEARCHED_BITS and name not in parts
+        if name not in fitting and name not in parts
     }
 
 
 def _wish(spec: ExportSpec, layer: Layer[Any], finer: Mapping[str, str]) -> LayerQuantization:
     found = first_match(spec, layer.paths)
     if found is None and layer.name in finer:
-        return LayerQuantization(_EIGHT_BITS, None, finer=finer[layer.name])
+        return LayerQuantization(EIGHT_BITS, None, finer=finer[layer.name])
     pattern, scheme = found or (None, str(spec.quantization))
     if scheme not in GROUPED_SCHEMES:
         return LayerQuantization(scheme, None, pattern)

@@ -1,0 +1,69 @@
+"""Checkpoints that are quantized already: their floats, and what is carried over as integers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.export import run_python
+
+pytest.importorskip("transformers", reason="needs etdeploy[llm]")
+pytest.importorskip("compressed_tensors", reason="needs etdeploy[dev]")
+pytestmark = pytest.mark.integration
+
+# Where 4-bit kernels compute with the values, where 8-bit kernels do, and where none do.
+_IN_4_BITS = ("gptq", "gptq_v2", "compressed", "compressed_channel", "torchao_intx", "trained")
+_IN_8_BITS = ("gptq_8", "compressed_8", "torchao_intx_8", "torchao_int8", "compressed_channel")
+_WITH_ZERO_POINTS = (
+    "gptq_asymmetric",
+    "awq",
+    "compressed_asymmetric",
+    "torchao_asymmetric",
+    "torchao_int4",
+    "torchao_int4_tiles",
+)
+_OTHERS = {"gptq_desc_act": "desc_act", "gptq_16": "groups of 16", "compressed_float8": "float8"}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of loading each checkpoint of tests/support/quantized_checkpoints.py."""
+    folder = tmp_path_factory.mktemp("quantized")
+    run_python("-m", "tests.support.quantized_checkpoints", str(folder / "r.json"), str(folder))
+    made: dict[str, Any] = json.loads((folder / "r.json").read_text())
+    return made
+
+
+def test_the_floats_are_those_that_the_checkpoint_stands_for(found: dict[str, Any]) -> None:
+    assert {name: told["off"] for name, told in found.items()} == dict.fromkeys(found, 0)
+
+
+@pytest.mark.parametrize("name", [*_IN_4_BITS, *_IN_8_BITS])
+def test_values_that_kernels_compute_with_are_carried_over(
+    found: dict[str, Any], name: str
+) -> None:
+    told = found[name]
+    [stored] = told["stored"].values()
+    assert told["layers"] == 14
+    assert told["carried_off"] == 0
+    assert stored["8da4w"] == (name in _IN_4_BITS)
+    assert stored["8da8w"] == (name in _IN_8_BITS)
+
+
+@pytest.mark.parametrize("name", [*_WITH_ZERO_POINTS, *_OTHERS])
+def test_values_that_no_kernel_computes_with_are_named_with_the_reason(
+    found: dict[str, Any], name: str
+) -> None:
+    [(kind, stored)] = found[name]["stored"].items()
+    assert (found[name]["layers"], stored["8da4w"], stored["8da8w"]) == (14, False, False)
+    assert _OTHERS.get(name, "zero points") in kind
+
+
+def test_floats_of_quantization_aware_training_are_recognized(found: dict[str, Any]) -> None:
+    told = found["fake_quantized"]
+    [(kind, stored)] = told["stored"].items()
+    assert "4-bit values in groups of 32" in kind
+    assert (told["layers"], stored["8da4w"]) == (14, True)
+    assert told["carried_off"] < 1e-3  # bfloat16's rounding
