@@ -43,7 +43,7 @@ from etdeploy.program.folder import (
     TensorFile,
 )
 from etdeploy.program.generation import Generation
-from etdeploy.program.model import Program
+from etdeploy.program.model import Program, TensorInfo
 from etdeploy.program.quality import measure_distance
 from etdeploy.program.tokenizer import TOKENIZER_FILE, load_template, tokenizer_folder
 from etdeploy.recipe.load import LoadedRecipe
@@ -73,6 +73,7 @@ def make_payload(
         files[PROGRAM_FILE] = folder / PROGRAM_FILE
     generation = None
     if provenance.generation:
+        _refuse_logits_of_each(program, provenance.generation, str(loaded.path))
         generation, made_files, why = _generation(loaded, provenance.generation, folder)
         files |= made_files
         notes += why
@@ -83,6 +84,19 @@ def make_payload(
     model = _model(loaded, program, provenance, folder, generation, bundled=bundled)
     files[MODEL_FILE] = (model.model_dump_json(indent=1) + "\n").encode()
     return model, files, tuple(notes)
+
+
+def _refuse_logits_of_each(program: Program, generation: Generation, place: str) -> None:
+    """The app's own code takes the position of the first token and the logits of the last."""
+    names = {method.name for method in generation.methods}
+    for method in (each for each in program.methods if each.name in names):
+        if any(isinstance(o, TensorInfo) and len(o.shape) > 2 for o in method.outputs):
+            raise UsageError(
+                f"the method {method.name} gives the logits of each token, and apps take those of "
+                "the last",
+                place=place,
+                remedy="Export the program so that it gives the last token's alone.",
+            )
 
 
 def _refuse_images_by_pixel(provenance: Provenance, place: str) -> None:

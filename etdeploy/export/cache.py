@@ -24,7 +24,12 @@ from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import FileDigests, Workspace
 from etdeploy.core.hashing import code_digest, digest_json
 from etdeploy.core.values import Value
-from etdeploy.export.hf.files import adapter_files, cached_commit, loaded_files
+from etdeploy.export.hf.files import (
+    adapter_files,
+    cached_commit,
+    loaded_files,
+    tokenizer_beside,
+)
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import CodeReference, ExportSpec
 
@@ -34,7 +39,7 @@ _REMEMBERED = 16
 _NOT_IN_KEY: dict[str, Any] = {
     **dict.fromkeys(
         ("python", "calibration", "calibration_text", "inputs", "custom_ops", "exported", "program",
-         "weights", "wanted_versions", "places", "method", "speech"),
+         "weights", "llm_files", "wanted_versions", "places", "method", "speech"),
         True,
     ),
     "hf": {"folder": True, "revision": True},
@@ -199,6 +204,8 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
     for role, reference in references.items():
         if path := _module_path(reference):
             found[role] = str(path)
+    if spec.program:
+        found |= {f"tokenizer/{n}": str(p) for n, p in tokenizer_beside(Path(spec.program)).items()}
     if spec.hf and spec.hf.folder:
         files = loaded_files(Path(spec.hf.folder), code=spec.hf.remote_code)
         found |= {f"model/{name}": str(path) for name, path in files.items()}

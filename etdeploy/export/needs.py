@@ -22,12 +22,15 @@ from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import adapter_files, has_tokenizer
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
+from etdeploy.export.llm_config import check_llm_config
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.program.tokenizer import require_speech
 
 # What the extra `llm` has.
 LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")
+# What ExecuTorch's own exporter imports.
+LLM_CONFIG_PACKAGES = ("torchao", "omegaconf")
 
 
 def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -> None:
@@ -42,6 +45,8 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
     if spec.program:
         return
     _check_packages(spec)
+    if spec.llm_config is not None:
+        check_llm_config(spec)
     check_language_model(spec)
     _check_adapters(spec)
     for text in named_texts(spec):
@@ -56,12 +61,12 @@ def _check_files(spec: ExportSpec) -> None:
         if not Path(path).is_file():
             exists = Path(path).exists()
             what = f"is {not_regular(Path(path))}, not a file" if exists else "does not exist"
-            raise ExportError(f"the file {what}", place=f"{_KEYS[role]} {path}")
+            raise ExportError(f"the file {what}", place=f"{_key(role)} {path}")
         if mistaken := _MISTAKEN.get((role, _kind_of(Path(path)))):
             what, remedy = mistaken
             raise ExportError(
                 f"the file is {what}",
-                place=f"{_KEYS[role]} {path}",
+                place=f"{_key(role)} {path}",
                 remedy=remedy.format(path=path, convert=python_command(_CONVERT, path=path)),
             )
 
@@ -134,6 +139,10 @@ _KEYS = {
 }
 
 
+def _key(role: str) -> str:
+    return _KEYS.get(role, f"export.{role}")
+
+
 def check_language_model(spec: ExportSpec) -> str | None:
     """Refuse a language model on this machine that cannot be exported.
 
@@ -184,6 +193,9 @@ def _check_packages(spec: ExportSpec) -> None:
     if spec.hf:
         wanted += LLM_PACKAGES
         what = "exporting a language model needs PyTorch, ExecuTorch and transformers"
+    if spec.llm_config is not None:
+        wanted += LLM_CONFIG_PACKAGES
+        what = "ExecuTorch's own exporter needs PyTorch and ExecuTorch with torchao and omegaconf"
     missing = [name for name in wanted if installed_version(name) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"

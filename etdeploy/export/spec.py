@@ -23,6 +23,7 @@ from etdeploy.program.folder import FORWARD, Provenance
 from etdeploy.program.model import Program
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.document import KeyPath, SourceLocation
+from etdeploy.recipe.llm_config import llm_files, soc_in, with_files
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.paths import NO_TEXT
 
@@ -39,7 +40,7 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 # Keys of sections that the worker refuses with their places.
 _PLACED = (
     ("sizes",), ("method",), ("overrides",), ("hf",), ("revision",), ("remote_code",), ("lora",),
-    ("generation",), ("calibration",),
+    ("generation",), ("calibration",), ("llm_config",),
 )  # fmt: skip
 
 
@@ -79,7 +80,10 @@ class ExportSpec(Value):
     """Everything that the export step reads; paths are absolute.
 
     Attributes:
-        example, python, exported, program, hf: The model source; exactly one is given.
+        example, python, exported, program, hf: The model source; exactly one is given, unless
+            `llm_config` names it.
+        llm_config: What ExecuTorch's own exporter is asked for. Files have their names alone;
+            `llm_files` has their paths by their dotted keys.
         lora: Adapters that are merged with a language model.
         weights: State dict for the factory's module.
         arguments: Keyword arguments for the factory or the example.
@@ -120,6 +124,8 @@ class ExportSpec(Value):
     program: str | None = None
     hf: HfModel | None = None
     lora: tuple[HfModel, ...] = ()
+    llm_config: dict[str, Any] | None = None
+    llm_files: dict[str, str] = {}
     weights: str | None = None
     arguments: dict[str, Any] = {}
     generation: ExportGeneration | None = None
@@ -156,6 +162,10 @@ class ExportSpec(Value):
             return f"example {self.example}"
         if self.hf:
             return self.hf.name
+        if self.llm_config is not None:
+            kind = (self.llm_config.get("base") or {}).get("model_class", "llama3")
+            checkpoint = self.llm_files.get("base.checkpoint")
+            return Path(checkpoint).name if checkpoint else str(kind)
         path = self.exported or self.program
         return Path(path).name if path else str(self.python)
 
@@ -206,7 +216,8 @@ class ExportSpec(Value):
             "custom_ops": self.custom_ops,
             "evaluated": self.generation.evaluate if self.generation else None,
         }
-        return {role: path for role, path in candidates.items() if path}
+        files = {f"llm_config.{key}": path for key, path in self.llm_files.items()}
+        return {role: path for role, path in candidates.items() if path} | files
 
 
 def export_spec(
@@ -236,6 +247,19 @@ def export_spec(
             method=recipe.benchmark.method,
         )
     backend = backend_named(export.backend)
+    if export.llm_config is not None:
+        _refuse_inputs(recipe, places)
+        return ExportSpec(
+            **_llm_config(export.llm_config),
+            backend=export.backend,
+            quantization=export.quantization,
+            soc=soc_in(export.llm_config) if backend.socs else None,
+            options=option_values(backend.options, {}),
+            seed=export.seed,
+            sizes=sizes,
+            places=placed,
+            method=recipe.benchmark.method,
+        )
     return ExportSpec(
         example=model.example,
         python=_reference("model.python", model.python),
@@ -272,13 +296,23 @@ def export_spec(
 def rewrites_of(recipe: Recipe, arch: str | None) -> Chosen:
     """Which rewrites of the graph are tried, and why not the others.
 
-    A language model has its own formulation, and a finished program no longer has a graph.
+    A language model has its own formulation, ExecuTorch's exporter its own graph, and a finished
+    program no longer has one.
     """
     export = recipe.export
-    if recipe.is_language_model or recipe.model.program is not None:
+    finished = recipe.model.program is not None or export.llm_config is not None
+    if recipe.is_language_model or finished:
         return Chosen()
     offered = backend_named(export.backend).rewrites
     return chosen_rewrites(export.rewrites, offered, export.quantization, arch)
+
+
+def _llm_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a spec for an LlmConfig, whose files are named as on every machine."""
+    files = dict(llm_files(config))
+    names = {keys: Path(path).name for keys, path in files.items()}
+    paths = {".".join(map(str, keys)): path for keys, path in files.items()}
+    return {"llm_config": with_files(config, names), "llm_files": paths}
 
 
 def _overrides(export: Export) -> tuple[tuple[str, str], ...]:
@@ -333,7 +367,7 @@ def _adapter(name: str) -> HfModel:
 def _refuse_inputs(recipe: Recipe, places: Mapping[KeyPath, SourceLocation]) -> None:
     if recipe.benchmark.inputs:
         place = str(places.get(("benchmark", "inputs"), "benchmark.inputs"))
-        message = "the inputs of a finished program are random; no function can make them"
+        message = "the inputs of a program of another exporter are random; no function makes them"
         raise RecipeError([Problem(place, message)])
 
 

@@ -34,6 +34,7 @@ from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.tasks.steps import Load, Step, StepLog
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import Provenance, load_provenance
+from etdeploy.recipe.model import BenchmarkGeneration
 from etdeploy.runner.model import BuiltRunner
 
 if TYPE_CHECKING:
@@ -102,11 +103,14 @@ def request_files(job: Job, provenance: Provenance, folder: Path) -> Mapping[str
 
 def generation_inputs(job: Job) -> dict[str, object]:
     """The keys of a recipe that decide the generated text and its checks."""
-    wanted = job.loaded.recipe.benchmark
-    if wanted.generation is None:
+    recipe = job.loaded.recipe
+    wanted = recipe.benchmark
+    # A program that another exporter makes may generate text, whatever its recipe says.
+    elsewhere = recipe.model.program or recipe.export.llm_config is not None
+    if wanted.generation is None and not elsewhere:
         return {}
     return {
-        **flat("benchmark.generation", wanted.generation),
+        **flat("benchmark.generation", wanted.generation or BenchmarkGeneration()),
         "benchmark.warmup": wanted.warmup,
         "benchmark.iterations": wanted.iterations,
     }

@@ -2,10 +2,11 @@
 
 Every method takes token ids, int64 of shape (1, S), and the position of the first of them in the
 sequence, int64 of shape (1,), and gives the logits of the last one, float32 of shape
-(1, vocabulary). Keys and values of all tokens before that position are in buffers that all methods
-share. A position may be set back: what is in the buffers from there on does not count. To 0 that is
-always possible, else by `Generation.rewind` at most, from the furthest end of a call since position
-0: layers with a sliding window keep no more.
+(1, vocabulary). Those of other exporters may take the position of each token, of shape (S,), and
+give the logits of each, of shape (1, S, vocabulary). Keys and values of all tokens before that
+position are in buffers that all methods share. A position may be set back: what is in the buffers
+from there on does not count. To 0 that is always possible, else by `Generation.rewind` at most,
+from the furthest end of a call since position 0: layers with a sliding window keep no more.
 
 The attention of a method looks at as many positions as its capacity, whatever the position is; with
 etdeploy's kernel, at those up to the position.
@@ -32,7 +33,8 @@ class GenerationMethod(Value):
         name: Of the program's method.
         role: `prefill` takes several tokens at once, `decode` one.
         max_tokens: The most that a call takes; 1 for `decode`.
-        dynamic: Whether it takes fewer, too, from two on: one token is for `decode`.
+        dynamic: Whether it takes fewer, too. One token is for `decode`, where a method has that
+            role.
         capacity: It serves calls for which position + S is at most this. Of several that serve a
             call, the one with the least capacity is the fastest.
     """
@@ -58,7 +60,8 @@ class Generation(Value):
             the model has none.
         model: Id or folder that the recipe names.
         revision: Commit of the model's repository; null for a folder.
-        path: How it was exported: `fast`, or `plain` where the model does not fit the fast path.
+        path: How it was exported: `fast`, or `plain` where the model does not fit the fast path;
+            `finished` where another exporter made it.
         path_reason: Why.
         attention: `kernel` where it is an operator of etdeploy's own, else `stock`.
         expected: Texts that the program has to give; empty where the model gives none eagerly.
@@ -75,7 +78,7 @@ class Generation(Value):
     tokenizer: str | None = None
     model: str
     revision: str | None = None
-    path: Literal["fast", "plain"]
+    path: Literal["fast", "plain", "finished"]
     path_reason: str
     attention: Literal["kernel", "stock"] = "stock"
     expected: tuple[ExpectedText, ...] = ()

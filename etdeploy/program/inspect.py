@@ -86,7 +86,11 @@ def _method(root: FlatbufferTable, plan: FlatbufferTable, pte: PteFile) -> Metho
     return Method(
         name=plan.string(_PLAN_NAME),
         inputs=tuple(_value(plan, i) or _plain(plan, i) for i in plan.int32s(_PLAN_INPUTS)),
-        outputs=tuple(_value(plan, i) for i in plan.int32s(_PLAN_OUTPUTS)),
+        outputs=tuple(
+            # A number that the method computes has no value here.
+            _value(plan, i) or (None if instructions else _plain(plan, i))
+            for i in plan.int32s(_PLAN_OUTPUTS)
+        ),
         operators=_operators(plan, calls),
         delegates=tuple(_delegate(root, d, pte) for d in plan.tables(_PLAN_DELEGATES)),
         instructions=instructions,

@@ -79,13 +79,13 @@ class Delegate(Value):
 class Method(Value):
     """An entry point of the program.
 
-    An input that is not a tensor accepts only the value given here. Outputs that are not tensors,
-    and inputs of other kinds, are None in the lists.
+    An input that is not a tensor accepts only the value given here, and an output that is not one
+    is a constant if the method computes nothing. Values of other kinds are None in the lists.
     """
 
     name: str
     inputs: tuple[TensorInfo | PlainValue | None, ...]
-    outputs: tuple[TensorInfo | None, ...]
+    outputs: tuple[TensorInfo | PlainValue | None, ...]
     operators: tuple[Operator, ...]
     delegates: tuple[Delegate, ...]
     instructions: int

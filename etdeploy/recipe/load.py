@@ -14,6 +14,7 @@ from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.hashing import sha256_file
 from etdeploy.recipe.document import Document, KeyPath, SourceLocation, parse_value, read_document
 from etdeploy.recipe.find import bundled_recipes, find_recipe
+from etdeploy.recipe.llm_config import embed_file
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import absolute_paths
 from etdeploy.recipe.problems import translate
@@ -143,6 +144,7 @@ def _with_parents(path: Path, seen: tuple[Path, ...]) -> tuple[Document, tuple[P
         document = read_document(path)
     except OSError as error:
         raise RecipeError([Problem(str(path), f"cannot be read: {error.strerror}")]) from None
+    document.problems += embed_file(document)
     parent = document.data.get("extends")
     if parent is None:
         return document, (path,)

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from etdeploy.backends.registry import exporting_names, find_backend
 from etdeploy.backends.rewrites import AUTO, REWRITES
 from etdeploy.backends.schemes import DEFAULT, LINEAR_SCHEMES
+from etdeploy.recipe import llm_config
 from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
     DEFAULT_EVALUATED,
@@ -315,6 +316,12 @@ class Export(Section):
     generation: ExportGeneration | None = None
     """For a model of `hf`, which has these defaults."""
 
+    llm_config: dict[str, Any] | None = None
+    """Exports with ExecuTorch's own exporter, `export_llm`, by its LlmConfig: the mapping itself,
+    or the name of its file. The model is `base.checkpoint` with `base.params`, the section `model`
+    is left out, and no other key of `export` may say something else; paths are relative to the file
+    that has them. [language-models.md](language-models.md#executorchs-own-exporter) has more."""
+
 
 class Runtime(Section):
     """The C++ side: what the runner is linked against and how it runs.
@@ -487,7 +494,7 @@ class Benchmark(Section):
     """When outputs count as equal."""
 
     generation: BenchmarkGeneration | None = None
-    """For a model of `hf`, which has these defaults."""
+    """For a program that generates text; of a model of `hf`, it has these defaults."""
 
 
 class App(Section):
@@ -558,6 +565,7 @@ class Recipe(Section):
     @classmethod
     def _complete_for_language_models(cls, data: Any) -> Any:
         """Other models have no section `generation`, so that their records have no keys of it."""
+        data = llm_config.complete(data) if isinstance(data, dict) else data
         model = data.get("model") if isinstance(data, dict) else None
         if not isinstance(model, dict) or not any(
             model.get(s) is not None for s in LANGUAGE_MODELS
@@ -568,8 +576,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _rules(self) -> Recipe:
-        sections = ("model", "export", "benchmark")
-        require(recipe_rules({name: vars(getattr(self, name)) for name in sections}))
+        sections = {name: getattr(self, name) for name in ("model", "export", "benchmark")}
+        require(recipe_rules({n: s.model_dump(exclude_unset=True) for n, s in sections.items()}))
         return self
 
     @property

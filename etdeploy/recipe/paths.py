@@ -12,6 +12,7 @@ from typing import Any
 
 from etdeploy.core.errors import Problem
 from etdeploy.core.files.basic import not_regular
+from etdeploy.recipe import llm_config
 from etdeploy.recipe.document import Document, SourceLocation
 from etdeploy.recipe.find import resolved
 from etdeploy.recipe.rules import LANGUAGE_MODELS
@@ -44,7 +45,7 @@ _FUNCTION_KEYS = (("model", "python"), CALIBRATION, ("benchmark", "inputs"))
 
 def absolute_paths(document: Document) -> list[Problem]:
     """Makes paths absolute, relative to the file that names them; a missing file is a problem."""
-    problems = []
+    problems = [*llm_config.embed_file(document), *llm_config.absolute_files(document)]
     texts = _text_keys(document.data)
     for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
         section = _section_of(document.data, keys)
@@ -152,6 +153,9 @@ def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         # Also works for `file.py:function`; a module is not an absolute path.
         if Path(value).is_absolute():
             section[keys[-1]] = relative_path(Path(value), folder)
+    export = _section_of(result, llm_config.LLM_CONFIG)
+    if config := export.get("llm_config"):
+        export["llm_config"] = llm_config.relative(config, folder, relative_path)
     return result
 
 

@@ -24,6 +24,7 @@ from etdeploy.backends.schemes import (
     STATIC_SCHEMES,
 )
 from etdeploy.core.errors import EtdeployError
+from etdeploy.recipe.llm_config import contradictions
 from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ BUILD_KEYS: Mapping[str, Any] = {
 }
 # Keys of `model` that say more about one of transformers.
 _OF_HF = ("revision", "task", "remote_code", "lora")
+_ONE_SOURCE = f"name one model source: {', '.join(MODEL_SOURCES[:-1])} or {MODEL_SOURCES[-1]}"
+_KNOWN = {*MODEL_SOURCES, "weights", "arguments", *_OF_HF}
+# A finished program may be one that generates text.
+_GENERATES = ("benchmark", "program")
 # Keys that say how one method with example inputs is measured: text is generated with all methods.
 _OF_ONE_METHOD = ("sizes", "inputs", "method")
 _CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -62,14 +67,10 @@ RecipeFinding = tuple[str, str]
 def model_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     """The rules of the section `model`."""
     given = [name for name in MODEL_SOURCES if section.get(name) is not None]
-    if not given and section.keys() - {*MODEL_SOURCES, "weights", "arguments", *_OF_HF}:
-        return  # An unknown key is reported anyway; most likely it is a misspelt source.
+    if not given:
+        return  # `recipe_rules` knows whether the recipe names its model elsewhere.
     if len(given) != 1:
-        yield (
-            "",
-            "name one model source: example, python, exported, program or hf"
-            + (f"; {len(given)} are given: {', '.join(given)}" if given else ""),
-        )
+        yield "", f"{_ONE_SOURCE}; {len(given)} are given: {', '.join(given)}"
         return
     if section.get("weights") is not None and given != ["python"]:
         yield "weights", "weights need a `python` model source"
@@ -327,22 +328,34 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
         for name in ("model", "export", "benchmark")
     )
     sources = [name for name in MODEL_SOURCES if model.get(name) is not None]
-    if sources and sources[0] in LANGUAGE_MODELS:
+    config = export.get("llm_config")
+    if config is not None:
+        if isinstance(config, Mapping):
+            yield from contradictions(config, model, export)
+    elif not sources and "model" in sections and not model.keys() - _KNOWN:
+        yield "model", _ONE_SOURCE  # an unknown key, most likely a misspelt source, is reported
+    elif sources and sources[0] in LANGUAGE_MODELS:
         for key in _OF_ONE_METHOD:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a model of `hf` is measured by `benchmark.generation`"
         yield from _language_findings(export)
     elif sources:
-        schemes = _schemes_in(export)
-        searched = schemes & {*SEARCHED_SCHEMES} and not schemes & {*STATIC_SCHEMES}
-        if export.get("calibration") is not None and searched:
-            scheme = export.get("quantization")
-            text = f"quantization {scheme!r} uses calibration for a model of `hf` only"
-            yield "export.calibration", text
-        for name, section in (("export", export), ("benchmark", benchmark)):
-            if section.get("generation") is not None:
-                text = f"this section is for a model of `hf`, and this one is of `{sources[0]}`"
-                yield f"{name}.generation", text
+        yield from _findings_without_text(sources[0], export, benchmark)
+
+
+def _findings_without_text(
+    source: str, export: Mapping[str, Any], benchmark: Mapping[str, Any]
+) -> Iterator[RecipeFinding]:
+    schemes = _schemes_in(export)
+    searched = schemes & {*SEARCHED_SCHEMES} and not schemes & {*STATIC_SCHEMES}
+    if export.get("calibration") is not None and searched:
+        scheme = export.get("quantization")
+        text = f"quantization {scheme!r} uses calibration for a model of `hf` only"
+        yield "export.calibration", text
+    for name, section in (("export", export), ("benchmark", benchmark)):
+        if section.get("generation") is not None and (name, source) != _GENERATES:
+            text = f"this section is for a model of `hf`, and this one is of `{source}`"
+            yield f"{name}.generation", text
 
 
 def _language_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:

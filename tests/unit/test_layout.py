@@ -78,6 +78,7 @@ BACKENDS = re.compile(r"qnn|xnnpack|vulkan|core_?ml|openvino", re.IGNORECASE)
 OF_BACKENDS = ("backends/*", "export/worker/backends/*")
 NAMING_BACKENDS = {
     "plan/cmake_options.py": "lists every option of ExecuTorch's releases, as their files do",
+    "recipe/llm_config.py": "reads keys of ExecuTorch's LlmConfig, which has one for each backend",
     "provider/checkout.py": "ExecuTorch keeps its thread pool's sources in XNNPACK's folder",
     "runner/kernel_sources.py": "reads what XNNPACK's own cmake file downloads",
     "targets/ndk.py": "says what an old NDK cannot compile",

@@ -74,6 +74,20 @@ def lists_tokenizer(names: Container[str]) -> bool:
     return any(name in names for name in _VOCABULARIES)
 
 
+def tokenizer_beside(path: Path, vocabulary: str = "tokenizer.json") -> dict[str, Path]:
+    """A tokenizer's files beside a file, by the names that they have in a checkpoint.
+
+    `vocabulary` is the name that its own vocabulary has there; none is there if that is missing.
+    """
+    found = {name: path.with_name(name) for name in TOKENIZER_FILES}
+    if path.with_name(vocabulary).suffix == ".json":
+        found["tokenizer.json"] = path.with_name(vocabulary)
+    elif vocabulary.endswith(".model"):
+        found["tokenizer.model"] = path.with_name(vocabulary)
+    has = path.with_name(vocabulary).is_file()
+    return {name: file for name, file in found.items() if file.is_file()} if has else {}
+
+
 def other_weights(names: list[str]) -> list[str]:
     """Weights among the names that are not safetensors, pickles first."""
     of_kind = ([n for n in names if _is_any(n, kinds)] for kinds in (_PICKLES, _OTHERS))

@@ -82,9 +82,14 @@ def main(arguments: list[str], preloaded: Collection[str] = ()) -> int:
             from etdeploy.export.worker.language.fetch import fetch
 
             fetch(spec, _tell)
-        from etdeploy.export.worker.pipeline import run
+        if spec.llm_config is not None:
+            from etdeploy.export.worker.own_exporter import run_own_exporter
 
-        sources = run(spec, folder, _tell, recorder)
+            sources = run_own_exporter(spec, folder, _tell)
+        else:
+            from etdeploy.export.worker.pipeline import run
+
+            sources = run(spec, folder, _tell, recorder)
         sources.save(spec_path.with_name(SOURCES_FILE))
     except BaseException as error:  # a factory may even raise SystemExit
         traceback.print_exc()

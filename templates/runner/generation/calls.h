@@ -20,9 +20,9 @@ inline bool share_memory(const std::vector<GenerationMethod>& methods) {
                      [&](const auto& method) { return method.name != methods[0].name; });
 }
 
-// A tensor of a method, of these sizes, or of up to these if they may change.
+// A tensor of a method, of one of these shapes, or of up to its sizes if they may change.
 inline TensorInfo tensor_info(const MethodMeta& meta, const std::string& what, size_t index,
-                              ScalarType type, const Shape& shape) {
+                              ScalarType type, const std::vector<Shape>& shapes) {
   const bool input = what == "input";
   const size_t count = input ? meta.num_inputs() : meta.num_outputs();
   const auto info = index >= count ? executorch::runtime::Result<TensorInfo>(Error::InvalidArgument)
@@ -30,10 +30,16 @@ inline TensorInfo tensor_info(const MethodMeta& meta, const std::string& what, s
   const Shape sizes = info.ok() ? Shape(info->sizes().begin(), info->sizes().end()) : Shape();
   // The vocabulary of the first method is that of the others; here it is not known yet.
   const auto agrees = [](int64_t size, int64_t wanted) { return size == wanted || wanted == 0; };
-  if (!info.ok() || info->scalar_type() != type ||
-      !std::equal(sizes.begin(), sizes.end(), shape.begin(), shape.end(), agrees)) {
+  const auto fits = [&](const Shape& shape) {
+    return std::equal(sizes.begin(), sizes.end(), shape.begin(), shape.end(), agrees);
+  };
+  if (!info.ok() || info->scalar_type() != type || std::none_of(shapes.begin(), shapes.end(), fits)) {
+    std::string wanted;
+    for (const Shape& shape : shapes) {
+      wanted += (wanted.empty() ? "" : " or ") + json_sizes(shape);
+    }
     throw Failure(kInputs, std::string("method ") + meta.name() + " needs, to generate, the " + what +
-                  " " + std::to_string(index) + " " + type_name(type) + " " + json_sizes(shape) +
+                  " " + std::to_string(index) + " " + type_name(type) + " " + wanted +
                   (info.ok() ? ", and has " + type_name(info->scalar_type()) + " " + json_sizes(sizes)
                              : ", and has no such tensor"));
   }
@@ -103,16 +109,23 @@ class Calls {
     trace_call(loaded, method->facts, taken, position,
                method->facts.prefill ? count : count + later);
     std::memcpy(tokens_.data(), tokens, static_cast<size_t>(taken) * sizeof(int64_t));
-    std::memcpy(position_.data(), &position, sizeof position);
+    // Of the first token, or of each.
+    const int64_t positions = method->inputs[1].sizes()[0] == 1 ? 1 : taken;
+    for (int64_t i = 0; i < positions; ++i) {
+      const int64_t here = position + i;
+      std::memcpy(position_.data() + i * sizeof here, &here, sizeof here);
+    }
     std::vector<executorch::extension::TensorPtr> inputs{
         make_tensor({1, taken}, tokens_, method->inputs[0]),
-        make_tensor({1}, position_, method->inputs[1])};
+        make_tensor({positions}, position_, method->inputs[1])};
     const auto outputs =
         module_.execute(loaded.name, std::vector<EValue>(inputs.begin(), inputs.end()));
     require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
             std::to_string(position));
     end_ = std::max(position == 0 ? 0 : end_, position + taken);
-    logits = outputs->at(0).toTensor().const_data_ptr<float>();
+    // A method may give those of each token.
+    const auto& given = outputs->at(0).toTensor();
+    logits = given.const_data_ptr<float>() + given.numel() - vocabulary_;
     return taken;
   }
 
@@ -177,12 +190,16 @@ class Calls {
       throw Failure(kInputs, "method " + facts.name + " takes " + std::to_string(meta.num_inputs()) +
                     " inputs, to generate it would take 2");
     }
-    method.inputs = {tensor_info(meta, "input", 0, ScalarType::Long, {1, facts.max_tokens}),
-                     tensor_info(meta, "input", 1, ScalarType::Long, {1})};
-    vocabulary_ =
-        tensor_info(meta, "output", 0, ScalarType::Float, {1, vocabulary_}).sizes()[1];
-    tokens_.resize(std::max(
-        tokens_.size(), static_cast<size_t>(facts.max_tokens) * sizeof(int64_t) + kPadding));
+    const int64_t most = facts.max_tokens;
+    method.inputs = {tensor_info(meta, "input", 0, ScalarType::Long, {{1, most}}),
+                     tensor_info(meta, "input", 1, ScalarType::Long, {{1}, {most}})};
+    const TensorInfo logits = tensor_info(meta, "output", 0, ScalarType::Float,
+                                          {{1, vocabulary_}, {1, most, vocabulary_}});
+    vocabulary_ = logits.sizes()[logits.sizes().size() - 1];
+    for (Bytes* input : {&tokens_, &position_}) {
+      input->resize(std::max(
+          input->size(), static_cast<size_t>(most) * sizeof(int64_t) + kPadding));
+    }
     context_ = std::max(context_, facts.dynamic || facts.max_tokens == 1 ? facts.capacity : 0);
     methods_.push_back(std::move(method));
   }
@@ -229,7 +246,7 @@ class Calls {
   std::vector<Loaded> loaded_;
   std::vector<Method> methods_;
   // Memory of the inputs.
-  Bytes tokens_, position_ = Bytes(sizeof(int64_t) + kPadding);
+  Bytes tokens_, position_;
   int64_t vocabulary_ = 0, context_ = 0;
   uint64_t text_ = 1, huge_page_bytes_ = 0;
   // The furthest end of a call since position 0.

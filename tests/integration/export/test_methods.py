@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from etdeploy.export.finished import write_finished
 from etdeploy.export.protocol import ExportFailure
-from etdeploy.export.run import failure_error, write_finished
+from etdeploy.export.run import failure_error
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, TensorFile, load_provenance
 from etdeploy.program.inspect import inspect_file

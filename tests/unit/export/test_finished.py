@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from etdeploy.core.errors import ExportError, UsageError
-from etdeploy.export.run import write_finished
+from etdeploy.export.finished import write_finished
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.model import Method, PlainValue, Program, TensorInfo

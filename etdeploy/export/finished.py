@@ -1,0 +1,258 @@
+"""The program folder of a program that another exporter made."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etdeploy.core.errors import ExportError
+from etdeploy.core.hashing import sha256_file
+from etdeploy.export.cache import tool_versions
+from etdeploy.export.hf.files import TOKENIZER_CONFIG, tokenizer_beside
+from etdeploy.export.llm_config import output_notes
+from etdeploy.export.spec import ExportSpec, only_method, require_method
+from etdeploy.program.finished import TokenFacts, generation_of
+from etdeploy.program.folder import (
+    ETRECORD_FILE,
+    EXPORT_INFO,
+    FORWARD,
+    PROGRAM_FILE,
+    InputSet,
+    Provenance,
+    Stored,
+    TensorFile,
+)
+from etdeploy.program.generation import Generation
+from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
+from etdeploy.program.tokenizer import TOKENIZER_FILE
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Integer inputs are mostly indices (token ids, classes): small ones stay inside any table.
+_LARGEST_INTEGER = 9
+# Of the tokenizer, relative to the program folder.
+_TOKENIZER = "tokenizer"
+
+
+def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
+    """Fills a program folder from a finished program.
+
+    A program of a language model generates text, with the tokenizer that is beside it. Inputs of
+    any other are random, from the spec's seed: floats are normally distributed, integers from 0 to
+    9, booleans either. A dynamic dimension gets its largest size; a plain value is the one that the
+    program was made with. There are no expected outputs.
+    """
+    if spec.program is None:
+        raise ValueError("the spec names no finished program")
+    source = Path(spec.program)
+    shutil.copyfile(source, folder / PROGRAM_FILE)
+    described = _described(spec, program, folder, source, tokenizer_beside(source))
+    described.model_copy(
+        update={"code_files": {str(source): sha256_file(source)}},
+    ).save(folder / EXPORT_INFO)
+
+
+def describe_exported(spec: ExportSpec, program: Program, folder: Path) -> None:
+    """Describes a program that ExecuTorch's own exporter has put into the folder."""
+    named = spec.llm_files.get("base.tokenizer_path")
+    tokenizer = tokenizer_beside(Path(named), Path(named).name) if named else {}
+    described = _described(spec, program, folder, folder / PROGRAM_FILE, tokenizer)
+    versions = {name: version for name, version in tool_versions(spec).items() if version}
+    files = [f for f in (folder / PROGRAM_FILE, folder / ETRECORD_FILE) if f.is_file()]
+    described.model_copy(
+        update={
+            "backend": spec.backend,
+            "quantization": spec.quantization,
+            "etrecord": len(files) > 1,
+            "versions": {**versions, "python": platform.python_version()},
+            "details": {"bytes": {file.name: file.stat().st_size for file in files}},
+            "code_files": {path: sha256_file(Path(path)) for path in spec.llm_files.values()},
+            "notes": (*described.notes, *output_notes(spec)),
+        },
+    ).save(folder / EXPORT_INFO)
+
+
+def _described(
+    spec: ExportSpec, program: Program, folder: Path, source: Path, tokenizer: dict[str, Path]
+) -> Provenance:
+    """What is known of a program that is in the folder; `source` names it in messages."""
+    generation = (
+        None if spec.method or spec.sizes else _generation(spec, program, folder, tokenizer)
+    )
+    if isinstance(generation, Generation):
+        return Provenance(
+            source=spec.source,
+            method=FORWARD,
+            generation=generation,
+            notes=(*_tokenizer_notes(generation), _NO_TEXTS),
+        )
+    methods = {m.name: m for m in program.methods}
+    wanted = spec.method or only_method(program, str(source))
+    require_method(wanted, tuple(methods), str(source))
+    method = methods[wanted]
+    inputs = _write_inputs(method, spec.seed, folder, "inputs", source)
+    sets = tuple(_write_set(spec, name, method, folder, source) for name in spec.sizes)
+    return Provenance(
+        source=spec.source,
+        method=wanted,
+        inputs=inputs,
+        sets=sets,
+        notes=(
+            f"The inputs of {spec.source} are random, and its outputs are not checked: a finished "
+            "program carries neither.",
+            *([f"It generates no text: {generation}."] if generation else []),
+        ),
+    )
+
+
+_NO_TEXTS = (
+    "Its texts are not checked: the program carries none that it has to give, and the model in "
+    "PyTorch was not run."
+)
+
+
+def _tokenizer_notes(generation: Generation) -> Iterator[str]:
+    if generation.tokenizer is None:
+        yield (
+            "There is no tokenizer.json beside the program, so prompts and texts are ids of tokens."
+        )
+    if not generation.stop_ids:
+        yield (
+            "Neither the program nor its tokenizer says which tokens end a text (get_eos_ids), so "
+            "texts are as long as requested."
+        )
+
+
+def _generation(
+    spec: ExportSpec, program: Program, folder: Path, tokenizer: dict[str, Path]
+) -> Generation | str | None:
+    files = tokenizer if TOKENIZER_FILE in tokenizer else {}
+    facts = _token_facts(files) if files else TokenFacts()
+    found = generation_of(program, spec.source, _TOKENIZER if files else None, facts)
+    if isinstance(found, Generation) and files:
+        (folder / _TOKENIZER).mkdir()
+        for name, path in files.items():
+            shutil.copyfile(path, folder / _TOKENIZER / name)
+    return found
+
+
+def _token_facts(files: dict[str, Path]) -> TokenFacts:
+    """What a tokenizer's files say about the tokens that begin and end a text."""
+    content = _object(files[TOKENIZER_FILE])
+    config = _object(files[TOKENIZER_CONFIG]) if TOKENIZER_CONFIG in files else {}
+    ids = {str(each.get("content")): each.get("id") for each in content.get("added_tokens") or ()}
+    named = {key: _id_of(config.get(f"{key}_token"), ids) for key in ("bos", "eos")}
+    bos, eos = named["bos"], named["eos"]
+    template = json.dumps(content.get("post_processor"))
+    adds = config.get("add_bos_token")
+    if not isinstance(adds, bool):
+        text = next((text for text, identity in ids.items() if identity == bos), None)
+        adds = None if bos is None else json.dumps(text) in template
+    return TokenFacts(bos, () if eos is None else (eos,), adds)
+
+
+def _id_of(token: Any, ids: dict[str, Any]) -> int | None:
+    """The id of a special token: a text, or an object with one."""
+    found = ids.get(str(token.get("content") if isinstance(token, dict) else token))
+    return found if isinstance(found, int) else None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ExportError(f"the tokenizer cannot be read: {error}", place=str(path)) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _write_set(spec: ExportSpec, name: str, method: Method, folder: Path, source: Path) -> InputSet:
+    """The inputs of a size; a dimension is named by its input's number, `input_0.1`."""
+    shapes = {i: list(t.shape) for i, t in enumerate(method.inputs) if isinstance(t, TensorInfo)}
+    for key, size in spec.sizes[name].items():
+        place = spec.place("benchmark", "sizes", name, key)
+        input_name, _, dim = key.rpartition(".")
+        spots = [i for i in shapes if input_name == f"input_{i}"]
+        if not spots or not dim.isdecimal() or int(dim) >= len(shapes[spots[0]]):
+            raise ExportError(
+                f"there is no dimension {key} in the method {method.name}", place=place,
+                remedy="A finished program does not name its dimensions: input_0.1 is dimension 1 "
+                "of the\nfirst input. Show all with: "
+                f"etdeploy inspect {shlex.quote(str(source))}",
+            )  # fmt: skip
+        _set_size(method, shapes[spots[0]], spots[0], int(dim), size, place)
+    sized = tuple(
+        t.model_copy(update={"shape": tuple(shapes[i])}) if isinstance(t, TensorInfo) else t
+        for i, t in enumerate(method.inputs)
+    )
+    changed = method.model_copy(update={"inputs": sized})
+    inputs = _write_inputs(changed, spec.seed, folder, f"inputs/{name}", source)
+    return InputSet(name=name, sizes=spec.sizes[name], inputs=inputs)
+
+
+def _set_size(
+    method: Method, shape: list[int], index: int, dim: int, size: int, place: str
+) -> None:
+    info = method.inputs[index]
+    largest = shape[dim]
+    if not (isinstance(info, TensorInfo) and info.dynamic) and size != largest:
+        raise ExportError(f"input {index} takes the shape {shape} only", place=place)
+    if size > largest:
+        raise ExportError(
+            f"{size} is too large for dimension {dim} of input {index}; the program takes up to "
+            f"{largest}",
+            place=place,
+        )
+    shape[dim] = size
+
+
+def _write_inputs(
+    method: Method, seed: int, folder: Path, name: str, source: Path
+) -> tuple[Stored, ...]:
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    (folder / name).mkdir(exist_ok=True)
+    files: list[Stored] = []
+    for index, info in enumerate(method.inputs):
+        if isinstance(info, PlainValue):
+            files.append(info)
+            continue
+        if info is None:
+            raise ExportError(
+                f"input {index} of the method {method.name} is neither a tensor nor a number, "
+                "a boolean or None; nothing else can be given",
+                place=str(source),
+                remedy="Export the model with that value fixed in the module.",
+            )
+        path = f"{name}/{index}.bin"
+        (folder / path).write_bytes(_random_bytes(info, random, index, source))
+        files.append(TensorFile(path=path, dtype=info.dtype, shape=info.shape))
+    return tuple(files)
+
+
+def _random_bytes(info: TensorInfo, random: np.random.Generator, index: int, source: Path) -> bytes:
+    """Little-endian bytes of a random tensor."""
+    import numpy as np
+
+    if info.dtype == "bool":
+        return random.integers(0, 2, info.shape, dtype=np.uint8).tobytes()
+    if info.dtype == "bfloat16":
+        # The upper half of a 32-bit float, rounded towards zero.
+        words = random.standard_normal(info.shape, dtype=np.float32).view(np.uint32)
+        return (words >> 16).astype("<u2").tobytes()
+    if info.dtype in ("float16", "float32", "float64"):
+        values = random.standard_normal(info.shape)
+        return values.astype(np.dtype(info.dtype).newbyteorder("<")).tobytes()
+    if info.dtype in ("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"):
+        integers = random.integers(0, _LARGEST_INTEGER + 1, info.shape)
+        return integers.astype(np.dtype(info.dtype).newbyteorder("<")).tobytes()
+    raise ExportError(
+        f"input {index} has the data type {info.dtype}, for which no random values are made",
+        place=str(source),
+    )

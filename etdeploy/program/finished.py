@@ -1,0 +1,129 @@
+"""How a program that somebody else exported generates text, as far as it says so itself.
+
+ExecuTorch's exporters of language models give a method `forward` that takes tokens with their
+position, and methods that return facts: `get_max_context_len`, `get_bos_id`, `get_eos_ids`. They
+are those that ExecuTorch's own runner reads (extension/llm/runner/constants.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from etdeploy.program.folder import FORWARD
+from etdeploy.program.generation import Generation, GenerationMethod
+from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
+
+_CONTEXT = ("get_max_context_len", "get_max_seq_len")
+_STOP = ("get_eos_ids", "get_eos_id")
+_BOS = "get_bos_id"
+_KV_CACHE = "use_kv_cache"
+# Programs have some of these methods if they are of language models, and of no others.
+_OF_LANGUAGE_MODELS = frozenset({*_CONTEXT, *_STOP, _BOS, _KV_CACHE, "get_vocab_size"})
+_WHY = "another exporter made the program, with one method for all texts"
+
+
+@dataclass(frozen=True)
+class TokenFacts:
+    """What a model's tokenizer says: see the same names in `Generation`.
+
+    Attributes:
+        adds_bos: Whether it begins each text with `bos_id`; None where it says nothing about it.
+    """
+
+    bos_id: int | None = None
+    stop_ids: tuple[int, ...] = ()
+    adds_bos: bool | None = None
+
+
+def constants(program: Program) -> dict[str, tuple[bool | int | float | None, ...]]:
+    """What each method returns that computes nothing and returns no tensors."""
+    return {
+        method.name: tuple(each.value for each in method.outputs if isinstance(each, PlainValue))
+        for method in program.methods
+        if not method.inputs
+        and method.outputs
+        and all(isinstance(each, PlainValue) for each in method.outputs)
+    }
+
+
+def generation_of(
+    program: Program, model: str, tokenizer: str | None, facts: TokenFacts
+) -> Generation | str | None:
+    """How a finished program generates text.
+
+    Args:
+        program: What inspection found.
+        model: Its file, for records.
+        tokenizer: The folder with its tokenizer, relative to the program folder.
+        facts: What the tokenizer says; what the program says comes first.
+
+    Returns:
+        None for a program that is not of a language model; a sentence for one that is, and cannot
+        be called token by token.
+    """
+    known = constants(program)
+    if not known.keys() & _OF_LANGUAGE_MODELS:
+        return None
+    method = next((each for each in program.methods if each.name == FORWARD), None)
+    if method is None:
+        names = ", ".join(each.name for each in program.methods if each.name not in known)
+        return f"it has no method {FORWARD}, but {names}"
+    if wrong := _wrong_signature(method, known):
+        return wrong
+    tokens, logits = method.inputs[0], method.outputs[0]
+    if not isinstance(tokens, TensorInfo) or not isinstance(logits, TensorInfo):
+        raise TypeError(method)
+    most, contexts = tokens.shape[1], [_integers(known, name) for name in _CONTEXT]
+    context = next((found[0] for found in contexts if found and found[0] > 0), most)
+    stops = [_integers(known, name) for name in _STOP]
+    bos = next(iter(_integers(known, _BOS)), facts.bos_id)
+    return Generation(
+        methods=(
+            GenerationMethod(
+                name=FORWARD,
+                role="decode" if most == 1 else "prefill",
+                max_tokens=most,
+                dynamic=tokens.dynamic and most > 1,
+                capacity=context,
+            ),
+        ),
+        vocabulary=logits.shape[-1],
+        context=context,
+        stop_ids=next(filter(None, stops), facts.stop_ids),
+        bos_id=None if facts.adds_bos is False else bos,
+        tokenizer=tokenizer,
+        model=model,
+        path="finished",
+        path_reason=_WHY,
+    )
+
+
+def _wrong_signature(method: Method, known: Mapping[str, object]) -> str | None:
+    """Why the runner cannot call the method; None if it can."""
+    kinds = [info if isinstance(info, TensorInfo) else None for info in method.inputs]
+    if len(kinds) == 1 and known.get(_KV_CACHE) in ((False,), None):
+        return f"{FORWARD} takes no position: it was exported without a KV cache (use_kv_cache)"
+    if len(kinds) != 2:
+        return f"{FORWARD} takes {len(kinds)} inputs, and tokens and their position are 2"
+    tokens, position = kinds
+    if tokens is None or tokens.dtype != "int64" or len(tokens.shape) != 2 or tokens.shape[0] != 1:
+        return f"the first input of {FORWARD} is not int64 [1, number of tokens]"
+    each = ((1,), (tokens.shape[1],))
+    if position is None or position.dtype != "int64" or position.shape not in each:
+        return f"the second input of {FORWARD} is not int64 [1] or [number of tokens]"
+    if not tokens.dynamic and tokens.shape[1] > 1:
+        return f"{FORWARD} takes {tokens.shape[1]} tokens, and no fewer"
+    logits = method.outputs[0] if method.outputs else None
+    if not isinstance(logits, TensorInfo) or logits.dtype != "float32":
+        found = logits.dtype if isinstance(logits, TensorInfo) else "no tensor"
+        return f"{FORWARD} gives logits as {found}, and the runner takes float32"
+    if logits.shape[:-1] not in ((1,), (1, tokens.shape[1])):
+        return f"{FORWARD} gives {list(logits.shape)}, which are not logits of the tokens"
+    return None
+
+
+def _integers(known: Mapping[str, tuple[object, ...]], name: str) -> tuple[int, ...]:
+    """The whole numbers that a method returns; those below 0 stand for none."""
+    found = known.get(name, ())
+    return tuple(v for v in found if isinstance(v, int) and not isinstance(v, bool) and v >= 0)

@@ -1,0 +1,92 @@
+"""How programs of other exporters generate text, as their own methods say it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.program.finished import TokenFacts, generation_of
+from etdeploy.program.generation import Generation, GenerationMethod
+from etdeploy.program.inspect import inspect_file
+from tests.support.program_files import INT64, Plan, Tensor, pte
+
+TOKENS, POSITION = Tensor((1, 63), INT64, dynamism=1), Tensor((1,), INT64)
+FORWARD = Plan(inputs=(TOKENS, POSITION), outputs=(Tensor((1, 256)),))
+FACTS: dict[str, Any] = {"get_max_context_len": (64,), "get_eos_ids": (2, 3), "get_bos_id": (1,)}
+
+
+def found(
+    folder: Path,
+    forward: Plan = FORWARD,
+    facts: TokenFacts | None = None,
+    **constants: Any,
+) -> Generation | str | None:
+    methods = (Plan(name=name, inputs=(), outputs=values) for name, values in constants.items())
+    path = folder / "model.pte"
+    path.write_bytes(pte(forward, *methods))
+    return generation_of(inspect_file(path), path.name, None, facts or TokenFacts())
+
+
+def test_one_method_takes_prompts_and_single_tokens(tmp_path: Path) -> None:
+    made = found(tmp_path, **FACTS)
+    assert isinstance(made, Generation)
+    assert made.methods == (
+        GenerationMethod(name="forward", role="prefill", max_tokens=63, dynamic=True, capacity=64),
+    )
+    assert (made.vocabulary, made.context) == (256, 64)
+    assert (made.bos_id, made.stop_ids, made.model) == (1, (2, 3), "model.pte")
+
+
+def test_a_method_of_a_single_token(tmp_path: Path) -> None:
+    one = replace(FORWARD, inputs=(Tensor((1, 1), INT64), POSITION))
+    made = found(tmp_path, one, **FACTS)
+    assert isinstance(made, Generation)
+    [method] = made.methods
+    assert (method.role, method.max_tokens, method.dynamic) == ("decode", 1, False)
+
+
+def test_positions_and_logits_of_each_token(tmp_path: Path) -> None:
+    each = Plan(inputs=(TOKENS, Tensor((63,), INT64, dynamism=1)), outputs=(Tensor((1, 63, 300)),))
+    made = found(tmp_path, each, get_max_seq_len=(128,))
+    assert isinstance(made, Generation)
+    assert (made.vocabulary, made.context) == (300, 128)
+
+
+def test_the_tokenizer_says_what_the_program_does_not(tmp_path: Path) -> None:
+    facts = TokenFacts(bos_id=7, stop_ids=(8,), adds_bos=True)
+    made = found(tmp_path, facts=facts, get_max_seq_len=(64,))
+    assert isinstance(made, Generation)
+    assert (made.bos_id, made.stop_ids) == (7, (8,))
+    made = found(tmp_path, facts=facts, **FACTS)
+    assert isinstance(made, Generation)
+    assert (made.bos_id, made.stop_ids) == (1, (2, 3))
+    made = found(tmp_path, facts=replace(facts, adds_bos=False), **FACTS)
+    assert isinstance(made, Generation)
+    assert made.bos_id is None
+
+
+def test_no_language_model(tmp_path: Path) -> None:
+    assert found(tmp_path) is None
+    assert found(tmp_path, get_anything=(1,)) is None
+
+
+@pytest.mark.parametrize(
+    ("forward", "says"),
+    [
+        (replace(FORWARD, inputs=(TOKENS,)), "without a KV cache"),
+        (replace(FORWARD, inputs=(TOKENS, POSITION, POSITION)), "3 inputs"),
+        (replace(FORWARD, inputs=(Tensor((1, 63)), POSITION)), "first input"),
+        (replace(FORWARD, inputs=(TOKENS, Tensor((2,), INT64))), "second input"),
+        (replace(FORWARD, inputs=(Tensor((1, 63), INT64), POSITION)), "63 tokens, and no fewer"),
+        (replace(FORWARD, outputs=(Tensor((1, 256), 5),)), "float16"),
+        (replace(FORWARD, outputs=(Tensor((1, 5, 256)),)), "[1, 5, 256]"),
+        (replace(FORWARD, name="image"), "no method forward"),
+    ],
+)
+def test_why_a_language_model_generates_nothing(tmp_path: Path, forward: Plan, says: str) -> None:
+    why = found(tmp_path, forward, use_kv_cache=(False,), get_max_seq_len=(64,))
+    assert isinstance(why, str)
+    assert says in why
