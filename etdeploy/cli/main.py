@@ -1,15 +1,15 @@
-"""Runs the verb; the only place that catches errors."""
+"""Runs the verb; the only place that catches errors.
+
+What only a failure needs is imported then: it takes as long as the rest of the help.
+"""
 
 from __future__ import annotations
 
 import importlib
 import io
 import os
-import platform
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,9 +19,6 @@ import click
 from etdeploy import __version__
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted, PluginError, UsageError
-from etdeploy.core.files.basic import disk_full_error, find_disk_full, write_atomic
-from etdeploy.core.hashing import digest_json
-from etdeploy.core.plugins import plugin_error
 
 
 class LazyGroup(click.Group):
@@ -134,6 +131,9 @@ def run_cli(arguments: list[str]) -> int:
     except EtdeployError as error:
         return _report(error)
     except Exception as error:
+        from etdeploy.core.files.basic import find_disk_full
+        from etdeploy.core.plugins import plugin_error
+
         if surroundings := surroundings_error(error):
             return _report(surroundings)
         if full := find_disk_full(error):
@@ -162,6 +162,7 @@ def _report(error: EtdeployError) -> int:
 
 def _report_no_room(error: OSError) -> int:
     from etdeploy.cache.workspace import Workspace
+    from etdeploy.core.files.basic import disk_full_error
 
     return _report(disk_full_error(error, Workspace.default().root))
 
@@ -202,6 +203,9 @@ def report_bug(error: Exception, arguments: list[str]) -> None:
 
 
 def _text(error: Exception, arguments: list[str]) -> str:
+    import platform
+    import traceback
+
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     return (
         f"etdeploy {__version__}, Python {platform.python_version()}, {system}\n"
@@ -214,7 +218,11 @@ def _written(text: str) -> Path | None:
 
     A disk or folder that cannot be written to may be the cause of the bug.
     """
+    import tempfile
+
     from etdeploy.cache.workspace import Workspace
+    from etdeploy.core.files.basic import write_atomic
+    from etdeploy.core.hashing import digest_json
 
     # Of several jobs, two may fail in the same second.
     name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{digest_json(text)[:6]}.log"

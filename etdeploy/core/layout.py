@@ -8,7 +8,6 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
-from decimal import Decimal
 
 from etdeploy.core.errors import UsageError
 
@@ -170,4 +169,6 @@ def parse_size(text: str, variable: str | None = None) -> int:
             place=variable,
             remedy="Write a number with a unit, like 20 GB, 500 MB, 4 GiB, or a number of bytes.",
         )
+    from decimal import Decimal  # which takes longer to load than the rest of this module
+
     return int(Decimal(match[1]) * factor)
