@@ -53,6 +53,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".etdeploy.json"
+WEIGHTS = ROOT / "tests" / "weights.txt"
 EXIT_BUILD = 4
 # Some tests export two models at once, and an export takes up to 3 GB.
 BYTES_OF_A_PROCESS = 6 << 30
@@ -83,6 +84,7 @@ SYSTEM_PACKAGES = (
     SystemPackage("mvn", "maven", "getting what compiles Android apps"),
     SystemPackage("apksigner", "apksigner", "signing Android apps"),
     SystemPackage("zipalign", "zipalign", "checking Android apps"),
+    SystemPackage("espeak-ng", "espeak-ng", "speech for a model that detects it"),
 )
 
 
@@ -201,7 +203,8 @@ def require_compiler() -> None:
 
 def set_up(*extras: str) -> None:
     """Creates .venv and installs etdeploy with its extras there, unless that is already done."""
-    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    wishes = [path for path in (ROOT / "pyproject.toml", WEIGHTS) if path.is_file()]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in wishes)).hexdigest()
     installed = read_stamp(digest) if venv_works() else set()
     if installed >= set(extras):
         return
@@ -212,11 +215,15 @@ def set_up(*extras: str) -> None:
     say(f"installing etdeploy with PyTorch and ExecuTorch into {VENV}")
     if not installed:
         say(f"the first time this downloads {download_size()}; later runs start at once")
-    must(
-        [*installer(), "--editable", f"{ROOT}[{','.join(wanted)}]"],
-        "The packages could not be installed; the reason is above. Usual causes: no network "
-        "connection, or a full disk. Run the same command to try again.",
-    )
+    packages = [["--editable", f"{ROOT}[{','.join(wanted)}]"]]
+    if "dev" in wanted:
+        packages.append(["--no-deps", "--requirement", str(WEIGHTS)])
+    for options in packages:
+        must(
+            [*installer(), *options],
+            "The packages could not be installed; the reason is above. Usual causes: no network "
+            "connection, or a full disk. Run the same command to try again.",
+        )
     STAMP.write_text(json.dumps({"pyproject": digest, "extras": wanted}))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -25,7 +25,7 @@ from etdeploy.backends.schemes import (
     STATIC_SCHEMES,
 )
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import lowering_of
+from etdeploy.export.worker.backends.base import lowering_of, patched
 from etdeploy.export.worker.failures import (
     WorkerError,
     describe,
@@ -171,7 +171,7 @@ def _pt2e(
     static = spec.quantization in STATIC_SCHEMES
     calibration = Calibration(spec, source, traced)
     samples = _calibrate(prepared, calibration, static, at_fault)
-    with describe_errors("quantization", at_fault, _OTHERWISE):
+    with describe_errors("quantization", at_fault, _OTHERWISE), _without_training_patterns():
         module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
     if left := _layers_in_floats(module):
         notes = (*notes, f"{spec.quantization} leaves layers in floats: {_counted(left)}.")
@@ -179,6 +179,17 @@ def _pt2e(
         return Quantized(module, notes)
     notes = (*notes, *_calibration_notes(spec, source, samples))
     return Quantized(module, notes, samples, calibration.misfits)
+
+
+def _without_training_patterns() -> AbstractContextManager[None]:
+    """Leaves out the search for convolutions of quantization-aware training.
+
+    No graph of `prepare_pt2e` has them, and the patterns are traced again for each model that has a
+    batch norm which is not folded: three quarters of such an export.
+    """
+    from torchao.quantization.pt2e import qat_utils
+
+    return patched(qat_utils, _fold_conv_bn_qat_helper=lambda graph, *_, **__: graph)
 
 
 def _calibration_notes(spec: ExportSpec, source: MethodSource, samples: int) -> tuple[str, ...]:
