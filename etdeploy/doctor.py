@@ -105,7 +105,7 @@ def _language_models() -> DoctorCheck:
         name="language models",
         state="ok" if complete else "optional",
         found=", ".join(f"{name} {version}" for name, version in found.items()) or None,
-        needed_for="recipes with model.hf, generate and chat",
+        needed_for="recipes with model.hf or model.gguf, generate and chat",
         remedy=None if complete else pip_command("etdeploy[llm]"),
     )
 

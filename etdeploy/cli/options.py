@@ -84,9 +84,10 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         help="Override a key of the recipe, e.g. --set benchmark.iterations=200. Repeatable.",
     ),
     "model": click.option(
-        "--model", metavar="ID|FOLDER",
-        help="A language model instead of the recipe's model: its id on the Hugging Face hub, or "
-        "a folder with its config.json and safetensors.",
+        "--model", metavar="ID|FOLDER|FILE.gguf",
+        help="A language model instead of the recipe's model: its id on the Hugging Face hub, "
+        "a folder with its config.json and safetensors, or a GGUF file, which may also be "
+        "ORG/NAME/FILE.gguf on the hub.",
     ),
     "context": click.option(
         "--context", type=click.IntRange(min=1), metavar="N",

@@ -104,7 +104,7 @@ class ExportContext:
         paths = _paths(spec)
         first = digest_json(
             {
-                "spec": spec.model_dump(mode="json", exclude=_NOT_IN_KEY),
+                "spec": spec.model_dump(mode="json", exclude=_not_in_key(spec)),
                 "functions": [str(r) for r in (spec.python, spec.calibration, spec.inputs) if r],
                 "files": {role: digests.of(path) for role, path in paths.items()},
                 "tools": tool_versions(spec),
@@ -191,6 +191,12 @@ def joined_commits(commits: Iterable[str | None]) -> str | None:
     return "+".join(commit for commit in commits if commit) or None
 
 
+def _not_in_key(spec: ExportSpec) -> dict[str, Any]:
+    """Of a GGUF file on this machine its content counts, not its name; a commit has several."""
+    names = {} if spec.hf and spec.hf.id else {"gguf": True}
+    return {**_NOT_IN_KEY, "hf": {**_NOT_IN_KEY["hf"], **names}}
+
+
 def _plugged(spec: ExportSpec) -> dict[str, str]:
     """The code of a backend that another package brings."""
     code = code_of(backend_named(spec.backend)) if spec.backend else None
@@ -206,9 +212,10 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
             found[role] = str(path)
     if spec.program:
         found |= {f"tokenizer/{n}": str(p) for n, p in tokenizer_beside(Path(spec.program)).items()}
-    if spec.hf and spec.hf.folder:
-        files = loaded_files(Path(spec.hf.folder), code=spec.hf.remote_code)
-        found |= {f"model/{name}": str(path) for name, path in files.items()}
+    if spec.hf and spec.hf.path:
+        files = loaded_files(spec.hf.path, code=spec.hf.remote_code)
+        one = "gguf" if spec.hf.gguf else ""
+        found |= {f"model/{one or name}": str(path) for name, path in files.items()}
     for number, adapter in enumerate(spec.lora):
         files = adapter_files(Path(adapter.folder)) if adapter.folder else {}
         found |= {f"lora/{number}/{name}": str(path) for name, path in files.items()}

@@ -20,7 +20,7 @@ from etdeploy.export.cache import installed_version
 from etdeploy.export.hf.adapter import read_adapter
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import ConfigProblem
-from etdeploy.export.hf.files import adapter_files, has_tokenizer
+from etdeploy.export.hf.files import adapter_files, has_template, has_tokenizer
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.llm_config import check_llm_config
 from etdeploy.export.spec import CodeReference, ExportSpec
@@ -31,6 +31,8 @@ from etdeploy.program.tokenizer import require_speech
 LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")
 # What ExecuTorch's own exporter imports.
 LLM_CONFIG_PACKAGES = ("torchao", "omegaconf")
+# Those with which transformers reads a GGUF file.
+GGUF_PACKAGES = ("gguf", "accelerate")
 
 
 def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -> None:
@@ -160,7 +162,12 @@ def check_language_model(spec: ExportSpec) -> str | None:
         place = refusal.place or spec.place(*refusal.key)
         raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
     if spec.hf.folder or has_text_files(folder):
-        require_speech(folder if has_tokenizer(folder) else None, spec.speech, place=str(folder))
+        require_speech(
+            folder if has_tokenizer(folder) else None,
+            spec.speech,
+            place=str(folder),
+            has_template=has_template(folder),
+        )
     return None
 
 
@@ -176,8 +183,8 @@ def _check_adapters(spec: ExportSpec) -> None:
 
 def _check_text(spec: ExportSpec, text: NamedText) -> None:
     found = read_excerpt(text)
-    folder = spec.hf.folder if spec.hf else None
-    if not isinstance(found, ConfigProblem) and folder and not has_tokenizer(Path(folder)):
+    path = spec.hf.path if spec.hf else None
+    if not isinstance(found, ConfigProblem) and path and not has_tokenizer(path):
         if text.is_bundled:
             return
         found = no_tokenizer(text, "the model comes without a tokenizer")
@@ -191,7 +198,7 @@ def _check_packages(spec: ExportSpec) -> None:
         wanted.append("torchao")
     what = "exporting a model needs PyTorch and ExecuTorch"
     if spec.hf:
-        wanted += LLM_PACKAGES
+        wanted += (*LLM_PACKAGES, *(GGUF_PACKAGES if spec.hf.gguf else ()))
         what = "exporting a language model needs PyTorch, ExecuTorch and transformers"
     if spec.llm_config is not None:
         wanted += LLM_CONFIG_PACKAGES

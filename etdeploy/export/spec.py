@@ -25,7 +25,7 @@ from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.llm_config import llm_files, soc_in, with_files
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
-from etdeploy.recipe.paths import NO_TEXT
+from etdeploy.recipe.paths import GGUF, NO_TEXT
 
 # Texts that a language model reads when it is exported, unless the recipe names others. They were
 # written for etdeploy and are dedicated to the public domain. No model was trained on them, and the
@@ -39,8 +39,8 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 
 # Keys of sections that the worker refuses with their places.
 _PLACED = (
-    ("sizes",), ("method",), ("overrides",), ("hf",), ("revision",), ("remote_code",), ("lora",),
-    ("generation",), ("calibration",), ("llm_config",),
+    ("sizes",), ("method",), ("overrides",), ("hf",), ("gguf",), ("revision",), ("remote_code",),
+    ("lora",), ("generation",), ("calibration",), ("llm_config",),
 )  # fmt: skip
 
 
@@ -56,23 +56,32 @@ class CodeReference(Value):
 
 
 class HfModel(Value):
-    """A language model as transformers saves it.
+    """A language model as transformers saves it, or in a GGUF file.
 
     Attributes:
-        folder: Its absolute path; None for an id.
+        folder: Its absolute path, or that of the folder with the GGUF file; None for an id.
         id: On the Hugging Face hub; None for a folder.
+        gguf: The GGUF file in the folder or the repository.
         revision: Of an id, as the recipe names it.
         remote_code: Whether code in its repository or folder may run.
     """
 
     folder: str | None = None
     id: str | None = None
+    gguf: str | None = None
     revision: str = "main"
     remote_code: bool = False
 
     @property
+    def path(self) -> Path | None:
+        """Of the folder or the file; None for an id."""
+        return Path(self.folder, self.gguf or "") if self.folder else None
+
+    @property
     def name(self) -> str:
         """As a person reads it, and the same on every machine."""
+        if self.gguf:
+            return f"{self.id}/{self.gguf}" if self.id else self.gguf
         return self.id or Path(str(self.folder)).name
 
 
@@ -191,6 +200,8 @@ class ExportSpec(Value):
 
     def place(self, *keys: str) -> str:
         """Where a key of the recipe is; its dotted name where that is not known."""
+        if keys == ("model", "hf") and self.hf and self.hf.gguf:
+            keys = GGUF
         name = ".".join(keys)
         return self.places.get(name, name)
 
@@ -345,6 +356,8 @@ def _has_groups(recipe: Recipe) -> bool:
 
 
 def _hf_model(model: Model) -> HfModel | None:
+    if model.gguf is not None:
+        return _gguf_model(model.gguf, model.revision)
     if model.hf is None:
         return None
     code = model.remote_code is not None  # which names the same model; see the recipe's rules
@@ -362,6 +375,15 @@ def adapters_of(model: Model) -> dict[str, str]:
 
 def _adapter(name: str) -> HfModel:
     return HfModel(folder=name) if Path(name).is_absolute() else HfModel(id=name)
+
+
+def _gguf_model(named: str, revision: str | None) -> HfModel:
+    """A file on this machine, or `ORG/NAME/FILE`."""
+    path = Path(named)
+    if path.is_absolute():
+        return HfModel(folder=str(path.parent), gguf=path.name)
+    owner, name, file = named.split("/", 2)
+    return HfModel(id=f"{owner}/{name}", gguf=file, revision=revision or "main")
 
 
 def _refuse_inputs(recipe: Recipe, places: Mapping[KeyPath, SourceLocation]) -> None:

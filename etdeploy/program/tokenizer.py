@@ -323,11 +323,16 @@ def _to_json(
 Speech = Literal["text", "chat"]
 """What a model is to understand: a text as it is, or the lines of a chat."""
 _PUT = "Put the model's tokenizer (tokenizer.json) into its folder"
-_FOR_CHATS = "name a model that is made for chats: --model ID_OR_FOLDER"
+_FOR_CHATS = "name a model that is made for chats: --model ID_OR_PATH"
 
 
 def require_speech(
-    tokenizer: Path | None, wanted: Speech | None, *, place: str | None = None, why: str = ""
+    tokenizer: Path | None,
+    wanted: Speech | None,
+    *,
+    place: str | None = None,
+    why: str = "",
+    has_template: bool | None = None,
 ) -> None:
     """Refuses a model that cannot be talked with.
 
@@ -336,14 +341,19 @@ def require_speech(
         wanted: What it is to understand; None for nothing.
         place: The model, for messages.
         why: Why the tokenizer that is there cannot be loaded.
+        has_template: Whether the model has a chat template; None if its files are to be read.
 
     Raises:
         UsageError: There is no tokenizer, or no chat template that can be read.
     """
     if wanted and tokenizer is None:
         raise no_tokenizer(wanted, place, why)
-    if wanted == "chat" and tokenizer:
+    if wanted != "chat" or tokenizer is None or has_template:
+        return
+    if has_template is None:
         required_template(tokenizer, place)
+    else:
+        raise _no_template(place)
 
 
 def required_template(tokenizer: Path, place: str | None = None) -> ChatTemplate:
@@ -354,12 +364,16 @@ def required_template(tokenizer: Path, place: str | None = None) -> ChatTemplate
     """
     template = load_template(tokenizer)
     if template is None:
-        raise UsageError(
-            "the model has no chat template, so it cannot chat",
-            place=place,
-            remedy=f"Use etdeploy generate, or {_FOR_CHATS}",
-        )
+        raise _no_template(place)
     return template
+
+
+def _no_template(place: str | None) -> UsageError:
+    return UsageError(
+        "the model has no chat template, so it cannot chat",
+        place=place,
+        remedy=f"Use etdeploy generate, or {_FOR_CHATS}",
+    )
 
 
 def no_tokenizer(wanted: Speech, place: str | None = None, why: str = "") -> UsageError:

@@ -20,7 +20,7 @@ from etdeploy.recipe.paths import absolute_paths
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
 
-# An override that is the value of model.hf itself, and not read as YAML.
+# An override that is the value of model.hf or model.gguf itself, and not read as YAML.
 MODEL_OPTION = "--model="
 _MODEL_SHOWN = "--model"
 # An override of the length of a language model's texts, with what has to fit into it.
@@ -68,8 +68,10 @@ class LoadedRecipe:
     @property
     def named_model(self) -> str:
         """The model that --model names; empty where it is the recipe's own."""
-        place = self.places.get(("model", "hf"))
-        return self.recipe.model.hf or "" if place and place.file == _MODEL_SHOWN else ""
+        model = self.recipe.model
+        key = "gguf" if model.gguf else "hf"
+        place = self.places.get(("model", key))
+        return model.gguf or model.hf or "" if place and place.file == _MODEL_SHOWN else ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ Overrides = Sequence["str | Override"]
 def load_recipe(name: str, overrides: Overrides = ()) -> LoadedRecipe:
     """Loads a bundled recipe by name or a file by path, with `key.path=value` overrides.
 
-    An override `--model=ID_OR_FOLDER` names the model as it is.
+    An override `--model=ID_OR_PATH` names the model as it is.
 
     Raises:
         RecipeError: It cannot be found, read or used; reports every problem with its place.
@@ -193,7 +195,8 @@ def _overrides(given: Overrides, below: Document) -> Document:
         text, option = override.text, override.option
         if text.startswith(MODEL_OPTION):
             model = text.removeprefix(MODEL_OPTION)
-            _put(above, ("model", "hf"), model, below, _MODEL_SHOWN)
+            key = "gguf" if model.split("?")[0].endswith(".gguf") else "hf"
+            _put(above, ("model", key), model, below, _MODEL_SHOWN)
             continue
         if text.startswith(CONTEXT_OPTION):
             _put_context(above, int(text.removeprefix(CONTEXT_OPTION)), below)

@@ -137,7 +137,9 @@ class Section(BaseModel):
 
 
 class Model(Section):
-    """Where the model comes from: one of `example`, `python`, `exported`, `program`, `hf`."""
+    """Where the model comes from: one of `example`, `python`, `exported`, `program`, `hf`,
+    `gguf`.
+    """
 
     example: ExampleName | None = None
     """A small bundled model with real layers and random weights."""
@@ -165,11 +167,18 @@ class Model(Section):
     `HuggingFaceTB/SmolLM2-135M`, or a folder. A folder of that name comes first. Weights are read
     from safetensors files only; [language-models.md](language-models.md) has more."""
 
+    gguf: str | None = Field(default=None, min_length=1)
+    """A language model in llama.cpp's format: a `.gguf` file, or one in a repository of the Hugging
+    Face hub, like `ORG/NAME/model-Q4_0.gguf`. Architecture, tokenizer, chat template and weights
+    come from the file; [language-models.md](language-models.md#gguf-files) says what happens to
+    weights of each type."""
+
     revision: str | None = Field(default=None, min_length=1)
-    """The branch, tag or commit of an id of `hf`; by default `main`. The commit is recorded."""
+    """The branch, tag or commit of a repository that `hf` or `gguf` names; by default `main`. The
+    commit is recorded."""
 
     task: Task | None = None
-    """The task of a model of `hf`; text-generation is the only one, and the default."""
+    """The task of a language model; text-generation is the only one, and the default."""
 
     remote_code: str | None = Field(default=None, min_length=1)
     """Lets the code in the repository or folder of `hf` run, for a model that transformers does not

@@ -32,6 +32,14 @@ _FILE_KEYS = (
 # An id on the Hugging Face hub, or a folder.
 _MODEL_KEYS = (("model", "hf"), ("model", "remote_code"))
 LORA = ("model", "lora")
+GGUF = ("model", "gguf")
+_GGUF_SUFFIX = ".gguf"
+# A file in a repository of the hub, perhaps in a folder there, and its address.
+_HUB_FILE = re.compile(
+    r"((https?://)?(www\.)?(huggingface\.co|hf\.co)/)?(?P<id>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9]"
+    r"[\w.-]{0,95})/((blob|resolve)/(?P<revision>[\w.-]+)/)?(?P<file>([\w-][\w.-]*/)*[\w-][\w.-]*\.gguf)"
+    r"([?#].*)?"
+)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
 # The address of a model's page, perhaps at a revision.
 _ADDRESS = re.compile(
@@ -68,7 +76,7 @@ def absolute_paths(document: Document) -> list[Problem]:
         path, problem = _existing(place, key, file, folder=keys in _FOLDER_KEYS)
         section[keys[-1]] = path + suffix
         problems += [problem] if problem else []
-    return [*problems, *_absolute_models(document)]
+    return [*problems, *_absolute_models(document), *_absolute_gguf(document)]
 
 
 def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
@@ -92,8 +100,11 @@ def _absolute_models(document: Document) -> Iterator[Problem]:
             if address["revision"] and keys in _MODEL_KEYS:
                 section.setdefault("revision", address["revision"])
         path, problem = _existing(place, key, value, folder=True)
-        if problem is None or Path(path).suffix == ".gguf":  # refused with what converts it
+        if problem is None:
             section[keys[-1]] = path
+        elif Path(path).suffix == _GGUF_SUFFIX:
+            message = f"{key}: {value} is a file in GGUF, not a folder"
+            yield Problem(str(place), message, f"name it as {'.'.join(GGUF)}")
         elif not _ID.fullmatch(value) or Path(path).exists():
             if problem and Path(path).with_name("config.json").is_file():
                 yield replace(problem, hint=f"name the folder that has it: {Path(path).parent}")
@@ -109,6 +120,27 @@ def _model_keys(data: Any) -> tuple[tuple[str, ...], ...]:
     if isinstance(adapters, dict):
         return (*_MODEL_KEYS, *((*LORA, str(name)) for name in adapters))
     return (*_MODEL_KEYS, LORA)
+
+
+def _absolute_gguf(document: Document) -> Iterator[Problem]:
+    """Makes the path of a GGUF file absolute; one in a repository becomes `ORG/NAME/FILE`."""
+    section = _section_of(document.data, GGUF)
+    value = section.get(GGUF[-1])
+    if not isinstance(value, str) or not value:
+        return
+    place, key = document.places[GGUF], ".".join(GGUF)
+    path, problem = _existing(place, key, value, folder=False)
+    if problem is None:
+        section[GGUF[-1]] = path
+    elif (found := _HUB_FILE.fullmatch(value)) and not Path(path).exists():
+        section[GGUF[-1]] = f"{found['id']}/{found['file']}"
+        if found["revision"]:
+            section.setdefault("revision", found["revision"])
+    elif Path(path).is_dir():
+        yield replace(problem, hint=f"name a file in it that ends in {_GGUF_SUFFIX}")
+    else:
+        hint = "a file in a repository of the Hugging Face hub is like ORG/NAME/model-Q4_0.gguf"
+        yield replace(problem, hint=hint)
 
 
 def _is_path(name: str) -> bool:
@@ -145,7 +177,7 @@ def _existing(
 def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A loaded recipe's values, with absolute paths made relative to a folder."""
     result = deepcopy(content)
-    for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_model_keys(result), *_FUNCTION_KEYS):
+    for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_model_keys(result), GGUF, *_FUNCTION_KEYS):
         section = _section_of(result, keys)
         value = section.get(keys[-1])
         if not isinstance(value, str):

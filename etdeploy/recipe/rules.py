@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from etdeploy.recipe.model import Recipe
 
 
-MODEL_SOURCES = ("example", "python", "exported", "program", "hf")
+MODEL_SOURCES = ("example", "python", "exported", "program", "hf", "gguf")
 # Those of language models, which generate text.
-LANGUAGE_MODELS = ("hf",)
+LANGUAGE_MODELS = ("hf", "gguf")
 DEFAULT_GROUP_SIZE = 32
 DEFAULT_EVALUATED = 512
 # Keys that need a build of ExecuTorch itself, with the value that needs none.
@@ -81,14 +81,18 @@ def model_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
 
 def _hf_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     model, code = section.get("hf"), section.get("remote_code")
-    if model is None:
+    file = section.get("gguf")
+    if model is None and file is None:
         for key in _OF_HF:
             if section.get(key) is not None:
                 yield key, "this key is about a model of `hf`, and none is named"
         return
-    if section.get("revision") is not None and str(model).startswith("/"):
-        yield "revision", f"a folder has no revisions, and {model} is one"
-    if code is not None and code != model:
+    if section.get("revision") is not None and str(model or file).startswith("/"):
+        kind = "folder" if model else "file"
+        yield "revision", f"a {kind} on this machine has no revisions, and {model or file} is one"
+    if code is not None and model is None:
+        yield "remote_code", "a GGUF file contains no code, so there is nothing to allow"
+    elif code is not None and code != model:
         yield (
             "remote_code",
             f"code runs only for the model that is named here, {code!r}, and `hf` is {model!r}",
@@ -337,7 +341,7 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     elif sources and sources[0] in LANGUAGE_MODELS:
         for key in _OF_ONE_METHOD:
             if benchmark.get(key):
-                yield f"benchmark.{key}", "a model of `hf` is measured by `benchmark.generation`"
+                yield f"benchmark.{key}", "a language model is measured by `benchmark.generation`"
         yield from _language_findings(export)
     elif sources:
         yield from _findings_without_text(sources[0], export, benchmark)
@@ -350,11 +354,11 @@ def _findings_without_text(
     searched = schemes & {*SEARCHED_SCHEMES} and not schemes & {*STATIC_SCHEMES}
     if export.get("calibration") is not None and searched:
         scheme = export.get("quantization")
-        text = f"quantization {scheme!r} uses calibration for a model of `hf` only"
+        text = f"quantization {scheme!r} uses calibration for a language model only"
         yield "export.calibration", text
     for name, section in (("export", export), ("benchmark", benchmark)):
         if section.get("generation") is not None and (name, source) != _GENERATES:
-            text = f"this section is for a model of `hf`, and this one is of `{source}`"
+            text = f"this section is for a language model, and this model is of `{source}`"
             yield f"{name}.generation", text
 
 
@@ -365,7 +369,7 @@ def _language_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     if export.get("overrides") and backend and backend.overrides and not _mixes(backend):
         yield (
             "export.overrides",
-            f"the overrides of {backend.name} need calibration inputs, and a model of `hf` takes "
+            f"the overrides of {backend.name} need calibration inputs, and a language model takes "
             f"none; for such a model, overrides apply to {_backends_where(_mixes)} only",
         )
     if scheme not in STATIC_SCHEMES:
@@ -373,7 +377,7 @@ def _language_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     offered = [s for s in backend.quantizations if s not in STATIC_SCHEMES] if backend else []
     yield (
         "export.quantization",
-        f"{scheme!r} needs calibration inputs, and a model of `hf` takes none; choose from "
+        f"{scheme!r} needs calibration inputs, and a language model takes none; choose from "
         f"{', '.join(offered)}",
     )
 

@@ -292,11 +292,12 @@ def _is_bundled(recipe: RecipeRecord) -> bool:
 
 def _model(recipe: RecipeRecord) -> list[str]:
     """The option for the language model, which bundled recipes do not name."""
-    named = recipe.content.get("model", {}).get("hf")
+    model = recipe.content.get("model", {})
+    named = model.get("hf") or model.get("gguf")
     if named is None or not _is_bundled(recipe):
         return []
-    folder = (resource_folder("recipes") / named).resolve()
-    return ["--model", quoted(str(folder) if folder.is_dir() else named)]
+    path = (resource_folder("recipes") / named).resolve()
+    return ["--model", quoted(str(path) if path.exists() else named)]
 
 
 def _target(record: RunRecord) -> list[str]:

@@ -264,7 +264,7 @@ def _not_a_language_model(recipe: str) -> UsageError:
     return UsageError(
         "the recipe's model is not a language model, so it cannot generate text",
         place=recipe,
-        remedy="Name a language model: --model ID_OR_FOLDER",
+        remedy="Name a language model: --model ID_OR_PATH",
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etdeploy.core.commands import pip_command, python_command, quoted
+from etdeploy.core.commands import python_command, quoted
 from etdeploy.core.console import count, size
 from etdeploy.export.hf.config import (
     AGAIN,
@@ -32,6 +32,7 @@ from etdeploy.export.hf.files import (
     other_weights,
     snapshot,
 )
+from etdeploy.export.hf.gguf import SUFFIX, read_header
 from etdeploy.export.hf.prequantized import (
     ORIGINAL,
     UnreadableError,
@@ -104,31 +105,22 @@ def foreign_refusal(names: list[str], place: str) -> ConfigProblem | None:
             f"Name that model, too: --model ID_OR_FOLDER --set {quoted(f'model.lora={place}')}",
             place=place,
         )
-    gguf = sorted(name for name in names if name.endswith(".gguf"))
+    gguf = sorted(name for name in names if name.endswith(SUFFIX))
     if gguf and not are_pickles(names):
-        return gguf_refusal(place, gguf[0])
+        return gguf_refusal(place, gguf)
     return None
 
 
-def gguf_refusal(folder: str, name: str) -> ConfigProblem:
-    """The refusal of weights in llama.cpp's format, with the command that converts them."""
+def gguf_refusal(folder: str, names: list[str]) -> ConfigProblem:
+    """The refusal of a folder or repository with weights in llama.cpp's format only."""
+    several = len(names) > 1
     return ConfigProblem(
-        f"{name} is in GGUF, llama.cpp's format, and only safetensors are read",
-        "Name the model that it was made from. Without that, transformers can convert it, with\n"
-        "the package gguf, though its weights have lost precision already:\n"
-        f"{pip_command('gguf')}\n{python_command(_FROM_GGUF, folder=folder, name=name)}\n"
-        "Then: --model ./converted",
+        f"there are no weights in safetensors, but {count(len(names), 'file')} in GGUF, "
+        f"llama.cpp's format: {_listed(names)}",
+        f"Name {'one of them' if several else 'the file'}: --model "
+        + quoted(str(PurePosixPath(folder) / names[0])),
         place=folder,
     )
-
-
-# A model that remembers its blocks cannot be saved, even if it has none any more.
-_FROM_GGUF = (
-    "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T, GgufConfig as G; "
-    'a = {{"pretrained_model_name_or_path": {folder}, "gguf_file": {name}}}; '
-    "m = M.from_pretrained(**a, quantization_config=G(dequantize=True)); m.hf_quantizer = None; "
-    '[k.save_pretrained("converted") for k in (m, T.from_pretrained(**a))]'
-)
 
 
 def _conversion(names: list[str], place: str) -> str:
@@ -164,18 +156,22 @@ def _are(names: list[str]) -> str:
 
 
 def folder_here(model: HfModel) -> Path | None:
-    """The folder of a model if it is on this machine; of an id, that in the hub's cache."""
-    if model.folder:
-        return Path(model.folder)
+    """The folder or file of a model if it is on this machine; of an id, in the hub's cache."""
+    if model.path:
+        return model.path
     commit = cached_commit(str(model.id), model.revision)
-    folder = snapshot(str(model.id), commit) if commit else None
-    return folder if folder and folder.is_dir() else None
+    folder = snapshot(str(model.id), commit) / (model.gguf or "") if commit else None
+    return folder if folder and folder.exists() else None
 
 
 def is_whole(folder: Path, *, code: bool) -> bool:
     """Whether a snapshot has all that is loaded; a download may have been interrupted."""
     config = read_config(folder)
-    if isinstance(config, ConfigProblem) or weights_refusal(folder):
+    if isinstance(config, ConfigProblem):
+        return False
+    if folder.is_file():
+        return True
+    if weights_refusal(folder):
         return False
     return not code or all((folder / name).is_file() for name in code_files(config))
 
@@ -185,7 +181,7 @@ def has_text_files(folder: Path) -> bool:
 
     Hardly any model has none; who got one with from_pretrained got the weights without.
     """
-    return has_tokenizer(folder) and (folder / TOKENIZER_CONFIG).is_file()
+    return has_tokenizer(folder) and (folder.is_file() or (folder / TOKENIZER_CONFIG).is_file())
 
 
 def fit_context(spec: ExportSpec, places: Mapping[KeyPath, SourceLocation]) -> ExportSpec:
@@ -200,7 +196,7 @@ def fit_context(spec: ExportSpec, places: Mapping[KeyPath, SourceLocation]) -> E
     if asked is None or longest is None or asked.context <= longest:
         return spec
     chosen = places.get(("export", "generation", "context"))
-    model = places.get(("model", "hf"))
+    model = places.get(("model", "gguf" if spec.hf and spec.hf.gguf else "hf"))
     if chosen and (chosen.line is None or (model and chosen.file == model.file)):
         return spec
     prefill = min(asked.prefill_tokens, longest)
@@ -220,15 +216,12 @@ def context_note(spec: ExportSpec) -> str | None:
 
 def checkpoint_refusals(folder: Path, context: int) -> Iterator[ConfigProblem]:
     """What keeps a checkpoint from being exported; each may hold only if those before do not."""
-    if folder.is_file():  # a recipe names a folder, or a file in GGUF
-        yield gguf_refusal(str(folder.parent), folder.name)
-        return
     config = read_config(folder)
     if isinstance(config, ConfigProblem):
         yield foreign_refusal(_names(folder), str(folder)) or config
         return
     yield from config_refusals(config, str(folder), context)
-    refusal = stops_refusal(folder) or weights_refusal(folder)
+    refusal = None if folder.is_file() else stops_refusal(folder) or weights_refusal(folder)
     if refusal:
         yield refusal
         return
@@ -279,6 +272,8 @@ def parameter_count(folder: Path, config: Mapping[str, Any]) -> int:
 
     See `read_tensors` and `read_prequantized` for what it raises.
     """
+    if folder.is_file():
+        return read_header(folder).parameters
     tensors = checkpoint_tensors(folder)
     found = read_prequantized(config, tensors)
     if found:
@@ -290,7 +285,7 @@ def prequantized_notes(spec: ExportSpec) -> Iterator[str]:
     """What becomes of weights that a checkpoint on this machine has quantized; see needs.py."""
     folder = folder_here(spec.hf) if spec.hf else None
     config = read_config(folder) if folder else None
-    if folder and isinstance(config, dict):
+    if folder and folder.is_dir() and isinstance(config, dict):
         found = read_prequantized(config, checkpoint_tensors(folder))
         if found:
             yield from outlook_notes(found, spec.quantization)

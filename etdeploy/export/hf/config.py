@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.export.hf.files import CONFIG, GENERATION_CONFIG, PIPELINE, read_object
+from etdeploy.export.hf.gguf import GgufError, config_of, read_header
 from etdeploy.export.hf.prequantized import ORIGINAL, UnreadableError, check_settings
 
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
@@ -27,7 +28,9 @@ _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 
 
 def read_config(folder: Path) -> dict[str, Any] | ConfigProblem:
-    """The content of a folder's `config.json`, or why there is none."""
+    """The content of a folder's `config.json`, or why there is none; of a GGUF file, its like."""
+    if folder.is_file():
+        return _gguf_config(folder)
     path = folder / CONFIG
     try:
         return read_object(path)
@@ -40,6 +43,15 @@ def read_config(folder: Path) -> dict[str, Any] | ConfigProblem:
             place=str(folder),
         )
     except (OSError, ValueError) as error:
+        return _unreadable(path, error)
+
+
+def _gguf_config(path: Path) -> dict[str, Any] | ConfigProblem:
+    try:
+        return config_of(read_header(path))
+    except GgufError as error:
+        return ConfigProblem(error.message, error.remedy, place=str(path))
+    except OSError as error:
         return _unreadable(path, error)
 
 

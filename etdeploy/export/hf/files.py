@@ -10,6 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from etdeploy.export.hf.gguf import read_header
+
 CONFIG = "config.json"
 # What the library diffusers saves has this in its place.
 PIPELINE = "model_index.json"
@@ -50,7 +52,9 @@ def loaded_patterns(*, code: bool) -> list[str]:
 
 
 def loaded_files(folder: Path, *, code: bool) -> dict[str, Path]:
-    """The files of a folder that are loaded, by their names."""
+    """The files of a folder that are loaded, by their names; a GGUF file is loaded alone."""
+    if folder.is_file():
+        return {folder.name: folder}
     patterns = loaded_patterns(code=code)
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_file())
@@ -66,7 +70,14 @@ def adapter_files(folder: Path) -> dict[str, Path]:
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether there is a vocabulary."""
+    if folder.is_file():
+        return read_header(folder).has_tokenizer
     return any((folder / name).is_file() for name in _VOCABULARIES)
+
+
+def has_template(path: Path) -> bool | None:
+    """Whether a GGUF file has a chat template; None for a folder, whose files are to be read."""
+    return read_header(path).has_chat_template if path.is_file() else None
 
 
 def lists_tokenizer(names: Container[str]) -> bool:

@@ -110,7 +110,7 @@ def test_a_bomb_of_aliases_is_refused() -> None:
          ("export.group_size", "'none'", "'8da4w'", "'16a4w_block'")),
         (MLP + "benchmark: {inputs: r.yaml:make}", "2:13", ("benchmark.inputs", "`sizes`")),
         (MLP + "export: {quantization: 8da4w, calibration: 'a.b:f'}", "2:31",
-         ("export.calibration", "`hf`")),
+         ("export.calibration", "language model")),
         (MLP + "benchmark: {generation: {}}", "2:13", ("benchmark.generation", "`example`")),
         (MLP + "export: {generation: {context: 64}}", "2:10", ("export.generation", "`example`")),
         (MLP + "runtime: {provider: wheel, optimize: size}", "2:28",
@@ -383,4 +383,4 @@ def test_problems_of_two_files_are_reported_at_their_own_places() -> None:
 def test_overrides_that_would_need_calibration(scheme: str) -> None:
     export = f"{{backend: qnn, quantization: {scheme}, overrides: {{lm_head: 16a4w}}}}"
     last = problems(f"{HF}export: {export}\n")[-1]
-    assert not lacks(last, "export.overrides", "qnn", "`hf`", "to xnnpack only")
+    assert not lacks(last, "export.overrides", "qnn", "language model", "to xnnpack only")

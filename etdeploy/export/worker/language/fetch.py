@@ -38,16 +38,21 @@ from etdeploy.export.hf.files import (
     read_object,
     snapshot,
 )
+from etdeploy.export.hf.gguf import SUFFIX, split_problem
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail, first_line
 from etdeploy.program.tokenizer import TEMPLATE_FILES, require_speech
 
 Tell = Callable[[str, float], None]
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's files on this machine, with the commit of the hub if they are from there."""
+    """A model's files on this machine, with the commit of the hub if they are from there.
+
+    `folder` is a GGUF file for a model in one.
+    """
 
     folder: Path
     commit: str | None = None
@@ -67,8 +72,8 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
     model = spec.hf
     if model is None:
         raise ValueError("the spec names no language model")
-    if model.folder:
-        return Checkpoint(Path(model.folder))
+    if model.path:
+        return Checkpoint(model.path)
     commit, here = cached_commit(str(model.id), model.revision), folder_here(model)
     whole = here is not None and is_whole(here, code=model.remote_code)
     if commit and here and whole and has_text_files(here):
@@ -121,10 +126,9 @@ def require_tokenizer(spec: ExportSpec, folder: Path | None, why: str = "") -> N
 
 
 def _from_hub(spec: ExportSpec, model: HfModel, commit: str | None, tell: Tell) -> Checkpoint:
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
     name, cache = str(model.id), cache_folder()
-    patterns = loaded_patterns(code=model.remote_code)
     api = HfApi(library_name="etdeploy")
     with explained(spec, model, api.endpoint):
         if commit is None:
@@ -135,22 +139,55 @@ def _from_hub(spec: ExportSpec, model: HfModel, commit: str | None, tell: Tell) 
             api.model_info(name, revision=commit)  # once: what lists the files tries it six times
         listed = api.list_repo_tree(name, revision=commit)
         sizes = {f.path: f.size for f in listed if hasattr(f, "size")}  # folders have none
-        _require_weights(sizes, spec, name)
-        if not lists_tokenizer(sizes):
-            require_tokenizer(spec, None)
         options = {"revision": commit, "endpoint": api.endpoint, "cache_dir": cache}
-        if CONFIG in sizes:  # small, and shows whether the rest is of use
-            _require_config(Path(hf_hub_download(name, CONFIG, **options)).parent, spec, name)
-        if spec.speech == "chat":  # so are the files that may have its template
-            small = [n for n in sizes if n in TEMPLATE_FILES]
-            folders = [Path(hf_hub_download(name, n, **options)).parent for n in small]
-            require_tokenizer(spec, folders[0] if folders else snapshot(name, commit))
+        patterns = (
+            [_listed_gguf(sizes, spec, model)]
+            if model.gguf
+            else _loaded_patterns(sizes, spec, model, options)
+        )
         wanted = {n: b for n, b in sizes.items() if any(fnmatch(n, p) for p in patterns)}
         missing = _missing_bytes(wanted, snapshot(name, commit))
         require_room(_existing(cache), missing, least_files=len(wanted))
-        tell(f"getting {name} from the Hugging Face hub, {size(missing)}", 0.04)
+        tell(f"getting {model.name} from the Hugging Face hub, {size(missing)}", 0.04)
         folder = snapshot_download(name, allow_patterns=patterns, **options)
-    return Checkpoint(Path(folder), commit)
+    return Checkpoint(Path(folder, model.gguf or ""), commit)
+
+
+def _listed_gguf(names: Mapping[str, int], spec: ExportSpec, model: HfModel) -> str:
+    """The GGUF file of a repository, if it is there and whole."""
+    file = str(model.gguf)
+    if problem := split_problem(file):
+        raise checkpoint_failure(ConfigProblem(problem.message, problem.remedy), spec)
+    if file in names:
+        return file
+    others = sorted(name for name in names if name.endswith(SUFFIX))
+    shown = ", ".join(others[:_SHOWN]) + (" and more" if len(others) > _SHOWN else "")
+    raise checkpoint_failure(
+        ConfigProblem(
+            f"{model.id} has no file {file}; it has {shown or 'none in GGUF'}",
+            f"--model {model.id}/{others[0]}" if others else f"--model {model.id}",
+        ),
+        spec,
+    )
+
+
+def _loaded_patterns(
+    sizes: Mapping[str, int], spec: ExportSpec, model: HfModel, options: Mapping[str, Any]
+) -> list[str]:
+    """Patterns of the files that are loaded, if those that are small show nothing wrong."""
+    from huggingface_hub import hf_hub_download
+
+    name, commit = str(model.id), str(options["revision"])
+    _require_weights(sizes, spec, name)
+    if not lists_tokenizer(sizes):
+        require_tokenizer(spec, None)
+    if CONFIG in sizes:  # small, and shows whether the rest is of use
+        _require_config(Path(hf_hub_download(name, CONFIG, **options)).parent, spec, name)
+    if spec.speech == "chat":  # so are the files that may have its template
+        small = [n for n in sizes if n in TEMPLATE_FILES]
+        folders = [Path(hf_hub_download(name, n, **options)).parent for n in small]
+        require_tokenizer(spec, folders[0] if folders else snapshot(name, commit))
+    return loaded_patterns(code=model.remote_code)
 
 
 def _require_weights(names: Mapping[str, int], spec: ExportSpec, model: str) -> None:
@@ -225,6 +262,8 @@ def require_code(spec: ExportSpec, folder: Path) -> None:
     model = spec.hf
     if model is None:
         raise ValueError("the spec names no language model")
+    if model.gguf:
+        return  # has no code
     config = read_object(folder / CONFIG)
     if not model.remote_code:
         _require_known(spec, model, config)

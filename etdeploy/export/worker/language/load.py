@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from etdeploy.export.hf.prequantized import (
 from etdeploy.export.hf.tensors import checkpoint_tensors
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import exception_text, fail, is_memory
+from etdeploy.export.worker.language import gguf
 from etdeploy.export.worker.language.fetch import (
     Checkpoint,
     Tell,
@@ -46,6 +48,7 @@ from etdeploy.export.worker.language.prequantized import unpacked_state, weights
 from etdeploy.export.worker.lowering.stored import StoredWeight
 
 TOKENIZER_FOLDER = "tokenizer"
+_TEMPORARY = "etdeploy-gguf-"
 _TOKEN_KEYS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
 
 
@@ -54,17 +57,23 @@ class HfTokenizer:
     """A tokenizer in a folder, or `why` the files that are there cannot be loaded.
 
     Both are empty for a model without one.
+
+    Attributes:
+        warning: A sentence about how it may differ from the model's own.
+        temporary: Holds a folder that is removed after the export.
     """
 
     folder: Path | None = None
     loaded: Any = None
     why: str = ""
+    warning: str | None = None
+    temporary: Any = None
 
     @property
     def note(self) -> str | None:
         """A sentence where there is none."""
         if self.folder:
-            return None
+            return self.warning
         what = "the model comes without a tokenizer"
         if self.why:
             what = f"the model's tokenizer cannot be loaded ({self.why})"
@@ -110,6 +119,20 @@ def load_tokenizer(folder: Path, *, remote_code: bool) -> HfTokenizer:
     except Exception as error:  # of the tokenizer's code, or of a library that is not installed
         return HfTokenizer(why=exception_text(error))
     return HfTokenizer(folder, loaded)
+
+
+def _gguf_tokenizer(path: Path) -> HfTokenizer:
+    """The tokenizer in a GGUF file."""
+    if not has_tokenizer(path):
+        return HfTokenizer()
+    temporary = TemporaryDirectory(prefix=_TEMPORARY)
+    folder = Path(temporary.name)
+    try:
+        warning = gguf.write_tokenizer(path, folder)
+    except Exception as error:
+        return HfTokenizer(why=exception_text(error))
+    tokenizer = load_tokenizer(folder, remote_code=False)
+    return replace(tokenizer, warning=warning, temporary=temporary)
 
 
 def _token_objects(folder: Path) -> dict[str, Any]:
@@ -191,10 +214,15 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
     folder, context = checkpoint.folder, spec.generation.context
     for refusal in checkpoint_refusals(folder, context):
         raise checkpoint_failure(refusal, spec)
-    require_tokenizer(spec, folder if has_tokenizer(folder) else None)
+    if not has_tokenizer(folder):
+        require_tokenizer(spec, None)
+    elif folder.is_dir():
+        require_tokenizer(spec, folder)
     notes = tuple(memory_notes(folder, context))
     tell(f"loading {spec.source}", 0.1)
     require_code(spec, folder)
+    if folder.is_file():
+        return _load_gguf(spec, checkpoint, notes)
     quantized = read_prequantized(read_object(folder / CONFIG), checkpoint_tensors(folder))
     state, stored = _unpacked(spec, folder, quantized) if quantized else (None, {})
     model, unused = _eager(spec, folder, state, remote_code=spec.hf.remote_code)
@@ -207,6 +235,29 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
         known = outlook_notes(quantized, spec.quantization)
     all_notes = filter(None, (*notes, context_note(spec), *known, unused, tokenizer.note))
     return LoadedModel(model, checkpoint, tokenizer, tuple(all_notes), _of_linears(model, stored))
+
+
+def _load_gguf(spec: ExportSpec, checkpoint: Checkpoint, notes: tuple[str, ...]) -> LoadedModel:
+    path = checkpoint.folder
+    with TemporaryDirectory(prefix=_TEMPORARY) as temporary:
+        source = gguf.arguments(gguf.link(path, Path(temporary)))
+        config = _config(path, source)
+        gguf.complete_config(path, config)
+        model, info = _from_pretrained(spec, {**source, **gguf.dequantized()}, config)
+    if mismatches := _mismatches(info):
+        raise fail(
+            "checkpoint",
+            f"the weights do not fit the metadata: {mismatches}",
+            remedy="Convert the model again, or get the file again.",
+            file=str(path),
+        )
+    gguf.complete_model(path, model, spec.generation.context if spec.generation else 0)
+    unused = _unused_note(gguf.unused_tensors(path, model), "metadata")
+    tokenizer = _gguf_tokenizer(path)
+    require_tokenizer(spec, tokenizer.folder, tokenizer.why)
+    all_notes = filter(None, (*notes, context_note(spec), unused, tokenizer.note))
+    stored = gguf.stored_weights(path, model)
+    return LoadedModel(model.eval(), checkpoint, tokenizer, tuple(all_notes), stored)
 
 
 def _unpacked(
@@ -259,21 +310,44 @@ def _eager(
         GenerationConfig,
     )
 
-    place = spec.place("model", "hf")
-    config = _config(folder, remote_code=remote_code)
+    source = {
+        "pretrained_model_name_or_path": folder,
+        "local_files_only": True,
+        "trust_remote_code": remote_code,  # None would ask on the terminal
+    }
+    config = _config(folder / CONFIG, source)
     if state is not None and hasattr(config, "quantization_config"):
         del config.quantization_config
-    try:
+    kind = AutoModelForCausalLM
+    if state is not None:
         # The class that finds the model's asks for a folder.
-        kind = AutoModelForCausalLM if state is None else MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        model, info = kind.from_pretrained(
-            folder if state is None else None,
-            state_dict=state,
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        source |= {"pretrained_model_name_or_path": None, "state_dict": state}
+    model, info = _from_pretrained(spec, {**source, "use_safetensors": True}, config, kind)
+    if mismatches := _mismatches(info):
+        raise fail(
+            "checkpoint",
+            f"the weights of {spec.source} do not fit its {CONFIG}: {mismatches}",
+            remedy="Use the configuration and the weights of one model, as save_pretrained wrote "
+            "them.",
+            file=spec.place("model", "hf"),
+        )
+    if state is not None and (folder / GENERATION_CONFIG).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return model.eval(), _unused_note(info["unexpected_keys"])
+
+
+def _from_pretrained(
+    spec: ExportSpec, source: Mapping[str, Any], config: Any, kind: Any = None
+) -> tuple[Any, dict[str, Any]]:
+    """The model, by default of the class that its configuration names, and what did not fit it."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, info = (kind or AutoModelForCausalLM).from_pretrained(
+            **source,
             config=config,
             dtype=torch.float32,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=remote_code,  # None would ask on the terminal
             ignore_mismatched_sizes=True,  # so that the message has all of them
             output_loading_info=True,
         )
@@ -287,47 +361,34 @@ def _eager(
             f"transformers {_version()} cannot load {spec.source}: {exception_text(error)}",
             remedy="The log has the whole traceback. model.hf takes what "
             "AutoModelForCausalLM.from_pretrained loads.",
-            file=place,
+            file=spec.place("model", "hf"),
         ) from error
-    if mismatches := _mismatches(info):
-        raise fail(
-            "checkpoint",
-            f"the weights of {spec.source} do not fit its {CONFIG}: {mismatches}",
-            remedy="Use the configuration and the weights of one model, as save_pretrained wrote "
-            "them.",
-            file=place,
-        )
-    if state is not None and (folder / GENERATION_CONFIG).is_file():
-        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-    return model.eval(), _unused_note(info)
+    return model, info
 
 
-def _config(folder: Path, *, remote_code: bool) -> Any:
-    """What transformers makes of `config.json`."""
+def _config(file: Path, source: Mapping[str, Any]) -> Any:
+    """What transformers makes of `config.json`, or of the metadata of a GGUF file."""
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=remote_code
-        )
+        return AutoConfig.from_pretrained(**source)
     except Exception as error:
         raise fail(
             "checkpoint",
             f"transformers {_version()} does not take the values in the file: "
             f"{exception_text(error)}",
             remedy=AGAIN,
-            file=str(folder / CONFIG),
+            file=str(file),
         ) from error
 
 
-def _unused_note(info: dict[str, Any]) -> str | None:
+def _unused_note(unused: Collection[str], described_by: str = CONFIG) -> str | None:
     """A sentence about weights that nothing in the model uses; None where there are none."""
-    unused = sorted(info["unexpected_keys"])
     if not unused:
         return None
     return (
-        f"The checkpoint has {count(len(unused), 'tensor')} of which its {CONFIG} knows nothing: "
-        f"{_listed(unused)}."
+        f"The checkpoint has {count(len(unused), 'tensor')} of which its {described_by} knows "
+        f"nothing: {_listed(sorted(unused))}."
     )
 
 

@@ -98,7 +98,7 @@ def _literals(found: ConfigProblem) -> list[str]:
     ("files", "fact"),
     [
         ([], "(model.safetensors)"),
-        (["model.Q4_K.gguf"], "model.Q4_K.gguf is in GGUF"),
+        (["model.Q4_K.gguf"], "1 file in GGUF, llama.cpp's format: model.Q4_K.gguf"),
         (["adapter_model.safetensors"], "an adapter"),
     ],
 )
@@ -242,25 +242,6 @@ def test_code_that_a_configuration_names() -> None:
     assert (foreign_code(other), code_files(other)) == ("org/other", set())
 
 
-@pytest.mark.parametrize(
-    ("names", "remedies"),
-    [
-        (["m-Q4_0.gguf"], ["install gguf", "m-Q4_0.gguf", "./converted"]),
-    ],
-)
-def test_a_folder_without_a_configuration_may_have_another_format(
-    tmp_path: Path, names: list[str], remedies: list[str]
-) -> None:
-    folder = tmp_path / "it's"
-    folder.mkdir()
-    for name in names:
-        (folder / name).touch()
-    found = refusal(folder)
-    assert "config.json" not in found.message
-    assert all(text in str(found.remedy) for text in remedies)
-    assert str(folder) in _literals(found)
-
-
 def test_an_adapter_needs_the_model_that_it_changes(tmp_path: Path) -> None:
     folder = tmp_path / "it's"
     folder.mkdir()
@@ -270,10 +251,10 @@ def test_an_adapter_needs_the_model_that_it_changes(tmp_path: Path) -> None:
     assert words[-2:] == ["--set", f"model.lora={folder}"]
 
 
-def test_a_file_in_gguf_is_refused_as_its_folder_is(tmp_path: Path) -> None:
-    (tmp_path / "m-Q4_0.gguf").touch()
-    assert refusal(tmp_path / "m-Q4_0.gguf") == refusal(tmp_path)
-    assert load_recipe("llm-xnnpack", [f"--model={tmp_path / 'm-Q4_0.gguf'}"])
+def test_the_file_is_named_where_a_folder_has_gguf_only(tmp_path: Path) -> None:
+    for name in ("m-Q8_0.gguf", "m-Q4_0.gguf"):
+        (tmp_path / name).touch()
+    assert str(refusal(tmp_path).remedy).endswith(f"--model {tmp_path}/m-Q4_0.gguf")
 
 
 def test_a_context_that_was_chosen_for_another_model_is_lowered(tmp_path: Path) -> None:

@@ -1,0 +1,250 @@
+"""A language model in a GGUF file, as transformers loads it, with what transformers leaves out.
+
+That is the scaling of rotary positions, some pre-tokenizers, the tokens that end a turn, and the
+values of blocks that kernels can compute with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from etdeploy.export.hf.gguf import GgufHeader, GgufTensor, read_header
+from etdeploy.export.worker.lowering.stored import StoredWeight
+
+_LINKED = "weights.gguf"
+_BLOCK = 32
+_SCALE_BYTES = 2
+# Tensors of factors by which the frequencies of rotary positions are divided.
+_FACTORS, _SHORT, _LONG = (
+    f"rope_{name}.weight" for name in ("freqs", "factors_short", "factors_long")
+)
+# Keys of tokens at which a text or a turn ends.
+_STOPS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+# The first splits digits from one another, as llama.cpp does it for these names; transformers
+# takes the second for all that it does not know.
+_SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
+_BYTE_LEVEL = ("default", "gpt-2", "mpt", "olmo", "jais", "phi-2")
+
+
+def link(path: Path, folder: Path) -> Path:
+    """A name for the file with the suffix that transformers asks for, in an empty folder."""
+    linked = folder / _LINKED
+    linked.symlink_to(path.resolve())
+    return linked
+
+
+def arguments(linked: Path) -> dict[str, Any]:
+    """Arguments of `from_pretrained`, the path first; a relative one would be looked for in the
+    working folder.
+    """
+    return {
+        "pretrained_model_name_or_path": str(linked.parent),
+        "gguf_file": str(linked),
+        "local_files_only": True,
+    }
+
+
+def dequantized() -> dict[str, Any]:
+    """What a model is loaded with besides, so that its layers are ordinary ones."""
+    from transformers import GgufConfig
+
+    return {"quantization_config": GgufConfig(dequantize=True)}
+
+
+def complete_config(path: Path, config: Any) -> None:
+    """Sets what transformers does not read of positions, biases and the vocabulary."""
+    header = read_header(path)
+    config.vocab_size = header.vocabulary
+    if hasattr(config, "attention_bias"):
+        config.attention_bias = "blk.0.attn_q.bias" in header.tensors
+    kind, factor = (header.of_architecture(f"rope.scaling.{key}") for key in ("type", "factor"))
+    if kind not in ("linear", "yarn") or not factor or factor == 1:
+        return
+    original = header.of_architecture("rope.scaling.original_context_length")
+    positions = {"original_max_position_embeddings": original} if original else {}
+    config.rope_parameters = {
+        **config.rope_parameters,
+        "rope_type": kind,
+        "factor": factor,
+        **(positions if kind == "yarn" else {}),
+    }
+
+
+def complete_model(path: Path, model: Any, context: int) -> None:
+    """Sets, in a model that is loaded, the frequencies of its positions and where it stops."""
+    header = read_header(path)
+    stops = [header.metadata[key] for key in _STOPS if key in header.metadata]
+    model.generation_config.eos_token_id = list(dict.fromkeys(stops)) or None
+    factors = _factors(path, header, context)
+    if factors is None:
+        return
+    scaling = header.of_architecture("rope.scaling.attn_factor")
+    for module in model.modules():
+        frequencies = getattr(module, "inv_freq", None)
+        if frequencies is None or frequencies.shape != factors.shape:
+            continue
+        module.inv_freq = frequencies / factors
+        module.original_inv_freq = module.inv_freq
+        if scaling:
+            module.attention_scaling = scaling
+
+
+def _factors(path: Path, header: GgufHeader, context: int) -> torch.Tensor | None:
+    """Of each frequency; of two tables, that for contexts of this length."""
+    original = header.of_architecture("rope.scaling.original_context_length")
+    name = _FACTORS if _FACTORS in header.tensors else _SHORT
+    if name == _SHORT and original and context > original:
+        name = _LONG
+    tensor = header.tensors.get(name)
+    if tensor is None or tensor.type.name != "F32":
+        return None
+    return torch.from_numpy(_data(path, header, tensor).view("<f4").reshape(-1).copy())
+
+
+def write_tokenizer(path: Path, folder: Path) -> str | None:
+    """Writes the tokenizer and the chat template into a folder, in the files of transformers.
+
+    Returns a sentence where texts may be split in another way than by llama.cpp.
+    """
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+    tokenizer = AutoTokenizer.from_pretrained(**arguments(link(path, folder)))
+    metadata = read_header(path).metadata
+    kind, split = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+    if kind == "gpt2" and split in _SINGLE_DIGITS:
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False),
+            ]
+        )
+    tokenizer.save_pretrained(folder)
+    known = (None, *_SINGLE_DIGITS, *_BYTE_LEVEL, *GGUF_PRE_TOKENIZER_SPLITS)
+    if kind == "gpt2" and split not in known:
+        return (
+            f"The file names the pre-tokenizer {split!r}, which is not known here: texts are split "
+            "as GPT-2 does it, perhaps into other tokens than the model learned."
+        )
+    return None
+
+
+def stored_weights(path: Path, model: Any) -> dict[str, StoredWeight]:
+    """The weights of linear layers that the file has in blocks, by the paths of the layers."""
+    return dict(_stored(path, model))
+
+
+def _stored(path: Path, model: Any) -> Iterator[tuple[str, StoredWeight]]:
+    header = read_header(path)
+    heads = _head_counts(model)
+    for layer, tensor in layer_tensors(header, model).items():
+        kind = tensor.type
+        if kind.is_float:
+            continue
+        values = scales = None
+        if kind.name == "Q4_0":
+            weight = model.get_submodule(layer).weight.detach()
+            values, scales = _carried(_data(path, header, tensor), weight, heads)
+        yield layer, StoredWeight(kind.name, kind.bits, values, scales)
+
+
+def layer_tensors(header: GgufHeader, model: Any) -> dict[str, GgufTensor]:
+    """The tensor of each linear layer's weight, by the layer's path."""
+    names, found = _names(header), {}
+    for layer, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear):
+            continue
+        tensor = header.tensors.get(f"{names.get_name(layer)}.weight")
+        if tensor is None and module is model.get_output_embeddings():
+            tensor = header.tensors.get("token_embd.weight")
+        if tensor is not None and tensor.shape == tuple(module.weight.shape):
+            found[layer] = tensor
+    return found
+
+
+def unused_tensors(path: Path, model: Any) -> set[str]:
+    """The tensors of the file that nothing in the model is."""
+    header = read_header(path)
+    names = _names(header)
+    paths = (name.rpartition(".") for name in model.state_dict())
+    used = {f"{names.get_name(layer)}.{kind}" for layer, _, kind in paths}
+    return {*header.tensors} - used - {_FACTORS, _SHORT, _LONG}
+
+
+def _names(header: GgufHeader) -> Any:
+    """The map from a parameter's path to a tensor's name."""
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    arch = next(a for a, name in MODEL_ARCH_NAMES.items() if name == header.architecture)
+    return get_tensor_name_map(arch, int(header.of_architecture("block_count") or 0))
+
+
+def _data(path: Path, header: GgufHeader, tensor: GgufTensor) -> np.ndarray[Any, Any]:
+    """The bytes of a tensor, a row for each output."""
+    start = header.data_start + tensor.offset
+    mapped = np.memmap(path, np.uint8, "r", start, (tensor.size_bytes,))
+    return mapped.reshape(tensor.shape[0], -1)
+
+
+def unpack_q4_0(data: np.ndarray[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values (int8, -8 to 7) and scales (float32) of rows in Q4_0.
+
+    A block is a scale in float16 and 16 bytes: the lower halves are its first 16 values plus 8, the
+    upper halves the others. https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
+    """
+    rows = data.shape[0]
+    blocks = data.reshape(rows, -1, _SCALE_BYTES + _BLOCK // 2)
+    scales = blocks[..., :_SCALE_BYTES].copy().view("<f2").astype(np.float32)
+    packed = blocks[..., _SCALE_BYTES:]
+    values = np.concatenate([packed & 15, packed >> 4], axis=-1).astype(np.int8) - np.int8(8)
+    return torch.from_numpy(values.reshape(rows, -1)), torch.from_numpy(scales.reshape(rows, -1))
+
+
+def _carried(
+    data: np.ndarray[Any, Any], weight: torch.Tensor, heads: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """Values and scales in the order of a layer's outputs; nothing where they are not its weight.
+
+    Files of some architectures have the outputs of queries and keys in another order, in which a
+    head's halves alternate. The order is found by comparison, since it depends on the converter.
+    """
+    values, scales = unpack_q4_0(data)
+    for order in _orders(len(values), heads):
+        ordered, steps = values[order], scales[order]
+        if torch.equal(ordered * steps.repeat_interleave(_BLOCK, dim=1), weight):
+            return with_positive_scales(ordered, steps)
+    return None, None
+
+
+def _orders(rows: int, heads: tuple[int, ...]) -> Iterator[torch.Tensor]:
+    index = torch.arange(rows)
+    yield index
+    for count in heads:
+        if rows % (2 * count) == 0:
+            yield index.reshape(count, -1, 2).transpose(1, 2).reshape(-1)
+
+
+def with_positive_scales(
+    values: torch.Tensor, scales: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same blocks with scales that are not negative, which is what XNNPACK takes.
+
+    The extreme value of a block in Q4_0 is -8. With a negative scale it becomes 8, for which 4 bits
+    have no room: it is 7. To choose a larger scale instead would move all 32 values.
+    """
+    signs = torch.where(scales < 0, -1, 1).to(torch.int8)
+    positive = values * signs.repeat_interleave(_BLOCK, dim=1)
+    return positive.clamp(max=7), scales.abs()
+
+
+def _head_counts(model: Any) -> tuple[int, ...]:
+    config = model.config.get_text_config(decoder=True)
+    names = ("num_attention_heads", "num_key_value_heads")
+    counts = (getattr(config, name, None) for name in names)
+    return tuple(dict.fromkeys(n for n in counts if isinstance(n, int) and n > 0))
