@@ -210,8 +210,8 @@ def _old_gcc() -> Iterator[DoctorCheck]:
             state="optional",
             found=version,
             needed_for="building ExecuTorch's exporter for QNN from source (the wheel has it)",
-            remedy="ExecuTorch's wheel needs none. To build from source, the first g++\non the PATH "
-            f"has to be release {_LEAST_GCC} or newer, as in Debian 13 and Ubuntu 24.04:\n"
+            remedy="Not needed with ExecuTorch's wheel. A build from source takes the PATH's g++,\n"
+            f"which has to be release {_LEAST_GCC} or newer, as in Debian 13 and Ubuntu 24.04:\n"
             "apt-get install g++",
         )
 
