@@ -31,7 +31,7 @@ def test_a_recipe_without_a_language_model_is_refused_at_once(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error (usage): portable: ")
-    assert "--model ID_OR_FOLDER" in err
+    assert "--model ID_OR_PATH" in err
 
 
 @pytest.mark.parametrize(

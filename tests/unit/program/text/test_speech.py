@@ -17,7 +17,7 @@ def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
         require_speech(plain, "chat", place="models/m")
     assert str(raised.value) == (
         "models/m: the model has no chat template, so it cannot chat\n  what to do: Use etdeploy "
-        "generate, or name a model that is made for chats: --model ID_OR_FOLDER"
+        "generate, or name a model that is made for chats: --model ID_OR_PATH"
     )
 
 
