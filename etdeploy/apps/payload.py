@@ -71,6 +71,12 @@ def make_payload(
     bundled = program.size_bytes < MOST_BUNDLED_BYTES if asked is None else asked
     if bundled:
         files[PROGRAM_FILE] = folder / PROGRAM_FILE
+    if provenance.data:
+        raise UsageError(
+            f"weights of the program are in {', '.join(provenance.data)}, which apps do not load",
+            place=str(loaded.path),
+            remedy="Export the program with its weights inside, or run it: etdeploy run",
+        )
     generation = None
     if provenance.generation:
         _refuse_logits_of_each(program, provenance.generation, str(loaded.path))

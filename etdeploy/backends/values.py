@@ -45,10 +45,12 @@ class Payload:
     Attributes:
         nodes: The backend's own nodes; None if it does not show them.
         compiled_for: The SoC and the SDK, if it was compiled for one.
+        data_keys: The names of weights that are not in the payload.
     """
 
     nodes: int | None = None
     compiled_for: CompiledFor | None = None
+    data_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

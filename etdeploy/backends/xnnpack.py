@@ -100,9 +100,7 @@ class Xnnpack(Backend):
             )
 
     def read_payload(self, delegate: FlatbufferTable, payload: memoryview) -> Payload:
-        from etdeploy.backends.values import Payload
-
-        return Payload(nodes=count_nodes(payload))
+        return read_graph(payload)
 
 
 XNNPACK_FAILURES = FailureTable(
@@ -155,21 +153,23 @@ XNNPACK = Xnnpack(
 _HEADER = struct.Struct("<4x4sHII")
 _HEADER_MAGIC = b"XH00"
 _GRAPH_MAGIC = b"XN"
-_XNODES = 1
+_XNODES, _CONSTANT_DATA = 1, 8
+_NAMED_KEY = 2
 
 
-def count_nodes(payload: memoryview) -> int | None:
-    """The number of XNNPACK nodes; None for a payload in an unknown format."""
+def read_graph(payload: memoryview) -> Payload:
+    """Nodes and named weights of a partition; nothing of a payload in an unknown format."""
+    from etdeploy.backends.values import Payload
+
     magic = bytes(payload[4:8])
-    if magic[:2] == _GRAPH_MAGIC:
-        return _nodes(payload)
-    if magic != _HEADER_MAGIC or len(payload) < _HEADER.size:
-        return None
-    _, _, offset, size = _HEADER.unpack_from(payload)
-    if offset + size > len(payload):
-        raise CorruptError("an XNNPACK partition extends beyond its data")
-    return _nodes(payload[offset : offset + size])
-
-
-def _nodes(graph: memoryview) -> int:
-    return FlatBuffer(graph).root().length(_XNODES, item_bytes=4)
+    if magic[:2] != _GRAPH_MAGIC:
+        if magic != _HEADER_MAGIC or len(payload) < _HEADER.size:
+            return Payload()
+        _, _, offset, size = _HEADER.unpack_from(payload)
+        if offset + size > len(payload):
+            raise CorruptError("an XNNPACK partition extends beyond its data")
+        payload = payload[offset : offset + size]
+    root = FlatBuffer(payload).root()
+    keys = (data.string(_NAMED_KEY) for data in root.tables(_CONSTANT_DATA))
+    nodes = root.length(_XNODES, item_bytes=4)
+    return Payload(nodes=nodes, data_keys=tuple(filter(None, keys)))

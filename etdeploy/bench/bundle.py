@@ -39,6 +39,7 @@ def make_bundle(
         *_runner_files(runner),
         *_extra_files(extras),
         bundle_file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
+        *(bundle_file(inside(program_folder, name), name) for name in provenance.data),
         *(
             _inputs(provenance, program_folder, list_path)
             if request is None
@@ -51,7 +52,10 @@ def make_bundle(
     folder = f"{{bundle}}/{_RUNNER_FOLDER}"
     return Bundle(
         files=tuple(files),
-        launch=ProcessLaunch(argv=_command(runner), environment=_environment(extras, folder)),
+        launch=ProcessLaunch(
+            argv=(*_command(runner), *_data_options(provenance)),
+            environment=_environment(extras, folder),
+        ),
         simulated=simulated,
     )
 
@@ -114,6 +118,11 @@ def _command(runner: BuiltRunner) -> tuple[str, ...]:
         f"{{bundle}}/{_RUNNER_FOLDER}",
         f"{{bundle}}/{_RUNNER_FOLDER}/{runner.executable}",
     )
+
+
+def _data_options(provenance: Provenance) -> Iterator[str]:
+    for name in provenance.data:
+        yield from ("--data", f"{{bundle}}/{name}")
 
 
 def bundle_file(source: Path, path: str, executable: bool = False) -> BundleFile:

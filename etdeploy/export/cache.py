@@ -211,7 +211,9 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
         if path := _module_path(reference):
             found[role] = str(path)
     if spec.program:
-        found |= {f"tokenizer/{n}": str(p) for n, p in tokenizer_beside(Path(spec.program)).items()}
+        program = Path(spec.program)
+        found |= {f"tokenizer/{n}": str(p) for n, p in tokenizer_beside(program).items()}
+        found |= {f"data/{p.name}": str(p) for p in sorted(program.parent.glob("*.ptd"))}
     if spec.hf and spec.hf.path:
         files = loaded_files(spec.hf.path, code=spec.hf.remote_code)
         one = "gguf" if spec.hf.gguf else ""

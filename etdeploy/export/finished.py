@@ -29,6 +29,7 @@ from etdeploy.program.folder import (
 )
 from etdeploy.program.generation import Generation
 from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
+from etdeploy.program.ptd import find_data
 from etdeploy.program.tokenizer import TOKENIZER_FILE
 
 if TYPE_CHECKING:
@@ -51,10 +52,15 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
     if spec.program is None:
         raise ValueError("the spec names no finished program")
     source = Path(spec.program)
-    shutil.copyfile(source, folder / PROGRAM_FILE)
+    data = find_data(source, program.external, source.parent)
+    for path in (source, *data):
+        shutil.copyfile(path, folder / (PROGRAM_FILE if path == source else path.name))
     described = _described(spec, program, folder, source, tokenizer_beside(source))
     described.model_copy(
-        update={"code_files": {str(source): sha256_file(source)}},
+        update={
+            "code_files": {str(path): sha256_file(path) for path in (source, *data)},
+            "data": tuple(path.name for path in data),
+        },
     ).save(folder / EXPORT_INFO)
 
 
@@ -64,12 +70,14 @@ def describe_exported(spec: ExportSpec, program: Program, folder: Path) -> None:
     tokenizer = tokenizer_beside(Path(named), Path(named).name) if named else {}
     described = _described(spec, program, folder, folder / PROGRAM_FILE, tokenizer)
     versions = {name: version for name, version in tool_versions(spec).items() if version}
-    files = [f for f in (folder / PROGRAM_FILE, folder / ETRECORD_FILE) if f.is_file()]
+    data = find_data(folder / PROGRAM_FILE, program.external, folder)
+    files = [f for f in (folder / PROGRAM_FILE, folder / ETRECORD_FILE, *data) if f.is_file()]
     described.model_copy(
         update={
             "backend": spec.backend,
             "quantization": spec.quantization,
-            "etrecord": len(files) > 1,
+            "etrecord": (folder / ETRECORD_FILE).is_file(),
+            "data": tuple(path.name for path in data),
             "versions": {**versions, "python": platform.python_version()},
             "details": {"bytes": {file.name: file.stat().st_size for file in files}},
             "code_files": {path: sha256_file(Path(path)) for path in spec.llm_files.values()},

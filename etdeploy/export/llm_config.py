@@ -52,8 +52,8 @@ def output_notes(spec: ExportSpec) -> Iterator[str]:
     named = [key for key in _OUTPUTS if value_at(spec.llm_config, key) is not None]
     if named:
         yield (
-            f"The program is in etdeploy's cache, whatever {' and '.join(named)} of the LlmConfig "
-            "say; `etdeploy export --output` copies it."
+            f"The program is in etdeploy's cache, where `etdeploy export` shows it, whatever "
+            f"{' and '.join(named)} of the LlmConfig say."
         )
 
 

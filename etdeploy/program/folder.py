@@ -119,6 +119,7 @@ class Provenance(Value):
         code_files: Digest of each file that the model's code and weights came from.
         seconds: Time of each step: load, export, quantize, lower, write.
         details: Delegated and undelegated nodes by operator, and the like.
+        data: Files beside the program with weights that it names (`.ptd`).
         generation: How the program generates text; null for another program.
         notes: Sentences for the user, such as that the example inputs were used for calibration.
     """
@@ -138,6 +139,7 @@ class Provenance(Value):
     code_files: dict[str, str] = {}
     seconds: dict[str, float] = {}
     details: dict[str, Any] = {}
+    data: tuple[str, ...] = ()
     generation: Generation | None = None
     notes: tuple[str, ...] = ()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Payload
-from etdeploy.core.console import size, table
+from etdeploy.core.console import count, size, table
 from etdeploy.core.errors import UsageError
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, FlatbufferTable
 from etdeploy.core.hashing import sha256_file
@@ -43,7 +43,9 @@ _PLAN_NAME, _PLAN_VALUES, _PLAN_INPUTS, _PLAN_OUTPUTS = 0, 2, 3, 4
 _PLAN_CHAINS, _PLAN_OPERATORS, _PLAN_DELEGATES, _PLAN_BUFFER_SIZES = range(5, 9)
 _CHAIN_INSTRUCTIONS = 2
 _UNION_TYPE, _UNION_VALUE = 0, 1
-_TENSOR_SCALAR_TYPE, _TENSOR_SIZES, _TENSOR_DYNAMISM = 0, 2, 8
+_TENSOR_SCALAR_TYPE, _TENSOR_SIZES, _TENSOR_DYNAMISM, _TENSOR_EXTRA = 0, 2, 8, 9
+_EXTRA_NAME, _EXTRA_LOCATION, _EXTERNAL = 1, 2, 1
+_NAMED_KEY, _NAMED_SEGMENT = 0, 1
 _KERNEL_CALL, _TENSOR_LIST, _OPTIONAL_TENSOR_LIST = 1, 10, 11
 _NULL, _INT, _BOOL, _DOUBLE, _TENSOR = range(1, 6)
 _CALL_OPERATOR, _CALL_ARGUMENTS = 0, 1
@@ -60,13 +62,16 @@ def inspect_file(path: Path) -> Program:
     pte = map_pte(path)
     try:
         root = FlatBuffer(pte.flatbuffer).root()
+        named = set[str]()
         program = Program(
             sha256=_sha256(path),
             size_bytes=pte.size_bytes,
             schema_version=root.uint32(_VERSION),
             constant_bytes=_constant_bytes(root, pte),
-            methods=tuple(_method(root, plan, pte) for plan in root.tables(_EXECUTION_PLAN)),
+            methods=tuple(_method(root, p, pte, named) for p in root.tables(_EXECUTION_PLAN)),
         )
+        inside = {data.string(_NAMED_KEY) for data in root.tables(_NAMED_DATA)} if named else set()
+        program = program.model_copy(update={"external": tuple(sorted(named - inside))})
     except CorruptError as error:
         raise damaged(path, str(error)) from error
     if not program.methods:
@@ -81,8 +86,10 @@ def _sha256(path: Path) -> str:
         raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from error
 
 
-def _method(root: FlatbufferTable, plan: FlatbufferTable, pte: PteFile) -> Method:
+def _method(root: FlatbufferTable, plan: FlatbufferTable, pte: PteFile, named: set[str]) -> Method:
+    """A method; `named` gets the names of weights that are not where they are used."""
     instructions, calls = _calls(plan)
+    named.update(_external_tensors(plan))
     return Method(
         name=plan.string(_PLAN_NAME),
         inputs=tuple(_value(plan, i) or _plain(plan, i) for i in plan.int32s(_PLAN_INPUTS)),
@@ -92,7 +99,7 @@ def _method(root: FlatbufferTable, plan: FlatbufferTable, pte: PteFile) -> Metho
             for i in plan.int32s(_PLAN_OUTPUTS)
         ),
         operators=_operators(plan, calls),
-        delegates=tuple(_delegate(root, d, pte) for d in plan.tables(_PLAN_DELEGATES)),
+        delegates=tuple(_delegate(root, d, pte, named) for d in plan.tables(_PLAN_DELEGATES)),
         instructions=instructions,
         planned_memory_bytes=_planned_bytes(plan),
     )
@@ -194,11 +201,23 @@ def _operator_name(operator: FlatbufferTable) -> str:
     return f"{name}.{overload}" if overload else name
 
 
-def _delegate(root: FlatbufferTable, delegate: FlatbufferTable, pte: PteFile) -> Delegate:
+def _external_tensors(plan: FlatbufferTable) -> Iterator[str]:
+    """The names of tensors that are outside of the file."""
+    for value in plan.tables(_PLAN_VALUES):
+        tensor = value.table(_UNION_VALUE) if value.uint8(_UNION_TYPE) == _TENSOR else None
+        extra = tensor.table(_TENSOR_EXTRA) if tensor else None
+        if extra and extra.int8(_EXTRA_LOCATION) == _EXTERNAL:
+            yield extra.string(_EXTRA_NAME)
+
+
+def _delegate(
+    root: FlatbufferTable, delegate: FlatbufferTable, pte: PteFile, named: set[str]
+) -> Delegate:
     backend_id = delegate.string(_DELEGATE_ID)
     payload = _payload(root, delegate.table(_DELEGATE_PROCESSED), pte)
     backend = backend_of(backend_id)
     said = backend.read_payload(delegate, payload) if backend else Payload()
+    named.update(said.data_keys)
     return Delegate(
         backend_id=backend_id,
         size_bytes=len(payload),
@@ -230,7 +249,7 @@ def _segment_range(root: FlatbufferTable, index: int, pte: PteFile) -> tuple[int
 def _constant_bytes(root: FlatbufferTable, pte: PteFile) -> int:
     """Bytes of weights and initial states, with delegates' named data but not their payloads."""
     inline = sum(len(buffer.content(0)) for buffer in root.tables(_CONSTANT_BUFFER))
-    segments = {data.uint32(1) for data in root.tables(_NAMED_DATA)}
+    segments = {data.uint32(_NAMED_SEGMENT) for data in root.tables(_NAMED_DATA)}
     constants = root.table(_CONSTANT_SEGMENT)
     for part in (*([constants] if constants else []), *root.tables(_MUTABLE_DATA_SEGMENTS)):
         # Index 0 of the offsets stands for "no constant": a shorter segment is not used.
@@ -267,6 +286,7 @@ def describe(program: Program, title: str) -> str:
         f"{title}: {size(program.size_bytes)}, constants {size(program.constant_bytes)}, "
         f"schema version {program.schema_version}",
         f"sha256 {program.sha256}",
+        *([f"{count(len(program.external), 'weight')} in .ptd files"] if program.external else []),
     ]
     for method in program.methods:
         lines += ["", *_method_text(method)]

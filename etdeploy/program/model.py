@@ -93,13 +93,14 @@ class Method(Value):
 
 
 class Program(Value):
-    """What a `.pte` holds."""
+    """What a `.pte` holds; `external` names its weights that are in other files (`.ptd`)."""
 
     sha256: str
     size_bytes: int
     schema_version: int
     constant_bytes: int
     methods: tuple[Method, ...]
+    external: tuple[str, ...] = ()
 
     @property
     def operators(self) -> tuple[str, ...]:

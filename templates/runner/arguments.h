@@ -30,6 +30,8 @@ struct Arguments {
   std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0},
       {"--watch-memory", 0}, {"--sustained-ms", 0}, {"--digest", 0}, {"--stream", 0},
       {"--listen", 0}};
+  // Files with weights that the program names.
+  std::vector<std::string> data;
   std::set<std::string> given;
 
   Arguments(int argc, char** argv) {
@@ -37,10 +39,12 @@ struct Arguments {
       const std::string option = argv[i];
       if (option == "--list-kernels") {
         list_kernels = true;
-      } else if (texts.count(option) + counts.count(option) == 0) {
+      } else if (texts.count(option) + counts.count(option) == 0 && option != "--data") {
         throw Failure(kArguments, "unknown option '" + option + "'");
       } else if (++i == argc) {
         throw Failure(kArguments, option + " needs a value");
+      } else if (option == "--data") {
+        data.push_back(argv[i]);
       } else if (texts.count(option) != 0) {
         texts[option] = argv[i];
       } else {

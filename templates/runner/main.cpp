@@ -39,7 +39,7 @@ static std::string warm_up(Module& module, const std::string& method, const Inpu
 }
 
 static void infer_all(Arguments& arguments) {
-  auto& [listing, texts, counts, given] = arguments;
+  auto& [listing, texts, counts, data, given] = arguments;
   const std::string &method = texts["--method"], &folder = texts["--outputs"];
   std::ostringstream json;
   const int64_t began_ns = now_ns();
@@ -49,7 +49,7 @@ static void infer_all(Arguments& arguments) {
   }
   json << begin_results(texts["--program"], counts["--threads"], !texts["--etdump"].empty())
        << ",\n  \"method\": " << json_string(method);
-  Module module(texts["--program"], Module::LoadMode::Mmap, make_tracer(texts["--etdump"]));
+  Module module(texts["--program"], data, Module::LoadMode::Mmap, make_tracer(texts["--etdump"]));
   json << load_program(module, texts["--program"]);
   const int64_t load_method_ns = load_method(module, method);
   json << ",\n  \"load_method_ms\": " << json_ms(load_method_ns)

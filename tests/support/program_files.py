@@ -17,11 +17,12 @@ _KERNEL_CALL, _DELEGATE_CALL = 1, 2
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor value; `scalar_type` as the schema numbers it."""
+    """A tensor value; `scalar_type` as the schema numbers it; `external` names data elsewhere."""
 
     shape: tuple[int, ...]
     scalar_type: int = FLOAT
     dynamism: int = 0
+    external: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,35 @@ def pte(
     return _with_segments(bytes(flatbuffer), segments)
 
 
-def xnnpack_payload(nodes: int) -> bytes:
-    """The payload of an XNNPACK delegate with so many (empty) nodes."""
+def ptd(*names: str) -> bytes:
+    """A tensor data file with an empty weight of each name."""
+    builder = flatbuffers.Builder(64)
+    makers = [partial(_named_data, builder, name) for name in names]
+    builder.Finish(_table(builder, 3, {2: _tables(builder, makers)}), b"FT01")
+    content = bytes(builder.Output())
+    # The header is between the identifier and the rest, whose place is relative to itself.
+    root = struct.unpack_from("<I", content)[0] + 40
+    header = struct.pack("<4sIQQQQ", b"FH01", 40, 48, len(content) - 8, len(content) + 40, 0)
+    return struct.pack("<I", root) + content[4:8] + header + content[8:]
+
+
+def _named_data(builder: Any, name: str) -> int:
+    return _table(builder, 3, {0: builder.CreateString(name)})
+
+
+def xnnpack_payload(nodes: int, keys: Sequence[str] = ()) -> bytes:
+    """The payload of an XNNPACK delegate with so many (empty) nodes, and named weights."""
     builder = flatbuffers.Builder(64)
     xnodes = _tables(builder, [lambda: _table(builder, 0, {}) for _ in range(nodes)])
-    builder.Finish(_table(builder, 2, {1: xnodes}), b"XN01")
+    named = [partial(_constant_data, builder, key) for key in ("", *keys)]
+    builder.Finish(_table(builder, 9, {1: xnodes, 8: _tables(builder, named)}), b"XN01")
     graph = bytes(builder.Output())
     header = struct.pack("<4x4sHIIIQ2x", b"XH00", 30, 32, len(graph), 32 + len(graph), 0)
     return header + graph
+
+
+def _constant_data(builder: Any, key: str) -> int:
+    return _table(builder, 3, {2: builder.CreateString(key)})
 
 
 def _program(
@@ -127,8 +149,10 @@ def _plan(builder: Any, plan: Plan) -> int:
 def _value(builder: Any, tensor: Tensor | bool | int | float | None) -> int:
     if not isinstance(tensor, Tensor):
         return _plain(builder, tensor)
-    sizes = _numbers(builder, tensor.shape, 4)
-    value = _table(builder, 10, {2: sizes}, u8={0: tensor.scalar_type, 8: tensor.dynamism})
+    offsets = {2: _numbers(builder, tensor.shape, 4)}
+    if tensor.external:
+        offsets[9] = _table(builder, 5, {1: builder.CreateString(tensor.external)}, u8={2: 1})
+    value = _table(builder, 10, offsets, u8={0: tensor.scalar_type, 8: tensor.dynamism})
     return _table(builder, 2, {1: value}, u8={0: _TENSOR})
 
 

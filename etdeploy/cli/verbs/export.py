@@ -128,7 +128,9 @@ def export_text(folder: Path, program: Program, made: Provenance) -> str:
     from etdeploy.program.quality import loss_lines, quality_lines
 
     labelled = []
-    if made.backend:  # the note of a finished program says the same of it
+    # The note of a program that another exporter made says the same of it.
+    elsewhere = made.generation and made.generation.path == "finished"
+    if made.backend and not elsewhere:
         backend = backend_named(made.backend)
         where = f", on {backend.where}" if backend.systems else ""
         text = f"not checked: etdeploy run compares them with the model's{where}"

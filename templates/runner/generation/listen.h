@@ -152,7 +152,7 @@ class Listener {
 };
 
 inline void listen(Arguments& arguments) {
-  auto& [listing, texts, counts, given] = arguments;
+  auto& [listing, texts, counts, data, given] = arguments;
   for (const char* option : {"--stream", "--watch-memory", "--etdump"}) {
     if (given.count(option) != 0) {
       throw Failure(kArguments, std::string(option) + " does not go with --listen");
@@ -165,7 +165,7 @@ inline void listen(Arguments& arguments) {
   if (several) {
     share_packed_weights();
   }
-  Module module(texts["--program"], Module::LoadMode::Mmap, nullptr, nullptr, nullptr, several);
+  Module module(texts["--program"], data, Module::LoadMode::Mmap, nullptr, nullptr, nullptr, several);
   load_program(module, texts["--program"]);
   Calls calls(module, request, "");
   Listener(request, calls, counts["--listen"]).listen();

@@ -191,7 +191,7 @@ inline bool stream(const Text& text) {
 }
 
 inline void generate(Arguments& arguments) {
-  auto& [listing, texts, counts, given] = arguments;
+  auto& [listing, texts, counts, data, given] = arguments;
   const Request request = read_request(texts["--generation"]);
   std::ostringstream json;
   std::optional<MemoryWatch> watch;
@@ -204,7 +204,7 @@ inline void generate(Arguments& arguments) {
   if (several) {
     share_packed_weights();
   }
-  Module module(texts["--program"], Module::LoadMode::Mmap, nullptr, nullptr, nullptr, several);
+  Module module(texts["--program"], data, Module::LoadMode::Mmap, nullptr, nullptr, nullptr, several);
   json << load_program(module, texts["--program"]);
   Calls calls(module, request, texts["--etdump"]);
   json << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
