@@ -35,10 +35,10 @@ from etdeploy.export.hf.files import (
 from etdeploy.export.hf.gguf import SUFFIX, read_header
 from etdeploy.export.hf.prequantized import (
     ORIGINAL,
-    UnreadableError,
     outlook_notes,
     read_prequantized,
 )
+from etdeploy.export.hf.quantized_layers import UnreadableError
 from etdeploy.export.hf.tensors import checkpoint_tensors, read_tensors, weight_files
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.document import KeyPath, SourceLocation

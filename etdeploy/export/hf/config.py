@@ -9,7 +9,8 @@ from typing import Any
 
 from etdeploy.export.hf.files import CONFIG, GENERATION_CONFIG, PIPELINE, read_object
 from etdeploy.export.hf.gguf import GgufError, config_of, read_header
-from etdeploy.export.hf.prequantized import ORIGINAL, UnreadableError, check_settings
+from etdeploy.export.hf.prequantized import ORIGINAL, check_settings
+from etdeploy.export.hf.quantized_layers import UnreadableError
 
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.

@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.hf.prequantized import Prequantized, QuantizedLayer
+from etdeploy.export.hf.prequantized import Prequantized
+from etdeploy.export.hf.quantized_layers import QuantizedLayer
 from etdeploy.export.hf.tensors import weight_files
 from etdeploy.export.worker.lowering.stored import StoredWeight
 

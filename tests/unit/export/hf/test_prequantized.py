@@ -14,10 +14,10 @@ from etdeploy.export.hf.check import checkpoint_refusals, parameter_count
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.prequantized import (
     Prequantized,
-    QuantizedLayer,
     outlook_notes,
     read_prequantized,
 )
+from etdeploy.export.hf.quantized_layers import QuantizedLayer
 from etdeploy.export.hf.tensors import checkpoint_tensors
 from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
 from tests.support.facts import lacks
