@@ -129,6 +129,18 @@ def awq(state: State, *, size: int = 32) -> QuantizedState:
     return made
 
 
+def awq_converted(state: State) -> QuantizedState:
+    """AWQ's tensors as compressed-tensors reads them: what `awq` packs is what others read."""
+    from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
+
+    made = awq(state)
+    converter = AutoAWQConverter(group_size=32)
+    config = converter.update_config(None)
+    assert config is not None
+    tensors = converter.process(made.tensors)
+    return QuantizedState(config.model_dump(mode="json"), tensors, made.floats)
+
+
 def compressed(
     state: State,
     *,
@@ -322,6 +334,7 @@ FORMATS: dict[str, Callable[[State], QuantizedState]] = {
     "gptq_desc_act": lambda s: gptq(s, ordered=False),
     "gptq_16": lambda s: gptq(s, size=16),
     "awq": awq,
+    "awq_converted": awq_converted,
     "compressed": compressed,
     "compressed_channel": lambda s: compressed(s, size=None),
     "compressed_asymmetric": lambda s: compressed(s, symmetric=False),
@@ -348,22 +361,35 @@ def main(result: Path, folder: Path) -> None:
     state = load_file(source / "model.safetensors")
     torch.manual_seed(0)
     found = {name: _loaded(make(state), source, folder / name) for name, make in FORMATS.items()}
-    result.write_text(json.dumps(found))
+    programs = {name: _programs(folder / name) for name in ("gptq", "awq")}
+    result.write_text(json.dumps({"loads": found, "programs": programs}))
 
 
-def _loaded(made: QuantizedState, source: Path, folder: Path) -> dict[str, Any]:
+def _programs(folder: Path) -> dict[str, Any]:
+    """Programs of a checkpoint, with what it has quantized and without knowing of it."""
+    from tests.support.quantized_text import exported, register_kernels
+
+    register_kernels()
+    found = {}
+    for name in ("known", "unknown"):
+        loaded = _load(folder)
+        stored = loaded.stored_weights() if name == "known" else {}
+        found[name] = exported("default", folder, loaded.model, stored=stored)
+    return found
+
+
+def _load(folder: Path) -> Any:
     from etdeploy.export.spec import ExportSpec, HfModel
-    from etdeploy.export.worker.failures import WorkerError
     from etdeploy.export.worker.language.load import load_model
     from etdeploy.recipe.model import ExportGeneration
 
-    model = HfModel(folder=str(save(made, source, folder)))
-    generation = ExportGeneration(context=64)
+    model, generation = HfModel(folder=str(folder)), ExportGeneration(context=64)
     spec = ExportSpec(backend="xnnpack", quantization="8da4w", hf=model, generation=generation)
-    try:
-        loaded = load_model(spec, lambda _, __: None)
-    except WorkerError as error:
-        return {"failure": error.failure.model_dump()}
+    return load_model(spec, lambda _, __: None)
+
+
+def _loaded(made: QuantizedState, source: Path, folder: Path) -> dict[str, Any]:
+    loaded = _load(save(made, source, folder))
     weights = loaded.model.state_dict()
     off = max(float((weights[n] - floats).abs().max()) for n, floats in made.floats.items())
     stored = {}

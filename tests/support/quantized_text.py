@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import executorch
@@ -25,6 +27,7 @@ from etdeploy.export.worker.language.texts import TokenizedText, mean_squares
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations, quantized_in_groups
+from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weights import store_once
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.export.worker.tracing.trace import trace
@@ -69,6 +72,11 @@ _SIZES: dict[str, Any] = {
 }
 
 
+def register_kernels() -> None:
+    """Gives ExecuTorch's Python runtime the kernels that look up rows of quantized embeddings."""
+    ctypes.CDLL(str(_KERNELS))
+
+
 def tiny() -> Any:
     """A model with random weights, large enough that its logits differ from each other."""
     torch.manual_seed(0)
@@ -82,16 +90,27 @@ def tiny() -> Any:
 
 def found(name: str, folder: Path) -> dict[str, Any]:
     """How far the program's logits are from the quantized model's, and what is in the program."""
-    spec = spec_of({"model": {"hf": str(folder)}, "export": EXPORTS[name]})
     model = tiny()
     attention = model.config._attn_implementation
+    read = _activations(model, attention) if name == "default" else None
+    return exported(name, folder, model, read)
+
+
+def exported(
+    name: str,
+    folder: Path,
+    model: Any,
+    read: Activations | None = None,
+    stored: Mapping[int, StoredWeight] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The same of a model, with what its linear layers are given and what they are stored as."""
+    spec = spec_of({"model": {"hf": str(folder)}, "export": EXPORTS[name]})
     made = generation_sources(model, context=CONTEXT, prefill_tokens=8, path="fast")
     sources = {"decode": made.sources["decode"]}
     tokens = torch.randint(3, 128, (1, TOKENS))
     before = _eager(sources["decode"].module, tokens)
     own = Quantized(sources["decode"].module)
-    read = _activations(model, attention) if name == "default" else None
-    quantized = quantize(spec, sources, activations=read).get("decode", own)
+    quantized = quantize(spec, sources, activations=read, stored=stored).get("decode", own)
     wanted = _eager(quantized.module, tokens)
     path = folder / f"{name}.pte"
     _export(spec, sources, quantized.module, path)
@@ -191,6 +210,6 @@ def _told(name: str, folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(str(_KERNELS))
+    register_kernels()
     told = {name: _told(name, Path(sys.argv[1])) for name in sys.argv[2:]}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

@@ -19,6 +19,7 @@ _IN_8_BITS = ("gptq_8", "compressed_8", "torchao_intx_8", "torchao_int8", "compr
 _WITH_ZERO_POINTS = (
     "gptq_asymmetric",
     "awq",
+    "awq_converted",
     "compressed_asymmetric",
     "torchao_asymmetric",
     "torchao_int4",
@@ -28,12 +29,19 @@ _OTHERS = {"gptq_desc_act": "desc_act", "gptq_16": "groups of 16", "compressed_f
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What came of loading each checkpoint of tests/support/quantized_checkpoints.py."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/support/quantized_checkpoints.py found."""
     folder = tmp_path_factory.mktemp("quantized")
     run_python("-m", "tests.support.quantized_checkpoints", str(folder / "r.json"), str(folder))
-    made: dict[str, Any] = json.loads((folder / "r.json").read_text())
-    return made
+    result: dict[str, Any] = json.loads((folder / "r.json").read_text())
+    return result
+
+
+@pytest.fixture
+def found(made: dict[str, Any]) -> dict[str, Any]:
+    """What came of loading each checkpoint."""
+    loads: dict[str, Any] = made["loads"]
+    return loads
 
 
 def test_the_floats_are_those_that_the_checkpoint_stands_for(found: dict[str, Any]) -> None:
@@ -67,3 +75,20 @@ def test_floats_of_quantization_aware_training_are_recognized(found: dict[str, A
     assert "4-bit values in groups of 32" in kind
     assert (told["layers"], stored["8da4w"]) == (14, True)
     assert told["carried_off"] < 1e-3  # bfloat16's rounding
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [("gptq", "without another quantization: 14 linear layers in GPTQ."),
+     ("awq", "8da8w: 14 linear layers in AWQ with zero points.")],
+)  # fmt: skip
+def test_a_program_computes_with_the_checkpoints_values(
+    made: dict[str, Any], name: str, fact: str
+) -> None:
+    known, unknown = (made["programs"][name][each] for each in ("known", "unknown"))
+    assert known["cosine"] > 0.999
+    assert known["distance"] < 0.03 * known["largest"]
+    assert fact in " ".join(known["notes"])
+    assert fact not in " ".join(unknown["notes"])
+    # From the floats that the checkpoint stands for: what 8-bit activations cost.
+    assert known["moved"] < 0.02 * known["largest"]

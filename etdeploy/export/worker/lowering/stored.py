@@ -61,7 +61,8 @@ class StoredWeight:
     def as_tensor(self, scheme: str) -> Any:
         """Torchao's tensor for a scheme that fits, with dynamic 8-bit activations.
 
-        XNNPACK packs the scales of groups as bfloat16, so they are rounded here, where the
+        Both tensors are contiguous: the program of transposed ones computes with wrong weights, as
+        bytes are written in the order of memory. XNNPACK packs the scales of groups as bfloat16, so they are rounded here, where the
         evaluation of the model sees it.
         """
         from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
@@ -73,9 +74,9 @@ class StoredWeight:
             raise ValueError(f"{self.kind} has no values that a kernel computes with")
         grouped = scheme in GROUPED_SCHEMES
         scales = self.scales.clamp(min=_SMALLEST)
-        scales = scales.bfloat16().float() if grouped else scales
+        scales = (scales.bfloat16().float() if grouped else scales).contiguous()
         return IntxUnpackedToInt8Tensor(
-            self.values,
+            self.values.contiguous(),
             scales,
             torch.zeros_like(scales, dtype=torch.int8),
             _BITS[4 if grouped else 8],
