@@ -61,9 +61,9 @@ class StoredWeight:
     def as_tensor(self, scheme: str) -> Any:
         """Torchao's tensor for a scheme that fits, with dynamic 8-bit activations.
 
-        Both tensors are contiguous: the program of transposed ones computes with wrong weights, as
-        bytes are written in the order of memory. XNNPACK packs the scales of groups as bfloat16, so they are rounded here, where the
-        evaluation of the model sees it.
+        XNNPACK packs the scales of groups as bfloat16, so they are rounded here, where the
+        evaluation of the model sees it. Both tensors are contiguous: the bytes of transposed ones
+        would be written in the order of memory, and the program would have wrong weights.
         """
         from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
             IntxUnpackedToInt8Tensor,
