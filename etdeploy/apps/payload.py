@@ -205,6 +205,7 @@ def _generation(
     loaded: LoadedRecipe, generation: Generation, folder: Path
 ) -> tuple[AppGeneration, dict[str, bytes | Path], list[str]]:
     grid = loaded.recipe.benchmark.generation or BenchmarkGeneration()
+    generation = generation.with_adapter(grid.lora)
     files: dict[str, bytes | Path] = {}
     notes: list[str] = []
     chat, name = None, None

@@ -112,7 +112,8 @@ class Subject:
             work = make_workload(loaded, provenance.generation, program_folder)
             if work.method in provenance.methods:
                 provenance = provenance.of(work.method)
-            provenance = provenance.model_copy(update={"method": work.method})
+            update = {"method": work.method, "generation": work.generation}
+            provenance = provenance.model_copy(update=update)
             return cls(loaded, program_folder, program, provenance, runner, simulated, work)
         method = loaded.recipe.benchmark.method
         if method:

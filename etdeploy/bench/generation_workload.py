@@ -98,6 +98,7 @@ def make_workload(
     benchmark = loaded.recipe.benchmark
     _refuse(loaded)
     grid = benchmark.generation or BenchmarkGeneration()
+    generation = generation.with_adapter(grid.lora)
     if grid.prompt is None:
         rows = random_ids(grid.prompt_tokens, generation, grid.seed)
     else:

@@ -89,6 +89,10 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         "a folder with its config.json and safetensors, or a GGUF file, which may also be "
         "ORG/NAME/FILE.gguf on the hub.",
     ),
+    "lora": click.option(
+        "--lora", metavar="NAME",
+        help="The adapter of a language model, by its name in model.lora.",
+    ),
     "context": click.option(
         "--context", type=click.IntRange(min=1), metavar="N",
         help="The context length of a language model in tokens, including the prompt. By default "
@@ -193,6 +197,7 @@ def job_options(
     recipe: str | None = None,
     device: str | None = None,
     model: str | None = None,
+    lora: str | None = None,
     context: int | None = None,
     runs: int | None = None,
     launched: str | None = None,
@@ -202,12 +207,15 @@ def job_options(
 ) -> JobOptions:
     """Return the job options for values of the table's options.
 
-    --model, --context and --runs are overrides that win over --set. A verb that needs no device
-    contacts none if there is a --target.
+    --model, --lora, --context and --runs are overrides that win over --set. A verb that needs no
+    device contacts none if there is a --target.
     """
-    from etdeploy.recipe.load import CONTEXT_OPTION, MODEL_OPTION
+    from etdeploy.recipe.load import CONTEXT_OPTION, LORA_OPTION, MODEL_OPTION
 
-    shortcuts = ((MODEL_OPTION, model), (CONTEXT_OPTION, context), ("benchmark.runs=", runs))
+    shortcuts = (
+        (MODEL_OPTION, model), (LORA_OPTION, lora), (CONTEXT_OPTION, context),
+        ("benchmark.runs=", runs),
+    )  # fmt: skip
     named = (f"{prefix}{value}" for prefix, value in shortcuts if value is not None)
     if recipe is not None:
         others["recipes"] = (recipe,)

@@ -44,6 +44,7 @@ _NOT_IN_KEY: dict[str, Any] = {
     ),
     "hf": {"folder": True, "revision": True},
     "lora": {"__all__": {"folder": True, "revision": True}},
+    "adapters": {"__all__": {"folder": True, "revision": True}},
     "generation": {"evaluate": True},
 }  # fmt: skip
 # The parts of etdeploy that make a program folder.
@@ -218,7 +219,7 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
         files = loaded_files(spec.hf.path, code=spec.hf.remote_code)
         one = "gguf" if spec.hf.gguf else ""
         found |= {f"model/{one or name}": str(path) for name, path in files.items()}
-    for number, adapter in enumerate(spec.lora):
+    for number, adapter in enumerate(spec.all_adapters):
         files = adapter_files(Path(adapter.folder)) if adapter.folder else {}
         found |= {f"lora/{number}/{name}": str(path) for name, path in files.items()}
     for place, text in _strings("arguments", spec.arguments):

@@ -172,8 +172,8 @@ def check_language_model(spec: ExportSpec) -> str | None:
 
 
 def _check_adapters(spec: ExportSpec) -> None:
-    """Refuses adapters on this machine that cannot be merged with the model."""
-    for adapter in spec.lora:
+    """Refuses adapters on this machine that cannot be used."""
+    for adapter in spec.all_adapters:
         folder = folder_here(adapter)
         if folder is None or (adapter.id and not adapter_files(folder)):
             continue  # the export gets it from the hub

@@ -94,6 +94,7 @@ class ExportSpec(Value):
         llm_config: What ExecuTorch's own exporter is asked for. Files have their names alone;
             `llm_files` has their paths by their dotted keys.
         lora: Adapters that are merged with a language model.
+        adapters: Those that have methods of their own, by their names.
         weights: State dict for the factory's module.
         arguments: Keyword arguments for the factory or the example.
         generation: How the program of a language model is made; None for other models.
@@ -133,6 +134,7 @@ class ExportSpec(Value):
     program: str | None = None
     hf: HfModel | None = None
     lora: tuple[HfModel, ...] = ()
+    adapters: dict[str, HfModel] = {}
     llm_config: dict[str, Any] | None = None
     llm_files: dict[str, str] = {}
     weights: str | None = None
@@ -181,7 +183,12 @@ class ExportSpec(Value):
     @property
     def hub_models(self) -> tuple[HfModel, ...]:
         """The model and the adapters that the Hugging Face hub has."""
-        return tuple(each for each in (self.hf, *self.lora) if each and each.id)
+        return tuple(each for each in (self.hf, *self.all_adapters) if each and each.id)
+
+    @property
+    def all_adapters(self) -> tuple[HfModel, ...]:
+        """Those that are merged, and those that are not."""
+        return (*self.lora, *self.adapters.values())
 
     @property
     def method_counts(self) -> bool:
@@ -276,7 +283,8 @@ def export_spec(
         python=_reference("model.python", model.python),
         exported=model.exported,
         hf=_hf_model(model),
-        lora=tuple(map(_adapter, adapters_of(model).values())),
+        lora=tuple(_adapters_of(model).values()) if model.merge else (),
+        adapters={} if model.merge else _adapters_of(model),
         generation=_generation(export) if recipe.is_language_model else None,
         weights=model.weights,
         arguments=model.arguments,
@@ -366,15 +374,13 @@ def _hf_model(model: Model) -> HfModel | None:
     return HfModel(id=model.hf, revision=model.revision or "main", remote_code=code)
 
 
-def adapters_of(model: Model) -> dict[str, str]:
-    """The adapters that a recipe names; the only one may have an empty name."""
-    if model.lora is None:
-        return {}
-    return {"": model.lora} if isinstance(model.lora, str) else dict(model.lora)
-
-
-def _adapter(name: str) -> HfModel:
-    return HfModel(folder=name) if Path(name).is_absolute() else HfModel(id=name)
+def _adapters_of(model: Model) -> dict[str, HfModel]:
+    """The adapters that a recipe names; the only one may have no name."""
+    named = {"": model.lora} if isinstance(model.lora, str) else model.lora or {}
+    return {
+        name: HfModel(folder=place) if Path(place).is_absolute() else HfModel(id=place)
+        for name, place in named.items()
+    }
 
 
 def _gguf_model(named: str, revision: str | None) -> HfModel:

@@ -31,6 +31,8 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Reasoned
         yield _scales(recipe)
     yield _path(recipe, generation)
     yield _attention(recipe, generation)
+    if recipe.model.lora:
+        yield _adapters(recipe)
     if generation is None:
         return
     for method in generation.methods:
@@ -52,6 +54,14 @@ def _scales(recipe: Recipe) -> ReasonedChoice:
         "less than counting all alike"
     )
     return ReasonedChoice(name="scales", value=value, reason=reason, by_hand=text is not None)
+
+
+def _adapters(recipe: Recipe) -> ReasonedChoice:
+    lora, reason = recipe.model.lora or {}, "merged with the weights, before they are quantized"
+    if not recipe.model.merge:
+        reason = "the weights are there once, each adapter has methods; --lora NAME chooses one"
+    names = ", ".join(lora) if isinstance(lora, dict) else lora.rpartition("/")[2]
+    return ReasonedChoice(name="adapters", value=names, reason=reason, by_hand=True)
 
 
 def _attention(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:

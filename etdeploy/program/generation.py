@@ -68,6 +68,8 @@ class Generation(Value):
         evaluation: How well the model predicts the recipe's text; null where it names none.
         rewind: How far a position may be set back, unless to 0; null where there is no limit. At
             least `max_tokens` of any method.
+        adapters: What the program has for each adapter, by name; `methods`, `expected` and
+            `evaluation` are those of the model without one.
     """
 
     methods: tuple[GenerationMethod, ...]
@@ -84,11 +86,32 @@ class Generation(Value):
     expected: tuple[ExpectedText, ...] = ()
     evaluation: Evaluation | None = None
     rewind: int | None = None
+    adapters: dict[str, GenerationAdapter] = {}
+
+    def with_adapter(self, name: str | None) -> Generation:
+        """How the program is called to generate with an adapter; without one for None."""
+        if name is None:
+            return self
+        chosen = self.adapters[name]
+        update = {"methods": chosen.methods, "expected": chosen.expected, "evaluation": None}
+        return self.model_copy(update=update)
 
     def method_for(self, role: Literal["prefill", "decode"], end: int) -> GenerationMethod | None:
         """The method that serves a call which ends before position `end`; None where none does."""
         serving = (m for m in self.methods if m.role == role and m.capacity >= end)
         return min(serving, key=lambda m: m.capacity, default=None)
+
+
+class GenerationAdapter(Value):
+    """An adapter of a program that has the model's weights once for all of them.
+
+    Attributes:
+        methods: Those that generate with it: one for each of the model's, with the same cache.
+        expected: Texts that they have to give; empty where the model gives none eagerly.
+    """
+
+    methods: tuple[GenerationMethod, ...]
+    expected: tuple[ExpectedText, ...] = ()
 
 
 Attention = Literal["kernel", "stock"]

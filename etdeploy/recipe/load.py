@@ -23,6 +23,9 @@ from etdeploy.recipe.rules import MODEL_SOURCES
 # An override that is the value of model.hf or model.gguf itself, and not read as YAML.
 MODEL_OPTION = "--model="
 _MODEL_SHOWN = "--model"
+# An override that is the name of an adapter, and not read as YAML either.
+LORA_OPTION = "--lora="
+_LORA_SHOWN = "--lora"
 # An override of the length of a language model's texts, with what has to fit into it.
 CONTEXT_OPTION = "--context="
 
@@ -197,6 +200,10 @@ def _overrides(given: Overrides, below: Document) -> Document:
             model = text.removeprefix(MODEL_OPTION)
             key = "gguf" if model.split("?")[0].endswith(".gguf") else "hf"
             _put(above, ("model", key), model, below, _MODEL_SHOWN)
+            continue
+        if text.startswith(LORA_OPTION):
+            keys: tuple[str, ...] = ("benchmark", "generation", "lora")
+            _put(above, keys, text.removeprefix(LORA_OPTION), below, _LORA_SHOWN)
             continue
         if text.startswith(CONTEXT_OPTION):
             _put_context(above, int(text.removeprefix(CONTEXT_OPTION)), below)

@@ -191,6 +191,10 @@ class Model(Section):
     mapping with a name for each (`{poems: ./poems, code: ./code}`); their changes add up.
     [language-models.md](language-models.md#lora-adapters) has more."""
 
+    merge: bool = True
+    """Whether the adapters of `lora` are merged with the weights. With `false`, the program has the
+    weights once and methods for each adapter, of which a run chooses one by its name."""
+
     weights: str | None = None
     """A state dict for the factory's module: `.pt` (loaded with weights_only) or `.safetensors`."""
 
@@ -428,6 +432,10 @@ class BenchmarkGeneration(Section):
 
     depth: Depths = (0,)
     """How many tokens are in the cache before the prompt."""
+
+    lora: str | None = None
+    """The name of the adapter that generates, if those of `model.lora` are not merged; by default,
+    the model generates without one."""
 
     prompt: str | None = Field(default=None, min_length=1)
     """A text in place of random tokens; `prompt_tokens` is ignored then."""

@@ -49,8 +49,9 @@ BUILD_KEYS: Mapping[str, Any] = {
 }
 # Keys of `model` that say more about one of transformers.
 _OF_HF = ("revision", "task", "remote_code", "lora")
+_NAMED = "lora: {NAME: FOLDER}"
 _ONE_SOURCE = f"name one model source: {', '.join(MODEL_SOURCES[:-1])} or {MODEL_SOURCES[-1]}"
-_KNOWN = {*MODEL_SOURCES, "weights", "arguments", *_OF_HF}
+_KNOWN = {*MODEL_SOURCES, "weights", "arguments", "merge", *_OF_HF}
 # A finished program may be one that generates text.
 _GENERATES = ("benchmark", "program")
 # Keys that say how one method with example inputs is measured: text is generated with all methods.
@@ -80,6 +81,8 @@ def model_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
 
 
 def _hf_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
+    if section.get("merge") is False and not isinstance(section.get("lora"), Mapping):
+        yield "merge", f"adapters that are not merged need names, to choose one: {_NAMED}"
     model, code = section.get("hf"), section.get("remote_code")
     file = section.get("gguf")
     if model is None and file is None:
@@ -345,6 +348,7 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
         yield from _language_findings(export)
     elif sources:
         yield from _findings_without_text(sources[0], export, benchmark)
+    yield from _adapter_findings(model, _keys_of(benchmark.get("generation")))
 
 
 def _findings_without_text(
@@ -360,6 +364,27 @@ def _findings_without_text(
         if section.get("generation") is not None and (name, source) != _GENERATES:
             text = f"this section is for a language model, and this model is of `{source}`"
             yield f"{name}.generation", text
+
+
+def _adapter_findings(
+    model: Mapping[str, Any], generation: Mapping[str, Any]
+) -> Iterator[RecipeFinding]:
+    """The adapter that generates is one of those that the program has apart."""
+    chosen, adapters = generation.get("lora"), _keys_of(model.get("lora"))
+    if chosen is None or (model.get("merge") is False and chosen in adapters):
+        return
+    if adapters and model.get("merge") is False:
+        text = f"there is no adapter {chosen!r}; model.lora has {', '.join(map(str, adapters))}"
+    elif model.get("lora") is not None:
+        text = (
+            "the adapter of model.lora is merged with the model, so none can be chosen; to keep "
+            f"adapters apart: model.merge: false, with model.{_NAMED}"
+        )
+    else:
+        text = (
+            f"the model has no adapter {chosen!r}; name it with model.{_NAMED}, model.merge: false"
+        )
+    yield "benchmark.generation.lora", text
 
 
 def _language_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:

@@ -373,11 +373,19 @@ def _device(record: RunRecord) -> Fact:
     return Fact("device", (line,), named)
 
 
+def chosen_adapter(record: RunRecord) -> str | None:
+    """Return the adapter that generated, of those that the program has apart."""
+    generation = record.recipe.content.get("benchmark", {}).get("generation") or {}
+    adapter: str | None = generation.get("lora")
+    return adapter
+
+
 def _program(record: RunRecord) -> str:
     program = record.program
     is_text = isinstance(record.workload, TextGeneration)
+    adapter = chosen_adapter(record)
     parts = (
-        program.source,
+        f"{program.source} with the adapter {adapter}" if adapter else program.source,
         program.backend,
         None if program.quantization == "none" else program.quantization,
         None if program.method == FORWARD or is_text else f"method {program.method}",

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language.load import load_model
-from etdeploy.export.worker.language.lora import merge_adapters
+from etdeploy.export.worker.language.lora import adapted_model, with_adapters
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.recipe.model import ExportGeneration
 from tests.support.language_models import LLAMA, save_llama, save_tokenizer, spread_model
@@ -96,17 +96,30 @@ def _compared(folder: Path, name: str) -> dict[str, Any]:
     reference.save_pretrained(adapter)
     before = _logits(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32))
     spec = _spec(model, adapter)
-    merged = merge_adapters(spec, load_model(spec, _silent), _silent)
+    merged = with_adapters(spec, load_model(spec, _silent), _silent)
     ours, wanted = _logits(merged.model), _logits(reference)
+    apart = spec.model_copy(update={"lora": (), "adapters": {"own": spec.lora[0]}})
+    beside = with_adapters(apart, load_model(apart, _silent), _silent)
+    adapted = adapted_model(beside.model, beside.apart["own"])
     found: dict[str, Any] = {
         "adapter_moves": float((wanted - before).abs().max()),
         "distance": float((ours - wanted).abs().max()),
+        "distance_apart": float((_logits(adapted) - wanted).abs().max()),
+        "base_moves": float((_logits(beside.model) - before).abs().max()),
+        "shared": _shared_share(beside.model, adapted),
         "notes": list(merged.notes),
     }
     if name != "tied_output":  # whose merged weights peft ties again
         theirs = _logits(reference.merge_and_unload())
         found["distance_from_merged"] = float((ours - theirs).abs().max())
     return found
+
+
+def _shared_share(model: Any, adapted: Any) -> float:
+    """How much of the model's weights the model with the adapter has, too."""
+    own = {id(weight): weight.numel() for weight in model.parameters()}
+    both = {id(weight) for weight in adapted.parameters()} & {*own}
+    return sum(own[each] for each in both) / sum(own.values())
 
 
 def _two_of_them(folder: Path) -> dict[str, Any]:
@@ -117,7 +130,7 @@ def _two_of_them(folder: Path) -> dict[str, Any]:
     reference.load_adapter(folder / "all_linear", adapter_name="all_linear")
     reference.base_model.set_adapter([*names])
     spec = _spec(model, *(folder / name for name in names))
-    merged = merge_adapters(spec, load_model(spec, _silent), _silent)
+    merged = with_adapters(spec, load_model(spec, _silent), _silent)
     distance = (_logits(merged.model) - _logits(reference.eval())).abs().max()
     return {"distance": float(distance)}
 
@@ -129,7 +142,7 @@ def _stored(folder: Path) -> dict[str, Any]:
     layers = ("self_attn.q_proj", "self_attn.k_proj")
     stored = {f"model.layers.0.{layer}": StoredWeight("Q4_0", 4) for layer in layers}
     loaded = type(loaded)(**{**vars(loaded), "stored": stored})
-    return {"stored": [*merge_adapters(spec, loaded, _silent).stored]}
+    return {"stored": [*with_adapters(spec, loaded, _silent).stored]}
 
 
 def _refused(folder: Path, change: Callable[[Path], object], **model: Any) -> dict[str, Any]:
@@ -144,7 +157,7 @@ def _refused(folder: Path, change: Callable[[Path], object], **model: Any) -> di
     change(adapter)
     spec = _spec(base, adapter)
     try:
-        notes = merge_adapters(spec, load_model(spec, _silent), _silent).notes
+        notes = with_adapters(spec, load_model(spec, _silent), _silent).notes
     except WorkerError as error:
         return {**error.failure.model_dump(mode="json"), "adapter": str(adapter)}
     return {"notes": list(notes)}

@@ -51,7 +51,7 @@ def sampling_options(function: F) -> F:
 
 
 @click.command()
-@options("recipe", "set", "model", "context", "device", "target")
+@options("recipe", "set", "model", "lora", "context", "device", "target")
 @click.option(
     "-p",
     "--prompt",
@@ -219,6 +219,8 @@ def open_session(
         generation = load_provenance(folder).generation
         if generation is None or job.device is None:
             raise _not_a_language_model(name)
+        wanted = recipe.benchmark.generation
+        generation = generation.with_adapter(wanted.lora if wanted else None)
         tokenizer = load_tokenizer(generation, folder)
         # While this waits for the device, another run may replace the bundle.
         bundle = load_bundle(job)

@@ -279,14 +279,14 @@ def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> L
     if spec.hf is None:
         return None
     from etdeploy.export.worker.language.load import load_model
-    from etdeploy.export.worker.language.lora import merge_adapters
+    from etdeploy.export.worker.language.lora import with_adapters
     from etdeploy.export.worker.language.model import language_model, original_texts
 
     prepare(spec)
     # What is read of the model is known: its files, or the commit. The recorder would also see
     # the user's token for the hub.
     with recorder.ignoring("transformers"):
-        loaded = merge_adapters(spec, load_model(spec, steps.tell), steps.tell)
+        loaded = with_adapters(spec, load_model(spec, steps.tell), steps.tell)
         with steps.step("texts", "generating texts with the model", 0.15):
             eager = original_texts(spec, loaded)
         return language_model(spec, loaded, eager)

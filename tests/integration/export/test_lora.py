@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from etdeploy.cache.workspace import Workspace
+from tests.support.cli import Cli
+from tests.support.export import export_workspace  # noqa: F401 - a fixture
 from tests.support.facts import lacks
 
 pytestmark = [
@@ -30,9 +33,14 @@ _KINDS = (
 
 
 @pytest.fixture(scope="module")
-def merges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gets the models and adapters that `merges` makes."""
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture(scope="module")
+def merges(folder: Path) -> dict[str, dict[str, Any]]:
     """What came of each adapter in tests/support/lora_merges.py."""
-    folder = tmp_path_factory.mktemp("adapters")
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.lora_merges", str(folder)],
         cwd=ROOT,
@@ -52,6 +60,17 @@ def test_logits_are_those_of_peft(merges: dict[str, dict[str, Any]], name: str) 
     assert found["distance"] < _ROUNDING
     assert found.get("distance_from_merged", 0) < _ROUNDING
     assert found["notes"] == []
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_an_adapter_apart_gives_the_same_and_shares_the_weights(
+    merges: dict[str, dict[str, Any]], name: str
+) -> None:
+    found = merges[name]
+    assert found["distance_apart"] < _ROUNDING
+    assert found["base_moves"] == 0
+    if name not in ("whole_modules", "gpt2_biases"):  # which replace weights of the model
+        assert found["shared"] == 1
 
 
 def test_several_adapters_add_up(merges: dict[str, dict[str, Any]]) -> None:
@@ -89,3 +108,42 @@ def test_an_adapter_of_another_model_that_fits_is_noted(merges: dict[str, dict[s
     assert merges["unchanged"]["notes"] == []
     [note] = merges["other_base"]["notes"]
     assert not lacks(note, "org/Other-1B", "plain-model")
+
+
+_APART = """
+model: {{hf: {folder}/plain-model, lora: {{few: {folder}/plain, all: {folder}/all_linear}},
+  merge: false}}
+export: {{backend: xnnpack, quantization: 8da4w,
+  generation: {{context: 64, prefill_tokens: 32, attention: kernel, evaluate: none}}}}
+benchmark: {{runs: 1, memory: false, profile: false,
+  generation: {{prompt_tokens: [8], new_tokens: [4]}}}}
+"""
+
+
+def test_each_adapter_of_a_program_gives_its_own_texts(
+    merges: dict[str, dict[str, Any]],
+    folder: Path,
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The runner is fed the texts of the quantized model with the adapter, run eagerly."""
+    cli = Cli(export_workspace.root, tmp_path, {})
+    recipe = cli.recipe(_APART.format(folder=folder))
+    texts = []
+    for chosen in ((), ("--lora", "few"), ("--lora", "all")):
+        record = cli.ok("run", "--recipe", recipe, *chosen, "--json").json
+        workload = record["workload"]
+        assert [text["within_tolerance"] for text in workload["texts"]] == [True, True]
+        texts.append([text["token_ids"] for text in workload["texts"]])
+        prefix = f"{chosen[1]}_" if chosen else ""
+        assert record["program"]["method"] == f"{prefix}decode"
+    assert len({str(each) for each in texts}) == 3
+    shown = cli.ok("run", "--recipe", recipe, "--lora", "all").stdout
+    assert "plain-model with the adapter all" in shown
+    answer = cli.ok(
+        "generate", "--recipe", recipe, "--lora", "few", "--prompt", "the fox", "--json"
+    )
+    assert answer.json["token_ids"]
+    refused = cli("generate", "--recipe", recipe, "--lora", "none", "--prompt", "x")
+    assert refused.code == 2
+    assert not lacks(refused.stderr, "--lora", "'none'", "few, all")

@@ -22,8 +22,16 @@ from etdeploy.bench.generation_workload import (
 from etdeploy.bench.passes import Plan, plan_generation
 from etdeploy.bench.threads import ThreadCounts
 from etdeploy.core.errors import UsageError
+from etdeploy.program.generation import GenerationAdapter
 from etdeploy.runner.generation import Sampling
-from tests.support.text_values import ids_in, make_expected, make_generation, make_loaded, make_work
+from tests.support.text_values import (
+    METHODS,
+    ids_in,
+    make_expected,
+    make_generation,
+    make_loaded,
+    make_work,
+)
 from tests.support.tokenizers import save
 
 
@@ -235,3 +243,20 @@ def test_the_first_point_is_traced_last_and_the_shortest_and_longest_before(tmp_
         "point warmup-0 50 4 1 prompt-0.bin",
         "point point-0 50 8 1 prompt-0.bin",
     ]
+
+
+def test_an_adapter_generates_with_its_own_methods_and_texts() -> None:
+    methods = tuple(m.model_copy(update={"name": f"poems_{m.name}"}) for m in METHODS)
+    expected = make_expected([1, 2], [3, 4])
+    made = make_generation(
+        expected=(expected,),
+        adapters={"poems": GenerationAdapter(methods=methods)},
+    )
+    loaded = make_loaded(
+        model={"hf": "org/tiny", "lora": {"poems": "org/poems"}, "merge": False},
+        benchmark={"generation": {"lora": "poems"}},
+    )
+    work = make_workload(loaded, made, Path())
+    assert work.generation.methods == methods
+    assert (work.method, work.generation.expected) == ("poems_decode", ())
+    assert make_workload(make_loaded(), made, Path()).generation == made

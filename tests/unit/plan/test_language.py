@@ -95,3 +95,17 @@ def test_scales_of_4_bit_weights(calibration: str | None, value: str, by_hand: b
     export = {"quantization": "8da4w", "calibration": calibration}
     scales, *_ = language_choices(make_recipe(model={"hf": "m"}, export=export), None)
     assert (scales.name, scales.value, scales.by_hand) == ("scales", value, by_hand)
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "fact"),
+    [
+        ({"lora": "/adapters/poems"}, "poems", "merged"),
+        ({"lora": {"a": "org/x", "b": "org/y"}}, "a, b", "merged"),
+        ({"lora": {"a": "org/x", "b": "org/y"}, "merge": False}, "a, b", "--lora NAME"),
+    ],
+)
+def test_what_becomes_of_adapters(model: dict[str, Any], value: str, fact: str) -> None:
+    _, _, adapters = language_choices(make_recipe(model={"hf": "m", **model}), None)
+    assert (adapters.name, adapters.value, adapters.by_hand) == ("adapters", value, True)
+    assert fact in adapters.reason

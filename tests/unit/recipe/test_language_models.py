@@ -152,3 +152,40 @@ def test_mistakes_about_adapters(folder: Path, model: str, place: str, facts: tu
     [problem] = caught.value.problems
     assert problem.place.endswith(place)
     assert not lacks(problem.message, *facts)
+
+
+def test_an_adapter_is_chosen_by_its_name(folder: Path) -> None:
+    for name in ("a", "no"):
+        (folder / name).mkdir()
+    name = write("model: {hf: org/model, lora: {a: ./a, 'no': ./no}, merge: false}\n")
+    spec = export_spec(load_recipe(name).recipe)
+    assert spec.lora == ()
+    assert {n: each.folder for n, each in spec.adapters.items()} == {
+        "a": f"{folder}/a",
+        "no": f"{folder}/no",
+    }
+    generation = load_recipe(name, ["--lora=no"]).recipe.benchmark.generation
+    assert generation is not None
+    assert generation.lora == "no"  # YAML would read false
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "place", "facts"),
+    [
+        ("lora: {a: ./a}, merge: false", ["--lora=b"], "--lora", ("'b'", "has a")),
+        ("lora: {a: ./a}", ["--lora=a"], "--lora", ("merged", "model.merge: false")),
+        ("lora: ./a", ["--lora=a"], "--lora", ("merged", "model.merge: false")),
+        ("revision: main", ["--lora=a"], "--lora", ("no adapter 'a'", "model.merge: false")),
+        ("lora: ./a, merge: false", [], "r.yaml:1:35", ("model.merge", "{NAME: FOLDER}")),
+        ("merge: false", [], "r.yaml:1:24", ("model.merge", "{NAME: FOLDER}")),
+    ],
+)
+def test_mistakes_about_the_chosen_adapter(
+    folder: Path, model: str, overrides: list[str], place: str, facts: tuple[str, ...]
+) -> None:
+    (folder / "a").mkdir()
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(f"model: {{hf: org/model, {model}}}\n"), overrides)
+    [problem] = caught.value.problems
+    assert problem.place.endswith(place)
+    assert not lacks(problem.message, *facts)

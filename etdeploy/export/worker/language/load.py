@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -46,6 +46,9 @@ from etdeploy.export.worker.language.fetch import (
 )
 from etdeploy.export.worker.language.prequantized import unpacked_state, weights_on_grid
 from etdeploy.export.worker.lowering.stored import StoredWeight
+
+if TYPE_CHECKING:
+    from etdeploy.export.worker.language.lora import Adapter
 
 TOKENIZER_FOLDER = "tokenizer"
 _TEMPORARY = "etdeploy-gguf-"
@@ -174,7 +177,8 @@ class LoadedModel:
     """A language model on this machine, in float32 and evaluation mode, with notes for the user.
 
     `stored` has the weights that its checkpoint has quantized, by the path of the linear layer; the
-    model has what they stand for. `adapters` are those that are merged.
+    model has what they stand for. `adapters` are the files of all adapters; `apart` has those that
+    are not merged, by name.
     """
 
     model: Any
@@ -183,6 +187,7 @@ class LoadedModel:
     notes: tuple[str, ...]
     stored: Mapping[str, StoredWeight] = field(default_factory=dict)
     adapters: tuple[Checkpoint, ...] = ()
+    apart: Mapping[str, Adapter] = field(default_factory=dict)
 
     @property
     def commit(self) -> str | None:

@@ -1,7 +1,8 @@
-"""LoRA adapters of peft: what they change in a model, merged with its weights."""
+"""LoRA adapters of peft: what they change in a model, merged with its weights or beside them."""
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -73,20 +74,21 @@ class Adapter:
     note: str | None = None
 
 
-def merge_adapters(spec: ExportSpec, loaded: LoadedModel, tell: Tell) -> LoadedModel:
-    """The model with the adapters that the recipe merges; its weights are changed in place.
+def with_adapters(spec: ExportSpec, loaded: LoadedModel, tell: Tell) -> LoadedModel:
+    """The model with the recipe's adapters; the weights of those that are merged change in place.
 
     A layer that changes is no longer what the checkpoint has quantized.
     """
-    if not spec.lora:
-        return loaded
-    adapters = [load_adapter(spec, each, loaded.model, tell) for each in spec.lora]
-    for adapter in adapters:
+    merged = [_load(spec, each, loaded.model, tell) for each in spec.lora]
+    apart = {name: _load(spec, each, loaded.model, tell) for name, each in spec.adapters.items()}
+    for adapter in merged:
         _merge(loaded.model, adapter)
-    changed = {path for adapter in adapters for path in _changed_layers(adapter)}
+    changed = {path for adapter in merged for path in _changed_layers(adapter)}
+    adapters = (*merged, *apart.values())
     return replace(
         loaded,
         adapters=tuple(adapter.checkpoint for adapter in adapters),
+        apart=apart,
         notes=(*loaded.notes, *(adapter.note for adapter in adapters if adapter.note)),
         stored={path: weight for path, weight in loaded.stored.items() if path not in changed},
     )
@@ -127,7 +129,72 @@ def _turned(layer: torch.nn.Module, weight: torch.Tensor) -> torch.Tensor:
     return weight if isinstance(layer, torch.nn.Linear) else weight.T
 
 
-def load_adapter(spec: ExportSpec, source: HfModel, model: Any, tell: Tell) -> Adapter:
+class AdaptedLayer(torch.nn.Module):  # type: ignore[misc]
+    """A layer with what an adapter adds to its outputs, whose own weight is not changed."""
+
+    def __init__(self, base: torch.nn.Module, change: LayerChange) -> None:
+        super().__init__()
+        self.base, self.looks_up = base, isinstance(base, torch.nn.Embedding)
+        own = _turned(base, base.weight)
+        self.a = _parameter(change.a.T if self.looks_up else change.a)
+        self.b = _parameter(change.b)
+        self.bias = None if change.bias is None else _parameter(change.bias)
+        self.factor = None
+        if change.magnitude is not None:
+            lengths = torch.linalg.norm(own + change.b @ change.a, dim=1)
+            self.factor = _parameter(change.magnitude / lengths)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """That of the layer."""
+        weight: torch.Tensor = self.base.weight
+        return weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The outputs of the layer with the adapter."""
+        out: torch.Tensor = self.base(inputs)
+        inner = (
+            torch.nn.functional.embedding(inputs, self.a)
+            if self.looks_up
+            else torch.nn.functional.linear(inputs, self.a)
+        )
+        added = torch.nn.functional.linear(inner, self.b, self.bias)
+        if self.factor is None:
+            return out + added
+        bias = getattr(self.base, "bias", None)
+        whole = out + added if bias is None else out - bias + added
+        return whole * self.factor if bias is None else whole * self.factor + bias
+
+
+def adapted_model(model: Any, adapter: Adapter) -> Any:
+    """The model with an adapter; both share every layer that the adapter leaves as it is.
+
+    What is done to a shared layer later, such as its quantization, is done to both.
+    """
+    shared: dict[int, Any] = {
+        id(each): each
+        for module in model.modules()
+        for each in (
+            *([] if any(True for _ in module.children()) else [module]),
+            *module.parameters(recurse=False),
+            *module.buffers(recurse=False),
+            *(value for name, value in vars(module).items() if name.endswith("config")),
+        )
+    }
+    layers = {id(module) for module in model.modules()}
+    adapted = copy.deepcopy(model, dict(shared))
+    for path, tensor in adapter.parameters.items():
+        owner, _, name = path.rpartition(".")
+        if id(module := adapted.get_submodule(owner)) in layers:
+            module = copy.deepcopy(module, {id(each): each for each in module.parameters()})
+            adapted.set_submodule(owner, module)
+        setattr(module, name, _parameter(tensor))
+    for path, change in adapter.changes.items():
+        adapted.set_submodule(path, AdaptedLayer(adapted.get_submodule(path), change))
+    return adapted
+
+
+def _load(spec: ExportSpec, source: HfModel, model: Any, tell: Tell) -> Adapter:
     """An adapter of the spec, checked against the model."""
     checkpoint = fetch_adapter(spec, source, tell)
     config = read_adapter(checkpoint.folder)
@@ -154,8 +221,10 @@ def load_adapter(spec: ExportSpec, source: HfModel, model: Any, tell: Tell) -> A
     for name, tensor in parameters.items():
         _require_shape(path, name, tensor, model.get_parameter(name).shape)
     _require_untied(config, model, path, {*changes, *(n.rpartition(".")[0] for n in parameters)})
+    # peft saves embeddings as they are in the model, too, where an adapter changes them.
+    others = {n: t for n, t in parameters.items() if not torch.equal(t, model.get_parameter(n))}
     note = base_note(config, source.name, spec.source)
-    return Adapter(checkpoint, changes, parameters, note)
+    return Adapter(checkpoint, changes, others, note)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

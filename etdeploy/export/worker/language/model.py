@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from etdeploy.export.worker.language.forward import (
     own_attention,
 )
 from etdeploy.export.worker.language.load import TOKENIZER_FOLDER, LoadedModel, stop_ids
+from etdeploy.export.worker.language.lora import adapted_model
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.texts import (
     Prompt,
@@ -46,6 +48,7 @@ from etdeploy.program.generation import (
     Evaluation,
     ExpectedText,
     Generation,
+    GenerationAdapter,
     GenerationMethod,
     GreedyText,
     LogitNoise,
@@ -68,6 +71,7 @@ class Eager:
 
     Attributes:
         attention: transformers' name of its own attention.
+        adapted: The texts of the model with each adapter, by the adapter's name.
         evaluated: The text on which the model is evaluated; None for none.
         original: What it gave for that text.
     """
@@ -78,6 +82,7 @@ class Eager:
     evaluated: TokenizedText | None
     original: Original | None
     notes: tuple[str, ...]
+    adapted: Mapping[str, tuple[GreedyText, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,13 +90,14 @@ class LanguageModel:
     """A language model, ready to be exported.
 
     `eager` is what it gave before anything of it was changed; None as soon as that is in
-    `generation`.
+    `generation`. `adapted` is the model with each adapter, by the adapter's name.
     """
 
     sources: dict[str, MethodSource]
     generation: Generation
     loaded: LoadedModel
     eager: Eager | None = None
+    adapted: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def longest(self) -> str:
@@ -114,19 +120,26 @@ class LanguageModel:
         """Return the same with the texts that a device has to give."""
         if self.eager is None:
             return self
-        eager, notes, noise, cost = self.eager, self.eager.notes, None, None
-        quantized: Sequence[GreedyText | None] = [None] * len(eager.texts)
+        eager, notes, cost = self.eager, self.eager.notes, None
+        expected = _expected(eager.prompts, eager.texts)
+        adapters = dict(self.generation.adapters)
         if _quantizes(spec):
             model, methods = self.loaded.model, self.generation.methods
             with _quantized_texts(eager, model, methods, modules, in_place=in_place) as begin:
-                texts, failure = _texts(begin, eager.prompts) if eager.texts else ((), ())
                 owners = (model,) if in_place else tuple(modules.values())
-                if texts:
-                    noise = logit_noise(begin, eager.prompts, texts, _vectors(owners))
+                expected, failure = _quantized(begin, eager.prompts, eager.texts, owners)
                 if eager.evaluated and eager.original:
                     with describe_errors("evaluation", "the quantized model raised"):
                         cost = compare(begin, eager.evaluated.parts, eager.original)
-            quantized, notes = texts, (*notes, *failure)
+            notes = (*notes, *failure)
+        for name, adapter in adapters.items():
+            texts = _expected(eager.prompts, eager.adapted[name])
+            if _quantizes(spec):
+                model, methods = self.adapted[name], adapter.methods
+                with _quantized_texts(eager, model, methods, modules, in_place=in_place) as begin:
+                    owners = (model,) if in_place else tuple(modules[m.name] for m in methods)
+                    texts, _ = _quantized(begin, eager.prompts, eager.adapted[name], owners)
+            adapters[name] = adapter.model_copy(update={"expected": texts})
         evaluation = None
         if (text := eager.evaluated) and eager.original:
             evaluation = Evaluation(
@@ -138,11 +151,7 @@ class LanguageModel:
                 quantized=cost,
             )
             notes = (*notes, *perplexity_notes(spec, evaluation))
-        expected = tuple(
-            ExpectedText(prompt_ids=prompt.ids, original=own, quantized=other, noise=noise)
-            for prompt, own, other in zip(eager.prompts, eager.texts, quantized, strict=False)
-        )
-        update = {"expected": expected, "evaluation": evaluation}
+        update = {"expected": expected, "evaluation": evaluation, "adapters": adapters}
         return LanguageModel(
             self.sources,
             self.generation.model_copy(update=update),
@@ -179,6 +188,11 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         attention=attention_for(asked, str(spec.backend))[0],
         fixed=lowering_of(spec).fixed_shapes,
     )
+    models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
+    adapted = {name: made.adapted(name, model) for name, model in models.items()}
+    sources = {**made.sources}
+    for each in adapted.values():
+        sources |= each.sources
     tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
     generation = Generation(
         methods=made.methods,
@@ -193,9 +207,10 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         path_reason=made.path_reason,
         attention=made.attention,
         rewind=made.rewind,
+        adapters={name: GenerationAdapter(methods=each.methods) for name, each in adapted.items()},
     )
     with_notes = replace(loaded, notes=(*loaded.notes, *made.notes))
-    return LanguageModel(made.sources, generation, with_notes, eager)
+    return LanguageModel(sources, generation, with_notes, eager, models)
 
 
 def run_original(
@@ -205,6 +220,11 @@ def run_original(
     evaluated = evaluation_parts(spec, loaded)
     prompts = prompts_for(loaded, methods, _asked(spec).context)
     texts, notes = _texts(lambda: OwnForward(loaded.model), prompts)
+    adapted = {}
+    for name, adapter in loaded.apart.items():
+        model = adapted_model(loaded.model, adapter)
+        adapted[name], failure = _texts(partial(OwnForward, model), prompts)
+        notes = tuple(dict.fromkeys((*notes, *failure)))
     if evaluated and evaluated.cut_note:
         notes = (*notes, evaluated.cut_note)
     if not evaluated and (text := evaluated_text(spec)):
@@ -216,7 +236,36 @@ def run_original(
         evaluated=evaluated,
         original=_evaluated(spec, loaded.model, evaluated) if evaluated else None,
         notes=notes,
+        adapted=adapted,
     )
+
+
+def _expected(
+    prompts: Sequence[Prompt],
+    texts: Sequence[GreedyText],
+    quantized: Sequence[GreedyText | None] = (),
+    noise: LogitNoise | None = None,
+) -> tuple[ExpectedText, ...]:
+    return tuple(
+        ExpectedText(prompt_ids=prompt.ids, original=own, quantized=other, noise=noise)
+        for prompt, own, other in zip(
+            prompts, texts, quantized or [None] * len(texts), strict=False
+        )
+    )
+
+
+def _quantized(
+    begin: Begin,
+    prompts: Sequence[Prompt],
+    texts: Sequence[GreedyText],
+    owners: Iterable[torch.nn.Module],
+) -> tuple[tuple[ExpectedText, ...], tuple[str, ...]]:
+    """The texts that the quantized model has to give, and notes where it gives none."""
+    quantized, failure = _texts(begin, prompts) if texts else ((), ())
+    if not quantized:
+        return (), failure
+    noise = logit_noise(begin, prompts, quantized, _vectors(owners))
+    return _expected(prompts, texts, quantized, noise), failure
 
 
 def perplexity_notes(spec: ExportSpec, evaluation: Evaluation) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -157,6 +157,7 @@ class GenerationSources:
         path, path_reason: How the cache and the attention are computed, and why.
         attention: `kernel` where it is etdeploy's own operator.
         rewind: How far a position may be set back, as `program.generation` has it.
+        cache: That of all methods.
     """
 
     sources: dict[str, MethodSource]
@@ -165,7 +166,15 @@ class GenerationSources:
     path_reason: str
     attention: Attention
     rewind: int | None
+    cache: Buffers
     notes: tuple[str, ...] = ()
+
+    def adapted(self, name: str, model: Any) -> GenerationSources:
+        """The same methods of the model with an adapter, which have its name before their own."""
+        methods = tuple(m.model_copy(update={"name": f"{name}_{m.name}"}) for m in self.methods)
+        batched = self.path == "plain"
+        sources = {m.name: source_of(m, model, self.cache, batched=batched) for m in methods}
+        return replace(self, sources=sources, methods=methods)
 
 
 def generation_sources(
@@ -202,6 +211,7 @@ def generation_sources(
             _why(path, reasons),
             own_attention,
             rewind,
+            cache,
             (note,) if note else (),
         )
     raise _refused(model, wanted, reasons)
