@@ -105,5 +105,10 @@ def too_long() -> Iterator[Inputs]:
     yield (torch.zeros(0, 4),)
 
 
+def dark() -> tuple[nn.Module, Inputs]:
+    module, _ = image()
+    return module, (torch.zeros(1, 3, 8, 8),)
+
+
 def undefined_example() -> tuple[nn.Module, Inputs]:
     return nn.Linear(4, 4), (torch.full((1, 4), float("nan")),)

@@ -18,6 +18,7 @@ _CALIBRATIONS = (
 _STATIC, _DYNAMIC = {"quantization": "int8_static"}, {"quantization": "int8_dynamic"}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"python": "image", "calibration": name, **_STATIC} for name in _CALIBRATIONS},
+    "dark": {"python": "dark", "calibration": "bytes_of_pixels", **_STATIC},
     "too_long": {"python": "lengths", "calibration": "too_long", **_STATIC},
     "undefined_example": {"python": "undefined_example", **_STATIC},
     "conv1d": {"python": "conv1d", **_DYNAMIC},
@@ -64,6 +65,12 @@ def test_a_high_loss_is_a_warning_that_names_the_calibration(found: dict[str, An
     assert scores["cosine_similarity"] < 0.99
     [warning] = [note for note in found["zeros"]["notes"] if "unquantized" in note]
     assert "0 to 0" in warning
+
+
+def test_a_high_loss_of_a_constant_example_blames_the_example(found: dict[str, Any]) -> None:
+    [warning] = [note for note in found["dark"]["notes"] if "unquantized" in note]
+    assert "all values of x are equal" in warning
+    assert "Preprocess" not in warning
 
 
 WRONG = {

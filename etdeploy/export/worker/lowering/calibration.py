@@ -167,17 +167,27 @@ def loss_notes(
     high = [f"{loss.name} ({loss.text})" for loss in losses if loss.is_high]
     if not high:
         return
+    cause = _misfit_cause(misfits) if misfits else _remedy(spec)
+    yield f"Quantization moves outputs far from the unquantized model's: {', '.join(high)}. {cause}"
+
+
+def _misfit_cause(misfits: Mapping[str, tuple[Range, Range]]) -> str:
+    """Constant example inputs, such as zeros, say nothing about the calibration."""
+    constant = [name for name, (_, example) in misfits.items() if example.low == example.high]
+    if len(constant) == len(misfits):
+        return (
+            f"The example inputs may be the cause: all values of {', '.join(constant)} are equal. "
+            "Return inputs as the app has them."
+        )
     ranges = [
         f"{name} is {calibrated} in the calibration inputs and {example} in the example inputs"
         for name, (calibrated, example) in misfits.items()
+        if name not in constant
     ]
-    cause = (
+    return (
         f"The calibration inputs are the likely cause: {'; '.join(ranges)}. Preprocess both as "
         "the app does."
-        if ranges
-        else _remedy(spec)
     )
-    yield f"Quantization moves outputs far from the unquantized model's: {', '.join(high)}. {cause}"
 
 
 def _remedy(spec: ExportSpec) -> str:
