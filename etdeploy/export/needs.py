@@ -21,6 +21,7 @@ from etdeploy.export.hf.adapter import read_adapter
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import adapter_files, has_template, has_tokenizer
+from etdeploy.export.hf.memory import memory_refusal
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.llm_config import check_llm_config
 from etdeploy.export.spec import CodeReference, ExportSpec
@@ -158,7 +159,8 @@ def check_language_model(spec: ExportSpec) -> str | None:
             f"{spec.hf.id} is not on this machine, so it was not checked: the export gets it from "
             "the Hugging Face hub, if there is such a model."
         )
-    for refusal in checkpoint_refusals(folder, spec.generation.context):
+    refusals = checkpoint_refusals(folder, spec.generation.context)
+    if refusal := next(refusals, None) or memory_refusal(spec, folder):
         place = refusal.place or spec.place(*refusal.key)
         raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
     if spec.hf.folder or has_text_files(folder):

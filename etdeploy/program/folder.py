@@ -29,6 +29,8 @@ FORWARD = "forward"
 RETRACED = "retraced"
 # There, too: what rewrites of the graph did (docs/rewrites.md).
 REWRITES = "rewrites"
+# There, too, of a language model: the peak of the export, and what was expected.
+MEMORY = "memory"
 # There, too: the names of the images that a method takes by pixel (NHWC).
 BY_PIXEL = "by_pixel"
 # What the worker puts there beside what a record has.

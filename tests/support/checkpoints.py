@@ -57,12 +57,16 @@ def write_safetensors(
 ) -> None:
     """Writes tensors of zeros, or of `data`, in 32-bit floats or `types`."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
-    content = b""
+    content, end = [], 0
     for name, shape in shapes.items():
-        kind = (types or {}).get(name, "F32")
-        begin = len(content)
-        content += (data or {}).get(name) or bytes(_SIZES[kind] * math.prod(shape))
-        offsets = [begin, len(content)]
-        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": offsets}
+        kind, given = (types or {}).get(name, "F32"), (data or {}).get(name, b"")
+        content.append((end, given))
+        begin, end = end, end + (len(given) or _SIZES[kind] * math.prod(shape))
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + content)
+    with path.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for begin, given in content:
+            stream.seek(8 + len(text) + begin)
+            stream.write(given)
+        stream.truncate(8 + len(text) + end)  # zeros take no room

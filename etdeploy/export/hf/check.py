@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from etdeploy.core.commands import python_command, quoted
-from etdeploy.core.console import count, size
+from etdeploy.core.console import count
 from etdeploy.export.hf.config import (
     AGAIN,
     ConfigProblem,
@@ -32,7 +30,7 @@ from etdeploy.export.hf.files import (
     other_weights,
     snapshot,
 )
-from etdeploy.export.hf.gguf import SUFFIX, read_header
+from etdeploy.export.hf.gguf import SUFFIX
 from etdeploy.export.hf.prequantized import (
     ORIGINAL,
     outlook_notes,
@@ -226,14 +224,9 @@ def checkpoint_refusals(folder: Path, context: int) -> Iterator[ConfigProblem]:
         yield refusal
         return
     try:
-        parameters = parameter_count(folder, config)
+        read_prequantized(config, checkpoint_tensors(folder))
     except UnreadableError as error:
         yield ConfigProblem(str(error), ORIGINAL, place=str(folder))
-        return
-    least = least_memory_bytes(parameters, config, context)
-    too_large = memory_refusal(least, _memory()[0], str(folder))
-    if too_large:
-        yield too_large
 
 
 def _names(folder: Path) -> list[str]:
@@ -241,44 +234,6 @@ def _names(folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir()]
     except OSError:
         return []
-
-
-def memory_notes(folder: Path, context: int) -> Iterator[str]:
-    """A sentence where the export of a sound checkpoint may run out of memory."""
-    config = read_config(folder)
-    if isinstance(config, dict):
-        least = least_memory_bytes(parameter_count(folder, config), config, context)
-        note = memory_note(least, _memory()[1])
-        if note:
-            yield note
-
-
-def _memory() -> tuple[int, int]:
-    """Bytes of memory and swap that this machine has, and those that are free."""
-    import psutil
-
-    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    return memory.total + swap.total, memory.available + swap.free
-
-
-# The exporter computes in 32-bit floats, whatever the checkpoint has.
-_FLOAT_BYTES = 4
-# Copies of the weights at the peak, while they are lowered and written.
-_COPIES = 3
-
-
-def parameter_count(folder: Path, config: Mapping[str, Any]) -> int:
-    """Number of weights of a model, of which several may be packed into one of its checkpoint.
-
-    See `read_tensors` and `read_prequantized` for what it raises.
-    """
-    if folder.is_file():
-        return read_header(folder).parameters
-    tensors = checkpoint_tensors(folder)
-    found = read_prequantized(config, tensors)
-    if found:
-        return found.parameter_count(tensors.infos)
-    return sum(math.prod(info.shape) for info in tensors.infos.values())
 
 
 def prequantized_notes(spec: ExportSpec) -> Iterator[str]:
@@ -289,57 +244,3 @@ def prequantized_notes(spec: ExportSpec) -> Iterator[str]:
         found = read_prequantized(config, checkpoint_tensors(folder))
         if found:
             yield from outlook_notes(found, spec.quantization)
-
-
-def least_memory_bytes(parameters: int, config: Mapping[str, Any], context: int) -> int:
-    """What the weights and the cache of keys and values take as 32-bit floats."""
-    return _FLOAT_BYTES * parameters + cache_bytes(config, context)
-
-
-def cache_bytes(config: Mapping[str, Any], context: int) -> int:
-    """The least that the cache of a model takes, by the names of Llama's configuration.
-
-    2 x heads of keys x size of a head x positions, for each layer; a layer with a sliding window
-    has at least its positions. 0 where the configuration has other names.
-    """
-    layers, heads = (config.get(name) for name in ("num_hidden_layers", "num_attention_heads"))
-    hidden, shared = config.get("hidden_size"), config.get("num_key_value_heads")
-    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(hidden, int)):
-        return 0
-    head = config.get("head_dim")
-    head_size = head if isinstance(head, int) else hidden // max(heads, 1)
-    kv_heads = shared if isinstance(shared, int) else heads
-    return 2 * kv_heads * head_size * _positions(config, layers, context) * _FLOAT_BYTES
-
-
-def _positions(config: Mapping[str, Any], layers: int, context: int) -> int:
-    """The sum of all layers' positions, of which those with a window may need fewer."""
-    window, kinds = config.get("sliding_window"), config.get("layer_types")
-    if not isinstance(window, int) or config.get("use_sliding_window") is False:
-        return layers * context
-    # Without a list, it may be any of the layers: older files do not say.
-    whole = kinds.count("full_attention") if isinstance(kinds, list) else 0
-    return whole * context + (layers - whole) * min(window, context)
-
-
-def memory_refusal(least_bytes: int, total_bytes: int, place: str) -> ConfigProblem | None:
-    """The refusal of a model whose weights and cache alone are more than the machine's memory."""
-    if least_bytes <= total_bytes:
-        return None
-    return ConfigProblem(
-        f"the export needs more than {size(least_bytes)} of memory, for the weights and the cache "
-        f"as 32-bit floats, and this machine has {size(total_bytes)}",
-        "Export it on a larger machine, or name a smaller model or context.",
-        place=place,
-    )
-
-
-def memory_note(least_bytes: int, available_bytes: int) -> str | None:
-    """A sentence where the memory may not be enough."""
-    expected = least_bytes * _COPIES
-    if expected <= available_bytes:
-        return None
-    return (
-        f"The export may need {size(expected)} of memory, and {size(available_bytes)} were free "
-        "when it began."
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,7 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.diagnostics import OTHER_OPERATORS
+from etdeploy.export.hf.memory import PeakMemory, memory_details, unloaded_note
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
@@ -34,6 +35,7 @@ from etdeploy.export.worker.lowering.lower_failures import (
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.stored import StoredWeight
+from etdeploy.export.worker.lowering.weight_files import WeightFiles, temporary_files
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
     Lowered,
@@ -58,7 +60,7 @@ from etdeploy.export.worker.tracing.tensors import (
     run_eagerly,
 )
 from etdeploy.export.worker.tracing.trace import trace, use_known_operators
-from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
+from etdeploy.program.folder import EXPORT_INFO, MEMORY, PROGRAM_FILE
 from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
@@ -70,9 +72,13 @@ Made = TypeVar("Made")
 
 @dataclass
 class Steps:
-    """Times each step and reports the progress of the export."""
+    """Times each step and reports the progress of the export.
+
+    `files` takes weights that are larger than the memory; None where they have to be held.
+    """
 
     tell: Tell
+    files: WeightFiles | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _inner_s: list[float] = field(default_factory=lambda: [0.0])
 
@@ -111,10 +117,14 @@ class EvaluatedModule:
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """What is known of a language model's linear layers, beside their weights, by their `id()`."""
+    """What is known of a language model's linear layers, beside their weights, by their `id()`.
+
+    `files` takes what they are quantized to; None where memory holds it.
+    """
 
     activations: Activations = field(default_factory=Activations)
     stored: Mapping[int, StoredWeight] = field(default_factory=dict)
+    files: WeightFiles | None = None
 
 
 # The inputs of a recipe's sizes, and the outputs for each.
@@ -123,7 +133,13 @@ Sized = tuple[tuple[SizedCall, ...], tuple[Values, ...]]
 
 def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> ModelSources:
     """Fills the program folder, except for `program.json`."""
-    steps = Steps(tell)
+    with temporary_files(folder.with_name(f"{folder.name}.weights")) as files, PeakMemory() as peak:
+        return _run(spec, folder, Steps(tell, files), recorder, peak)
+
+
+def _run(
+    spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder, peak: PeakMemory
+) -> ModelSources:
     if spec.exported:
         _import_executorch(steps)  # the file may hold operators that ExecuTorch registers
     lowered, retraced = _export_runnable(spec, folder, steps, recorder)
@@ -137,6 +153,8 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> M
         loaded.tokenizer.write(folder)
         files = {**files, **loaded.digests(code=spec.hf.remote_code)}
         sources = sources.model_copy(update={"commit": loaded.commit})
+        memory = {MEMORY: memory_details(loaded.memory, peak.bytes())}
+        made = made.model_copy(update={"details": {**made.details, **memory}})
     made.model_copy(
         update={"code_files": files, "seconds": steps.seconds},
     ).save(folder / EXPORT_INFO)
@@ -158,9 +176,7 @@ def _export_runnable(
         with steps.step("write", "writing the program", 0.95):
             lowered = write_program(spec, folder, lowered)
         with steps.step("try", "running the program once", 0.97):
-            methods = {name: method.traced for name, method in lowered.methods.items()}
-            convolved = {name: method.convolved for name, method in lowered.methods.items()}
-            wrong = load_check(spec, folder / PROGRAM_FILE, methods, convolved)
+            lowered, wrong = _tried(spec, folder / PROGRAM_FILE, lowered)
         if wrong is None:
             return lowered, retraced
         if not (lowered.rewrites.get("applied") or shortens(spec)):
@@ -170,12 +186,25 @@ def _export_runnable(
             problem = (
                 "the first program fails when it runs with the example inputs: " + wrong.reason
             )
-        del lowered, methods
+        del lowered
     # Here, where the exception no longer holds what was made.
     steps.tell("exporting again without rewrites and patches of the lowering", 0.1)
     plain = spec.model_copy(update={"rewrites": (), "shortened": False})
     lowered, retraced = _export_runnable(plain, folder, steps, recorder)
     return replace(lowered, rewrites=dropped(spec.rewrites, problem)), retraced
+
+
+def _tried(
+    spec: ExportSpec, program: Path, lowered: Lowered
+) -> tuple[Lowered, ProgramProblem | None]:
+    """What is wrong with the program; where it is not loaded, a note says why."""
+    language = lowered.language
+    note = unloaded_note(program) if language and language.loaded.files else None
+    if note:
+        return replace(lowered, notes=(*lowered.notes, note)), None
+    methods = {name: method.traced for name, method in lowered.methods.items()}
+    convolved = {name: method.convolved for name, method in lowered.methods.items()}
+    return lowered, load_check(spec, program, methods, convolved)
 
 
 def _unusable(wrong: ProgramProblem, lowered: Lowered) -> WorkerError:
@@ -222,7 +251,8 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     weights = LayerFacts()
     if language:
         with steps.step("calibrate", "measuring activations", 0.35):
-            weights = LayerFacts(language.activations(spec), language.loaded.stored_weights())
+            loaded = language.loaded
+            weights = LayerFacts(language.activations(spec), loaded.stored_weights(), loaded.files)
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         run = (language.longest,) if language else tuple(sources)
         models = _quantized(spec, sources, run, log, weights)
@@ -236,10 +266,15 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     unrolled = [note for program in programs for note in recurrence_notes(program)]
     for note in unrolled:
         steps.tell(note, 0.65)  # now, since it is about how long the next step takes
-    with steps.step("lower", f"lowering to {spec.backend}", 0.7):
-        edge = lower(spec, traced)
+    with (
+        steps.step("lower", f"lowering to {spec.backend}", 0.7),
+        weights.files.holding_data() if weights.files else nullcontext(),
+    ):
+        # An ETRecord is put together in memory, with all weights.
+        lowers = spec.model_copy(update={"etrecord": spec.etrecord and weights.files is None})
+        edge = lower(lowers, traced)
         counts = {name: delegation(edge, name) for name in traced}
-        program = emit(spec, edge, traced)
+        program = emit(lowers, edge, traced)
     rewrites = _rewrites(spec, traced, counts, log, steps, compares=not unrolled)
     methods = {
         name: _method(
@@ -252,7 +287,9 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         )
         for name in sources
     }
-    return Lowered(methods, program, shared_bytes, language, rewrites=rewrites)
+    return Lowered(
+        methods, program, shared_bytes, language, rewrites=rewrites, etrecord=lowers.etrecord
+    )
 
 
 def _rewrites(
@@ -286,7 +323,8 @@ def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> L
     # What is read of the model is known: its files, or the commit. The recorder would also see
     # the user's token for the hub.
     with recorder.ignoring("transformers"):
-        loaded = with_adapters(spec, load_model(spec, steps.tell), steps.tell)
+        loaded = load_model(spec, steps.tell, steps.files)
+        loaded = with_adapters(spec, loaded, steps.tell)
         with steps.step("texts", "generating texts with the model", 0.15):
             eager = original_texts(spec, loaded)
         return language_model(spec, loaded, eager)
@@ -386,14 +424,24 @@ def _quantized(
     """
     # All before any is quantized: methods may share the layers.
     before = _for_each(sources, lambda name: _outputs(sources[name]) if name in run else None)
-    quantized = quantize(spec, sources, log, weights.activations, weights.stored)
+    quantized = quantize(spec, sources, log, weights.activations, weights.stored, weights.files)
     if not quantized:
         return {
             name: EvaluatedModule(source.module, before[name]) for name, source in sources.items()
         }
-    return _for_each(
-        sources, lambda name: _compared(spec, quantized[name], sources[name], before[name])
-    )
+    with _dequantizing(weights.files):
+        return _for_each(
+            sources, lambda name: _compared(spec, quantized[name], sources[name], before[name])
+        )
+
+
+def _dequantizing(files: WeightFiles | None) -> AbstractContextManager[None]:
+    """While the block runs, what quantized weights stand for is in files, too."""
+    if files is None:
+        return nullcontext()
+    from etdeploy.export.worker.language.model import dequantized_once
+
+    return dequantized_once(files)
 
 
 def _outputs(source: MethodSource) -> Values:

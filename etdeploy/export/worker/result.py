@@ -85,6 +85,8 @@ class Lowered:
         shared_bytes: Of the weights that several methods have in common, as the factory made them.
         saved_bytes: By which the program is smaller, since equal weights are stored once.
         rewrites: What `rewrites/gain.py` reports; empty where none were tried.
+        etrecord: Whether it has an ETRecord.
+        notes: About the program, for the user.
     """
 
     methods: dict[str, LoweredMethod]
@@ -93,6 +95,8 @@ class Lowered:
     language: LanguageModel | None = None
     saved_bytes: int = 0
     rewrites: Mapping[str, Any] = field(default_factory=dict)
+    etrecord: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def graphs(self) -> list[Any]:
@@ -101,17 +105,18 @@ class Lowered:
 
 
 def write_program(spec: ExportSpec, folder: Path, lowered: Lowered) -> Lowered:
-    """Writes the program, and its ETRecord where the spec says so."""
+    """Writes the program, and its ETRecord where it has one; neither is in memory any more."""
     with (
         explain_errors("writing the program failed:", lowered.graphs, spared=OSError),
         (folder / PROGRAM_FILE).open("wb") as stream,
     ):
         lowered.program.write_to_file(stream)
-    if spec.etrecord:
+    if lowered.etrecord:
         with explain_errors("writing the ETRecord failed:", lowered.graphs, spared=OSError):
             lowered.program.get_etrecord().save(str(folder / ETRECORD_FILE))
     once = lowering_of(spec).stores_once
-    return replace(lowered, saved_bytes=store_once(folder / PROGRAM_FILE) if once else 0)
+    saved = store_once(folder / PROGRAM_FILE) if once else 0
+    return replace(lowered, program=None, saved_bytes=saved)
 
 
 def write_methods(folder: Path, lowered: Lowered) -> dict[str, MethodValues]:
@@ -156,7 +161,7 @@ def provenance_of(
         quantization=spec.quantization,
         method=first_method(tuple(written)),
         methods=dict(written),
-        etrecord=spec.etrecord,
+        etrecord=lowered.etrecord,
         versions=_versions(spec),
         details={
             "bytes": _sizes(folder),
@@ -183,6 +188,7 @@ def _versions(spec: ExportSpec) -> dict[str, str]:
 def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
     methods = lowered.methods
     yield from rewrite_notes(lowered.rewrites) if lowered.rewrites else ()
+    yield from lowered.notes
     yield from lowered.language.loaded.notes if lowered.language else ()
     yield from _of_each(methods, _model_notes)
     yield from release_notes(spec, shortens=shortens(spec))

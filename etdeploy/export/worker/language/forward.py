@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import GenerationMethod, QuantizationCost
 
@@ -152,15 +153,19 @@ def windows(ids: Sequence[int], size: int, bos_id: int | None) -> tuple[tuple[in
 
 
 def evaluate(
-    begin: Callable[[], Forward], parts: Sequence[Sequence[int]], *, keep: bool
+    begin: Callable[[], Forward],
+    parts: Sequence[Sequence[int]],
+    *,
+    keep: bool,
+    files: WeightFiles | None = None,
 ) -> Original:
-    """The original model's perplexity."""
+    """The original model's perplexity, and if asked to `keep` them its logits, also in files."""
     surprise, kept, count = 0.0, [], 0
     for logits, targets in _predicted(begin, parts):
         surprise += _surprise(torch.log_softmax(logits, -1), targets)
         count += len(targets)
         if keep:
-            kept.append(logits)
+            kept.append(files.moved(logits) if files else logits)
     return Original(_perplexity(surprise, count), tuple(kept))
 
 

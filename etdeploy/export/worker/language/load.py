@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etdeploy.backends.schemes import GROUPED_SCHEMES, LINEAR_SCHEMES
-from etdeploy.core.console import count
+from etdeploy.core.console import count, size
+from etdeploy.core.files.basic import CACHE_VARIABLE
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import joined_commits
-from etdeploy.export.hf.check import checkpoint_refusals, context_note, memory_notes
+from etdeploy.export.hf.check import checkpoint_refusals, context_note
 from etdeploy.export.hf.config import AGAIN
 from etdeploy.export.hf.files import (
     CONFIG,
@@ -26,6 +27,7 @@ from etdeploy.export.hf.files import (
     has_tokenizer,
     read_object,
 )
+from etdeploy.export.hf.memory import MemoryForecast, memory_forecast, memory_refusal
 from etdeploy.export.hf.prequantized import (
     ORIGINAL,
     Prequantized,
@@ -46,6 +48,7 @@ from etdeploy.export.worker.language.fetch import (
 )
 from etdeploy.export.worker.language.prequantized import unpacked_state, weights_on_grid
 from etdeploy.export.worker.lowering.stored import StoredWeight
+from etdeploy.export.worker.lowering.weight_files import WeightFiles, keep_small
 
 if TYPE_CHECKING:
     from etdeploy.export.worker.language.lora import Adapter
@@ -178,7 +181,8 @@ class LoadedModel:
 
     `stored` has the weights that its checkpoint has quantized, by the path of the linear layer; the
     model has what they stand for. `adapters` are the files of all adapters; `apart` has those that
-    are not merged, by name.
+    are not merged, by name. `files` takes what is made of the weights where memory does not hold
+    them; None where it does. `memory` is what the export is expected to take, if that is known.
     """
 
     model: Any
@@ -188,6 +192,8 @@ class LoadedModel:
     stored: Mapping[str, StoredWeight] = field(default_factory=dict)
     adapters: tuple[Checkpoint, ...] = ()
     apart: Mapping[str, Adapter] = field(default_factory=dict)
+    files: WeightFiles | None = None
+    memory: MemoryForecast | None = None
 
     @property
     def commit(self) -> str | None:
@@ -211,35 +217,51 @@ class LoadedModel:
         return {id(layers[path]): weight for path, weight in self.stored.items()}
 
 
-def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
-    """The language model that the spec names."""
+def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -> LoadedModel:
+    """The language model that the spec names; `files` is for weights that memory does not hold."""
     if spec.hf is None or spec.generation is None:
         raise ValueError("the spec names no language model")
     checkpoint = fetch(spec, tell)
     folder, context = checkpoint.folder, spec.generation.context
     for refusal in checkpoint_refusals(folder, context):
         raise checkpoint_failure(refusal, spec)
+    if too_large := memory_refusal(spec, folder):
+        raise checkpoint_failure(too_large, spec)
     if not has_tokenizer(folder):
         require_tokenizer(spec, None)
     elif folder.is_dir():
         require_tokenizer(spec, folder)
-    notes = tuple(memory_notes(folder, context))
+    memory = memory_forecast(spec, folder)
+    scarce = tuple(memory.notes() if memory else ())
     tell(f"loading {spec.source}", 0.1)
     require_code(spec, folder)
     if folder.is_file():
-        return _load_gguf(spec, checkpoint, notes)
+        return replace(_load_gguf(spec, checkpoint, scarce), memory=memory)
     quantized = read_prequantized(read_object(folder / CONFIG), checkpoint_tensors(folder))
     state, stored = _unpacked(spec, folder, quantized) if quantized else (None, {})
-    model, unused = _eager(spec, folder, state, remote_code=spec.hf.remote_code)
+    files = files if memory and memory.maps else None
+    if files and memory:
+        _require_disk(spec, files, memory.disk_bytes)
+        model, unused = _mapped(spec, folder, files, remote_code=spec.hf.remote_code)
+    else:
+        model, unused = _eager(spec, folder, state, remote_code=spec.hf.remote_code)
     if not stored and spec.quantization in GROUPED_SCHEMES:
-        stored = weights_on_grid(model)
+        stored = weights_on_grid(model, files)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
     require_tokenizer(spec, tokenizer.folder, tokenizer.why)
     known: Iterable[str] = ()
     if quantized and spec.quantization not in LINEAR_SCHEMES:
         known = outlook_notes(quantized, spec.quantization)
-    all_notes = filter(None, (*notes, context_note(spec), *known, unused, tokenizer.note))
-    return LoadedModel(model, checkpoint, tokenizer, tuple(all_notes), _of_linears(model, stored))
+    notes = filter(None, (*scarce, context_note(spec), *known, unused, tokenizer.note))
+    return LoadedModel(
+        model,
+        checkpoint,
+        tokenizer,
+        tuple(notes),
+        _of_linears(model, stored),
+        files=files,
+        memory=memory,
+    )
 
 
 def _load_gguf(spec: ExportSpec, checkpoint: Checkpoint, notes: tuple[str, ...]) -> LoadedModel:
@@ -293,6 +315,31 @@ def _of_linears(model: Any, stored: Mapping[str, StoredWeight]) -> dict[str, Sto
         for path, weight in stored.items()
         if isinstance(layers.get(path), torch.nn.Linear)
     }
+
+
+def _require_disk(spec: ExportSpec, files: WeightFiles, needed: int) -> None:
+    """Refuses a model for whose weights the disk has no room."""
+    disk = files.folder.parent
+    free = shutil.disk_usage(disk).free
+    if free < needed:
+        raise fail(
+            "memory",
+            f"memory does not hold the weights of {spec.source}, and files with them need about "
+            f"{size(needed)}: {disk} has {size(free)}",
+            remedy=f"Make room there, or choose another disk: export {CACHE_VARIABLE}=FOLDER",
+        )
+
+
+def _mapped(
+    spec: ExportSpec, folder: Path, files: WeightFiles, *, remote_code: bool
+) -> tuple[Any, str | None]:
+    """As `_eager`, with weights that are mapped from a file."""
+    try:
+        model, note = _eager(spec, files.float_checkpoint(folder), None, remote_code=remote_code)
+        keep_small(model)
+        return model, note
+    finally:
+        files.remove_checkpoint()
 
 
 def _version() -> str:

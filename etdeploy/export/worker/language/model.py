@@ -44,6 +44,7 @@ from etdeploy.export.worker.language.texts import (
 )
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import Activations
+from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.program.generation import (
     Evaluation,
     ExpectedText,
@@ -125,7 +126,7 @@ class LanguageModel:
         adapters = dict(self.generation.adapters)
         if _quantizes(spec):
             model, methods = self.loaded.model, self.generation.methods
-            with _quantized_texts(eager, model, methods, modules, in_place=in_place) as begin:
+            with _quantized_texts(eager, self.loaded, methods, modules, in_place=in_place) as begin:
                 owners = (model,) if in_place else tuple(modules.values())
                 expected, failure = _quantized(begin, eager.prompts, eager.texts, owners)
                 if eager.evaluated and eager.original:
@@ -234,7 +235,7 @@ def run_original(
         prompts=prompts,
         texts=texts,
         evaluated=evaluated,
-        original=_evaluated(spec, loaded.model, evaluated) if evaluated else None,
+        original=_evaluated(spec, loaded, evaluated) if evaluated else None,
         notes=notes,
         adapted=adapted,
     )
@@ -289,7 +290,7 @@ def perplexity_notes(spec: ExportSpec, evaluation: Evaluation) -> Iterator[str]:
 @contextmanager
 def _quantized_texts(
     eager: Eager,
-    model: Any,
+    loaded: LoadedModel,
     methods: Sequence[GenerationMethod],
     modules: Mapping[str, torch.nn.Module],
     *,
@@ -297,8 +298,8 @@ def _quantized_texts(
 ) -> Iterator[Begin]:
     """Begins texts with the quantized model, in the block."""
     if in_place:
-        with own_attention(model, eager.attention), dequantized_once():
-            yield lambda: OwnForward(model)
+        with own_attention(loaded.model, eager.attention), dequantized_once(loaded.files):
+            yield lambda: OwnForward(loaded.model)
         return
     with caches_restored(modules):
         yield lambda: MethodsForward(methods, modules)
@@ -334,18 +335,19 @@ def _texts(
         return (), (f"{_NO_TEXTS}: run eagerly, the model raised {exception_text(error)}.",)
 
 
-def _evaluated(spec: ExportSpec, model: Any, text: TokenizedText) -> Original:
+def _evaluated(spec: ExportSpec, loaded: LoadedModel, text: TokenizedText) -> Original:
     with describe_errors("evaluation", f"the model raised, when it was evaluated on {text.file}:"):
-        return evaluate(lambda: OwnForward(model), text.parts, keep=_quantizes(spec))
+        begin = lambda: OwnForward(loaded.model)  # noqa: E731
+        return evaluate(begin, text.parts, keep=_quantizes(spec), files=loaded.files)
 
 
 @contextmanager
-def dequantized_once() -> Iterator[None]:
+def dequantized_once(files: WeightFiles | None = None) -> Iterator[None]:
     """While the block runs, a quantized weight that is used keeps its values as floats.
 
     torchao computes them anew in each call of a layer: that was nearly all of the time in which a
     model with 4-bit weights gives a token. They take four bytes for each weight, as those of the
-    original did.
+    original did, in memory or in `files`.
     """
     from torchao.quantization import IntxUnpackedToInt8Tensor
 
@@ -355,7 +357,8 @@ def dequantized_once() -> Iterator[None]:
 
     def dequantize(weight: Any) -> torch.Tensor:
         if id(weight) not in known:
-            known[id(weight)] = weight, compute(weight)
+            values = files.dequantized(weight, compute) if files else compute(weight)
+            known[id(weight)] = weight, values
         return known[id(weight)][1]
 
     with patched(IntxUnpackedToInt8Tensor, dequantize=dequantize):

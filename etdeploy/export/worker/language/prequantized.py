@@ -26,6 +26,7 @@ from etdeploy.export.hf.prequantized import Prequantized
 from etdeploy.export.hf.quantized_layers import QuantizedLayer
 from etdeploy.export.hf.tensors import weight_files
 from etdeploy.export.worker.lowering.stored import StoredWeight
+from etdeploy.export.worker.lowering.weight_files import WeightFiles
 
 Parts = Mapping[str, torch.Tensor]
 # Of the outputs in a word of AWQ, by their place in it.
@@ -226,8 +227,10 @@ def _opened(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
             yield name, file
 
 
-def weights_on_grid(model: torch.nn.Module) -> dict[str, StoredWeight]:
-    """Linear layers whose float weights are those of 4 bits, by path.
+def weights_on_grid(
+    model: torch.nn.Module, files: WeightFiles | None = None
+) -> dict[str, StoredWeight]:
+    """Linear layers whose float weights are those of 4 bits, by path; large ones in `files`.
 
     Quantization-aware training may save them so: each group's values are integers from -8 to 7
     times a scale.
@@ -238,7 +241,8 @@ def weights_on_grid(model: torch.nn.Module) -> dict[str, StoredWeight]:
             weight = layer.weight.detach()
             size = next((n for n in _TRAINED_GROUPS if _on_grid(weight[:8], n)), None)
             if size and _on_grid(weight, size):
-                found[path] = _integers_of(weight, size)
+                stored = _integers_of(weight, size)
+                found[path] = stored.moved(files.moved) if files else stored
     return found
 
 

@@ -28,6 +28,7 @@ from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.overrides import first_match
 from etdeploy.export.worker.lowering.scales import Activations, all_quantized_in_groups
 from etdeploy.export.worker.lowering.stored import StoredWeight, stored_notes
+from etdeploy.export.worker.lowering.weight_files import WeightFiles, quantized_in_rows
 
 L = TypeVar("L", bound=torch.nn.Module)
 DEFAULT_GROUP_SIZE = 32
@@ -69,8 +70,16 @@ def layers_of(
     return tuple(Layer(layer, tuple(dict.fromkeys(paths))) for layer, paths in found.values())
 
 
-def apply(config: Any, layers: Sequence[Layer[Any]], what: str) -> None:
+def apply(
+    config: Any, layers: Sequence[Layer[Any]], what: str, files: WeightFiles | None = None
+) -> None:
     """Quantizes the weights of layers in place, so that methods that share a layer share them."""
+    if files:
+        with describe_errors("quantization", f"{what} cannot be quantized:"):
+            for layer in layers:
+                weight = quantized_in_rows(config, layer.module, files)
+                layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
+        return
     from torchao.quantization.quant_api import quantize_
 
     modules = {id(layer.module) for layer in layers}
@@ -131,10 +140,12 @@ def quantize_linears(
     linears: Linears,
     activations: Activations,
     stored: Mapping[int, StoredWeight],
+    files: WeightFiles | None = None,
 ) -> Iterator[str]:
     """Quantizes the linear layers that fit, in place; yields sentences for the user.
 
-    `stored` has the weights that the checkpoint has quantized already, by the layer's `id()`.
+    `stored` has the weights that the checkpoint has quantized already, by the layer's `id()`;
+    `files` takes the quantized ones.
     """
     known = {
         layer.name: stored[id(layer.module)] for layer in linears if id(layer.module) in stored
@@ -159,10 +170,11 @@ def quantize_linears(
     for layer in fitting:
         if layer.name in carried:
             tensor = known[layer.name].as_tensor(wishes[layer.name].scheme)
+            tensor = files.moved(tensor) if files else tensor
             layer.module.weight = torch.nn.Parameter(tensor, requires_grad=False)
     again = [layer for layer in fitting if layer.name not in carried]
     for wish in dict.fromkeys(wishes[layer.name] for layer in again):
-        _apply(wish, [layer for layer in again if wishes[layer.name] == wish], activations)
+        _apply(wish, [layer for layer in again if wishes[layer.name] == wish], activations, files)
     left = [layer.name for layer in wanted if layer not in fitting]
     yield from left_notes({name: wishes[name].group_size for name in left}, outputs)
     yield from attention_notes(spec, attention)
@@ -240,7 +252,9 @@ def _is_carried(stored: StoredWeight | None, wish: LayerQuantization) -> bool:
     return wish.pattern is None or stored.group_size in (None, wish.group_size)
 
 
-def _apply(wish: LayerQuantization, layers: Linears, activations: Activations) -> None:
+def _apply(
+    wish: LayerQuantization, layers: Linears, activations: Activations, files: WeightFiles | None
+) -> None:
     """Quantizes the weights of layers in place."""
     from torchao.quantization.granularity import PerAxis
     from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
@@ -249,13 +263,14 @@ def _apply(wish: LayerQuantization, layers: Linears, activations: Activations) -
         config = Int8DynamicActivationIntxWeightConfig(
             weight_dtype=torch.int8, weight_granularity=PerAxis(0)
         )
-        apply(config, layers, "the linear layers")
+        apply(config, layers, "the linear layers", files)
         return
     with describe_errors("quantization", "the linear layers cannot be quantized:"):
         squares = [activations.mean_squares.get(id(layer.module)) for layer in layers]
         weights = [layer.module.weight for layer in layers]
+        keep = files.moved if files else None
         for layer, weight in zip(
-            layers, all_quantized_in_groups(weights, wish.group_size, squares), strict=True
+            layers, all_quantized_in_groups(weights, wish.group_size, squares, keep), strict=True
         ):
             layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
 

@@ -50,6 +50,7 @@ from etdeploy.export.worker.lowering.overrides import (
 )
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.stored import StoredWeight
+from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
 from etdeploy.export.worker.tracing.structure import ExampleInputs
@@ -87,10 +88,14 @@ def quantize(
     log: Log | None = None,
     activations: Activations | None = None,
     stored: Mapping[int, StoredWeight] = MappingProxyType({}),
+    files: WeightFiles | None = None,
 ) -> dict[str, Quantized]:
-    """Quantizes the methods by the spec's scheme; none where nothing is to do before lowering."""
+    """Quantizes the methods by the spec's scheme; none where nothing is to do before lowering.
+
+    `files` takes the quantized weights of layers; without, memory does.
+    """
     if spec.quantization in LINEAR_SCHEMES or spec.embeddings:
-        notes = quantize_layers(spec, sources, activations or Activations(), stored)
+        notes = quantize_layers(spec, sources, activations or Activations(), stored, files)
         return {name: Quantized(source.module, notes) for name, source in sources.items()}
     if spec.quantization in (None, *FLOAT_SCHEMES):
         return {}  # 16-bit floats are the backend's own choice of precision
@@ -260,6 +265,7 @@ def quantize_layers(
     sources: Mapping[str, MethodSource],
     activations: Activations,
     stored: Mapping[int, StoredWeight],
+    files: WeightFiles | None,
 ) -> tuple[str, ...]:
     """Quantizes what the spec says; returns sentences for the user."""
     linears = layers_of(spec, sources, torch.nn.Linear)
@@ -269,9 +275,9 @@ def quantize_layers(
     _check_overrides(spec, linears, tables)
     notes: list[str] = []
     if spec.quantization in LINEAR_SCHEMES:
-        notes += quantize_linears(spec, sources, linears, activations, stored)
+        notes += quantize_linears(spec, sources, linears, activations, stored, files)
     if spec.embeddings:
-        notes += quantize_embeddings(spec, tables)
+        notes += quantize_embeddings(spec, tables, files)
     return tuple(notes)
 
 
@@ -304,17 +310,19 @@ def _check_overrides(
 Tables = Sequence[Layer[torch.nn.Embedding]]
 
 
-def quantize_embeddings(spec: ExportSpec, tables: Tables) -> Iterator[str]:
+def quantize_embeddings(
+    spec: ExportSpec, tables: Tables, files: WeightFiles | None
+) -> Iterator[str]:
     """Quantizes the tables that no override leaves in floats; yields sentences for the user."""
     chosen = [table for table in tables if not _stays(spec, table)]
     group_size = spec.group_size or DEFAULT_GROUP_SIZE
     grouped = [table for table in chosen if _in_groups(spec, table, group_size)]
     rest = [table for table in chosen if table not in grouped]
     if grouped:
-        apply(_config(group_size), grouped, "the embeddings")
+        apply(_config(group_size), grouped, "the embeddings", files)
         yield f"The weights of embeddings have 4 bits, with a scale for each {group_size} of them."
     if rest:
-        apply(_config(None), rest, "the embeddings")
+        apply(_config(None), rest, "the embeddings", files)
         yield _rest_note(spec, rest, group_size)
     if not tables:
         yield "The model has no table of embeddings to quantize."

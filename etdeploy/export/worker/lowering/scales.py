@@ -9,10 +9,9 @@ of columns weighted by their mean squared activations. Data-free and weighted se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -43,9 +42,14 @@ class Activations:
 
 
 def all_quantized_in_groups(
-    weights: Sequence[torch.Tensor], group_size: int, mean_squares: Sequence[torch.Tensor | None]
+    weights: Sequence[torch.Tensor],
+    group_size: int,
+    mean_squares: Sequence[torch.Tensor | None],
+    keep: Callable[[Any], Any] | None = None,
 ) -> list[Any]:
     """As `quantized_in_groups`, of several layers, one on each thread.
+
+    With `keep`, what that makes of each as soon as it is there.
 
     OpenMP's threads would meet after each of some hundred small operators of a layer: with other
     work on the machine, that took 40 times as long.
@@ -54,8 +58,12 @@ def all_quantized_in_groups(
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            sizes = repeat(group_size)
-            return list(pool.map(quantized_in_groups, weights, sizes, mean_squares))
+
+            def quantized(weight: torch.Tensor, squares: torch.Tensor | None) -> Any:
+                made = quantized_in_groups(weight, group_size, squares)
+                return keep(made) if keep else made
+
+            return list(pool.map(quantized, weights, mean_squares))
     finally:
         torch.set_num_threads(threads)
 
@@ -73,8 +81,8 @@ def quantized_in_groups(
     importance = _importance(mean_squares, inputs).reshape(1, -1, group_size)
     rows = max(1, _AT_ONCE // inputs)
     parts = [
-        _searched(part.reshape(len(part), -1, group_size), importance)
-        for part in weight.detach().float().split(rows)
+        _searched(part.float().reshape(len(part), -1, group_size), importance)
+        for part in weight.detach().split(rows)
     ]
     scales = torch.cat([scale for scale, _ in parts]).reshape(outputs, -1)
     return IntxUnpackedToInt8Tensor(

@@ -9,8 +9,8 @@ each group of 32 or a multiple, and 8-bit values with one for each output; none 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,12 @@ class StoredWeight:
             size = self.group_size or self.values.shape[1]
             return self.bits == 4 and size % _GROUP_STEP == 0
         return self.group_size is None and self.bits <= 8
+
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> StoredWeight:
+        """The same with tensors that `move` has put elsewhere."""
+        if self.values is None or self.scales is None:
+            return self
+        return replace(self, values=move(self.values), scales=move(self.scales))
 
     def as_tensor(self, scheme: str) -> Any:
         """Torchao's tensor for a scheme that fits, with dynamic 8-bit activations.

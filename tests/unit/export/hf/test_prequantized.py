@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cli.main import run_cli
-from etdeploy.export.hf.check import checkpoint_refusals, parameter_count
+from etdeploy.export.hf.check import checkpoint_refusals
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.prequantized import (
     Prequantized,
@@ -104,8 +104,7 @@ def test_headers_tell_how_a_layer_is_quantized(tmp_path: Path, name: str) -> Non
     assert (layer.path, layer.bits, layer.shape, layer.group_size) == (PATH, 4, (64, 96), 32)
     assert found.tensors == {n for n in checkpoint_tensors(folder).infos if n.startswith(PATH)}
     assert list(checkpoint_refusals(folder, 64)) == []
-    config = json.loads((folder / "config.json").read_text())
-    assert parameter_count(folder, config) == 64 * 96 + 2 * 16 * 8
+    assert found.parameter_count(checkpoint_tensors(folder).infos) == 64 * 96 + 2 * 16 * 8
 
 
 def test_a_checkpoint_of_floats_is_not_quantized(tmp_path: Path) -> None:

@@ -1,0 +1,304 @@
+"""The memory that the export of a language model takes: foreseen from headers, and measured.
+
+Without files for the weights, they are in memory as 32-bit floats, and what they are quantized to.
+With files, the kernel drops their pages and reads them again; what remains is what the libraries
+take, the graphs, and a few tensors that are computed at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from etdeploy.backends.schemes import LINEAR_SCHEMES
+from etdeploy.core.console import size
+from etdeploy.export.hf.config import ConfigProblem, read_config
+from etdeploy.export.hf.gguf import read_header
+from etdeploy.export.hf.prequantized import read_prequantized
+from etdeploy.export.hf.tensors import checkpoint_tensors
+from etdeploy.export.spec import ExportSpec
+
+_MIB = 1 << 20
+# The exporter computes in 32-bit floats, whatever the checkpoint has.
+_FLOAT_BYTES = 4
+# Of the weights as floats, at the peak: in memory, a quantized model is evaluated with both.
+_COPIES, _QUANTIZED_COPIES = 3.0, 1.6
+# In files: as floats, and quantized; these once more as floats after the first are gone.
+_DISK_COPIES = 1.5
+# Python with PyTorch, transformers and ExecuTorch; the graphs of a layer, of both methods.
+_LIBRARIES_BYTES, _LAYER_BYTES = 560 * _MIB, 12 * _MIB
+# Of the largest layer, while it is lowered: its values, packed, and as bytes.
+_LOWERED_COPIES = 3
+# Of a program that is loaded: its packed weights. What is mapped of files should stay meanwhile.
+_LOADED_COPIES, _WORKING_BYTES = 1.25, 64 * _MIB
+# Of the logits that are evaluated at a time, with what is computed of them.
+_LOGITS_COPIES, _LOGITS_POSITIONS = 6, 64
+
+
+@dataclass(frozen=True)
+class MachineMemory:
+    """What a process may use: of the machine, or of the control group that limits it.
+
+    Attributes:
+        total_bytes: With swap.
+        free_bytes: What is available to processes, with what this one has already.
+    """
+
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryForecast:
+    """The peak of an export.
+
+    Attributes:
+        held_bytes: With the weights in memory.
+        mapped_bytes: With the weights in files; None where they cannot be: with
+            other schemes, with adapters, or of a checkpoint that is quantized.
+        least_bytes: What weights and cache take as 32-bit floats, with the libraries.
+        disk_bytes: Of the files, if there are any.
+    """
+
+    held_bytes: int
+    mapped_bytes: int | None
+    least_bytes: int
+    disk_bytes: int
+    machine: MachineMemory
+
+    @property
+    def maps(self) -> bool:
+        """Whether the weights are to be in files, since memory does not hold them."""
+        return self.mapped_bytes is not None and self.held_bytes > self.machine.free_bytes
+
+    @property
+    def expected_bytes(self) -> int:
+        """The peak of the way that is taken."""
+        return self.mapped_bytes if self.maps and self.mapped_bytes else self.held_bytes
+
+    def notes(self) -> Iterator[str]:
+        """Sentences where memory is scarce."""
+        free, expected = size(self.machine.free_bytes), size(self.expected_bytes)
+        if self.maps:
+            yield (
+                f"The weights are in files during the export, and it writes no ETRecord: in memory "
+                f"it would take {size(self.held_bytes)}, and {free} were free. So it is expected "
+                f"to take {expected}."
+            )
+        if self.expected_bytes > self.machine.free_bytes:
+            yield (
+                f"The export may need {expected} of memory, and {free} were free when it began. "
+                "Close other programs, or name a smaller context."
+            )
+
+
+def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
+    """The forecast for a sound checkpoint; None where its headers do not tell."""
+    config = read_config(folder)
+    if isinstance(config, ConfigProblem) or spec.generation is None:
+        return None
+    parameters, shapes = _sizes(folder, config)
+    floats, caches = _FLOAT_BYTES * parameters, cache_bytes(config, spec.generation.context)
+    linear = spec.quantization in LINEAR_SCHEMES
+    held = floats * (_QUANTIZED_COPIES if linear else _COPIES) + caches
+    maps = linear and shapes and not spec.lora  # merging makes other weights, in memory
+    mapped = _mapped_bytes(shapes, config, caches) if maps else None
+    return MemoryForecast(
+        held_bytes=_LIBRARIES_BYTES + round(held),
+        mapped_bytes=mapped,
+        least_bytes=_LIBRARIES_BYTES + floats + caches,
+        disk_bytes=round(floats * _DISK_COPIES),
+        machine=machine_memory(),
+    )
+
+
+def _sizes(folder: Path, config: Mapping[str, Any]) -> tuple[int, list[tuple[int, ...]]]:
+    """Number of weights, and the shapes of those that can be mapped: not of quantized ones."""
+    if folder.is_file():
+        return read_header(folder).parameters, []
+    tensors = checkpoint_tensors(folder)
+    if packed := read_prequantized(config, tensors):
+        return packed.parameter_count(tensors.infos), []
+    shapes = [info.shape for info in tensors.infos.values()]
+    return sum(map(math.prod, shapes)), shapes
+
+
+def _mapped_bytes(shapes: list[tuple[int, ...]], config: Mapping[str, Any], caches: int) -> int:
+    layers, vocabulary = (int(config.get(n) or 0) for n in ("num_hidden_layers", "vocab_size"))
+    tables = [math.prod(shape) for shape in shapes if shape and shape[0] == vocabulary]
+    others = [math.prod(shape) for shape in shapes if shape and shape[0] != vocabulary]
+    # The embeddings are a constant, in 8 bits at least as bytes; the output layer is named data.
+    constants = max(tables, default=0)
+    lowered = _LOWERED_COPIES * max(others, default=0)
+    logits = _LOGITS_COPIES * _LOGITS_POSITIONS * vocabulary * _FLOAT_BYTES
+    steps = max(logits, lowered + constants, 2 * constants)
+    return _LIBRARIES_BYTES + layers * _LAYER_BYTES + steps + 2 * caches
+
+
+def memory_refusal(spec: ExportSpec, folder: Path) -> ConfigProblem | None:
+    """The refusal of a model that this machine cannot export: it would be killed."""
+    forecast = memory_forecast(spec, folder)
+    if forecast is None:
+        return None
+    total, mapped = forecast.machine.total_bytes, forecast.mapped_bytes
+    if min(forecast.least_bytes, mapped or forecast.least_bytes) <= total:
+        return None
+    if mapped:
+        what = f"the export needs about {size(mapped)} of memory, with the weights in files,"
+        remedy = "Export it on a larger machine, or name a smaller model or context."
+    else:
+        what = (
+            f"the export needs more than {size(forecast.least_bytes)} of memory, for the weights "
+            "and the cache as 32-bit floats,"
+        )
+        remedy = (
+            "Export it on a larger machine, or name a smaller model or context. With\n"
+            f"--set export.quantization={LINEAR_SCHEMES[0]} the weights can stay in files."
+        )
+    return ConfigProblem(f"{what} and this machine has {size(total)}", remedy, place=str(folder))
+
+
+def unloaded_note(program: Path) -> str | None:
+    """The sentence about a program that is not loaded for a check, since memory lacks for that."""
+    needed = round(program.stat().st_size * _LOADED_COPIES) + _WORKING_BYTES
+    free = machine_memory().free_bytes - own_bytes()
+    if needed <= free:
+        return None
+    return (
+        f"The program was not loaded on this machine after it was written: that takes "
+        f"{size(needed)} of memory, and {size(free)} were free."
+    )
+
+
+def memory_details(forecast: MemoryForecast | None, peak_bytes: int) -> dict[str, Any]:
+    """What `export.json` says about the memory of an export."""
+    if forecast is None:
+        return {"peak_bytes": peak_bytes}
+    return {
+        "expected_bytes": forecast.expected_bytes,
+        "peak_bytes": peak_bytes,
+        "weights": "files" if forecast.maps else "memory",
+    }
+
+
+def cache_bytes(config: Mapping[str, Any], context: int) -> int:
+    """The least that the cache of a model takes, by the names of Llama's configuration.
+
+    2 x heads of keys x size of a head x positions, for each layer; a layer with a sliding window
+    has at least its positions. 0 where the configuration has other names.
+    """
+    layers, heads = (config.get(name) for name in ("num_hidden_layers", "num_attention_heads"))
+    hidden, shared = config.get("hidden_size"), config.get("num_key_value_heads")
+    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(hidden, int)):
+        return 0
+    head = config.get("head_dim")
+    head_size = head if isinstance(head, int) else hidden // max(heads, 1)
+    kv_heads = shared if isinstance(shared, int) else heads
+    return 2 * kv_heads * head_size * _positions(config, layers, context) * _FLOAT_BYTES
+
+
+def _positions(config: Mapping[str, Any], layers: int, context: int) -> int:
+    """The sum of all layers' positions, of which those with a window may need fewer."""
+    window, kinds = config.get("sliding_window"), config.get("layer_types")
+    if not isinstance(window, int) or config.get("use_sliding_window") is False:
+        return layers * context
+    # Without a list, it may be any of the layers: older files do not say.
+    whole = kinds.count("full_attention") if isinstance(kinds, list) else 0
+    return whole * context + (layers - whole) * min(window, context)
+
+
+def machine_memory() -> MachineMemory:
+    """The memory of this machine, or of the control groups that this process is in."""
+    import psutil
+
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    total, free = memory.total + swap.total, memory.available + swap.free
+    for limit, unused in _group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")):
+        total, free = min(total, limit), min(free, unused)
+    return MachineMemory(total, free + own_bytes())
+
+
+# Of the two versions: where the groups are, the limit, what is used, and the pages of files that
+# the kernel can drop (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files,
+# https://docs.kernel.org/admin-guide/cgroup-v1/memory.html).
+_GROUPS = {
+    "memory": (
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+    "": ("", "memory.max", "memory.current", ("inactive_file", "active_file")),
+}
+
+
+def _group_limits(membership: Path, root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and free bytes of each control group above this process; none without groups."""
+    for line in _lines(membership):
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers not in _GROUPS:
+            continue
+        base, limit_name, used_name, dropped = _GROUPS[controllers]
+        group = root / base / path.strip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(root / base):
+                break
+            limit, used = (_lines(folder / name)[:1] for name in (limit_name, used_name))
+            if limit and used and limit[0].isdecimal() and used[0].isdecimal():
+                stat = dict(line.split() for line in _lines(folder / "memory.stat"))
+                reusable = sum(int(stat.get(name, 0)) for name in dropped)
+                yield int(limit[0]), max(0, int(limit[0]) - int(used[0]) + reusable)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def own_bytes() -> int:
+    """The memory of this process, without the pages of files that it has mapped."""
+    import psutil
+
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))  # which only Linux counts
+
+
+_INTERVAL_S = 0.05
+
+
+class PeakMemory:
+    """Watches the memory of this process, as `own_bytes` counts it, while the block runs."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._most = 0
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def bytes(self) -> int:
+        """The most so far."""
+        self._most = max(self._most, own_bytes())
+        return self._most
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_INTERVAL_S):
+            self.bytes()

@@ -1,0 +1,178 @@
+"""What an export is expected to take of memory, as headers tell, and what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etdeploy.core.errors import ExportError
+from etdeploy.export.hf import memory
+from etdeploy.export.hf.memory import (
+    MachineMemory,
+    PeakMemory,
+    cache_bytes,
+    machine_memory,
+    memory_details,
+    memory_forecast,
+    memory_refusal,
+    own_bytes,
+    unloaded_note,
+)
+from etdeploy.export.needs import check_language_model
+from etdeploy.export.spec import ExportSpec, HfModel
+from etdeploy.recipe.model import ExportGeneration
+from tests.support.checkpoints import LLAMA, write_checkpoint
+from tests.support.facts import lacks
+
+GB = 10**9
+# 10^9 weights, of which a table of embeddings has a tenth.
+SHAPES = {"model.embed_tokens.weight": (100_000, 1000)} | {
+    f"model.layers.0.mlp.{n}.weight": (10_000, 9000) for n in range(10)
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "m", SHAPES, vocab_size=100_000)
+
+
+def of(folder: Path, scheme: str = "8da4w") -> ExportSpec:
+    model = HfModel(folder=str(folder))
+    generation = ExportGeneration(context=64)
+    return ExportSpec(hf=model, generation=generation, backend="xnnpack", quantization=scheme)
+
+
+def give(monkeypatch: pytest.MonkeyPatch, total: float, free: float) -> None:
+    """The machine has as much memory."""
+    machine = MachineMemory(round(total), round(free))
+    monkeypatch.setattr(memory, "machine_memory", lambda: machine)
+
+
+def test_weights_are_in_files_only_where_memory_does_not_hold_them(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, 16 * GB, 16 * GB)
+    fits = memory_forecast(of(checkpoint), checkpoint)
+    assert fits is not None
+    assert fits.mapped_bytes is not None
+    assert not fits.maps
+    assert list(fits.notes()) == []
+    assert fits.least_bytes > 4 * GB
+    assert fits.expected_bytes == fits.held_bytes > fits.least_bytes
+    assert fits.mapped_bytes < 2 * GB  # what the weights take as 16-bit floats
+    give(monkeypatch, 16 * GB, 2 * GB)
+    scarce = memory_forecast(of(checkpoint), checkpoint)
+    assert scarce is not None
+    assert scarce.maps
+    assert scarce.expected_bytes == fits.mapped_bytes
+    [note] = scarce.notes()
+    assert not lacks(note, "in files", "no ETRecord", "2.0 GB were free")
+    floats = memory_forecast(of(checkpoint, "none"), checkpoint)
+    assert floats is not None
+    assert not floats.maps
+    [note] = floats.notes()
+    assert not lacks(note, "may need", "2.0 GB were free")
+
+
+def test_too_little_memory_is_refused_before_anything_is_loaded(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, 2 * GB, GB)
+    assert memory_refusal(of(checkpoint), checkpoint) is None
+    floats = memory_refusal(of(checkpoint, "none"), checkpoint)
+    assert floats is not None
+    assert floats.place == str(checkpoint)
+    assert not lacks(floats.message, "more than 4.", "has 2.0 GB")
+    assert "export.quantization=8da4w" in str(floats.remedy)
+    give(monkeypatch, GB / 2, GB / 2)
+    with pytest.raises(ExportError, match=r"weights in files.*500\.0 MB"):
+        check_language_model(of(checkpoint))
+
+
+def test_a_checkpoint_whose_configuration_does_not_tell(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    (folder / "config.json").unlink()
+    assert memory_forecast(of(folder), folder) is None
+    assert memory_refusal(of(folder), folder) is None
+    assert memory_details(None, 5) == {"peak_bytes": 5}
+
+
+def test_a_program_is_not_loaded_where_memory_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program.pte"
+    program.write_bytes(b"")
+    give(monkeypatch, 16 * GB, own_bytes() + GB)
+    assert unloaded_note(program) is None
+    give(monkeypatch, 16 * GB, own_bytes() // 2)
+    assert not lacks(unloaded_note(program) or "", "not loaded")
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names", "limits"),
+    [
+        (
+            "4:memory:/a/b",
+            "memory",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            [(700, 250), (1000, 550)],
+        ),
+        ("0::/a/b", "", ("memory.max", "memory.current", "active_file"), [(700, 250), (1000, 550)]),
+        ("0::/a", "", ("memory.max", "memory.current", "active_file"), [(1000, 550)]),
+        ("5:cpu:/a/b", "", ("memory.max", "memory.current", "active_file"), []),
+    ],
+)
+def test_control_groups_limit_a_process(
+    tmp_path: Path, line: str, folder: str, names: tuple[str, str, str], limits: list[Any]
+) -> None:
+    limit, used, dropped = names
+    for path, most in ((tmp_path / folder / "a", "1000"), (tmp_path / folder / "a/b", "700")):
+        path.mkdir(parents=True)
+        (path / limit).write_text(f"{most}\n")
+        (path / used).write_text("500\n")
+        (path / "memory.stat").write_text(f"{dropped} 50\nrss 450\n")
+    (tmp_path / folder / limit).write_text("max\n")
+    membership = tmp_path / "cgroup"
+    membership.write_text(f"{line}\n")
+    assert list(memory._group_limits(membership, tmp_path)) == limits
+
+
+def test_the_memory_of_a_machine_without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SimpleNamespace(total=5 * GB, available=3 * GB)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: machine)
+    monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(total=GB, free=GB // 2))
+    monkeypatch.setattr(memory, "_group_limits", lambda *_: [])
+    found = machine_memory()
+    assert found.total_bytes == 6 * GB
+    assert found.free_bytes > 3.5 * GB  # with what this process has already
+
+
+def test_the_peak_is_that_of_the_block() -> None:
+    with PeakMemory() as peak:
+        before = peak.bytes()
+        large = bytearray(b"x" * (64 << 20))
+        during = peak.bytes()
+        del large
+        after = peak.bytes()
+    assert during - before > 48 << 20
+    assert after == during
+
+
+@pytest.mark.parametrize(
+    ("changes", "positions"),
+    [
+        ({"sliding_window": None}, 2 * 64),
+        ({"sliding_window": 16}, 2 * 16),
+        ({"sliding_window": 100}, 2 * 64),
+        ({"sliding_window": 16, "use_sliding_window": False}, 2 * 64),
+        ({"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}, 16 + 64),
+    ],
+)
+def test_a_layer_with_a_window_keeps_no_more_than_that(
+    changes: dict[str, Any], positions: int
+) -> None:
+    config = LLAMA | {"num_hidden_layers": 2} | changes
+    assert cache_bytes(config, 64) == 2 * 2 * 4 * positions * 4
