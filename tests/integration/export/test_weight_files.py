@@ -1,0 +1,44 @@
+"""Language models whose weights memory does not hold: the program is that of weights in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.export import run_support
+from tests.support.facts import lacks
+
+pytest.importorskip("transformers", reason="needs etdeploy[llm]")
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    made: dict[str, Any] = run_support("weights_in_files", str(tmp_path_factory.mktemp("weights")))
+    return made
+
+
+def test_the_program_and_what_is_known_of_it_are_the_same(found: dict[str, Any]) -> None:
+    held, mapped = found["memory"], found["files"]
+    assert mapped["digest"] == held["digest"]
+    assert mapped["texts"] == held["texts"]
+    assert all(held["texts"])
+    # Sums of floats depend on where a tensor begins in memory.
+    assert mapped["perplexities"] == pytest.approx(held["perplexities"], rel=1e-4)
+    assert found["floats"]
+
+
+def test_notes_and_details_say_how_it_was_exported(found: dict[str, Any]) -> None:
+    held, mapped = found["memory"], found["files"]
+    assert [each["memory"]["weights"] for each in (held, mapped)] == ["memory", "files"]
+    assert [each["etrecord"] for each in (held, mapped)] == [True, False]
+    text = "\n".join(mapped["notes"])
+    assert not lacks(text, "in files during the export", "no ETRecord", "was not loaded")
+    assert "in files" not in "\n".join(held["notes"])
+    for each in (held, mapped):
+        assert each["memory"]["peak_bytes"] > 100 << 20
+
+
+def test_no_file_is_left(found: dict[str, Any]) -> None:
+    assert found["files"]["beside"] == ["files", "memory"]
