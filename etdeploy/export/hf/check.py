@@ -223,6 +223,8 @@ def checkpoint_refusals(folder: Path, context: int) -> Iterator[ConfigProblem]:
     if refusal:
         yield refusal
         return
+    if folder.is_file():
+        return
     try:
         read_prequantized(config, checkpoint_tensors(folder))
     except UnreadableError as error:
