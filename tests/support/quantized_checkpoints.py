@@ -63,8 +63,8 @@ def packed(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def is_quantized(name: str) -> bool:
-    """Of the weights in the layers of a Llama."""
-    return name.endswith("_proj.weight")
+    """Of the weights in the layers of a Llama, and in the experts of a Mixtral."""
+    return name.endswith("_proj.weight") or ".experts." in name
 
 
 def gptq(
@@ -362,7 +362,25 @@ def main(result: Path, folder: Path) -> None:
     torch.manual_seed(0)
     found = {name: _loaded(make(state), source, folder / name) for name, make in FORMATS.items()}
     programs = {name: _programs(folder / name) for name in ("gptq", "awq")}
-    result.write_text(json.dumps({"loads": found, "programs": programs}))
+    experts = _experts(folder)
+    result.write_text(json.dumps({"loads": found, "programs": programs, "experts": experts}))
+
+
+def _experts(folder: Path) -> dict[str, Any]:
+    """A Mixtral, whose experts transformers joins."""
+    import transformers
+    from safetensors.torch import load_file
+
+    from tests.support.language_models import LLAMA
+
+    config = transformers.MixtralConfig(**LLAMA, num_local_experts=2)
+    transformers.MixtralForCausalLM(config).save_pretrained(folder / "mixtral")
+    made = gptq(load_file(folder / "mixtral" / "model.safetensors"))
+    loaded = _load(save(made, folder / "mixtral", folder / "mixtral_gptq"))
+    joined = loaded.model.state_dict()["model.layers.0.mlp.experts.down_proj"][1]
+    wanted = made.floats["model.layers.0.block_sparse_moe.experts.1.w2.weight"]
+    off = float((joined - wanted).abs().max())
+    return {"off": off, "layers": len(loaded.stored), "notes": loaded.notes}
 
 
 def _programs(folder: Path) -> dict[str, Any]:

@@ -92,3 +92,9 @@ def test_a_program_computes_with_the_checkpoints_values(
     assert fact not in " ".join(unknown["notes"])
     # From the floats that the checkpoint stands for: what 8-bit activations cost.
     assert known["moved"] < 0.02 * known["largest"]
+
+
+def test_experts_are_unpacked_and_a_note_says_so(made: dict[str, Any]) -> None:
+    told = made["experts"]
+    assert (told["off"], told["layers"]) == (0, 8)
+    assert "12 quantized layers" in told["notes"][0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -249,7 +249,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
         stored = weights_on_grid(model, files)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
     require_tokenizer(spec, tokenizer.folder, tokenizer.why)
-    known: Iterable[str] = ()
+    known: Iterable[str] = _joined_notes(model, stored)
     if quantized and spec.quantization not in LINEAR_SCHEMES:
         known = outlook_notes(quantized, spec.quantization)
     notes = filter(None, (*scarce, context_note(spec), *known, unused, tokenizer.note))
@@ -305,6 +305,18 @@ def _unpacked(
         return unpacked_state(folder, found)
     except ValueError as error:
         raise fail("checkpoint", str(error), remedy=ORIGINAL, file=str(folder)) from error
+
+
+def _joined_notes(model: Any, stored: Mapping[str, StoredWeight]) -> Iterator[str]:
+    """A sentence about quantized layers that the model does not have: experts, mostly."""
+    layers = {path for path, _ in model.named_modules()}
+    joined = [path for path in stored if path not in layers]
+    if joined:
+        yield (
+            f"transformers joins or renames {count(len(joined), 'quantized layer')} "
+            f"({_listed(joined)}): they are unpacked to floats, and treated as those of a float "
+            "model."
+        )
 
 
 def _of_linears(model: Any, stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:

@@ -181,7 +181,9 @@ def quantize_linears(
     stays = {*left, *attention}
     done = {name: wish for name, wish in wishes.items() if name not in stays}
     chosen = Counter(wish.pattern for wish in done.values() if not wish.finer)
-    yield _coverage_note(spec, chosen[None], _convolutions(sources))
+    convolutions = _convolutions(sources)
+    if chosen[None] or convolutions:
+        yield _coverage_note(spec, chosen[None], convolutions)
     yield from _override_notes(spec, chosen)
     yield from _finer_notes(done)
     schemes = {name: wish.scheme for name, wish in done.items()}
