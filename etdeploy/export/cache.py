@@ -42,7 +42,7 @@ _NOT_IN_KEY: dict[str, Any] = {
          "weights", "llm_files", "wanted_versions", "places", "method", "speech"),
         True,
     ),
-    "hf": {"folder": True, "revision": True},
+    "hf": {"folder": True, "revision": True, "checkpoint": True, "params": True},
     "lora": {"__all__": {"folder": True, "revision": True}},
     "adapters": {"__all__": {"folder": True, "revision": True}},
     "generation": {"evaluate": True},
@@ -215,6 +215,10 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
         program = Path(spec.program)
         found |= {f"tokenizer/{n}": str(p) for n, p in tokenizer_beside(program).items()}
         found |= {f"data/{p.name}": str(p) for p in sorted(program.parent.glob("*.ptd"))}
+    if spec.hf and spec.hf.checkpoint:
+        beside = Path(spec.hf.checkpoint)
+        files = tokenizer_beside(beside) or tokenizer_beside(beside, "tokenizer.model")
+        found |= {f"tokenizer/{n}": str(p) for n, p in files.items()}
     if spec.hf and spec.hf.path:
         files = loaded_files(spec.hf.path, code=spec.hf.remote_code)
         one = "gguf" if spec.hf.gguf else ""

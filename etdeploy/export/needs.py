@@ -19,9 +19,10 @@ from etdeploy.core.plugins import module_path
 from etdeploy.export.cache import installed_version
 from etdeploy.export.hf.adapter import read_adapter
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
-from etdeploy.export.hf.config import ConfigProblem
+from etdeploy.export.hf.config import ConfigProblem, config_refusals
 from etdeploy.export.hf.files import adapter_files, has_template, has_tokenizer
 from etdeploy.export.hf.memory import memory_refusal
+from etdeploy.export.hf.meta import read_params
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.llm_config import check_llm_config
 from etdeploy.export.spec import CodeReference, ExportSpec
@@ -137,6 +138,8 @@ _KEYS = {
     "exported": "model.exported",
     "program": "model.program",
     "weights": "model.weights",
+    "checkpoint": "model.checkpoint",
+    "params": "model.params",
     "custom_ops": "export.custom_ops",
     "evaluated": "export.generation.evaluate",
 }
@@ -152,6 +155,9 @@ def check_language_model(spec: ExportSpec) -> str | None:
     Returns a sentence about a model that is still to be downloaded, which is checked then.
     """
     if spec.hf is None or spec.generation is None:
+        return None
+    if spec.hf.checkpoint and spec.hf.params:
+        _check_params(spec, Path(spec.hf.checkpoint), Path(spec.hf.params))
         return None
     folder = folder_here(spec.hf)
     if folder is None or (spec.hf.id and not is_whole(folder, code=spec.hf.remote_code)):
@@ -171,6 +177,22 @@ def check_language_model(spec: ExportSpec) -> str | None:
             has_template=has_template(folder),
         )
     return None
+
+
+def _check_params(spec: ExportSpec, checkpoint: Path, params: Path) -> None:
+    """Refuses params that are not of a Llama, or a context that is longer than they allow."""
+    config = read_params(params)
+    asked = spec.generation.context if spec.generation else 0
+    refusals: Iterator[ConfigProblem]
+    if isinstance(config, ConfigProblem):
+        refusals = iter([config])
+    else:
+        refusals = config_refusals(config, str(params), asked)
+    for refusal in refusals:
+        place = refusal.place or spec.place(*refusal.key)
+        raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
+    if not has_tokenizer(checkpoint.parent):
+        require_speech(None, spec.speech, place=str(checkpoint))
 
 
 def _check_adapters(spec: ExportSpec) -> None:

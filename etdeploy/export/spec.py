@@ -25,7 +25,7 @@ from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.llm_config import llm_files, soc_in, with_files
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
-from etdeploy.recipe.paths import GGUF, NO_TEXT
+from etdeploy.recipe.paths import NO_TEXT
 
 # Texts that a language model reads when it is exported, unless the recipe names others. They were
 # written for etdeploy and are dedicated to the public domain. No model was trained on them, and the
@@ -34,13 +34,15 @@ CALIBRATION_TEXT, EVALUATION_TEXT = (
     str(Path(__file__).parent / "texts" / name) for name in ("calibration.txt", "evaluation.txt")
 )
 BUNDLED_TEXTS = frozenset({CALIBRATION_TEXT, EVALUATION_TEXT})
+# Beside a checkpoint of Meta, unless a recipe names another file.
+PARAMS = "params.json"
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
 TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 
 # Keys of sections that the worker refuses with their places.
 _PLACED = (
     ("sizes",), ("method",), ("overrides",), ("hf",), ("gguf",), ("revision",), ("remote_code",),
-    ("lora",), ("generation",), ("calibration",), ("llm_config",),
+    ("lora",), ("generation",), ("calibration",), ("llm_config",), ("checkpoint",),
 )  # fmt: skip
 
 
@@ -62,6 +64,7 @@ class HfModel(Value):
         folder: Its absolute path, or that of the folder with the GGUF file; None for an id.
         id: On the Hugging Face hub; None for a folder.
         gguf: The GGUF file in the folder or the repository.
+        checkpoint, params: Paths of the files of a model as Meta saves it; None for another.
         revision: Of an id, as the recipe names it.
         remote_code: Whether code in its repository or folder may run.
     """
@@ -69,8 +72,15 @@ class HfModel(Value):
     folder: str | None = None
     id: str | None = None
     gguf: str | None = None
+    checkpoint: str | None = None
+    params: str | None = None
     revision: str = "main"
     remote_code: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The key of a recipe that names it."""
+        return "checkpoint" if self.checkpoint else "gguf" if self.gguf else "hf"
 
     @property
     def path(self) -> Path | None:
@@ -80,6 +90,8 @@ class HfModel(Value):
     @property
     def name(self) -> str:
         """As a person reads it, and the same on every machine."""
+        if self.checkpoint:
+            return Path(self.checkpoint).name
         if self.gguf:
             return f"{self.id}/{self.gguf}" if self.id else self.gguf
         return self.id or Path(str(self.folder)).name
@@ -207,8 +219,8 @@ class ExportSpec(Value):
 
     def place(self, *keys: str) -> str:
         """Where a key of the recipe is; its dotted name where that is not known."""
-        if keys == ("model", "hf") and self.hf and self.hf.gguf:
-            keys = GGUF
+        if keys == ("model", "hf") and self.hf:
+            keys = ("model", self.hf.kind)
         name = ".".join(keys)
         return self.places.get(name, name)
 
@@ -231,6 +243,8 @@ class ExportSpec(Value):
             "exported": self.exported,
             "program": self.program,
             "weights": self.weights,
+            "checkpoint": self.hf.checkpoint if self.hf else None,
+            "params": self.hf.params if self.hf else None,
             "custom_ops": self.custom_ops,
             "evaluated": self.generation.evaluate if self.generation else None,
         }
@@ -366,6 +380,9 @@ def _has_groups(recipe: Recipe) -> bool:
 def _hf_model(model: Model) -> HfModel | None:
     if model.gguf is not None:
         return _gguf_model(model.gguf, model.revision)
+    if model.checkpoint is not None:
+        params = model.params or str(Path(model.checkpoint).with_name(PARAMS))
+        return HfModel(checkpoint=model.checkpoint, params=params)
     if model.hf is None:
         return None
     code = model.remote_code is not None  # which names the same model; see the recipe's rules

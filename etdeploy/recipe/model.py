@@ -138,7 +138,7 @@ class Section(BaseModel):
 
 class Model(Section):
     """Where the model comes from: one of `example`, `python`, `exported`, `program`, `hf`,
-    `gguf`.
+    `gguf`, `checkpoint`.
     """
 
     example: ExampleName | None = None
@@ -172,6 +172,14 @@ class Model(Section):
     Face hub, like `ORG/NAME/model-Q4_0.gguf`. Architecture, tokenizer, chat template and weights
     come from the file; [language-models.md](language-models.md#gguf-files) says what happens to
     weights of each type."""
+
+    checkpoint: str | None = Field(default=None, min_length=1)
+    """A language model with Llama's architecture as Meta or torchtune saves it: a file of tensors
+    like `consolidated.00.pth`, loaded with weights_only. Its tokenizer is `tokenizer.json` or
+    `tokenizer.model` beside it."""
+
+    params: str | None = Field(default=None, min_length=1)
+    """The sizes of the model of `checkpoint`; by default `params.json` beside it."""
 
     revision: str | None = Field(default=None, min_length=1)
     """The branch, tag or commit of a repository that `hf` or `gguf` names; by default `main`. The

@@ -25,6 +25,8 @@ _FILE_KEYS = (
     ("model", "exported"),
     ("model", "program"),
     ("model", "weights"),
+    ("model", "checkpoint"),
+    ("model", "params"),
     ("export", "custom_ops"),
     EVALUATE,
     ("app", "aar"),

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from etdeploy.recipe.model import Recipe
 
 
-MODEL_SOURCES = ("example", "python", "exported", "program", "hf", "gguf")
+MODEL_SOURCES = ("example", "python", "exported", "program", "hf", "gguf", "checkpoint")
 # Those of language models, which generate text.
-LANGUAGE_MODELS = ("hf", "gguf")
+LANGUAGE_MODELS = ("hf", "gguf", "checkpoint")
 DEFAULT_GROUP_SIZE = 32
 DEFAULT_EVALUATED = 512
 # Keys that need a build of ExecuTorch itself, with the value that needs none.
@@ -84,7 +84,9 @@ def _hf_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     if section.get("merge") is False and not isinstance(section.get("lora"), Mapping):
         yield "merge", f"adapters that are not merged need names, to choose one: {_NAMED}"
     model, code = section.get("hf"), section.get("remote_code")
-    file = section.get("gguf")
+    file = section.get("gguf") or section.get("checkpoint")
+    if section.get("params") is not None and section.get("checkpoint") is None:
+        yield "params", "params belong to a `checkpoint`, and none is named"
     if model is None and file is None:
         for key in _OF_HF:
             if section.get(key) is not None:
@@ -94,7 +96,7 @@ def _hf_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
         kind = "folder" if model else "file"
         yield "revision", f"a {kind} on this machine has no revisions, and {model or file} is one"
     if code is not None and model is None:
-        yield "remote_code", "a GGUF file contains no code, so there is nothing to allow"
+        yield "remote_code", "no code in that file is run, so there is nothing to allow"
     elif code is not None and code != model:
         yield (
             "remote_code",

@@ -31,6 +31,7 @@ from etdeploy.export.hf.files import (
     snapshot,
 )
 from etdeploy.export.hf.gguf import SUFFIX
+from etdeploy.export.hf.meta import read_params
 from etdeploy.export.hf.prequantized import (
     ORIGINAL,
     outlook_notes,
@@ -155,7 +156,7 @@ def _are(names: list[str]) -> str:
 
 def folder_here(model: HfModel) -> Path | None:
     """The folder or file of a model if it is on this machine; of an id, in the hub's cache."""
-    if model.path:
+    if model.path or model.checkpoint:
         return model.path
     commit = cached_commit(str(model.id), model.revision)
     folder = snapshot(str(model.id), commit) / (model.gguf or "") if commit else None
@@ -190,11 +191,13 @@ def fit_context(spec: ExportSpec, places: Mapping[KeyPath, SourceLocation]) -> E
     """
     asked, folder = spec.generation, folder_here(spec.hf) if spec.hf else None
     config = read_config(folder) if asked and folder else None
+    if asked and spec.hf and spec.hf.params:
+        config = read_params(Path(spec.hf.params))
     longest = longest_context(config) if isinstance(config, dict) else None
     if asked is None or longest is None or asked.context <= longest:
         return spec
     chosen = places.get(("export", "generation", "context"))
-    model = places.get(("model", "gguf" if spec.hf and spec.hf.gguf else "hf"))
+    model = places.get(("model", spec.hf.kind)) if spec.hf else None
     if chosen and (chosen.line is None or (model and chosen.file == model.file)):
         return spec
     prefill = min(asked.prefill_tokens, longest)

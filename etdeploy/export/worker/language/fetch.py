@@ -56,11 +56,12 @@ class Checkpoint:
 
     folder: Path
     commit: str | None = None
+    files: tuple[Path, ...] = ()
 
     def digests(self, *, code: bool) -> dict[str, str]:
         """SHA-256 of each file of a folder of the user, by its path; a commit says as much."""
-        files = {} if self.commit else loaded_files(self.folder, code=code)
-        return {str(path): sha256_file(path) for path in files.values()}
+        files = {} if self.commit or self.files else loaded_files(self.folder, code=code)
+        return {str(path): sha256_file(path) for path in (*files.values(), *self.files)}
 
 
 def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
@@ -74,6 +75,12 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
         raise ValueError("the spec names no language model")
     if model.path:
         return Checkpoint(model.path)
+    if model.checkpoint and model.params:
+        from etdeploy.export.worker.language.meta import converted  # which imports torch
+
+        files = (Path(model.checkpoint), Path(model.params))
+        tell(f"reading {model.name}", 0.03)
+        return Checkpoint(converted(*files), files=files)
     commit, here = cached_commit(str(model.id), model.revision), folder_here(model)
     whole = here is not None and is_whole(here, code=model.remote_code)
     if commit and here and whole and has_text_files(here):
