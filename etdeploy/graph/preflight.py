@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from etdeploy.core.errors import Blocker, CheckError
 from etdeploy.export.hf.check import context_note, prequantized_notes
+from etdeploy.export.hf.memory import memory_notes
 from etdeploy.export.needs import check_language_model, check_needs
 from etdeploy.export.spec import EXPORTED_METHODS, require_method
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
@@ -121,7 +122,7 @@ def model_notes(resolved: Resolved) -> tuple[str, ...]:
     if resolved.exported:
         return tuple(filter(None, (context_note(spec),)))
     note = check_language_model(spec)
-    known = () if note else prequantized_notes(spec)
+    known = () if note else (*prequantized_notes(spec), *memory_notes(spec))
     return tuple(filter(None, (note, context_note(spec), *known)))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from etdeploy.backends.schemes import LINEAR_SCHEMES
 from etdeploy.core.console import size
+from etdeploy.export.hf.check import folder_here
 from etdeploy.export.hf.config import ConfigProblem, read_config
 from etdeploy.export.hf.gguf import read_header
 from etdeploy.export.hf.prequantized import read_prequantized
@@ -31,7 +32,7 @@ _COPIES, _QUANTIZED_COPIES = 3.0, 1.6
 # In files: as floats, and quantized; these once more as floats after the first are gone.
 _DISK_COPIES = 1.5
 # Python with PyTorch, transformers and ExecuTorch; the graphs of a layer, of both methods.
-_LIBRARIES_BYTES, _LAYER_BYTES = 560 * _MIB, 12 * _MIB
+LIBRARIES_BYTES, _LAYER_BYTES = 560 * _MIB, 12 * _MIB
 # Of the largest layer, while it is lowered: its values, packed, and as bytes.
 _LOWERED_COPIES = 3
 # Of a program that is loaded: its packed weights. What is mapped of files should stay meanwhile.
@@ -109,9 +110,9 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     maps = linear and shapes and not spec.lora  # merging makes other weights, in memory
     mapped = _mapped_bytes(shapes, config, caches) if maps else None
     return MemoryForecast(
-        held_bytes=_LIBRARIES_BYTES + round(held),
+        held_bytes=LIBRARIES_BYTES + round(held),
         mapped_bytes=mapped,
-        least_bytes=_LIBRARIES_BYTES + floats + caches,
+        least_bytes=LIBRARIES_BYTES + floats + caches,
         disk_bytes=round(floats * _DISK_COPIES),
         machine=machine_memory(),
     )
@@ -137,7 +138,14 @@ def _mapped_bytes(shapes: list[tuple[int, ...]], config: Mapping[str, Any], cach
     lowered = _LOWERED_COPIES * max(others, default=0)
     logits = _LOGITS_COPIES * _LOGITS_POSITIONS * vocabulary * _FLOAT_BYTES
     steps = max(logits, lowered + constants, 2 * constants)
-    return _LIBRARIES_BYTES + layers * _LAYER_BYTES + steps + 2 * caches
+    return LIBRARIES_BYTES + layers * _LAYER_BYTES + steps + 2 * caches
+
+
+def memory_notes(spec: ExportSpec) -> Iterator[str]:
+    """Sentences about the export of a checkpoint on this machine where memory is scarce."""
+    folder = folder_here(spec.hf) if spec.hf else None
+    if folder and (forecast := memory_forecast(spec, folder)):
+        yield from forecast.notes()
 
 
 def memory_refusal(spec: ExportSpec, folder: Path) -> ConfigProblem | None:

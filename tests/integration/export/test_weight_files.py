@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etdeploy.export.hf.memory import LIBRARIES_BYTES
 from tests.support.export import run_support
 from tests.support.facts import lacks
+from tests.support.limited_memory import Shape, export_limited, limited_memory, save_large
 
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
@@ -42,3 +46,16 @@ def test_notes_and_details_say_how_it_was_exported(found: dict[str, Any]) -> Non
 
 def test_no_file_is_left(found: dict[str, Any]) -> None:
     assert found["files"]["beside"] == ["files", "memory"]
+
+
+@pytest.mark.nightly
+def test_weights_of_twice_the_free_memory_are_exported(tmp_path: Path) -> None:
+    checkpoint = save_large(tmp_path / "model", Shape(), sys.executable)
+    weights = (checkpoint / "model.safetensors").stat().st_size
+    with limited_memory(LIBRARIES_BYTES + weights // 2) as group:
+        if group is None:
+            pytest.skip("this process may not make a control group")
+        found = export_limited(checkpoint, tmp_path / "export", sys.executable, group)
+    assert found.memory["weights"] == "files"
+    assert found.memory["peak_bytes"] == pytest.approx(found.memory["expected_bytes"], rel=0.15)
+    assert (tmp_path / "export/program/program.pte").stat().st_size < weights / 3

@@ -17,6 +17,7 @@ from etdeploy.export.hf.memory import (
     machine_memory,
     memory_details,
     memory_forecast,
+    memory_notes,
     memory_refusal,
     own_bytes,
     unloaded_note,
@@ -70,6 +71,7 @@ def test_weights_are_in_files_only_where_memory_does_not_hold_them(
     assert scarce.expected_bytes == fits.mapped_bytes
     [note] = scarce.notes()
     assert not lacks(note, "in files", "no ETRecord", "2.0 GB were free")
+    assert list(memory_notes(of(checkpoint))) == [note]  # as `plan` shows it
     floats = memory_forecast(of(checkpoint, "none"), checkpoint)
     assert floats is not None
     assert not floats.maps
