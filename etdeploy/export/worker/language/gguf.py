@@ -6,9 +6,10 @@ values of blocks that kernels can compute with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +18,10 @@ from etdeploy.export.hf.gguf import GgufHeader, GgufTensor, read_header
 from etdeploy.export.worker.lowering.stored import StoredWeight
 
 _LINKED = "weights.gguf"
+Array = np.ndarray[Any, Any]
 _BLOCK = 32
-_SCALE_BYTES = 2
+# Of a product and a sum in float32, relative to the largest weight.
+_ROUNDING = 1e-6
 # Tensors of factors by which the frequencies of rotary positions are divided.
 _FACTORS, _SHORT, _LONG = (
     f"rope_{name}.weight" for name in ("freqs", "factors_short", "factors_long")
@@ -147,11 +150,12 @@ def _stored(path: Path, model: Any) -> Iterator[tuple[str, StoredWeight]]:
         kind = tensor.type
         if kind.is_float:
             continue
-        values = scales = None
-        if kind.name == "Q4_0":
+        found = StoredWeight(kind.name, kind.bits)
+        if kind.name in _UNPACKED:
             weight = model.get_submodule(layer).weight.detach()
-            values, scales = _carried(_data(path, header, tensor), weight, heads)
-        yield layer, StoredWeight(kind.name, kind.bits, values, scales)
+            blocks = _UNPACKED[kind.name](_data(path, header, tensor))
+            found = _in_order(found, blocks, weight, heads) or found
+        yield layer, found
 
 
 def layer_tensors(header: GgufHeader, model: Any) -> dict[str, GgufTensor]:
@@ -185,41 +189,114 @@ def _names(header: GgufHeader) -> Any:
     return get_tensor_name_map(arch, int(header.of_architecture("block_count") or 0))
 
 
-def _data(path: Path, header: GgufHeader, tensor: GgufTensor) -> np.ndarray[Any, Any]:
+def _data(path: Path, header: GgufHeader, tensor: GgufTensor) -> Array:
     """The bytes of a tensor, a row for each output."""
     start = header.data_start + tensor.offset
     mapped = np.memmap(path, np.uint8, "r", start, (tensor.size_bytes,))
     return mapped.reshape(tensor.shape[0], -1)
 
 
-def unpack_q4_0(data: np.ndarray[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values (int8, -8 to 7) and scales (float32) of rows in Q4_0.
+class Blocks(NamedTuple):
+    """A matrix of 4-bit values, as `StoredWeight` has them; scales may be negative here."""
 
-    A block is a scale in float16 and 16 bytes: the lower halves are its first 16 values plus 8, the
-    upper halves the others. https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
+    values: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor
+
+    def ordered(self, rows: torch.Tensor) -> Blocks:
+        return Blocks(*(each[rows] for each in self))
+
+    def weight(self) -> torch.Tensor:
+        scales, offsets = (
+            each.repeat_interleave(_BLOCK, dim=1) for each in (self.scales, self.offsets)
+        )
+        return self.values * scales + offsets
+
+    def with_positive_scales(self) -> Blocks:
+        """The same weights with scales as XNNPACK takes them: s * v is -s * (-v - 1) - s."""
+        negative = self.scales < 0
+        values = torch.where(
+            negative.repeat_interleave(_BLOCK, dim=1), -self.values - 1, self.values
+        )
+        scales = self.scales.abs()
+        return Blocks(values, scales, torch.where(negative, self.offsets + scales, self.offsets))
+
+
+def _split(data: Array, block_bytes: int, *sizes: int) -> tuple[int, tuple[Array, ...]]:
+    """The number of rows, and the parts of all blocks: the last of what is left."""
+    blocks = data.reshape(-1, block_bytes)
+    return data.shape[0], tuple(np.split(blocks, np.cumsum(sizes), axis=1))
+
+
+def _halves(part: Array) -> Array:
+    """Float16 as float32, for each block."""
+    floats: Array = part.copy().view("<f2").astype(np.float32)
+    return floats
+
+
+def _nibbles(packed: Array, size: int) -> Array:
+    """Values less 8: of so many bytes, the lower halves come before the upper ones."""
+    parts = packed.reshape(-1, size)
+    both: Array = np.concatenate([parts & 15, parts >> 4], axis=1).astype(np.int8) - np.int8(8)
+    return both
+
+
+def _blocks(rows: int, values: Array, scales: Array, offsets: Array) -> Blocks:
+    return Blocks(*(torch.from_numpy(each.reshape(rows, -1)) for each in (values, scales, offsets)))
+
+
+def unpack_q4_0(data: Array) -> Blocks:
+    """Blocks of a scale and 32 values plus 8."""
+    rows, (scale, packed) = _split(data, 18, 2)
+    scales = _halves(scale)
+    return _blocks(rows, _nibbles(packed, 16), scales, np.zeros_like(scales))
+
+
+def unpack_q4_1(data: Array) -> Blocks:
+    """Blocks of a scale, a minimum and 32 values from 0."""
+    rows, (scale, least, packed) = _split(data, 20, 2, 2)
+    scales = _halves(scale)
+    return _blocks(rows, _nibbles(packed, 16), scales, _halves(least) + 8 * scales)
+
+
+def unpack_q4_k(data: Array) -> Blocks:
+    """Blocks of two factors, 6-bit scales and minima of 8 groups, and 256 values from 0.
+
+    The first four scales and minima are the lower 6 bits of bytes 0 to 7. Of the others, bytes 8 to
+    11 have the lower halves, and the upper 2 bits of bytes 0 to 7 the rest.
     """
-    rows = data.shape[0]
-    blocks = data.reshape(rows, -1, _SCALE_BYTES + _BLOCK // 2)
-    scales = blocks[..., :_SCALE_BYTES].copy().view("<f2").astype(np.float32)
-    packed = blocks[..., _SCALE_BYTES:]
-    values = np.concatenate([packed & 15, packed >> 4], axis=-1).astype(np.int8) - np.int8(8)
-    return torch.from_numpy(values.reshape(rows, -1)), torch.from_numpy(scales.reshape(rows, -1))
+    rows, (factor, least, packed, values) = _split(data, 144, 2, 2, 12)
+    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    steps = np.concatenate([first & 63, (third & 15) | (first >> 6 << 4)], axis=1)
+    minima = np.concatenate([second & 63, (third >> 4) | (second >> 6 << 4)], axis=1)
+    scales = _halves(factor) * steps
+    return _blocks(rows, _nibbles(values, 32), scales, 8 * scales - _halves(least) * minima)
 
 
-def _carried(
-    data: np.ndarray[Any, Any], weight: torch.Tensor, heads: tuple[int, ...]
-) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-    """Values and scales in the order of a layer's outputs; nothing where they are not its weight.
+# The layout of each: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
+_UNPACKED: Mapping[str, Callable[[Array], Blocks]] = {
+    "Q4_0": unpack_q4_0,
+    "Q4_1": unpack_q4_1,
+    "Q4_K": unpack_q4_k,
+}
+
+
+def _in_order(
+    kind: StoredWeight, blocks: Blocks, weight: torch.Tensor, heads: tuple[int, ...]
+) -> StoredWeight | None:
+    """The blocks in the order of a layer's outputs; None where they are not its weight.
 
     Files of some architectures have the outputs of queries and keys in another order, in which a
     head's halves alternate. The order is found by comparison, since it depends on the converter.
     """
-    values, scales = unpack_q4_0(data)
-    for order in _orders(len(values), heads):
-        ordered, steps = values[order], scales[order]
-        if torch.equal(ordered * steps.repeat_interleave(_BLOCK, dim=1), weight):
-            return with_positive_scales(ordered, steps)
-    return None, None
+    tolerance = _ROUNDING * float(weight.abs().max())
+    for order in _orders(len(weight), heads):
+        found = blocks.ordered(order)
+        if torch.allclose(found.weight(), weight, rtol=0, atol=tolerance):
+            values, scales, offsets = found.with_positive_scales()
+            kept = offsets if bool(offsets.any()) else None
+            return replace(kind, values=values, scales=scales, offsets=kept)
+    return None
 
 
 def _orders(rows: int, heads: tuple[int, ...]) -> Iterator[torch.Tensor]:
@@ -228,19 +305,6 @@ def _orders(rows: int, heads: tuple[int, ...]) -> Iterator[torch.Tensor]:
     for count in heads:
         if rows % (2 * count) == 0:
             yield index.reshape(count, -1, 2).transpose(1, 2).reshape(-1)
-
-
-def with_positive_scales(
-    values: torch.Tensor, scales: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same blocks with scales that are not negative, which is what XNNPACK takes.
-
-    The extreme value of a block in Q4_0 is -8. With a negative scale it becomes 8, for which 4 bits
-    have no room: it is 7. To choose a larger scale instead would move all 32 values.
-    """
-    signs = torch.where(scales < 0, -1, 1).to(torch.int8)
-    positive = values * signs.repeat_interleave(_BLOCK, dim=1)
-    return positive.clamp(max=7), scales.abs()
 
 
 def _head_counts(model: Any) -> tuple[int, ...]:

@@ -171,7 +171,7 @@ def quantize_linears(
         if layer.name in carried:
             tensor = known[layer.name].as_tensor(wishes[layer.name].scheme)
             tensor = files.moved(tensor) if files else tensor
-            layer.module.weight = torch.nn.Parameter(tensor, requires_grad=False)
+            known[layer.name].give_to(layer.module, tensor)
     again = [layer for layer in fitting if layer.name not in carried]
     for wish in dict.fromkeys(wishes[layer.name] for layer in again):
         _apply(wish, [layer for layer in again if wishes[layer.name] == wish], activations, files)

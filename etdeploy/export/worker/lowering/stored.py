@@ -3,7 +3,8 @@
 A weight in a form that a backend's kernels compute with is carried over, since a second
 quantization would add its own error. XNNPACK's kernels take 4-bit values with a positive scale for
 each group of 32 or a multiple, and 8-bit values with one for each output; none has zero points
-(https://github.com/google/XNNPACK/blob/master/include/xnnpack.h, `qbint4` and `qcint8`).
+(https://github.com/google/XNNPACK/blob/master/include/xnnpack.h, `qbint4` and `qcint8`). What a
+format adds to all values of a group is multiplied by the sum of the group's inputs, in floats.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ class StoredWeight:
     Attributes:
         kind: Its format in messages, such as `Q4_0` or `GPTQ`.
         bits: Of each value, without scales.
-        values: int8 of shape (outputs, inputs), from -2^(bits-1) to 2^(bits-1) - 1; None where the
-            format has zero points, or anything else that no kernel computes with.
-        scales: Float32 of shape (outputs, groups): a weight is its value times its group's scale.
+        values: int8 of shape (outputs, inputs), from -2^(bits-1) to 2^(bits-1) - 1; None where no
+            kernel computes with what the format has.
+        scales: Float32 of shape (outputs, groups): a weight is its value times its group's scale,
+            plus its group's offset.
+        offsets: Float32 of the same shape; None for zeros.
     """
 
     kind: str
     bits: int
     values: torch.Tensor | None = None
     scales: torch.Tensor | None = None
+    offsets: torch.Tensor | None = None
 
     @property
     def group_size(self) -> int | None:
@@ -56,7 +60,16 @@ class StoredWeight:
         if scheme in GROUPED_SCHEMES:
             size = self.group_size or self.values.shape[1]
             return self.bits == 4 and size % _GROUP_STEP == 0
-        return self.group_size is None and self.bits <= 8
+        return self.group_size is None and self.bits <= 8 and self.offsets is None
+
+    def give_to(self, layer: torch.nn.Linear, tensor: Any) -> None:
+        """Gives a layer this weight, of which `as_tensor` made the tensor."""
+        layer.weight = torch.nn.Parameter(tensor, requires_grad=False)
+        if self.offsets is not None:
+            size = self.group_size or layer.in_features
+            layer.__class__ = OffsetLinear  # the layer itself, which several methods share
+            layer.register_buffer("ones", torch.ones(1, size))
+            layer.register_buffer("offsets", self.offsets)
 
     def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> StoredWeight:
         """The same with tensors that `move` has put elsewhere."""
@@ -90,6 +103,19 @@ class StoredWeight:
             torch.float32,
             IntxUnpackedToInt8TensorActivationQuantization.INT8_ASYM_PER_TOKEN,
         )
+
+
+class OffsetLinear(torch.nn.Linear):  # type: ignore[misc]
+    """A linear layer with offsets: of shape (outputs, groups), added to each weight of a group.
+
+    The sums of the inputs of each group are products with ones, which a delegate computes, too.
+    """
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        groups = inputs.reshape(*inputs.shape[:-1], -1, self.ones.shape[1])
+        sums = torch.nn.functional.linear(groups, self.ones).squeeze(-1)
+        offset: torch.Tensor = torch.nn.functional.linear(sums, self.offsets)
+        return super().forward(inputs) + offset
 
 
 def stored_notes(

@@ -65,9 +65,10 @@ def _changed(place: int, content: bytes) -> Callable[[Path], None]:
 
 
 def _shortened(to: float) -> Callable[[Path], None]:
-    return lambda path: (
-        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * to)]) and None
-    )
+    def change(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * to)])
+
+    return change
 
 
 @pytest.mark.parametrize(
