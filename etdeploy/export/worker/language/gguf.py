@@ -22,6 +22,8 @@ Array = np.ndarray[Any, Any]
 _BLOCK = 32
 # Of a product and a sum in float32, relative to the largest weight.
 _ROUNDING = 1e-6
+# Gemma 2 and 3.
+_LAYERS_OF_27B = (46, 62)
 # Tensors of factors by which the frequencies of rotary positions are divided.
 _FACTORS, _SHORT, _LONG = (
     f"rope_{name}.weight" for name in ("freqs", "factors_short", "factors_long")
@@ -60,22 +62,40 @@ def dequantized() -> dict[str, Any]:
 
 
 def complete_config(path: Path, config: Any) -> None:
-    """Sets what transformers does not read of positions, biases and the vocabulary."""
+    """Sets what transformers does not read of heads, positions, biases and the vocabulary."""
     header = read_header(path)
     config.vocab_size = header.vocabulary
+    if isinstance(config.pad_token_id, int) and config.pad_token_id >= header.vocabulary:
+        config.pad_token_id = None
     if hasattr(config, "attention_bias"):
         config.attention_bias = "blk.0.attn_q.bias" in header.tensors
-    kind, factor = (header.of_architecture(f"rope.scaling.{key}") for key in ("type", "factor"))
+    size = header.of_architecture("attention.key_length")
+    if size and hasattr(config, "head_dim"):
+        config.head_dim = size
+    if size and hasattr(config, "query_pre_attn_scalar"):
+        # llama.cpp knows the models of 27B by their number of layers, too.
+        whole = config.num_hidden_layers in _LAYERS_OF_27B
+        config.query_pre_attn_scalar = (
+            config.hidden_size // config.num_attention_heads if whole else size
+        )
+    scaling = _scaling(header)
+    rope = config.rope_parameters if scaling else {}
+    if "full_attention" in rope:  # layers with a window have no scaling
+        rope["full_attention"] = {**rope["full_attention"], **scaling}
+    elif scaling:
+        config.rope_parameters = {**rope, **scaling}
+
+
+def _scaling(header: GgufHeader) -> dict[str, Any]:
+    """Of rotary positions, as transformers' `rope_parameters` has it."""
+    kind, factor, original = (
+        header.of_architecture(f"rope.scaling.{key}")
+        for key in ("type", "factor", "original_context_length")
+    )
     if kind not in ("linear", "yarn") or not factor or factor == 1:
-        return
-    original = header.of_architecture("rope.scaling.original_context_length")
+        return {}
     positions = {"original_max_position_embeddings": original} if original else {}
-    config.rope_parameters = {
-        **config.rope_parameters,
-        "rope_type": kind,
-        "factor": factor,
-        **(positions if kind == "yarn" else {}),
-    }
+    return {"rope_type": kind, "factor": factor, **(positions if kind == "yarn" else {})}
 
 
 def complete_model(path: Path, model: Any, context: int) -> None:
