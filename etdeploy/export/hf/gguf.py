@@ -87,8 +87,6 @@ ARCHITECTURES: Mapping[str, str] = {
     "phi3": "Phi3ForCausalLM",
     "stablelm": "StableLmForCausalLM",
     "starcoder2": "Starcoder2ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "falcon": "FalconForCausalLM",
     "nemotron": "NemotronForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
 }
