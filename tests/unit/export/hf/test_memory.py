@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,6 +164,25 @@ def test_the_peak_is_that_of_the_block() -> None:
         after = peak.bytes()
     assert during - before > 48 << 20
     assert after == during
+    assert peak.bytes() == after
+
+
+def test_the_memory_is_watched_without_opening_files() -> None:
+    opened: list[int] = []
+    watched = threading.Event()
+
+    def hear(event: str, _: object) -> None:
+        if watched.is_set() and event == "open":
+            opened.append(threading.get_ident())
+
+    with PeakMemory() as peak:
+        sys.addaudithook(hear)
+        watched.set()
+        for _ in range(5):
+            peak.bytes()
+            time.sleep(0.05)
+        watched.clear()
+    assert opened == []
 
 
 @pytest.mark.parametrize(
