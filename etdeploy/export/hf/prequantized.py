@@ -24,6 +24,8 @@ from etdeploy.export.hf.quantized_layers import (
 from etdeploy.export.hf.tensors import SavedTensor, Tensors
 
 ORIGINAL = "Name the model that it was made from; export.quantization quantizes it."
+# What tensors of packed weights are called.
+_PACKED = (".qweight", ".weight_packed")
 # XNNPACK takes no group that is not a multiple of this.
 _GROUP_STEP = 32
 
@@ -60,6 +62,12 @@ def read_prequantized(config: Mapping[str, Any], tensors: Tensors) -> Prequantiz
             )
     else:
         layers = tuple(trained_layers(tensors.infos))
+        packed = next((n for n in tensors.infos if n.endswith(_PACKED)), None)
+        if packed:
+            raise UnreadableError(
+                f"its weights are packed ({packed}), and its config.json does not say how: it has "
+                "no quantization_config"
+            )
     if not layers:
         return None
     paths = {layer.path for layer in layers}

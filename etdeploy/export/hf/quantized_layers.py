@@ -68,14 +68,23 @@ def _part(tensors: Mapping[str, SavedTensor], path: str, leaf: str) -> SavedTens
     return tensors[name]
 
 
-def _require_shape(path: str, leaf: str, info: SavedTensor, shape: tuple[int, ...]) -> None:
+def _require_type(path: str, leaf: str, info: SavedTensor, types: tuple[str, ...]) -> None:
+    if types and info.dtype not in types:
+        raise UnreadableError(f"{path}.{leaf} is of {info.dtype}, and not of {' or '.join(types)}")
+
+
+def _require_shape(
+    path: str, leaf: str, info: SavedTensor, shape: tuple[int, ...], *types: str
+) -> None:
+    _require_type(path, leaf, info, types)
     if info.shape != shape:
         raise UnreadableError(
             f"{path}.{leaf} is {list(info.shape)}, and its other tensors need {list(shape)}"
         )
 
 
-def _matrix(path: str, leaf: str, info: SavedTensor) -> tuple[int, int]:
+def _matrix(path: str, leaf: str, info: SavedTensor, *types: str) -> tuple[int, int]:
+    _require_type(path, leaf, info, types)
     if len(info.shape) != 2 or 0 in info.shape:
         raise UnreadableError(f"{path}.{leaf} is {list(info.shape)}, and not a matrix")
     return info.shape[0], info.shape[1]
@@ -110,13 +119,13 @@ def _gptq(settings: Settings, tensors: Tensors) -> Iterator[QuantizedLayer]:
     per_word = _WORD_BITS // bits
     layout = "gptq_v2" if settings.get("checkpoint_format") == "gptq_v2" else "gptq"
     for path, packed in _each(tensors.infos, "qweight"):
-        rows, outputs = _matrix(path, "qweight", packed)
+        rows, outputs = _matrix(path, "qweight", packed, "I32")
         inputs = rows * per_word
         scales = _part(tensors.infos, path, "scales")
         groups, _ = _matrix(path, "scales", scales)
         _require_shape(path, "scales", scales, (groups, outputs))
         zeros = _part(tensors.infos, path, "qzeros")
-        _require_shape(path, "qzeros", zeros, (groups, outputs // per_word))
+        _require_shape(path, "qzeros", zeros, (groups, outputs // per_word), "I32")
         parts = {"values": "qweight", "scales": "scales", "zeros": "qzeros"}
         if f"{path}.g_idx" in tensors.infos:
             _require_shape(path, "g_idx", tensors.infos[f"{path}.g_idx"], (inputs,))
@@ -141,7 +150,7 @@ def _check_awq(settings: Settings) -> None:
 def _awq(settings: Settings, tensors: Tensors) -> Iterator[QuantizedLayer]:
     """Values packed along the outputs: qweight (inputs, outputs / 8), scales (groups, outputs)."""
     for path, packed in _each(tensors.infos, "qweight"):
-        inputs, words = _matrix(path, "qweight", packed)
+        inputs, words = _matrix(path, "qweight", packed, "I32")
         outputs = words * 8
         scales = _part(tensors.infos, path, "scales")
         groups, _ = _matrix(path, "scales", scales)
@@ -149,7 +158,7 @@ def _awq(settings: Settings, tensors: Tensors) -> Iterator[QuantizedLayer]:
         parts = {"values": "qweight", "scales": "scales"}
         if settings.get("zero_point", True) or f"{path}.qzeros" in tensors.infos:
             zeros = _part(tensors.infos, path, "qzeros")
-            _require_shape(path, "qzeros", zeros, (groups, words))
+            _require_shape(path, "qzeros", zeros, (groups, words), "I32")
             parts["zeros"] = "qzeros"
         _whole_groups(path, inputs, groups)
         yield QuantizedLayer(
@@ -182,7 +191,7 @@ def _compressed(_: Settings, tensors: Tensors) -> Iterator[QuantizedLayer]:
     """Values packed along the inputs or not at all, with weight_scale (outputs, groups)."""
     infos = tensors.infos
     for path, packed in _each(infos, "weight_packed"):
-        outputs, words = _matrix(path, "weight_packed", packed)
+        outputs, words = _matrix(path, "weight_packed", packed, "I32")
         inputs = _stated_inputs(infos, path, outputs)
         bits = words * _WORD_BITS // inputs
         if bits not in _WIDTHS:
@@ -241,10 +250,6 @@ def _stated_inputs(infos: Mapping[str, SavedTensor], path: str, outputs: int) ->
     return stated[1]
 
 
-def _check_torchao(_: Settings) -> None:
-    pass  # the headers name the class of each tensor
-
-
 # Torchao's classes of tensors, with their scales' and zero points' parts.
 _TORCHAO: Mapping[str, tuple[str, int]] = {
     "IntxUnpackedToInt8Tensor": ("plain", 8),
@@ -294,6 +299,8 @@ def _torchao_layer(
 ) -> QuantizedLayer:
     layout, bits = _TORCHAO[kind]
     values = _part(infos, path, "_weight_qdata")
+    types = ("I32",) if layout == "int4_tiles" else ("I8", "U8")
+    _require_type(path, "_weight_qdata", values, types)
     parts = {"values": "_weight_qdata"}
     size = data.get("block_size")
     if not (isinstance(size, list) and len(size) == 2 and all(type(n) is int for n in size)):
@@ -389,5 +396,5 @@ METHODS: Mapping[str, QuantizationMethod] = {
     "gptq": QuantizationMethod(_check_gptq, _gptq),
     "awq": QuantizationMethod(_check_awq, _awq),
     "compressed-tensors": QuantizationMethod(_check_compressed, _compressed),
-    "torchao": QuantizationMethod(_check_torchao, _torchao),
+    "torchao": QuantizationMethod(lambda _: None, _torchao),
 }

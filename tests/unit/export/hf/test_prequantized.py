@@ -44,21 +44,26 @@ INTX_TENSORS = _tensors(_weight_qdata=(64, 96), _weight_scale=(64, 3), _weight_z
 TRAINED_TENSORS = _tensors(weight=(64, 96), scales=(64, 3), zeros=(64, 3))
 
 
+_TYPES = dict.fromkeys(("qweight", "qzeros", "weight_packed", "g_idx"), "I32") | {
+    "weight_shape": "I64",
+    "_weight_qdata": "I8",
+}
+
+
 def _checkpoint(
     folder: Path,
     settings: Mapping[str, Any] | None,
     tensors: Shapes,
     *,
     metadata: Mapping[str, Any] | None = None,
-    inputs: int = 96,
     **types: str,
 ) -> Path:
     write_checkpoint(folder, quantization_config=settings)
-    stated = b"".join(size.to_bytes(8, "little") for size in (64, inputs))
+    stated = b"".join(size.to_bytes(8, "little") for size in (64, 96))
     write_safetensors(
         folder / "model.safetensors",
         {**SHAPES, **tensors},
-        {f"{PATH}.{leaf}": kind for leaf, kind in types.items()} | {f"{PATH}.weight_shape": "I64"},
+        {f"{PATH}.{leaf}": kind for leaf, kind in {**_TYPES, **types}.items()},
         {name: json.dumps(about) for name, about in (metadata or {}).items()},
         {f"{PATH}.weight_shape": stated},
     )
@@ -84,19 +89,22 @@ def _refusal(folder: Path) -> ConfigProblem:
     return found
 
 
+_MADE: dict[str, tuple[dict[str, Any] | None, Shapes, dict[str, Any] | None]] = {
+    "gptq": (GPTQ, GPTQ_TENSORS, None),
+    "awq": (AWQ, AWQ_TENSORS, None),
+    "compressed-tensors": (COMPRESSED, PACKED_TENSORS, None),
+    "torchao": (TORCHAO, INTX_TENSORS, _intx()),
+    "trained": (None, TRAINED_TENSORS, None),
+}
+
+
 def _made(folder: Path, name: str) -> Path:
-    if name == "gptq":
-        return _checkpoint(folder, GPTQ, GPTQ_TENSORS)
-    if name == "awq":
-        return _checkpoint(folder, AWQ, AWQ_TENSORS)
-    if name == "compressed-tensors":
-        return _checkpoint(folder, COMPRESSED, PACKED_TENSORS)
-    if name == "torchao":
-        return _checkpoint(folder, TORCHAO, INTX_TENSORS, metadata=_intx())
-    return _checkpoint(folder, None, TRAINED_TENSORS, weight="I8")
+    settings, tensors, metadata = _MADE[name]
+    types = {"weight": "I8"} if name == "trained" else {}
+    return _checkpoint(folder, settings, tensors, metadata=metadata, **types)
 
 
-@pytest.mark.parametrize("name", ["gptq", "awq", "compressed-tensors", "torchao", "trained"])
+@pytest.mark.parametrize("name", _MADE)
 def test_headers_tell_how_a_layer_is_quantized(tmp_path: Path, name: str) -> None:
     folder = _made(tmp_path / "m", name)
     found = _found(folder)
@@ -176,7 +184,7 @@ def test_tensors_that_are_missing_or_do_not_fit(
         ({f"{PATH}.weight": {"_type": "Int4Tensor",
           "_data": {"block_size": [1, 32], "shape": [64, 96]}}}, ["[64, 48]"]),
         ({f"{PATH}.weight": {"_type": "Int4TilePackedTo4dTensor",
-          "_data": {"block_size": [1, 32], "shape": [64, 96]}}}, ["scale_and_zero"]),
+          "_data": {"block_size": [1, 32], "shape": [64, 96]}}}, ["I8", "I32"]),
     ],
 )  # fmt: skip
 def test_torchaos_tensors_that_cannot_be_read(
@@ -184,6 +192,38 @@ def test_torchaos_tensors_that_cannot_be_read(
 ) -> None:
     found = _refusal(_checkpoint(tmp_path / "m", TORCHAO, INTX_TENSORS, metadata=metadata))
     assert not lacks(found.message, *facts)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "fact"),
+    [
+        (_tensors(_weight_qdata=(8, 1, 32, 4)), "_weight_scale_and_zero"),
+        (_tensors(_weight_qdata=(7, 1, 32, 4), _weight_scale_and_zero=(32, 64, 2)), "[7, 1, 32"),
+        (_tensors(_weight_qdata=(8, 1, 32, 4), _weight_scale_and_zero=(2, 64, 2)), "[2, 64, 2]"),
+    ],
+)
+def test_tiles_that_do_not_fit(tmp_path: Path, tensors: Shapes, fact: str) -> None:
+    data = {"block_size": [1, 32], "shape": [64, 96]}
+    about = {f"{PATH}.weight": {"_type": "Int4TilePackedTo4dTensor", "_data": data}}
+    folder = tmp_path / "m"
+    found = _refusal(_checkpoint(folder, TORCHAO, tensors, metadata=about, _weight_qdata="I32"))
+    assert fact in found.message
+
+
+@pytest.mark.parametrize(
+    ("name", "leaf"),
+    [("gptq", "qweight"), ("gptq", "qzeros"), ("awq", "qweight"),
+     ("compressed-tensors", "weight_packed"), ("torchao", "_weight_qdata")],
+)  # fmt: skip
+def test_values_of_another_type_are_refused(tmp_path: Path, name: str, leaf: str) -> None:
+    settings, tensors, metadata = _MADE[name]
+    folder = _checkpoint(tmp_path / "m", settings, tensors, metadata=metadata, **{leaf: "F16"})
+    assert not lacks(_refusal(folder).message, f"{PATH}.{leaf}", "F16")
+
+
+def test_packed_weights_without_settings_are_refused(tmp_path: Path) -> None:
+    found = _refusal(_checkpoint(tmp_path / "m", None, GPTQ_TENSORS))
+    assert not lacks(found.message, f"{PATH}.qweight", "quantization_config")
 
 
 def test_torchaos_scales_of_inputs_are_refused(tmp_path: Path) -> None:
