@@ -129,21 +129,13 @@ def test_each_adapter_of_a_program_gives_its_own_texts(
     """The runner is fed the texts of the quantized model with the adapter, run eagerly."""
     cli = Cli(export_workspace.root, tmp_path, {})
     recipe = cli.recipe(_APART.format(folder=folder))
-    texts = []
-    for chosen in ((), ("--lora", "few"), ("--lora", "all")):
-        record = cli.ok("run", "--recipe", recipe, *chosen, "--json").json
-        workload = record["workload"]
-        assert [text["within_tolerance"] for text in workload["texts"]] == [True, True]
-        texts.append([text["token_ids"] for text in workload["texts"]])
-        prefix = f"{chosen[1]}_" if chosen else ""
-        assert record["program"]["method"] == f"{prefix}decode"
-    assert len({str(each) for each in texts}) == 3
+    record = cli.ok("run", "--recipe", recipe, "--lora", "few", "--json").json
+    assert record["program"]["method"] == "few_decode"
+    assert [text["within_tolerance"] for text in record["workload"]["texts"]] == [True, True]
     shown = cli.ok("run", "--recipe", recipe, "--lora", "all").stdout
-    assert "plain-model with the adapter all" in shown
-    answer = cli.ok(
-        "generate", "--recipe", recipe, "--lora", "few", "--prompt", "the fox", "--json"
-    )
-    assert answer.json["token_ids"]
-    refused = cli("generate", "--recipe", recipe, "--lora", "none", "--prompt", "x")
-    assert refused.code == 2
-    assert not lacks(refused.stderr, "--lora", "'none'", "few, all")
+    assert not lacks(shown, "plain-model with the adapter all", "correct: ")
+    answers = [
+        cli.ok("generate", "--recipe", recipe, "--prompt", "the fox", "--json", *chosen).json
+        for chosen in ((), ("--lora", "all"))
+    ]
+    assert answers[0]["token_ids"] != answers[1]["token_ids"]

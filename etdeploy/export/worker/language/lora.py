@@ -23,6 +23,7 @@ from etdeploy.export.worker.language.fetch import (
     fetch_adapter,
 )
 from etdeploy.export.worker.language.load import LoadedModel
+from etdeploy.export.worker.lowering.weight_files import WeightFiles
 
 _PREFIX = "base_model.model."
 _MATRIX = re.compile(
@@ -82,7 +83,7 @@ def with_adapters(spec: ExportSpec, loaded: LoadedModel, tell: Tell) -> LoadedMo
     merged = [_load(spec, each, loaded.model, tell) for each in spec.lora]
     apart = {name: _load(spec, each, loaded.model, tell) for name, each in spec.adapters.items()}
     for adapter in merged:
-        _merge(loaded.model, adapter)
+        _merge(loaded.model, adapter, loaded.files)
     changed = {path for adapter in merged for path in _changed_layers(adapter)}
     adapters = (*merged, *apart.values())
     return replace(
@@ -94,7 +95,8 @@ def with_adapters(spec: ExportSpec, loaded: LoadedModel, tell: Tell) -> LoadedMo
     )
 
 
-def _merge(model: Any, adapter: Adapter) -> None:
+def _merge(model: Any, adapter: Adapter, files: WeightFiles | None) -> None:
+    """Changes the weights of a model; large ones are in `files` where memory does not hold them."""
     tied = model.get_output_embeddings() is not None and _is_tied(model)
     for path, tensor in adapter.parameters.items():
         module, _, name = path.rpartition(".")
@@ -103,7 +105,8 @@ def _merge(model: Any, adapter: Adapter) -> None:
         layer = model.get_submodule(path)
         # A new parameter: what is tied to the old one has none of the adapter's changes.
         with torch.no_grad():
-            layer.weight = _parameter(_turned(layer, change.merged(_turned(layer, layer.weight))))
+            weight = _turned(layer, change.merged(_turned(layer, layer.weight))).contiguous()
+            layer.weight = _parameter(files.moved(weight) if files else weight)
             if change.bias is not None:
                 layer.bias = _parameter(change.bias + (0 if layer.bias is None else layer.bias))
     if tied and not _is_tied(model):

@@ -136,9 +136,9 @@ class LanguageModel:
         for name, adapter in adapters.items():
             texts = _expected(eager.prompts, eager.adapted[name])
             if _quantizes(spec):
-                model, methods = self.adapted[name], adapter.methods
-                with _quantized_texts(eager, model, methods, modules, in_place=in_place) as begin:
-                    owners = (model,) if in_place else tuple(modules[m.name] for m in methods)
+                own, methods = replace(self.loaded, model=self.adapted[name]), adapter.methods
+                with _quantized_texts(eager, own, methods, modules, in_place=in_place) as begin:
+                    owners = (own.model,) if in_place else tuple(modules[m.name] for m in methods)
                     texts, _ = _quantized(begin, eager.prompts, eager.adapted[name], owners)
             adapters[name] = adapter.model_copy(update={"expected": texts})
         evaluation = None

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from etdeploy.export.hf.files import ADAPTER_FILES
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language import fetch as fetching
-from etdeploy.export.worker.language.fetch import Checkpoint, fetch
+from etdeploy.export.worker.language.fetch import Checkpoint, fetch, fetch_adapter
 from etdeploy.recipe.model import ExportGeneration
-from tests.support.checkpoints import write_checkpoint
+from tests.support.checkpoints import write_adapter, write_checkpoint
+from tests.support.facts import lacks
 from tests.support.hub import COMMIT, Hub, serving
 
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -87,6 +89,27 @@ def test_only_what_is_loaded_is_downloaded_and_then_used_without_the_hub(
     hub.asked.clear()
     assert fetch(spec_of(), lambda *_: None) == found
     assert hub.asked == []
+
+
+def test_an_adapter_is_downloaded_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_adapter(tmp_path / "given")
+    (folder / "adapter_model.bin").touch()
+    adapter = HfModel(id="org/lora")
+    spec = spec_of().model_copy(update={"lora": (adapter,)})
+    with serving(Hub("org/lora", folder)) as server:
+        point_at(server.address, monkeypatch)
+        found = fetch_adapter(spec, adapter, lambda *_: None)
+        assert found == Checkpoint(cache / "models--org--lora" / "snapshots" / COMMIT, COMMIT)
+        assert {path.name for path in found.folder.iterdir()} == {*ADAPTER_FILES}
+        server.asked.clear()
+        assert fetch_adapter(spec, adapter, lambda *_: None) == found
+        assert server.asked == []
+        with pytest.raises(WorkerError) as caught:
+            fetch_adapter(spec, HfModel(id="org/none"), lambda *_: None)
+    assert caught.value.failure.file == "model.lora"
+    assert not lacks(caught.value.failure.message, "org/none")
 
 
 def test_code_is_downloaded_only_if_it_may_run(hub: Hub) -> None:
