@@ -87,7 +87,7 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--model", metavar="ID|FOLDER|FILE.gguf",
         help="A language model instead of the recipe's model: its id on the Hugging Face hub, "
         "a folder with its config.json and safetensors, or a GGUF file, which may also be "
-        "ORG/NAME/FILE.gguf on the hub.",
+        "ORG/NAME/FILE.gguf on the hub. Or a finished program (.pte), or Meta's checkpoint (.pth).",
     ),
     "lora": click.option(
         "--lora", metavar="NAME",

@@ -45,6 +45,7 @@ _NOT_IN_KEY: dict[str, Any] = {
     "hf": {"folder": True, "revision": True, "checkpoint": True, "params": True},
     "lora": {"__all__": {"folder": True, "revision": True}},
     "adapters": {"__all__": {"folder": True, "revision": True}},
+    "hub_program": {"revision": True},
     "generation": {"evaluate": True},
 }  # fmt: skip
 # The parts of etdeploy that make a program folder.
@@ -258,7 +259,7 @@ def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "machine": platform.machine(),
     }
-    if spec.program:
+    if spec.is_finished:
         return versions
     wanted = (*_TOOLS, *(_OF_LANGUAGE_MODELS if spec.hf else ()))
     versions |= {name: installed_version(name) for name in wanted}

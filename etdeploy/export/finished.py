@@ -15,6 +15,7 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import tool_versions
 from etdeploy.export.hf.files import TOKENIZER_CONFIG, tokenizer_beside
 from etdeploy.export.llm_config import output_notes
+from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, only_method, require_method
 from etdeploy.program.finished import TokenFacts, generation_of
 from etdeploy.program.folder import (
@@ -41,24 +42,30 @@ _LARGEST_INTEGER = 9
 _TOKENIZER = "tokenizer"
 
 
-def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
+def write_finished(
+    spec: ExportSpec, program: Program, folder: Path, fetched: ModelSources | None = None
+) -> None:
     """Fills a program folder from a finished program.
 
     A program of a language model generates text, with the tokenizer that is beside it. Inputs of
     any other are random, from the spec's seed: floats are normally distributed, integers from 0 to
     9, booleans either. A dynamic dimension gets its largest size; a plain value is the one that the
-    program was made with. There are no expected outputs.
+    program was made with. There are no expected outputs. `fetched` says where one of the hub is.
     """
-    if spec.program is None:
+    named = fetched.program if fetched else spec.program
+    if named is None:
         raise ValueError("the spec names no finished program")
-    source = Path(spec.program)
+    source, commit = Path(named), fetched.commit if fetched else None
     data = find_data(source, program.external, source.parent)
     for path in (source, *data):
         shutil.copyfile(path, folder / (PROGRAM_FILE if path == source else path.name))
     described = _described(spec, program, folder, source, tokenizer_beside(source))
     described.model_copy(
         update={
-            "code_files": {str(path): sha256_file(path) for path in (source, *data)},
+            # The commit of a repository says as much.
+            "code_files": {} if commit else {str(p): sha256_file(p) for p in (source, *data)},
+            "generation": described.generation
+            and described.generation.model_copy(update={"revision": commit}),
             "data": tuple(path.name for path in data),
         },
     ).save(folder / EXPORT_INFO)

@@ -6,7 +6,7 @@ import ast
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -46,7 +46,9 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
         UsageError: A language model that is to be talked with has no tokenizer or chat template.
     """
     _check_files(spec)
-    if spec.program:
+    if spec.hub_program:
+        _check_installed(["huggingface_hub"], "a program of the hub needs huggingface_hub", "llm")
+    if spec.is_finished:
         return
     _check_packages(spec)
     if spec.llm_config is not None:
@@ -227,15 +229,19 @@ def _check_packages(spec: ExportSpec) -> None:
     if spec.llm_config is not None:
         wanted += LLM_CONFIG_PACKAGES
         what = "ExecuTorch's own exporter needs PyTorch and ExecuTorch with torchao and omegaconf"
+    _check_installed(wanted, what, "export,llm" if spec.hf else "export")
+    for package in backend_named(str(spec.backend)).packages_for(spec.quantization):
+        _check_package(package)
+
+
+def _check_installed(wanted: Iterable[str], what: str, extras: str) -> None:
     missing = [name for name in wanted if installed_version(name) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise ExportError(
             f"{what}; {' and '.join(missing)} {verb} not installed for {sys.executable}",
-            remedy=pip_command("etdeploy[export,llm]" if spec.hf else "etdeploy[export]"),
+            remedy=pip_command(f"etdeploy[{extras}]"),
         )
-    for package in backend_named(str(spec.backend)).packages_for(spec.quantization):
-        _check_package(package)
 
 
 def _check_package(package: Package) -> None:

@@ -57,7 +57,7 @@ def preloaded_exports(specs: Iterable[ExportSpec]) -> Iterator[Exporter]:
     """
     groups: dict[_Key, list[ExportSpec]] = {}
     for spec in specs if sys.platform == "linux" else ():
-        if not spec.program:  # a finished one starts no process
+        if not spec.is_finished:  # a finished one starts no process
             groups.setdefault(_key(worker_environment(spec)), []).append(spec)
     groups = {key: specs for key, specs in groups.items() if len(specs) > 1}
     if not groups:
@@ -78,7 +78,9 @@ def _key(environment: Mapping[str, str | None] | None) -> _Key:
 
 def worker_environment(spec: ExportSpec) -> dict[str, str | None]:
     """Changes to the environment of an export's worker; None removes a variable."""
-    backend = backend_named(str(spec.backend))
+    if spec.backend is None:
+        return dict(_ENVIRONMENT)
+    backend = backend_named(spec.backend)
     return {**_ENVIRONMENT, **backend.export_environment(spec.request, Workstation.this())}
 
 

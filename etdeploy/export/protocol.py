@@ -75,10 +75,12 @@ class ModelSources(Value):
             the user's code opened for reading.
         distributions: Version of each installed distribution that the user's code imported.
         commit: Of a language model from the Hugging Face hub.
+        program: The finished program that is taken, where the hub has it.
     """
 
     files: dict[str, str] = {}
     commit: str | None = None
+    program: str | None = None
     distributions: dict[str, str] = {}
 
 

@@ -133,6 +133,12 @@ def _make(
         program.save(folder / PROGRAM_INFO)
         return ModelSources()
     _run_worker(spec, staging, folder, progress, log, exporter)
+    if spec.hub_program:
+        sources = ModelSources.load(staging / SOURCES_FILE)
+        program = inspect_file(Path(str(sources.program)))
+        write_finished(spec, program, folder, sources)
+        program.save(folder / PROGRAM_INFO)
+        return sources
     program = inspect_file(folder / PROGRAM_FILE)
     if spec.llm_config is not None:
         describe_exported(spec, program, folder)
@@ -150,7 +156,9 @@ def _run_worker(
 ) -> None:
     spec_path = staging / SPEC_FILE
     spec.save(spec_path)
-    backend_named(str(spec.backend)).prepare_export(spec.request, Workstation.this())
+    backend = backend_named(spec.backend) if spec.backend else None
+    if backend:
+        backend.prepare_export(spec.request, Workstation.this())
     outcome = exporter.run(
         process.Request(
             argv=(*WORKER, str(spec_path), str(folder)),
@@ -168,8 +176,8 @@ def _run_worker(
     failure_path = staging / FAILURE_FILE
     failure = ExportFailure.load(failure_path) if failure_path.is_file() else None
     cause = None
-    if failure is None or failure.kind == "lowering":
-        cause = backend_named(str(spec.backend)).export_failure(outcome.stdout)
+    if backend and (failure is None or failure.kind == "lowering"):
+        cause = backend.export_failure(outcome.stdout)
     raise failure_error(failure, log, cause) if failure else crash_error(outcome, log, cause)
 
 

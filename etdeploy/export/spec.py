@@ -25,7 +25,7 @@ from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.llm_config import llm_files, soc_in, with_files
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
-from etdeploy.recipe.paths import NO_TEXT
+from etdeploy.recipe.paths import NO_TEXT, hub_program
 
 # Texts that a language model reads when it is exported, unless the recipe names others. They were
 # written for etdeploy and are dedicated to the public domain. No model was trained on them, and the
@@ -43,6 +43,7 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 _PLACED = (
     ("sizes",), ("method",), ("overrides",), ("hf",), ("gguf",), ("revision",), ("remote_code",),
     ("lora",), ("generation",), ("calibration",), ("llm_config",), ("checkpoint",),
+    ("program",),
 )  # fmt: skip
 
 
@@ -64,6 +65,7 @@ class HfModel(Value):
         folder: Its absolute path, or that of the folder with the GGUF file; None for an id.
         id: On the Hugging Face hub; None for a folder.
         gguf: The GGUF file in the folder or the repository.
+        pte: The finished program in the repository; empty for the only one.
         checkpoint, params: Paths of the files of a model as Meta saves it; None for another.
         revision: Of an id, as the recipe names it.
         remote_code: Whether code in its repository or folder may run.
@@ -72,6 +74,7 @@ class HfModel(Value):
     folder: str | None = None
     id: str | None = None
     gguf: str | None = None
+    pte: str | None = None
     checkpoint: str | None = None
     params: str | None = None
     revision: str = "main"
@@ -80,6 +83,8 @@ class HfModel(Value):
     @property
     def kind(self) -> str:
         """The key of a recipe that names it."""
+        if self.pte is not None:
+            return "program"
         return "checkpoint" if self.checkpoint else "gguf" if self.gguf else "hf"
 
     @property
@@ -92,8 +97,8 @@ class HfModel(Value):
         """As a person reads it, and the same on every machine."""
         if self.checkpoint:
             return Path(self.checkpoint).name
-        if self.gguf:
-            return f"{self.id}/{self.gguf}" if self.id else self.gguf
+        if inside := self.gguf or self.pte:
+            return f"{self.id}/{inside}" if self.id else inside
         return self.id or Path(str(self.folder)).name
 
 
@@ -103,6 +108,7 @@ class ExportSpec(Value):
     Attributes:
         example, python, exported, program, hf: The model source; exactly one is given, unless
             `llm_config` names it.
+        hub_program: A finished program that is still to be taken from the hub.
         llm_config: What ExecuTorch's own exporter is asked for. Files have their names alone;
             `llm_files` has their paths by their dotted keys.
         lora: Adapters that are merged with a language model.
@@ -147,6 +153,7 @@ class ExportSpec(Value):
     hf: HfModel | None = None
     lora: tuple[HfModel, ...] = ()
     adapters: dict[str, HfModel] = {}
+    hub_program: HfModel | None = None
     llm_config: dict[str, Any] | None = None
     llm_files: dict[str, str] = {}
     weights: str | None = None
@@ -183,8 +190,8 @@ class ExportSpec(Value):
         """The model source as a person reads it."""
         if self.example:
             return f"example {self.example}"
-        if self.hf:
-            return self.hf.name
+        if named := self.hf or self.hub_program:
+            return named.name
         if self.llm_config is not None:
             kind = (self.llm_config.get("base") or {}).get("model_class", "llama3")
             checkpoint = self.llm_files.get("base.checkpoint")
@@ -195,7 +202,8 @@ class ExportSpec(Value):
     @property
     def hub_models(self) -> tuple[HfModel, ...]:
         """The model and the adapters that the Hugging Face hub has."""
-        return tuple(each for each in (self.hf, *self.all_adapters) if each and each.id)
+        named = (self.hf, self.hub_program)
+        return tuple(each for each in (*named, *self.all_adapters) if each and each.id)
 
     @property
     def all_adapters(self) -> tuple[HfModel, ...]:
@@ -203,9 +211,14 @@ class ExportSpec(Value):
         return (*self.lora, *self.adapters.values())
 
     @property
+    def is_finished(self) -> bool:
+        """Whether nothing is exported."""
+        return bool(self.program or self.hub_program)
+
+    @property
     def method_counts(self) -> bool:
         """Whether another method needs another export; all have their example inputs."""
-        return bool(self.program or self.sizes)
+        return bool(self.is_finished or self.sizes)
 
     @property
     def runs_user_code(self) -> bool:
@@ -219,8 +232,8 @@ class ExportSpec(Value):
 
     def place(self, *keys: str) -> str:
         """Where a key of the recipe is; its dotted name where that is not known."""
-        if keys == ("model", "hf") and self.hf:
-            keys = ("model", self.hf.kind)
+        if keys == ("model", "hf") and (named := self.hf or self.hub_program):
+            keys = ("model", named.kind)
         name = ".".join(keys)
         return self.places.get(name, name)
 
@@ -272,7 +285,7 @@ def export_spec(
     if model.program:
         _refuse_inputs(recipe, places)
         return ExportSpec(
-            program=model.program,
+            **_program(model.program, model.revision),
             seed=export.seed,
             sizes=sizes,
             places=placed,
@@ -338,6 +351,15 @@ def rewrites_of(recipe: Recipe, arch: str | None) -> Chosen:
         return Chosen()
     offered = backend_named(export.backend).rewrites
     return chosen_rewrites(export.rewrites, offered, export.quantization, arch)
+
+
+def _program(named: str, revision: str | None) -> dict[str, Any]:
+    """The fields of a spec for a finished program."""
+    found = None if Path(named).is_absolute() else hub_program(named)
+    if found is None:
+        return {"program": named}
+    model = HfModel(id=found[0], pte=found[1], revision=revision or "main")
+    return {"hub_program": model}
 
 
 def _llm_config(config: dict[str, Any]) -> dict[str, Any]:

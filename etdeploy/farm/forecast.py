@@ -319,8 +319,9 @@ def _names(resolved: Resolved) -> tuple[str, ...]:
     from etdeploy.custom_ops.kernels import names_to_find
 
     finished = resolved.job.loaded.recipe.model.program
-    program = resolved.exported.path if resolved.exported else finished and Path(finished)
-    return names_to_find(resolved.custom_ops, program or None)
+    here = Path(finished) if finished and Path(finished).is_file() else None
+    program = resolved.exported.path if resolved.exported else here
+    return names_to_find(resolved.custom_ops, program)
 
 
 def _refused(label: str, offers: Sequence[AvailableDevice], error: Exception | None) -> Refused:

@@ -119,7 +119,7 @@ def _export(resolved: Resolved, exporter: Exporter) -> Step:
         },
         sound=sound,
         value=ExportedProgram,
-        load=Load.LIGHT if spec.program else Load.HEAVY,
+        load=Load.LIGHT if spec.is_finished else Load.HEAVY,
         same=DedupKey(lambda: export_work(resolved)),
     )
 
@@ -130,8 +130,8 @@ def _profile_counts(spec: ExportSpec) -> bool:
 
 def origin(spec: ExportSpec, exported: ExportedProgram) -> str:
     """Where the program comes from; a finished one is never exported."""
-    if spec.program:
-        return f"taken from {Path(spec.program).name}"
+    if spec.is_finished:
+        return f"taken from {spec.source}"
     return "taken from the cache" if exported.cached else "exported"
 
 
@@ -362,7 +362,7 @@ def _program_file(resolved: Resolved) -> Path:
     finished = resolved.job.loaded.recipe.model.program
     if resolved.exported:
         return resolved.exported.path
-    if finished:
+    if finished and Path(finished).is_file():  # else it is on the hub
         return Path(finished)
     exported, _ = load_program(resolved.job)
     return Path(exported.folder) / PROGRAM_FILE

@@ -33,7 +33,7 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool
 
 def _refuse_early(resolved: Resolved, *, with_runner: bool, measures: bool) -> None:
     job, spec = resolved.job, resolved.export_spec
-    if with_runner and spec.method and not spec.program:  # that is checked when it is read
+    if with_runner and spec.method and not spec.is_finished:  # that is checked when it is read
         require_method(spec.method, _methods(resolved) or (spec.method,), str(job.loaded.path))
     if measures:
         _require_output(resolved)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,9 +20,10 @@ from etdeploy.recipe.paths import absolute_paths
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
 
-# An override that is the value of model.hf or model.gguf itself, and not read as YAML.
+# An override that is the value of model.hf, or of another key by its suffix, and not read as YAML.
 MODEL_OPTION = "--model="
 _MODEL_SHOWN = "--model"
+_BY_SUFFIX = {".gguf": "gguf", ".pte": "program", ".pth": "checkpoint"}
 # An override that is the name of an adapter, and not read as YAML either.
 LORA_OPTION = "--lora="
 _LORA_SHOWN = "--lora"
@@ -72,9 +73,10 @@ class LoadedRecipe:
     def named_model(self) -> str:
         """The model that --model names; empty where it is the recipe's own."""
         model = self.recipe.model
-        key = "gguf" if model.gguf else "hf"
+        named = {key: getattr(model, key) for key in ("hf", *_BY_SUFFIX.values())}
+        key = next((key for key, value in named.items() if value), "hf")
         place = self.places.get(("model", key))
-        return model.gguf or model.hf or "" if place and place.file == _MODEL_SHOWN else ""
+        return named[key] or "" if place and place.file == _MODEL_SHOWN else ""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _overrides(given: Overrides, below: Document) -> Document:
         text, option = override.text, override.option
         if text.startswith(MODEL_OPTION):
             model = text.removeprefix(MODEL_OPTION)
-            key = "gguf" if model.split("?")[0].endswith(".gguf") else "hf"
+            key = _BY_SUFFIX.get(PurePath(model.partition("?")[0]).suffix, "hf")
             _put(above, ("model", key), model, below, _MODEL_SHOWN)
             continue
         if text.startswith(LORA_OPTION):

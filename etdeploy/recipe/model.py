@@ -160,7 +160,8 @@ class Model(Section):
     """A `.pt2` file that torch.export.save wrote; it contains its example inputs."""
 
     program: str | None = None
-    """A finished `.pte` file, which is not exported and has no expected outputs."""
+    """A finished `.pte` file, which is not exported and has no expected outputs. Or one in a
+    repository of the Hugging Face hub: `ORG/NAME/FILE.pte`, or `ORG/NAME` if there is one only."""
 
     hf: str | None = Field(default=None, min_length=1)
     """A language model as transformers saves it: its id on the Hugging Face hub, like
@@ -182,8 +183,8 @@ class Model(Section):
     """The sizes of the model of `checkpoint`; by default `params.json` beside it."""
 
     revision: str | None = Field(default=None, min_length=1)
-    """The branch, tag or commit of a repository that `hf` or `gguf` names; by default `main`. The
-    commit is recorded."""
+    """The branch, tag or commit of a repository that `hf`, `gguf` or `program` names; by default
+    `main`. The commit is recorded."""
 
     task: Task | None = None
     """The task of a language model; text-generation is the only one, and the default."""

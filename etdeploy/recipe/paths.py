@@ -48,6 +48,13 @@ _ADDRESS = re.compile(
     r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/(?P<id>(?!(datasets|spaces)/)[\w.-]+/[\w.-]+?)"
     r"(/(tree|commit)/(?P<revision>[\w.-]+))?/?([?#].*)?"
 )
+PROGRAM = ("model", "program")
+# A repository of the hub, or a program in it.
+_HUB_PROGRAM = re.compile(
+    r"((https?://)?(www\.)?(huggingface\.co|hf\.co)/)?(?P<id>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9]"
+    r"[\w.-]{0,95})(/((blob|resolve|tree)/(?P<revision>[\w.-]+)/?)?(?P<file>([\w-][\w.-]*/)*"
+    r"[\w-][\w.-]*\.pte)?)?([?#].*)?"
+)
 _FOLDER_KEYS = (("runtime", "source"), ("runtime", "custom_ops"))
 # Values that name a function: `file.py:function` or `package.module:function`.
 _FUNCTION_KEYS = (("model", "python"), CALIBRATION, ("benchmark", "inputs"))
@@ -76,6 +83,9 @@ def absolute_paths(document: Document) -> list[Problem]:
                 continue
             suffix = f":{function}"
         path, problem = _existing(place, key, file, folder=keys in _FOLDER_KEYS)
+        if keys == PROGRAM and problem and not Path(path).exists() and hub_program(file):
+            _name_hub_program(section, file)
+            continue
         section[keys[-1]] = path + suffix
         problems += [problem] if problem else []
     return [*problems, *_absolute_models(document), *_absolute_gguf(document)]
@@ -143,6 +153,26 @@ def _absolute_gguf(document: Document) -> Iterator[Problem]:
     else:
         hint = "a file in a repository of the Hugging Face hub is like ORG/NAME/model-Q4_0.gguf"
         yield replace(problem, hint=hint)
+
+
+def hub_program(name: str) -> tuple[str, str] | None:
+    """The repository of the hub, and the program in it, that a text names; None for a path.
+
+    The name of the program is empty where the repository has to have a single one.
+    """
+    found = _HUB_PROGRAM.fullmatch(name)
+    if found is None or found["id"].endswith(".pte"):
+        return None
+    return found["id"], found["file"] or ""
+
+
+def _name_hub_program(section: dict[str, Any], name: str) -> None:
+    found = _HUB_PROGRAM.fullmatch(name)
+    if found is None:
+        raise ValueError(name)
+    section[PROGRAM[-1]] = "/".join(filter(None, (found["id"], found["file"])))
+    if found["revision"]:
+        section.setdefault("revision", found["revision"])
 
 
 def _is_path(name: str) -> bool:

@@ -88,7 +88,9 @@ def _hf_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     if section.get("params") is not None and section.get("checkpoint") is None:
         yield "params", "params belong to a `checkpoint`, and none is named"
     if model is None and file is None:
-        for key in _OF_HF:
+        program = section.get("program")
+        of_hub = ("revision",) if program and not str(program).startswith("/") else ()
+        for key in (key for key in _OF_HF if key not in of_hub):
             if section.get(key) is not None:
                 yield key, "this key is about a model of `hf`, and none is named"
         return

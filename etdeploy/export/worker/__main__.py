@@ -82,7 +82,11 @@ def main(arguments: list[str], preloaded: Collection[str] = ()) -> int:
             from etdeploy.export.worker.language.fetch import fetch
 
             fetch(spec, _tell)
-        if spec.llm_config is not None:
+        if spec.hub_program:
+            from etdeploy.export.worker.language.fetch import fetch_program
+
+            sources = fetch_program(spec, spec.hub_program, _tell)
+        elif spec.llm_config is not None:
             from etdeploy.export.worker.own_exporter import run_own_exporter
 
             sources = run_own_exporter(spec, folder, _tell)

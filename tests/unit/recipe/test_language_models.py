@@ -189,3 +189,39 @@ def test_mistakes_about_the_chosen_adapter(
     [problem] = caught.value.problems
     assert problem.place.endswith(place)
     assert not lacks(problem.message, *facts)
+
+
+@pytest.mark.parametrize(
+    ("named", "program", "revision"),
+    [
+        ("org/model", "org/model", None),
+        ("org/model/a/b.pte", "org/model/a/b.pte", None),
+        ("https://huggingface.co/org/model/blob/v1/b.pte", "org/model/b.pte", "v1"),
+        ("https://huggingface.co/org/model", "org/model", None),
+    ],
+)
+def test_a_program_of_the_hub(named: str, program: str, revision: str | None) -> None:
+    model = load_recipe(write(f"model: {{program: '{named}'}}\n")).recipe.model
+    assert (model.program, model.revision) == (program, revision)
+
+
+@pytest.mark.parametrize("named", ["model.pte", "folder/model.pte", "./org/model/b.pte"])
+def test_a_program_that_is_missing_here(named: str) -> None:
+    with pytest.raises(RecipeError, match="does not exist"):
+        load_recipe(write(f"model: {{program: {named}}}\n"))
+
+
+def test_a_file_comes_before_a_program_of_the_hub(folder: Path) -> None:
+    (folder / "org/model").mkdir(parents=True)
+    (folder / "org/model/b.pte").touch()
+    text = "model: {program: org/model/b.pte}\n"
+    assert load_recipe(write(text)).recipe.model.program == f"{folder}/org/model/b.pte"
+
+
+@pytest.mark.parametrize(
+    ("named", "key"), [("m.pte", "program"), ("m.pth", "checkpoint"), ("m.gguf", "gguf")]
+)
+def test_the_suffix_says_what_the_command_line_names(folder: Path, named: str, key: str) -> None:
+    (folder / named).touch()
+    model = load_recipe("xnnpack", [f"--model={named}"]).recipe.model
+    assert getattr(model, key) == f"{folder}/{named}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.commands import quoted
-from etdeploy.core.console import size
+from etdeploy.core.console import count, size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import require_room
 from etdeploy.core.hashing import sha256_file
@@ -27,6 +27,7 @@ from etdeploy.export.hf.files import (
     ADAPTER_FILES,
     CONFIG,
     TOKENIZER_CONFIG,
+    TOKENIZER_FILES,
     WEIGHTS,
     WEIGHTS_INDEX,
     adapter_files,
@@ -39,8 +40,10 @@ from etdeploy.export.hf.files import (
     snapshot,
 )
 from etdeploy.export.hf.gguf import SUFFIX, split_problem
+from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail, first_line
+from etdeploy.program.ptd import SUFFIX as PTD
 from etdeploy.program.tokenizer import TEMPLATE_FILES, require_speech
 
 Tell = Callable[[str, float], None]
@@ -116,6 +119,69 @@ def fetch_adapter(spec: ExportSpec, adapter: HfModel, tell: Tell) -> Checkpoint:
             cache_dir=cache,
         )
     return Checkpoint(Path(folder), commit)
+
+
+def fetch_program(spec: ExportSpec, model: HfModel, tell: Tell) -> ModelSources:
+    """A finished program of the hub, with the weights and the tokenizer that are beside it.
+
+    What the hub's cache has is used where the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+
+    name, cache = str(model.id), cache_folder()
+    commit = cached_commit(name, model.revision)
+    here = snapshot(name, commit) / model.pte if commit and model.pte else None
+    api = HfApi(library_name="etdeploy")
+    try:
+        with explained(spec, model, api.endpoint):
+            tell(f"asking the Hugging Face hub for {name}", 0.1)
+            if commit is None:
+                found = api.resolve_revision(name, revision=model.revision, cache_dir=cache)
+                commit = found.resolved
+            else:
+                api.model_info(name, revision=commit)  # once: what lists the files tries it again
+            listed = api.list_repo_tree(name, revision=commit, recursive=True)
+            sizes = {f.path: f.size for f in listed if hasattr(f, "size")}
+            file = _listed_program(sizes, spec, model)
+            patterns = _beside_program(file)
+            wanted = {n: b for n, b in sizes.items() if any(fnmatch(n, p) for p in patterns)}
+            missing = _missing_bytes(wanted, snapshot(name, commit))
+            require_room(_existing(cache), missing, least_files=len(wanted))
+            tell(f"getting {name}/{file} from the Hugging Face hub, {size(missing)}", 0.2)
+            folder = snapshot_download(
+                name, allow_patterns=patterns, revision=commit, endpoint=api.endpoint,
+                cache_dir=cache,
+            )  # fmt: skip
+    except WorkerError as error:
+        if error.failure.kind == "hub" and here and here.is_file():
+            return ModelSources(commit=commit, program=str(here))
+        raise
+    return ModelSources(commit=commit, program=str(Path(folder, file)))
+
+
+def _beside_program(file: str) -> list[str]:
+    """Patterns of a program with what belongs to it."""
+    folder = file.rpartition("/")[0]
+    names = (f"*{PTD}", *TOKENIZER_FILES)
+    return [file, *(f"{folder}/{name}" if folder else name for name in names)]
+
+
+def _listed_program(names: Mapping[str, int], spec: ExportSpec, model: HfModel) -> str:
+    """The program in a repository that the spec names, or the only one."""
+    programs = sorted(name for name in names if name.endswith(".pte"))
+    chosen = [name for name in programs if name == model.pte or not model.pte]
+    if len(chosen) == 1:
+        return chosen[0]
+    shown = ", ".join(programs[:_SHOWN]) + (" and more" if len(programs) > _SHOWN else "")
+    what = f"has no file {model.pte}" if model.pte else f"has {count(len(programs), 'program')}"
+    found = f"; it has {shown or 'no .pte'}" if model.pte else f": {shown}" if shown else ""
+    first = f"--set model.program={model.id}/{programs[0]}" if programs else None
+    raise fail(
+        "hub",
+        f"{model.id} {what}{found}",
+        remedy=f"Name one of them: {first}" if first else "Name a repository with a .pte file.",
+        file=spec.place("model", "program"),
+    )
 
 
 def checkpoint_failure(refusal: ConfigProblem, spec: ExportSpec) -> WorkerError:
@@ -260,7 +326,7 @@ def _failure(error: Exception, spec: ExportSpec, model: HfModel, hub: str) -> Wo
     if found is None:
         raise ValueError(f"no row for {error!r}")
     own = "revision" if isinstance(error, RevisionNotFoundError) else "hf"
-    key = own if model is spec.hf else "lora"
+    key = own if model in (spec.hf, spec.hub_program) else "lora"
     return fail("hub", found.cause, remedy=found.remedy, file=spec.place("model", key))
 
 
