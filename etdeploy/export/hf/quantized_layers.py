@@ -6,6 +6,7 @@ Each method finds its layers by the names of their tensors, and compares the sha
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +34,8 @@ class QuantizedLayer:
         shape: Of the weight, (outputs, inputs).
         groups: How many scales each output has.
         parts: The names of its tensors by what they are: `values`, `scales`, `zeros`, `index`.
-        symmetric: Whether it has no zero points; None where only the values tell.
-        in_order: Whether a group's inputs are neighbours; None where only the values tell.
+        symmetric: Whether it has no zero points; None where the settings do not say.
+        in_order: Whether a group's inputs are neighbours.
     """
 
     path: str
@@ -45,7 +46,7 @@ class QuantizedLayer:
     groups: int
     parts: Mapping[str, str]
     symmetric: bool | None = None
-    in_order: bool | None = True
+    in_order: bool = True
 
     @property
     def group_size(self) -> int:
@@ -95,6 +96,23 @@ def _whole_groups(path: str, inputs: int, groups: int) -> None:
         raise UnreadableError(f"{path} has {inputs} inputs, which are not {groups} equal groups")
 
 
+def _in_order(infos: Mapping[str, SavedTensor], path: str, leaf: str, groups: int) -> bool:
+    """Whether the group of each input, int32, is that of its neighbours in equal numbers."""
+    info = infos.get(f"{path}.{leaf}")
+    if info is None:
+        return True
+    stated, inputs = array("i", info.read_bytes()), info.shape[0]
+    return inputs % groups == 0 and all(
+        group == at // (inputs // groups) for at, group in enumerate(stated)
+    )
+
+
+def _is_zero(infos: Mapping[str, SavedTensor], name: str) -> bool:
+    """Whether there are no zero points, or none that is not 0."""
+    data = infos[name].read_bytes() if name in infos else b""
+    return data.count(0) == len(data)
+
+
 def _width(settings: Settings, key: str, widths: tuple[int, ...] = _WIDTHS) -> int:
     bits = settings.get(key)
     if isinstance(bits, int) and bits in widths:
@@ -128,13 +146,13 @@ def _gptq(settings: Settings, tensors: Tensors) -> Iterator[QuantizedLayer]:
         _require_shape(path, "qzeros", zeros, (groups, outputs // per_word), "I32")
         parts = {"values": "qweight", "scales": "scales", "zeros": "qzeros"}
         if f"{path}.g_idx" in tensors.infos:
-            _require_shape(path, "g_idx", tensors.infos[f"{path}.g_idx"], (inputs,))
+            _require_shape(path, "g_idx", tensors.infos[f"{path}.g_idx"], (inputs,), "I32")
             parts["index"] = "g_idx"
         else:
             _whole_groups(path, inputs, groups)
         yield QuantizedLayer(
             path, layout, "GPTQ", bits, (outputs, inputs), groups, _named(path, parts),
-            symmetric=settings.get("sym"), in_order=None if settings.get("desc_act") else True,
+            symmetric=settings.get("sym"), in_order=_in_order(tensors.infos, path, "g_idx", groups),
         )  # fmt: skip
 
 
@@ -228,14 +246,14 @@ def _scaled(
             zeros = infos[f"{path}.weight_zero_point"]
             _require_shape(path, "weight_zero_point", zeros, (zero_rows, groups))
     if f"{path}.weight_g_idx" in infos:
-        _require_shape(path, "weight_g_idx", infos[f"{path}.weight_g_idx"], (shape[1],))
+        _require_shape(path, "weight_g_idx", infos[f"{path}.weight_g_idx"], (shape[1],), "I32")
         parts["index"] = "weight_g_idx"
     layout = "float" if infos[f"{path}.{leaf}"].dtype == "F8_E4M3" else leaf
     kind = "compressed-tensors" + (" (float8)" if layout == "float" else "")
     return QuantizedLayer(
         path, layout, kind, bits, shape, groups, _named(path, parts),
         symmetric="zeros" not in parts,
-        in_order=None if "index" in parts else True,
+        in_order=_in_order(infos, path, "weight_g_idx", groups),
     )  # fmt: skip
 
 
@@ -330,7 +348,7 @@ def _torchao_layer(
     parts["scales"] = scales
     if f"{path}._weight_zero_point" in infos:
         parts["zeros"] = "_weight_zero_point"
-    symmetric = None if layout == "plain" else False
+    symmetric = layout == "plain" and _is_zero(infos, f"{path}._weight_zero_point")
     named = f"torchao's {kind}"
     return QuantizedLayer(
         path, layout, named, bits, shape, groups, _named(path, parts), symmetric=symmetric
@@ -376,8 +394,10 @@ def trained_layers(infos: Mapping[str, SavedTensor]) -> Iterator[QuantizedLayer]
         _require_shape(path, "zeros", _part(infos, path, "zeros"), (outputs, groups))
         _whole_groups(path, inputs, groups)
         parts = {"values": "weight", "scales": "scales", "zeros": "zeros"}
-        kind = "torchao's Int8DynActInt4WeightLinear"
-        yield QuantizedLayer(path, "plain", kind, 4, (outputs, inputs), groups, _named(path, parts))
+        yield QuantizedLayer(
+            path, "plain", "torchao's Int8DynActInt4WeightLinear", 4, (outputs, inputs), groups,
+            _named(path, parts), symmetric=_is_zero(infos, f"{path}.zeros"),
+        )  # fmt: skip
 
 
 def _named(path: str, parts: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,8 +29,6 @@ from etdeploy.export.hf.files import (
 )
 from etdeploy.export.hf.memory import MemoryForecast, memory_forecast, memory_refusal
 from etdeploy.export.hf.prequantized import (
-    ORIGINAL,
-    Prequantized,
     outlook_notes,
     read_prequantized,
 )
@@ -46,7 +44,12 @@ from etdeploy.export.worker.language.fetch import (
     require_code,
     require_tokenizer,
 )
-from etdeploy.export.worker.language.prequantized import unpacked_state, weights_on_grid
+from etdeploy.export.worker.language.prequantized import (
+    joined_notes,
+    of_linears,
+    unpacked_state,
+    weights_on_grid,
+)
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import WeightFiles, keep_small
 
@@ -238,7 +241,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
     if folder.is_file():
         return replace(_load_gguf(spec, checkpoint, scarce), memory=memory)
     quantized = read_prequantized(read_object(folder / CONFIG), checkpoint_tensors(folder))
-    state, stored = _unpacked(spec, folder, quantized) if quantized else (None, {})
+    state, stored = unpacked_state(spec, folder, quantized) if quantized else (None, {})
     files = files if memory and memory.maps else None
     if files and memory:
         _require_disk(spec, files, memory.disk_bytes)
@@ -249,7 +252,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
         stored = weights_on_grid(model, files)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
     require_tokenizer(spec, tokenizer.folder, tokenizer.why)
-    known: Iterable[str] = _joined_notes(model, stored)
+    known: Iterable[str] = joined_notes(model, stored)
     if quantized and spec.quantization not in LINEAR_SCHEMES:
         known = outlook_notes(quantized, spec.quantization)
     notes = filter(None, (*scarce, context_note(spec), *known, unused, tokenizer.note))
@@ -258,7 +261,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
         checkpoint,
         tokenizer,
         tuple(notes),
-        _of_linears(model, stored),
+        of_linears(model, stored),
         files=files,
         memory=memory,
     )
@@ -285,48 +288,6 @@ def _load_gguf(spec: ExportSpec, checkpoint: Checkpoint, notes: tuple[str, ...])
     all_notes = filter(None, (*notes, context_note(spec), unused, tokenizer.note))
     stored = gguf.stored_weights(path, model)
     return LoadedModel(model.eval(), checkpoint, tokenizer, tuple(all_notes), stored)
-
-
-def _unpacked(
-    spec: ExportSpec, folder: Path, found: Prequantized
-) -> tuple[dict[str, torch.Tensor], dict[str, StoredWeight]]:
-    """The tensors of a checkpoint that is quantized, in floats, and how it has them."""
-    import transformers
-
-    if read_object(folder / CONFIG).get("model_type") not in transformers.CONFIG_MAPPING:
-        raise fail(
-            "checkpoint",
-            "the checkpoint is quantized already, and only models that transformers has itself "
-            "can be loaded from one",
-            remedy=ORIGINAL,
-            file=spec.place("model", "hf"),
-        )
-    try:
-        return unpacked_state(folder, found)
-    except ValueError as error:
-        raise fail("checkpoint", str(error), remedy=ORIGINAL, file=str(folder)) from error
-
-
-def _joined_notes(model: Any, stored: Mapping[str, StoredWeight]) -> Iterator[str]:
-    """A sentence about quantized layers that the model does not have: experts, mostly."""
-    layers = {path for path, _ in model.named_modules()}
-    joined = [path for path in stored if path not in layers]
-    if joined:
-        yield (
-            f"transformers joins or renames {count(len(joined), 'quantized layer')} "
-            f"({_listed(joined)}): they are unpacked to floats, and treated as those of a float "
-            "model."
-        )
-
-
-def _of_linears(model: Any, stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
-    """The weights that are those of a linear layer; others may have been joined or renamed."""
-    layers = dict(model.named_modules())
-    return {
-        path: weight
-        for path, weight in stored.items()
-        if isinstance(layers.get(path), torch.nn.Linear)
-    }
 
 
 def _require_disk(spec: ExportSpec, files: WeightFiles, needed: int) -> None:

@@ -22,9 +22,13 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.hf.prequantized import Prequantized
+from etdeploy.core.console import count
+from etdeploy.export.hf.files import CONFIG, read_object
+from etdeploy.export.hf.prequantized import ORIGINAL, Prequantized
 from etdeploy.export.hf.quantized_layers import QuantizedLayer
 from etdeploy.export.hf.tensors import weight_files
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 
@@ -201,9 +205,28 @@ _LAYOUTS: Mapping[str, Callable[[QuantizedLayer, Parts], Integers]] = {
 
 
 def unpacked_state(
+    spec: ExportSpec, folder: Path, found: Prequantized
+) -> tuple[dict[str, torch.Tensor], dict[str, StoredWeight]]:
+    """A checkpoint's tensors as if it were of floats, and its quantized weights by layer."""
+    import transformers
+
+    if read_object(folder / CONFIG).get("model_type") not in transformers.CONFIG_MAPPING:
+        raise fail(
+            "checkpoint",
+            "the checkpoint is quantized already, and only models that transformers has itself "
+            "can be loaded from one",
+            remedy=ORIGINAL,
+            file=spec.place("model", "hf"),
+        )
+    try:
+        return _unpacked(folder, found)
+    except ValueError as error:
+        raise fail("checkpoint", str(error), remedy=ORIGINAL, file=str(folder)) from error
+
+
+def _unpacked(
     folder: Path, found: Prequantized
 ) -> tuple[dict[str, torch.Tensor], dict[str, StoredWeight]]:
-    """The checkpoint's tensors as if it were of floats, and its quantized weights by layer."""
     state: dict[str, torch.Tensor] = {}
     stored: dict[str, StoredWeight] = {}
     with ExitStack() as stack:
@@ -215,6 +238,29 @@ def unpacked_state(
             parts = {part: where[name].get_tensor(name) for part, name in layer.parts.items()}
             state[f"{layer.path}.weight"], stored[layer.path] = unpack_weight(layer, parts)
     return state, stored
+
+
+def joined_notes(model: torch.nn.Module, stored: Mapping[str, StoredWeight]) -> Iterator[str]:
+    """A sentence about quantized layers that the model does not have: experts, mostly."""
+    layers = {path for path, _ in model.named_modules()}
+    joined = [path for path in stored if path not in layers]
+    if joined:
+        yield (
+            f"transformers joins or renames {count(len(joined), 'quantized layer')}, such as "
+            f"{joined[0]}: unpacked to floats, and treated as those of a float model."
+        )
+
+
+def of_linears(
+    model: torch.nn.Module, stored: Mapping[str, StoredWeight]
+) -> dict[str, StoredWeight]:
+    """The weights that are those of a linear layer; others may have been joined or renamed."""
+    layers = dict(model.named_modules())
+    return {
+        path: weight
+        for path, weight in stored.items()
+        if isinstance(layers.get(path), torch.nn.Linear)
+    }
 
 
 def _opened(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:

@@ -47,6 +47,7 @@ TRAINED_TENSORS = _tensors(weight=(64, 96), scales=(64, 3), zeros=(64, 3))
 _TYPES = dict.fromkeys(("qweight", "qzeros", "weight_packed", "g_idx"), "I32") | {
     "weight_shape": "I64",
     "_weight_qdata": "I8",
+    "_weight_zero_point": "I8",
 }
 
 
@@ -56,16 +57,18 @@ def _checkpoint(
     tensors: Shapes,
     *,
     metadata: Mapping[str, Any] | None = None,
+    data: Mapping[str, bytes] | None = None,
     **types: str,
 ) -> Path:
     write_checkpoint(folder, quantization_config=settings)
     stated = b"".join(size.to_bytes(8, "little") for size in (64, 96))
+    content = {"weight_shape": stated, **(data or {})}
     write_safetensors(
         folder / "model.safetensors",
         {**SHAPES, **tensors},
         {f"{PATH}.{leaf}": kind for leaf, kind in {**_TYPES, **types}.items()},
         {name: json.dumps(about) for name, about in (metadata or {}).items()},
-        {f"{PATH}.weight_shape": stated},
+        {f"{PATH}.{leaf}": each for leaf, each in content.items()},
     )
     return folder
 
@@ -219,6 +222,28 @@ def test_values_of_another_type_are_refused(tmp_path: Path, name: str, leaf: str
     settings, tensors, metadata = _MADE[name]
     folder = _checkpoint(tmp_path / "m", settings, tensors, metadata=metadata, **{leaf: "F16"})
     assert not lacks(_refusal(folder).message, f"{PATH}.{leaf}", "F16")
+
+
+@pytest.mark.parametrize(
+    ("name", "leaf", "content", "fact"),
+    [
+        ("gptq", "g_idx", [at // 32 for at in range(96)], "carried over"),
+        ("gptq", "g_idx", [at % 3 for at in range(96)], "desc_act"),
+        ("torchao", "_weight_zero_point", [0] * 192, "carried over"),
+        ("torchao", "_weight_zero_point", [1] * 192, "zero points"),
+        ("trained", "zeros", [0] * 192, "carried over"),
+        ("trained", "zeros", [8] * 192, "zero points"),
+    ],
+)
+def test_small_tensors_tell_what_becomes_of_a_layer(
+    tmp_path: Path, name: str, leaf: str, content: list[int], fact: str
+) -> None:
+    settings, tensors, metadata = _MADE[name]
+    size = 1 if name == "torchao" else 4
+    data = {leaf: b"".join(value.to_bytes(size, "little") for value in content)}
+    types = {"weight": "I8"} if name == "trained" else {}
+    folder = _checkpoint(tmp_path / "m", settings, tensors, metadata=metadata, data=data, **types)
+    assert fact in " ".join(outlook_notes(_found(folder), "8da4w"))
 
 
 def test_packed_weights_without_settings_are_refused(tmp_path: Path) -> None:
