@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from etdeploy.export.hf import memory
+from etdeploy.export.worker.backends.base import patched
+from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.lowering import weight_files
 from etdeploy.export.worker.pipeline import run
@@ -53,6 +57,18 @@ def _exported(spec: Any, folder: Path) -> dict[str, Any]:
     }
 
 
+def _refused(spec: Any, folder: Path) -> dict[str, Any]:
+    """The failure of an export on a full disk."""
+    folder.mkdir()
+    with patched(shutil, disk_usage=lambda _: SimpleNamespace(free=5_000)):
+        try:
+            run(spec, folder, lambda *_: None, FileRecorder())
+        except WorkerError as error:
+            beside = sorted(path.name for path in folder.parent.iterdir())
+            return {**error.failure.model_dump(), "beside": beside}
+    return {}
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     checkpoint = _checkpoint(folder / "model")
@@ -72,6 +88,7 @@ def main() -> None:
     memory.machine_memory = lambda: replace(machine, free_bytes=_FREE)
     weight_files._LEAST_BYTES, weight_files._AT_ONCE = 256, 1000
     found["files"] = _exported(spec, folder / "made" / "files")
+    found["no room"] = _refused(spec, folder / "made" / "no room")
     files = weight_files.WeightFiles(folder / "made" / "floats")
     floats = files.float_checkpoint(checkpoint)
     found["floats"] = all(

@@ -48,6 +48,14 @@ def test_no_file_is_left(found: dict[str, Any]) -> None:
     assert found["files"]["beside"] == ["files", "memory"]
 
 
+def test_a_disk_without_room_is_named_before_anything_is_written(found: dict[str, Any]) -> None:
+    failure = found["no room"]
+    assert failure["kind"] == "memory"
+    assert not lacks(failure["message"], "has 5.0 kB", "/made")
+    assert "ETDEPLOY_CACHE_DIR" in failure["remedy"]
+    assert failure["beside"] == ["files", "memory", "no room"]
+
+
 @pytest.mark.nightly
 def test_weights_of_twice_the_free_memory_are_exported(tmp_path: Path) -> None:
     checkpoint = save_large(tmp_path / "model", Shape(), sys.executable)
