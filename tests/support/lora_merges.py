@@ -135,6 +135,14 @@ def _two_of_them(folder: Path) -> dict[str, Any]:
     return {"distance": float(distance)}
 
 
+def _two_for_a_program(folder: Path) -> None:
+    """A model of one layer with two adapters, which a program has apart."""
+    model = save_llama(folder / "small-model", num_hidden_layers=1)
+    for name in ("few", "all"):
+        modules = _ATTENTION if name == "few" else "all-linear"
+        _adapted(model, target_modules=modules).save_pretrained(folder / f"small-{name}")
+
+
 def _stored(folder: Path) -> dict[str, Any]:
     """What of a quantized checkpoint is still its own."""
     spec = _spec(folder / "plain-model", folder / "plain")
@@ -216,6 +224,7 @@ def wider(_adapter: Path) -> None:
 def main(folder: Path) -> dict[str, Any]:
     """What came of each."""
     found = {name: _compared(folder, name) for name in ADAPTERS}
+    _two_for_a_program(folder)
     found["two_of_them"] = _two_of_them(folder)
     found["stored"] = _stored(folder)
     for change in (unchanged, narrow, other_base, other_rank, missing_matrix, cut):

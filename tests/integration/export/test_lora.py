@@ -111,7 +111,7 @@ def test_an_adapter_of_another_model_that_fits_is_noted(merges: dict[str, dict[s
 
 
 _APART = """
-model: {{hf: {folder}/plain-model, lora: {{few: {folder}/plain, all: {folder}/all_linear}},
+model: {{hf: {folder}/small-model, lora: {{few: {folder}/small-few, all: {folder}/small-all}},
   merge: false}}
 export: {{backend: xnnpack, quantization: 8da4w,
   generation: {{context: 64, prefill_tokens: 32, attention: kernel, evaluate: none}}}}
@@ -133,7 +133,7 @@ def test_each_adapter_of_a_program_gives_its_own_texts(
     assert record["program"]["method"] == "few_decode"
     assert [text["within_tolerance"] for text in record["workload"]["texts"]] == [True, True]
     shown = cli.ok("run", "--recipe", recipe, "--lora", "all").stdout
-    assert not lacks(shown, "plain-model with the adapter all", "correct: ")
+    assert not lacks(shown, "small-model with the adapter all", "correct: ")
     answers = [
         cli.ok("generate", "--recipe", recipe, "--prompt", "the fox", "--json", *chosen).json
         for chosen in ((), ("--lora", "all"))
