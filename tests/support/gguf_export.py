@@ -42,7 +42,8 @@ def as_written(name: str, weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if heads is None:
         return weight
     halves = weight.reshape(heads, 2, -1, weight.shape[1])
-    return halves.swapaxes(1, 2).reshape(weight.shape)
+    order: np.ndarray[Any, Any] = halves.swapaxes(1, 2).reshape(weight.shape)
+    return order
 
 
 def found(kind: str, folder: Path) -> dict[str, Any]:
