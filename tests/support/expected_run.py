@@ -24,7 +24,7 @@ from etdeploy.export.worker.language.forward import (
     own_attention,
     windows,
 )
-from etdeploy.export.worker.language.load import HfTokenizer, LoadedModel
+from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.model import (
     UndefinedLogitsError,
     greedy_text,
@@ -34,6 +34,7 @@ from etdeploy.export.worker.language.model import (
 )
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.texts import Prompt, long_prompt_length
+from etdeploy.export.worker.language.tokenizer import HfTokenizer
 from tests.support.export import spec_of
 from tests.support.generation_run import tiny
 from tests.support.text_values import make_cost, make_evaluation

@@ -14,7 +14,8 @@ from gguf.quants import dequantize
 
 from etdeploy.core.values import silent
 from etdeploy.export.spec import export_spec
-from etdeploy.export.worker.language.load import LoadedModel, load_model, stop_ids
+from etdeploy.export.worker.language.load import LoadedModel, load_model
+from etdeploy.export.worker.language.tokenizer import stop_ids
 from etdeploy.recipe.load import load_recipe
 from tests.support.gguf_files import HEADS, LAYERS, SHARED_HEADS, write_gguf
 from tests.support.quantized_text import exported, register_kernels

@@ -15,7 +15,8 @@ from typing import Any
 
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.language.load import load_model, stop_ids
+from etdeploy.export.worker.language.load import load_model
+from etdeploy.export.worker.language.tokenizer import stop_ids
 from etdeploy.recipe.model import ExportGeneration
 from tests.support.language_models import save_llama
 

@@ -23,8 +23,8 @@ from transformers import AutoModelForCausalLM
 
 from etdeploy.export.hf.meta import NAMES
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.language.load import load_tokenizer
 from etdeploy.export.worker.language.meta import converted
+from etdeploy.export.worker.language.tokenizer import load_tokenizer
 
 PARAMS: dict[str, Any] = {
     "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 96, "hidden_dim": 64,

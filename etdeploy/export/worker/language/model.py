@@ -32,7 +32,7 @@ from etdeploy.export.worker.language.forward import (
     evaluate,
     own_attention,
 )
-from etdeploy.export.worker.language.load import TOKENIZER_FOLDER, LoadedModel, stop_ids
+from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.texts import (
@@ -42,6 +42,7 @@ from etdeploy.export.worker.language.texts import (
     evaluation_parts,
     prompts_for,
 )
+from etdeploy.export.worker.language.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.weight_files import WeightFiles

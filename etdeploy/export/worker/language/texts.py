@@ -23,7 +23,8 @@ from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import BUNDLED_TEXTS, ExportSpec
 from etdeploy.export.worker.failures import WorkerError, describe_errors, exception_text, fail
 from etdeploy.export.worker.language.forward import OwnForward, own_attention, windows
-from etdeploy.export.worker.language.load import LoadedModel, stop_ids
+from etdeploy.export.worker.language.load import LoadedModel
+from etdeploy.export.worker.language.tokenizer import stop_ids
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import GenerationMethod, random_ids
 
