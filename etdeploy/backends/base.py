@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from etdeploy.backends.schemes import OTHER_BACKEND
+from etdeploy.backends.schemes import FLOAT_SCHEMES, OTHER_BACKEND
 
 if TYPE_CHECKING:
     from etdeploy.backends.options import Option
@@ -54,6 +54,8 @@ class Backend:
         overrides: The schemes of these that one model can mix, as `export.overrides` of a recipe
             does; the quantizer finds what applies to a node with `scheme_of`. One for floats only
             overrides others. Empty where a model has one scheme.
+        with_floats: Further schemes, with which parts of a model can stay in floats (`none`), and
+            have no other scheme.
         embeddings: How `export.embeddings` can quantize tables of embeddings for it; see
             `schemes.py`. They are looked up by ExecuTorch's kernels on the CPU.
         rewrites: Those of `rewrites.py` that its lowering can run.
@@ -99,6 +101,7 @@ class Backend:
     delegate_id: str | None = None
     quantizations: tuple[str, ...] = ("none",)
     overrides: tuple[str, ...] = ()
+    with_floats: tuple[str, ...] = ()
     embeddings: tuple[str, ...] = ()
     rewrites: tuple[str, ...] = ()
     lowering: str | None = None
@@ -126,6 +129,13 @@ class Backend:
     failures: FailureTable | None = None
 
     # --- the plan: asked with values alone, and the same on every machine
+
+    def mixed_with(self, quantization: object) -> tuple[str, ...]:
+        """The schemes that parts of a model can have if the whole has this one."""
+        if quantization in self.with_floats:
+            return ("none",)
+        mixes = quantization in self.overrides and quantization not in FLOAT_SCHEMES
+        return self.overrides if mixes else ()
 
     def runs_on(self, target: Target) -> bool:
         """Whether the delegate runs on that system and instruction set."""

@@ -123,6 +123,7 @@ XNNPACK = Xnnpack(
     delegate_id="XnnpackBackend",
     quantizations=("none", "int8_static", "int8_dynamic", *LINEAR_SCHEMES),
     overrides=("none", *LINEAR_SCHEMES),
+    with_floats=("int8_static", "int8_dynamic"),
     embeddings=("8w", "4w"),
     rewrites=tuple(REWRITES),
     lowering="etdeploy.export.worker.backends.xnnpack",

@@ -165,6 +165,8 @@ def _backends() -> Iterator[str]:
         schemes = ", ".join(f"`{name}`" for name in backend.quantizations)
         delegate = f"`{backend.delegate_id}`" if backend.delegate_id else "none"
         mixed = ", ".join(f"`{name}`" for name in backend.overrides) or "none"
+        if backend.with_floats:
+            mixed += f"; with {' and '.join(f'`{s}`' for s in backend.with_floats)} only `none`"
         row = (f"`{backend.name}`", delegate, schemes, mixed, backend.needs or "nothing more")
         yield f"| {' | '.join(row)} |"
     yield ""

@@ -206,16 +206,16 @@ def _override_findings(
     backend: Backend, scheme: object, overrides: Mapping[Any, Any]
 ) -> Iterator[RecipeFinding]:
     given = {pattern: _scheme_in(part) for pattern, part in overrides.items() if part is not None}
-    mixed = ", ".join(backend.overrides)
-    if given and not mixed:
+    choices = backend.mixed_with(scheme)
+    if given and not backend.overrides:
         those = _backends_where(lambda b: b.overrides)
         yield (
             "overrides",
             f"the backend {backend.name} quantizes the whole model by one scheme; overrides apply "
             f"to {those} only",
         )
-    elif given and (scheme not in backend.overrides or scheme in FLOAT_SCHEMES):
-        whole = ", ".join(name for name in backend.overrides if name not in FLOAT_SCHEMES)
+    elif given and not choices:
+        whole = ", ".join(name for name in backend.quantizations if backend.mixed_with(name))
         yield (
             "overrides",
             f"with quantization {scheme!r}, {backend.name} has no overrides; the quantization has "
@@ -223,10 +223,10 @@ def _override_findings(
         )
     else:
         for pattern, chosen in given.items():
-            if chosen not in backend.overrides:
+            if chosen not in choices:
                 floats = "leaves no part of a quantized model in floats" * (chosen in FLOAT_SCHEMES)
-                why = floats or f"does not mix {chosen!r} with other schemes"
-                text = f"the backend {backend.name} {why}; choose from {mixed}"
+                why = floats or f"does not mix {chosen!r} with {scheme!r}"
+                text = f"the backend {backend.name} {why}; choose from {', '.join(choices)}"
                 yield f"overrides.{pattern}", text
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from etdeploy.export.needs import may_replace_parts
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
+from etdeploy.export.worker.lowering.overrides import scheme_of
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import edge_passes
 
@@ -31,7 +32,12 @@ class XnnpackLowering(Lowering):
         config = get_symmetric_quantization_config(
             is_per_channel=True, is_dynamic=spec.quantization == "int8_dynamic"
         )
-        return XNNPACKQuantizer().set_global(config)
+        # The only scheme that a part can have beside these: its operators stay in floats.
+        return (
+            XNNPACKQuantizer()
+            .set_global(config)
+            .set_filter_function(lambda node: scheme_of(spec, node) is None)
+        )
 
     def partitioners(self, spec: ExportSpec) -> list[Any]:
         """One partitioner for every scheme: it takes float, static and dynamic nodes alike.

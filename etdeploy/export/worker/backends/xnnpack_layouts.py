@@ -11,6 +11,9 @@ by pixel gets another shape, and the program fails when it runs.
 
 XNNPACK packs what it quantizes for a matrix product, also for a convolution of one pixel. A larger
 convolution that takes the same tensor reads it as if it were not packed, and outputs are wrong.
+
+A convolution of one dimension that stays in floats beside quantized ones gets quantized inputs and
+outputs by ExecuTorch's pass, with weights in floats: the program does not load.
 """
 
 from __future__ import annotations
@@ -26,9 +29,10 @@ from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass import (
     ChannelsLastTaggedReshapePass,
 )
+from executorch.backends.xnnpack._passes.conv1d_unsqueeze_pass import Conv1dUnsqueezePass
 from executorch.backends.xnnpack._passes.xnnpack_pass import XNNPACKPass
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.backends.xnnpack.utils.quant_utils import is_dynamic_qdq
+from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_dynamic_qdq
 from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
 from executorch.exir.dialects._ops import ops
 from executorch.exir.graph_module import contains_any_call_fn_target_op
@@ -51,7 +55,7 @@ _NEEDED_FOR: dict[str, tuple[str, ...]] = {
     "DecomposeBatchNorm": _NORMALIZED,
     "DecomposeConcatenate": ("aten.cat.",),
     "InsertPadQDQPass": ("aten.constant_pad_nd.",),
-    "Conv1dUnsqueezePass": ("aten.convolution.",),
+    "Conv1dInItsType": ("aten.convolution.",),
     "PReLUReshapePass": ("aten._prelu_kernel.", "aten.prelu."),
 }
 # What a graph is made of, as far as a pass can change it: its nodes, and what each is given.
@@ -152,6 +156,18 @@ def _kind(node: torch.fx.Node) -> str:
     return str((node.target, tuple(weight.meta["val"].shape[2:]), node.args[3:], node.kwargs))
 
 
+class Conv1dInItsType(Conv1dUnsqueezePass):  # type: ignore[misc]
+    """Quantizes around a convolution only if its weights are quantized."""
+
+    def insert_q_dq_pair(
+        self, graph: torch.fx.Graph, anchor: torch.fx.Node, q_params: tuple[Any, ...]
+    ) -> None:
+        is_output = anchor.target is ops.edge.aten.convolution.default
+        convolution = anchor if is_output else next(iter(anchor.users))
+        if is_dequant(convolution.args[1]):
+            super().insert_q_dq_pair(graph, anchor, q_params)
+
+
 class SoftmaxByChannel(ChannelsLastTaggedReshapePass):  # type: ignore[misc]
     """Gives a softmax, which is over the last dimension, the tensor in the order of its sizes."""
 
@@ -210,7 +226,10 @@ class _Passes(NeededPasses):
 
     def __init__(self, exported_program: Any, passes: Any = None) -> None:
         super().__init__(exported_program, passes)
-        other = {ChannelsLastTaggedReshapePass: self.layouts}
+        other = {
+            ChannelsLastTaggedReshapePass: self.layouts,
+            Conv1dUnsqueezePass: Conv1dInItsType,
+        }
         every: list[Any] = vars(self)["passes"]
         self.passes = [other.get(each, each) for each in every]
 

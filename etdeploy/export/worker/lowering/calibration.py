@@ -196,11 +196,10 @@ def _remedy(spec: ExportSpec) -> str:
     backend = backend_named(str(spec.backend))
     for_parts, for_all = (
         ", ".join(scheme for scheme in schemes if scheme != spec.quantization)
-        for schemes in (backend.overrides, backend.quantizations)
+        for schemes in (backend.mixed_with(spec.quantization), backend.quantizations)
     )
-    parts = f"for sensitive layers (export.overrides: {for_parts}), or "
-    can_mix = spec.quantization in backend.overrides
+    parts = f"for sensitive layers (export.overrides: {for_parts}), or " if for_parts else ""
     return (
-        f"To lose less, choose another scheme {parts if can_mix else ''}for the model "
+        f"To lose less, choose another scheme {parts}for the model "
         f"(export.quantization: {for_all})."
     )
