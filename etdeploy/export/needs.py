@@ -54,7 +54,6 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
     if spec.llm_config is not None:
         check_llm_config(spec)
     check_language_model(spec)
-    _check_adapters(spec)
     for text in named_texts(spec):
         _check_text(spec, text)
     for key, reference in spec.functions().items():
@@ -158,6 +157,7 @@ def check_language_model(spec: ExportSpec) -> str | None:
     """
     if spec.hf is None or spec.generation is None:
         return None
+    _check_adapters(spec)
     if spec.hf.checkpoint and spec.hf.params:
         _check_params(spec, Path(spec.hf.checkpoint), Path(spec.hf.params))
         return None

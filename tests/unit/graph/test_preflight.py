@@ -23,7 +23,8 @@ from etdeploy.graph.resolve import CachedProgram, Resolved, resolve
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import SOURCE_VARIABLE
 from etdeploy.recipe.load import load_recipe
-from tests.support.checkpoints import write_checkpoint
+from tests.support.checkpoints import write_adapter, write_checkpoint
+from tests.support.facts import lacks
 from tests.support.machine import bare_machine, equip
 from tests.support.text_values import make_generation
 from tests.support.tokenizers import byte_level, save
@@ -179,3 +180,16 @@ def test_what_is_told_of_a_language_model_was_read_with_its_program(
     exported = CachedProgram(tmp_path / "nothing", EMPTY_PROGRAM, {}, generation)
     told = explain(replace(resolved, exported=exported)).language_model
     assert {method.name for method in generation.methods} < {choice.name for choice in told}
+
+
+def test_the_plan_of_an_adapter_that_cannot_be_used_is_refused(
+    machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_checkpoint(tmp_path / "m", max_position_embeddings=2048)
+    adapter = write_adapter(tmp_path / "a")
+    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
+    command = ["plan", "--recipe", "llm-xnnpack", "--model", str(model)]
+    assert run_cli([*command, "--set", f"model.lora={adapter}"]) == 3
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"error (export): {adapter}: ")
+    assert not lacks(shown.err, "adapter_model.bin", "weights_only=True")
