@@ -214,7 +214,8 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
             found[role] = str(path)
     if spec.program:
         program = Path(spec.program)
-        found |= {f"tokenizer/{n}": str(p) for n, p in tokenizer_beside(program).items()}
+        files = tokenizer_beside(program) or tokenizer_beside(program, "tokenizer.model")
+        found |= {f"tokenizer/{n}": str(p) for n, p in files.items()}
         found |= {f"data/{p.name}": str(p) for p in sorted(program.parent.glob("*.ptd"))}
     if spec.hf and spec.hf.checkpoint:
         beside = Path(spec.hf.checkpoint)

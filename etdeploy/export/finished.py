@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from etdeploy.core.errors import ExportError
 from etdeploy.core.hashing import sha256_file
-from etdeploy.export.cache import tool_versions
+from etdeploy.export.cache import installed_version, tool_versions
 from etdeploy.export.hf.files import TOKENIZER_CONFIG, tokenizer_beside
 from etdeploy.export.llm_config import output_notes
 from etdeploy.export.protocol import ModelSources
@@ -29,6 +29,7 @@ from etdeploy.program.folder import (
     TensorFile,
 )
 from etdeploy.program.generation import Generation
+from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
 from etdeploy.program.ptd import find_data
 from etdeploy.program.tokenizer import TOKENIZER_FILE
@@ -40,6 +41,17 @@ if TYPE_CHECKING:
 _LARGEST_INTEGER = 9
 # Of the tokenizer, relative to the program folder.
 _TOKENIZER = "tokenizer"
+
+
+def has_meta_tokenizer(program: Path) -> bool:
+    """Whether a program generates text, and the tokenizer beside it has to be converted for it.
+
+    Only transformers can do that, so it stays as it is where that is not installed.
+    """
+    if tokenizer_beside(program) or not tokenizer_beside(program, "tokenizer.model"):
+        return False
+    found = generation_of(inspect_file(program), program.name, None, TokenFacts())
+    return isinstance(found, Generation) and installed_version("transformers") is not None
 
 
 def write_finished(
@@ -134,9 +146,7 @@ _NO_TEXTS = (
 
 def _tokenizer_notes(generation: Generation) -> Iterator[str]:
     if generation.tokenizer is None:
-        yield (
-            "There is no tokenizer.json beside the program, so prompts and texts are ids of tokens."
-        )
+        yield ("There is no tokenizer beside the program, so prompts and texts are ids of tokens.")
     if not generation.stop_ids:
         yield (
             "Neither the program nor its tokenizer says which tokens end a text (get_eos_ids), so "
@@ -147,14 +157,36 @@ def _tokenizer_notes(generation: Generation) -> Iterator[str]:
 def _generation(
     spec: ExportSpec, program: Program, folder: Path, tokenizer: dict[str, Path]
 ) -> Generation | str | None:
+    made = (folder / _TOKENIZER).is_dir()  # by the worker
+    if made:
+        tokenizer = tokenizer_beside(folder / _TOKENIZER / TOKENIZER_FILE)
     files = tokenizer if TOKENIZER_FILE in tokenizer else {}
     facts = _token_facts(files) if files else TokenFacts()
     found = generation_of(program, spec.source, _TOKENIZER if files else None, facts)
     if isinstance(found, Generation) and files:
+        named = spec.llm_files.get("base.tokenizer_path", spec.source)
+        place = named if made else str(files[TOKENIZER_FILE])
+        _require_fitting(_object(files[TOKENIZER_FILE]), found.vocabulary, place)
+    if isinstance(found, Generation) and files and not made:
         (folder / _TOKENIZER).mkdir()
         for name, path in files.items():
             shutil.copyfile(path, folder / _TOKENIZER / name)
     return found
+
+
+def _require_fitting(content: dict[str, Any], vocabulary: int, place: str) -> None:
+    """Refuses a tokenizer that gives ids for which the program has no logits."""
+    known = (content.get("model") or {}).get("vocab") or {}
+    ids = list(known.values()) if isinstance(known, dict) else [len(known) - 1]
+    ids += [each.get("id") for each in content.get("added_tokens") or ()]
+    largest = max((each for each in ids if isinstance(each, int)), default=0)
+    if largest >= vocabulary:
+        raise ExportError(
+            f"the tokenizer has ids up to {largest}, and the program takes those below "
+            f"{vocabulary}: it is the tokenizer of another model",
+            place=place,
+            remedy="Put the program's own tokenizer beside it, or none, for ids of tokens.",
+        )
 
 
 def _token_facts(files: dict[str, Path]) -> TokenFacts:

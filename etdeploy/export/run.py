@@ -21,7 +21,11 @@ from etdeploy.core.processes import process
 from etdeploy.core.values import Progress
 from etdeploy.export.cache import ExportContext, ExportedProgram
 from etdeploy.export.diagnostics import CRASH_FAILURES
-from etdeploy.export.finished import describe_exported, write_finished
+from etdeploy.export.finished import (
+    describe_exported,
+    has_meta_tokenizer,
+    write_finished,
+)
 from etdeploy.export.needs import check_needs, short_path
 from etdeploy.export.preload import OWN_PROCESSES, WORKER, Exporter, worker_environment
 from etdeploy.export.protocol import (
@@ -127,13 +131,13 @@ def _make(
 ) -> ModelSources:
     from etdeploy.program.inspect import inspect_file
 
-    if spec.program:
+    if spec.program and not has_meta_tokenizer(Path(spec.program)):
         program = inspect_file(Path(spec.program))
         write_finished(spec, program, folder)
         program.save(folder / PROGRAM_INFO)
         return ModelSources()
     _run_worker(spec, staging, folder, progress, log, exporter)
-    if spec.hub_program:
+    if spec.is_finished:
         sources = ModelSources.load(staging / SOURCES_FILE)
         program = inspect_file(Path(str(sources.program)))
         write_finished(spec, program, folder, sources)

@@ -82,10 +82,10 @@ def main(arguments: list[str], preloaded: Collection[str] = ()) -> int:
             from etdeploy.export.worker.language.fetch import fetch
 
             fetch(spec, _tell)
-        if spec.hub_program:
-            from etdeploy.export.worker.language.fetch import fetch_program
+        if spec.is_finished:
+            from etdeploy.export.worker.own_exporter import run_finished
 
-            sources = fetch_program(spec, spec.hub_program, _tell)
+            sources = run_finished(spec, folder, _tell)
         elif spec.llm_config is not None:
             from etdeploy.export.worker.own_exporter import run_own_exporter
 

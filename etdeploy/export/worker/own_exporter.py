@@ -1,17 +1,26 @@
-"""Runs ExecuTorch's own exporter of language models, as `export_llm` does."""
+"""Programs that etdeploy does not export itself, and their tokenizers.
+
+ExecuTorch's own exporter of language models runs as `export_llm` runs it; finished programs come
+from a file or from the hub.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from etdeploy.export.finished import has_meta_tokenizer
+from etdeploy.export.hf.files import CONFIG, tokenizer_beside
 from etdeploy.export.llm_config import EXPORTER, content_of
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import describe_errors, fail
+from etdeploy.export.worker.language.fetch import fetch_program
 from etdeploy.program.folder import PROGRAM_FILE
 
 Tell = Callable[[str, float], None]
@@ -47,7 +56,35 @@ def run_own_exporter(spec: ExportSpec, folder: Path, tell: Tell) -> ModelSources
         root.removeHandler(steps)
     if not (folder / PROGRAM_FILE).is_file():  # it only writes to its log what prevents that
         raise fail("write", "ExecuTorch's exporter wrote no program; its log says why")
+    if named := spec.llm_files.get("base.tokenizer_path"):
+        _save_tokenizer(folder, Path(named), Path(named).name)
     return ModelSources()
+
+
+def run_finished(spec: ExportSpec, folder: Path, tell: Tell) -> ModelSources:
+    """Gets a finished program, and puts its tokenizer into the program folder if it is Meta's."""
+    sources = ModelSources(program=spec.program)
+    if spec.hub_program:
+        sources = fetch_program(spec, spec.hub_program, tell)
+    source = Path(str(sources.program))
+    if has_meta_tokenizer(source):
+        tell("converting the tokenizer", 0.8)
+        _save_tokenizer(folder, source)
+    return sources
+
+
+def _save_tokenizer(folder: Path, file: Path, vocabulary: str = "tokenizer.model") -> None:
+    """Converts a tokenizer of Meta beside a file into that of a program folder."""
+    if not vocabulary.endswith(".model") or tokenizer_beside(file):
+        return
+    from etdeploy.export.worker.language.load import load_tokenizer
+    from etdeploy.export.worker.language.meta import write_tokenizer
+
+    with TemporaryDirectory(prefix="etdeploy-tokenizer-") as temporary:
+        there = Path(temporary)
+        (there / CONFIG).write_text(json.dumps({"model_type": "llama"}))
+        write_tokenizer(there, file, vocabulary)
+        load_tokenizer(there, remote_code=False).write(folder)
 
 
 def _typed(content: dict[str, Any]) -> Any:

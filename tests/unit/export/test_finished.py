@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from etdeploy.core.errors import ExportError, UsageError
 from etdeploy.export.finished import write_finished
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, load_provenance
+from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
 from tests.support.facts import lacks
+from tests.support.program_files import INT64, Plan, Tensor, pte
 
 
 def program_of(*inputs: TensorInfo | PlainValue | None) -> Program:
@@ -162,3 +166,67 @@ def test_a_method_that_is_not_there(tmp_path: Path) -> None:
         write(tmp_path, program_of(), method="encode")
     assert not lacks(caught.value, "no method 'encode'", "it has forward")
     assert str(caught.value.remedy).split() == ["--set", "benchmark.method=forward"]
+
+
+LANGUAGE = (
+    Plan(
+        inputs=(Tensor((1, 15), INT64, dynamism=1), Tensor((1,), INT64)),
+        outputs=(Tensor((1, 32)),),
+    ),
+    Plan(name="get_max_context_len", inputs=(), outputs=(16,)),
+)
+TOKENIZER = {
+    "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}},
+    "added_tokens": [{"content": "<s>", "id": 2}, {"content": "</s>", "id": 3}],
+    "post_processor": {"single": [{"SpecialToken": {"id": "<s>"}}]},
+}
+CONFIG = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+
+
+def finished(folder: Path, tokenizer: object = None, **more: Any) -> Path:
+    """The folder of a language model's program."""
+    (folder / "model.pte").write_bytes(pte(*LANGUAGE))
+    if tokenizer:
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (folder / "tokenizer_config.json").write_text(json.dumps(CONFIG))
+    made = folder / "made"
+    made.mkdir()
+    program = inspect_file(folder / "model.pte")
+    write_finished(ExportSpec(program=str(folder / "model.pte"), **more), program, made)
+    return made
+
+
+def test_a_language_model_with_its_tokenizer(tmp_path: Path) -> None:
+    folder = finished(tmp_path, TOKENIZER)
+    generation = load_provenance(folder).generation
+    assert generation
+    assert (generation.bos_id, generation.stop_ids, generation.tokenizer) == (2, (3,), "tokenizer")
+    assert (folder / "tokenizer" / "tokenizer.json").is_file()
+    assert (folder / "tokenizer" / "tokenizer_config.json").is_file()
+
+
+def test_a_tokenizer_that_begins_no_text(tmp_path: Path) -> None:
+    folder = finished(tmp_path, {**TOKENIZER, "post_processor": None})
+    generation = load_provenance(folder).generation
+    assert generation
+    assert generation.bos_id is None
+
+
+def test_a_language_model_without_a_tokenizer(tmp_path: Path) -> None:
+    made = load_provenance(finished(tmp_path))
+    assert made.generation
+    assert made.generation.tokenizer is None
+    assert any("no tokenizer" in note for note in made.notes)
+    assert any("get_eos_ids" in note for note in made.notes)
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    other = {**TOKENIZER, "model": {"type": "Unigram", "vocab": [["a", 0.0]] * 33}}
+    with pytest.raises(ExportError, match="up to 32, and the program takes those below 32"):
+        finished(tmp_path, other)
+
+
+def test_a_method_that_a_recipe_names_is_measured_by_itself(tmp_path: Path) -> None:
+    made = load_provenance(finished(tmp_path, TOKENIZER, method="forward"))
+    assert made.generation is None
+    assert len(made.inputs) == 2

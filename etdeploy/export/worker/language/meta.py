@@ -173,13 +173,13 @@ def _written(
     own = {name: each.contiguous() for name, each in tensors.items()}
     save_file(own, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config))
-    _write_tokenizer(folder, checkpoint)
+    write_tokenizer(folder, checkpoint)
     return folder
 
 
-def _write_tokenizer(folder: Path, checkpoint: Path) -> None:
-    """The tokenizer beside the checkpoint: that of transformers first, then Meta's own."""
-    files = tokenizer_beside(checkpoint) or tokenizer_beside(checkpoint, "tokenizer.model")
+def write_tokenizer(folder: Path, file: Path, vocabulary: str = "tokenizer.model") -> None:
+    """Writes the tokenizer beside a file: that of transformers first, then Meta's `vocabulary`."""
+    files = tokenizer_beside(file) or tokenizer_beside(file, vocabulary)
     model = files.get("tokenizer.model")
     if model and "tokenizer.json" not in files and _is_tiktoken(model):
         stops = _write_tiktoken(folder, model)
