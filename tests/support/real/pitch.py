@@ -43,12 +43,9 @@ class Crepe(nn.Module):  # type: ignore[misc]
         return self.classifier(x.permute(0, 2, 1, 3).flatten(1)).sigmoid()
 
 
-def make_tiny() -> tuple[nn.Module, tuple[torch.Tensor]]:
+def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """The size `tiny`."""
     return Crepe((128, 16, 16, 16, 32, 64)).eval(), (_as_input(wave(440)),)
-
-
-def make_full() -> tuple[nn.Module, tuple[torch.Tensor]]:
-    return Crepe((1024, 128, 128, 128, 256, 512)).eval(), (_as_input(wave(440)),)
 
 
 def calibrate() -> Iterator[tuple[torch.Tensor]]:
