@@ -27,14 +27,15 @@ from etdeploy.export.spec import ExportSpec
 _MIB = 1 << 20
 # The exporter computes in 32-bit floats, whatever the checkpoint has.
 _FLOAT_BYTES = 4
-# Of the weights as floats, at the peak: in memory, a quantized model is evaluated with both.
-_COPIES, _QUANTIZED_COPIES = 3.0, 1.6
+# Of the weights as floats, in memory: at the peak; of a quantized model while it is evaluated with
+# both, and while it is lowered.
+_COPIES, _EVALUATED_COPIES, _LOWERED_COPIES = 3.0, 1.6, 0.95
 # In files: as floats, and quantized; these once more as floats after the first are gone.
 _DISK_COPIES = 1.5
 # Python with PyTorch, transformers and ExecuTorch; the graphs of a layer, of both methods.
-LIBRARIES_BYTES, _LAYER_BYTES = 560 * _MIB, 12 * _MIB
-# Of the largest layer, while it is lowered: its values, packed, and as bytes.
-_LOWERED_COPIES = 3
+LIBRARIES_BYTES, _LAYER_BYTES = 560 * _MIB, 30 * _MIB
+# Of the embeddings, which are a constant in 8 bits, while they are lowered and written.
+_CONSTANT_COPIES = 1.5
 # Of a program that is loaded: its packed weights. What is mapped of files should stay meanwhile.
 _LOADED_COPIES, _WORKING_BYTES = 1.25, 64 * _MIB
 # Of the logits that are evaluated at a time, with what is computed of them.
@@ -87,9 +88,9 @@ class MemoryForecast:
         free, expected = size(self.machine.free_bytes), size(self.expected_bytes)
         if self.maps:
             yield (
-                f"The weights are in files during the export, and it writes no ETRecord: in memory "
-                f"it would take {size(self.held_bytes)}, and {free} were free. So it is expected "
-                f"to take {expected}."
+                "The weights stay in files during the export, and no ETRecord is written: with the "
+                f"weights in memory it would take {size(self.held_bytes)}, and {free} were free. "
+                f"It is expected to take {expected}."
             )
         if self.expected_bytes > self.machine.free_bytes:
             yield (
@@ -105,12 +106,14 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
         return None
     parameters, shapes = _sizes(folder, config)
     floats, caches = _FLOAT_BYTES * parameters, cache_bytes(config, spec.generation.context)
-    linear = spec.quantization in LINEAR_SCHEMES
-    held = floats * (_QUANTIZED_COPIES if linear else _COPIES) + caches
+    linear, graphs = spec.quantization in LINEAR_SCHEMES, _graph_bytes(config)
+    held = floats * _COPIES
+    if linear:
+        held = max(floats * _EVALUATED_COPIES, floats * _LOWERED_COPIES + graphs)
     maps = linear and shapes and not spec.lora  # merging makes other weights, in memory
     mapped = _mapped_bytes(shapes, config, caches) if maps else None
     return MemoryForecast(
-        held_bytes=LIBRARIES_BYTES + round(held),
+        held_bytes=LIBRARIES_BYTES + round(held) + caches,
         mapped_bytes=mapped,
         least_bytes=LIBRARIES_BYTES + floats + caches,
         disk_bytes=round(floats * _DISK_COPIES),
@@ -129,16 +132,20 @@ def _sizes(folder: Path, config: Mapping[str, Any]) -> tuple[int, list[tuple[int
     return sum(map(math.prod, shapes)), shapes
 
 
+def _graph_bytes(config: Mapping[str, Any]) -> int:
+    layers = config.get("num_hidden_layers")
+    return layers * _LAYER_BYTES if isinstance(layers, int) else 0
+
+
 def _mapped_bytes(shapes: list[tuple[int, ...]], config: Mapping[str, Any], caches: int) -> int:
-    layers, vocabulary = (int(config.get(n) or 0) for n in ("num_hidden_layers", "vocab_size"))
-    tables = [math.prod(shape) for shape in shapes if shape and shape[0] == vocabulary]
-    others = [math.prod(shape) for shape in shapes if shape and shape[0] != vocabulary]
-    # The embeddings are a constant, in 8 bits at least as bytes; the output layer is named data.
-    constants = max(tables, default=0)
-    lowered = _LOWERED_COPIES * max(others, default=0)
-    logits = _LOGITS_COPIES * _LOGITS_POSITIONS * vocabulary * _FLOAT_BYTES
-    steps = max(logits, lowered + constants, 2 * constants)
-    return LIBRARIES_BYTES + layers * _LAYER_BYTES + steps + 2 * caches
+    vocabulary = config.get("vocab_size")
+    rows = vocabulary if isinstance(vocabulary, int) else 0
+    tables = [math.prod(shape) for shape in shapes if shape and shape[0] == rows]
+    others = [math.prod(shape) for shape in shapes if shape and shape[0] != rows]
+    # A byte for each value of the largest layer, while it is packed.
+    largest = max(round(_CONSTANT_COPIES * max(tables, default=0)), max(others, default=0))
+    logits = _LOGITS_COPIES * _LOGITS_POSITIONS * rows * _FLOAT_BYTES
+    return LIBRARIES_BYTES + max(logits, _graph_bytes(config) + largest) + 2 * caches
 
 
 def memory_notes(spec: ExportSpec) -> Iterator[str]:
