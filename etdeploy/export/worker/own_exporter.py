@@ -77,8 +77,8 @@ def _save_tokenizer(folder: Path, file: Path, vocabulary: str = "tokenizer.model
     """Converts a tokenizer of Meta beside a file into that of a program folder."""
     if not vocabulary.endswith(".model") or tokenizer_beside(file):
         return
-    from etdeploy.export.worker.language.load import load_tokenizer
     from etdeploy.export.worker.language.meta import write_tokenizer
+    from etdeploy.export.worker.language.tokenizer import load_tokenizer
 
     with TemporaryDirectory(prefix="etdeploy-tokenizer-") as temporary:
         there = Path(temporary)
