@@ -18,6 +18,7 @@ from etdeploy.export.worker.language.fetch import Checkpoint, fetch, fetch_adapt
 from etdeploy.recipe.model import ExportGeneration
 from tests.support.checkpoints import write_adapter, write_checkpoint
 from tests.support.facts import lacks
+from tests.support.gguf_files import write_gguf
 from tests.support.hub import COMMIT, Hub, serving
 
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -110,6 +111,31 @@ def test_an_adapter_is_downloaded_once(
             fetch_adapter(spec, HfModel(id="org/none"), lambda *_: None)
     assert caught.value.failure.file == "model.lora"
     assert not lacks(caught.value.failure.message, "org/none")
+
+
+def test_a_file_in_gguf_is_downloaded_alone_and_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "given"
+    folder.mkdir()
+    write_gguf(folder / "m-Q4_0.gguf")
+    for name in ("m-Q8_0.gguf", "m-F16-00001-of-00002.gguf", "README.md"):
+        (folder / name).touch()
+    with serving(Hub("org/model", folder)) as server:
+        point_at(server.address, monkeypatch)
+        found = fetch(spec_of(gguf="m-Q4_0.gguf"), lambda *_: None)
+        snapshot = cache / "models--org--model" / "snapshots" / COMMIT
+        assert found == Checkpoint(snapshot / "m-Q4_0.gguf", COMMIT)
+        assert [path.name for path in snapshot.iterdir()] == ["m-Q4_0.gguf"]
+        server.asked.clear()
+        assert fetch(spec_of(gguf="m-Q4_0.gguf"), lambda *_: None) == found
+        assert server.asked == []
+        missing = failure(spec_of(gguf="m-Q6_K.gguf"))
+        split = failure(spec_of(gguf="m-F16-00001-of-00002.gguf"))
+    assert not lacks(missing.message, "org/model", "m-Q6_K.gguf", "m-Q4_0.gguf")
+    assert not lacks(str(missing.remedy), "--model org/model/m-")
+    assert missing.file == "model.gguf"
+    assert not lacks(str(split.remedy), "llama-gguf-split --merge m-F16-00001-of-00002.gguf")
 
 
 def test_code_is_downloaded_only_if_it_may_run(hub: Hub) -> None:
