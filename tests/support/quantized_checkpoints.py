@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from etdeploy.export.spec import CALIBRATION_TEXT, ExportSpec, HfModel
+from etdeploy.export.worker.language.load import load_model
+from etdeploy.export.worker.lowering.quantize import quantize_layers
+from etdeploy.export.worker.lowering.scales import Activations
+from etdeploy.recipe.model import ExportGeneration
 
 State = dict[str, torch.Tensor]
 
@@ -366,6 +374,33 @@ def main(result: Path, folder: Path) -> None:
     result.write_text(json.dumps({"loads": found, "programs": programs, "experts": experts}))
 
 
+def perplexities(file: str, folder: Path, *names: str) -> dict[str, tuple[float, float]]:
+    """Of checkpoints made from a model in GGUF: as floats, and quantized as an export does it."""
+    loaded = _load(Path(file))
+    source = folder / "float"
+    loaded.model.config.save_pretrained(source)
+    loaded.tokenizer.loaded.save_pretrained(source)
+    state = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
+    text = Path(CALIBRATION_TEXT).read_text()
+    ids = torch.tensor(loaded.tokenizer.loaded(text)["input_ids"][:1024])
+    found = {}
+    for name in names:
+        made = _load(save(FORMATS[name](state), source, folder / name))
+        before = _perplexity(made.model, ids)
+        root = torch.nn.Module()
+        root.model = made.model
+        sources: Any = {"forward": SimpleNamespace(module=root, exported=None)}
+        quantize_layers(_spec(folder / name), sources, Activations(), made.stored_weights(), None)
+        found[name] = (before, _perplexity(made.model, ids))
+    return found
+
+
+def _perplexity(model: Any, ids: torch.Tensor) -> float:
+    with torch.no_grad():
+        logits = model(ids[None]).logits[0, :-1]
+    return float(torch.nn.functional.cross_entropy(logits, ids[1:]).exp())
+
+
 def _experts(folder: Path) -> dict[str, Any]:
     """A Mixtral, whose experts transformers joins."""
     import transformers
@@ -397,13 +432,15 @@ def _programs(folder: Path) -> dict[str, Any]:
 
 
 def _load(folder: Path) -> Any:
-    from etdeploy.export.spec import ExportSpec, HfModel
-    from etdeploy.export.worker.language.load import load_model
-    from etdeploy.recipe.model import ExportGeneration
+    return load_model(_spec(folder), lambda _, __: None)
 
+
+def _spec(folder: Path) -> ExportSpec:
+    export = {"backend": "xnnpack", "quantization": "8da4w", "embeddings": "8w"}
     model, generation = HfModel(folder=str(folder)), ExportGeneration(context=64)
-    spec = ExportSpec(backend="xnnpack", quantization="8da4w", hf=model, generation=generation)
-    return load_model(spec, lambda _, __: None)
+    if folder.is_file():
+        model = HfModel(folder=str(folder.parent), gguf=folder.name)
+    return ExportSpec(**export, hf=model, generation=generation)
 
 
 def _loaded(made: QuantizedState, source: Path, folder: Path) -> dict[str, Any]:
@@ -435,6 +472,8 @@ def _spread(weight: Any) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    import sys
-
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    result, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    if len(sys.argv) > 3:
+        result.write_text(json.dumps(perplexities(sys.argv[3], folder, *sys.argv[4:])))
+    else:
+        main(result, folder)
