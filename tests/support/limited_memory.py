@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.processes import process
-from etdeploy.export.run import WORKER
+from etdeploy.export.preload import WORKER
 from etdeploy.program.folder import EXPORT_INFO, MEMORY
 from tests.support.export import ROOT, spec_of
 

@@ -48,7 +48,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "gpt2_biases": {"target_modules": ["c_attn", "c_fc"], "bias": "all", "fan_in_fan_out": True},
     "lora_bias": {"target_modules": ["c_attn"], "lora_bias": True, "fan_in_fan_out": True},
 }
-_OTHER_MODELS = {
+_OTHER_MODELS: dict[str, Callable[[Path], Any]] = {
     "tied_output": partial(save_llama, tie_word_embeddings=True),
     "gpt2_biases": lambda folder: _save_gpt2(folder),
     "lora_bias": lambda folder: _save_gpt2(folder),
@@ -119,7 +119,7 @@ def _shared_share(model: Any, adapted: Any) -> float:
     """How much of the model's weights the model with the adapter has, too."""
     own = {id(weight): weight.numel() for weight in model.parameters()}
     both = {id(weight) for weight in adapted.parameters()} & {*own}
-    return sum(own[each] for each in both) / sum(own.values())
+    return float(sum(own[each] for each in both) / sum(own.values()))
 
 
 def _two_of_them(folder: Path) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def _checkpoint(
     *,
     metadata: Mapping[str, Any] | None = None,
     data: Mapping[str, bytes] | None = None,
-    **types: str,
+    types: Mapping[str, str] | None = None,
 ) -> Path:
     write_checkpoint(folder, quantization_config=settings)
     stated = b"".join(size.to_bytes(8, "little") for size in (64, 96))
@@ -66,7 +66,7 @@ def _checkpoint(
     write_safetensors(
         folder / "model.safetensors",
         {**SHAPES, **tensors},
-        {f"{PATH}.{leaf}": kind for leaf, kind in {**_TYPES, **types}.items()},
+        {f"{PATH}.{leaf}": kind for leaf, kind in {**_TYPES, **(types or {})}.items()},
         {name: json.dumps(about) for name, about in (metadata or {}).items()},
         {f"{PATH}.{leaf}": each for leaf, each in content.items()},
     )
@@ -104,7 +104,7 @@ _MADE: dict[str, tuple[dict[str, Any] | None, Shapes, dict[str, Any] | None]] = 
 def _made(folder: Path, name: str) -> Path:
     settings, tensors, metadata = _MADE[name]
     types = {"weight": "I8"} if name == "trained" else {}
-    return _checkpoint(folder, settings, tensors, metadata=metadata, **types)
+    return _checkpoint(folder, settings, tensors, metadata=metadata, types=types)
 
 
 @pytest.mark.parametrize("name", _MADE)
@@ -209,7 +209,9 @@ def test_tiles_that_do_not_fit(tmp_path: Path, tensors: Shapes, fact: str) -> No
     data = {"block_size": [1, 32], "shape": [64, 96]}
     about = {f"{PATH}.weight": {"_type": "Int4TilePackedTo4dTensor", "_data": data}}
     folder = tmp_path / "m"
-    found = _refusal(_checkpoint(folder, TORCHAO, tensors, metadata=about, _weight_qdata="I32"))
+    found = _refusal(
+        _checkpoint(folder, TORCHAO, tensors, metadata=about, types={"_weight_qdata": "I32"})
+    )
     assert fact in found.message
 
 
@@ -220,7 +222,7 @@ def test_tiles_that_do_not_fit(tmp_path: Path, tensors: Shapes, fact: str) -> No
 )  # fmt: skip
 def test_values_of_another_type_are_refused(tmp_path: Path, name: str, leaf: str) -> None:
     settings, tensors, metadata = _MADE[name]
-    folder = _checkpoint(tmp_path / "m", settings, tensors, metadata=metadata, **{leaf: "F16"})
+    folder = _checkpoint(tmp_path / "m", settings, tensors, metadata=metadata, types={leaf: "F16"})
     assert not lacks(_refusal(folder).message, f"{PATH}.{leaf}", "F16")
 
 
@@ -242,7 +244,9 @@ def test_small_tensors_tell_what_becomes_of_a_layer(
     size = 1 if name == "torchao" else 4
     data = {leaf: b"".join(value.to_bytes(size, "little") for value in content)}
     types = {"weight": "I8"} if name == "trained" else {}
-    folder = _checkpoint(tmp_path / "m", settings, tensors, metadata=metadata, data=data, **types)
+    folder = _checkpoint(
+        tmp_path / "m", settings, tensors, metadata=metadata, data=data, types=types
+    )
     assert fact in " ".join(outlook_notes(_found(folder), "8da4w"))
 
 
