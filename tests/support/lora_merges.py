@@ -91,7 +91,8 @@ def _logits(model: Any) -> torch.Tensor:
 
 def _compared(folder: Path, name: str) -> dict[str, Any]:
     model, adapter = folder / f"{name}-model", folder / name
-    _OTHER_MODELS.get(name, save_llama)(model)
+    save: Callable[[Path], Any] = _OTHER_MODELS.get(name, save_llama)
+    save(model)
     reference = _adapted(model, **ADAPTERS[name])
     reference.save_pretrained(adapter)
     before = _logits(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32))
