@@ -40,5 +40,7 @@ EMBEDDINGS_BESIDE = ("none", *LINEAR_SCHEMES)
 DEFAULT = "xnnpack"
 # Bundled recipes are named like their backend.
 DEFAULT_RECIPE = DEFAULT
+# Of verbs that generate text.
+LANGUAGE_RECIPE = "llm-xnnpack"
 OTHER_BACKEND = f"Lower to another backend: --set export.backend={DEFAULT}"
 OTHER_PROGRAM = "Export the model for another backend: the program is finished, and keeps its own."

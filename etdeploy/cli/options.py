@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from etdeploy.backends.schemes import DEFAULT_RECIPE
+from etdeploy.backends.schemes import DEFAULT_RECIPE, LANGUAGE_RECIPE
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ _folder = partial(
 OPTIONS: dict[str, Callable[[Any], Any]] = {
     "recipe": _recipe(
         "-r", "--recipe", default=DEFAULT_RECIPE,
+        help="A bundled recipe by name, PACKAGE/NAME, or a YAML file.",
+    ),
+    "language-recipe": _recipe(
+        "-r", "--recipe", default=LANGUAGE_RECIPE,
         help="A bundled recipe by name, PACKAGE/NAME, or a YAML file.",
     ),
     "recipes": _recipe(

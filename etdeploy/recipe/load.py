@@ -24,6 +24,8 @@ from etdeploy.recipe.rules import MODEL_SOURCES
 MODEL_OPTION = "--model="
 _MODEL_SHOWN = "--model"
 _BY_SUFFIX = {".gguf": "gguf", ".pte": "program", ".pth": "checkpoint"}
+# Keys of `export` about a language model, which a finished program does not get by them.
+_OF_EXPORTED_TEXT = ("generation", "calibration")
 # An override that is the name of an adapter, and not read as YAML either.
 LORA_OPTION = "--lora="
 _LORA_SHOWN = "--lora"
@@ -186,10 +188,17 @@ def _merge(below: Any, above: Any) -> Any:
 
 
 def _drop_other_sources(below: dict[str, Any], above: dict[str, Any]) -> None:
-    """A recipe that names a model source replaces the whole model of what it extends."""
+    """A recipe that names a model source replaces the whole model of what it extends.
+
+    One that names a finished program also replaces how a language model was to be exported.
+    """
     model = above.get("model")
     if isinstance(model, dict) and any(model.get(s) is not None for s in MODEL_SOURCES):
         below.pop("model", None)
+        export = below.get("export")
+        if model.get("program") is not None and isinstance(export, dict):
+            for key in _OF_EXPORTED_TEXT:
+                export.pop(key, None)
 
 
 def _overrides(given: Overrides, below: Document) -> Document:

@@ -31,7 +31,7 @@ _COMMANDS = (
 
 
 @click.command()
-@options("recipe", "set", "model", "lora", "context", "device", "target")
+@options("language-recipe", "set", "model", "lora", "context", "device", "target")
 @click.option("--system", metavar="TEXT", help="The system prompt, before the conversation.")
 @click.option(
     "--max-new-tokens",

@@ -51,7 +51,7 @@ def sampling_options(function: F) -> F:
 
 
 @click.command()
-@options("recipe", "set", "model", "lora", "context", "device", "target")
+@options("language-recipe", "set", "model", "lora", "context", "device", "target")
 @click.option(
     "-p",
     "--prompt",

@@ -225,3 +225,13 @@ def test_the_suffix_says_what_the_command_line_names(folder: Path, named: str, k
     (folder / named).touch()
     model = load_recipe("xnnpack", [f"--model={named}"]).recipe.model
     assert getattr(model, key) == f"{folder}/{named}"
+
+
+def test_a_finished_program_replaces_how_a_language_model_is_exported(folder: Path) -> None:
+    (folder / "m.pte").touch()
+    shared = "export: {generation: {context: 64}, calibration: none, quantization: 8da4w}\n"
+    recipe = load_recipe(write("model: {hf: org/model}\n" + shared), ["--model=m.pte"]).recipe
+    assert recipe.export.generation is None
+    assert recipe.export.calibration is None
+    with pytest.raises(RecipeError, match=r"export\.generation"):
+        load_recipe(write("model: {program: m.pte}\n" + shared))

@@ -34,6 +34,14 @@ def test_a_recipe_without_a_language_model_is_refused_at_once(
     assert "--model ID_OR_PATH" in err
 
 
+@pytest.mark.parametrize("verb", [["generate", "--prompt", "x"], ["chat"]])
+def test_text_is_generated_with_the_recipe_for_it_by_default(
+    verb: list[str], capsys: Capture
+) -> None:
+    assert cli_main.run_cli([*verb, "--help"]) == 0
+    assert "[default: llm-xnnpack]" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("--temperature", "-1"), ("--top-p", "0"), ("--top-k", "1.5"), ("--max-new-tokens", "0")],
