@@ -341,12 +341,14 @@ FORMATS: dict[str, Callable[[State], QuantizedState]] = {
     "gptq_asymmetric": lambda s: gptq(s, symmetric=False),
     "gptq_desc_act": lambda s: gptq(s, ordered=False),
     "gptq_16": lambda s: gptq(s, size=16),
+    "gptq_asymmetric_16": lambda s: gptq(s, size=16, symmetric=False),
     "awq": awq,
     "awq_converted": awq_converted,
     "compressed": compressed,
     "compressed_channel": lambda s: compressed(s, size=None),
     "compressed_asymmetric": lambda s: compressed(s, symmetric=False),
     "compressed_8": lambda s: compressed(s, bits=8, size=None),
+    "compressed_asymmetric_8": lambda s: compressed(s, bits=8, size=None, symmetric=False),
     "compressed_float8": lambda s: compressed(s, bits=8, size=None, floats=True),
     "torchao_intx": lambda s: torchao(s, intx),
     "torchao_intx_8": lambda s: torchao(s, lambda w: intx(w, bits=8, size=None)),
@@ -450,9 +452,10 @@ def _loaded(made: QuantizedState, source: Path, folder: Path) -> dict[str, Any]:
     stored = {}
     for weight in loaded.stored.values():
         fits = {scheme: weight.fits(scheme) for scheme in ("8da4w", "8da8w")}
-        stored[weight.kind] = {"bits": weight.bits, "group_size": weight.group_size, **fits}
+        has = {"bits": weight.bits, "offsets": weight.offsets is not None}
+        stored[weight.kind] = {**has, "group_size": weight.group_size, **fits}
     carried = [
-        float((weights[f"{path}.weight"] - weight.values * _spread(weight)).abs().max())
+        float((weights[f"{path}.weight"] - _floats(weight)).abs().max())
         for path, weight in loaded.stored.items()
         if weight.values is not None
     ]
@@ -465,10 +468,12 @@ def _loaded(made: QuantizedState, source: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def _spread(weight: Any) -> torch.Tensor:
-    size = weight.values.shape[1] // weight.scales.shape[1]
-    spread: torch.Tensor = weight.scales.repeat_interleave(size, 1)
-    return spread
+def _floats(weight: Any) -> torch.Tensor:
+    groups = weight.values.unflatten(1, (weight.scales.shape[1], -1)) * weight.scales.unsqueeze(-1)
+    if weight.offsets is not None:
+        groups = groups + weight.offsets.unsqueeze(-1)
+    floats: torch.Tensor = groups.flatten(1)
+    return floats
 
 
 if __name__ == "__main__":

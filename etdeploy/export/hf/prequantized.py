@@ -149,15 +149,15 @@ def obstacle(layer: QuantizedLayer, scheme: str) -> str:
     """Why the kernels of a scheme do not compute with a layer's values; empty where they do."""
     if layer.layout == "float":
         return "no kernel computes with 8-bit floats"
-    if layer.symmetric is False:
-        return "the kernels have no zero points for weights"
     if layer.in_order is False:
         return "the inputs of its groups are not neighbours (desc_act)"
     if scheme in GROUPED_SCHEMES:
-        if layer.bits != 4:
+        if layer.bits > 4:
             return f"{scheme} has weights of 4 bits, and these have {layer.bits}"
         if layer.group_size % _GROUP_STEP:
             return f"groups of {layer.group_size} are not a multiple of {_GROUP_STEP}"
     elif layer.groups > 1:
         return f"{scheme} has a scale for each output, and these have groups"
+    elif layer.symmetric is False:
+        return f"{scheme} has no zero points for weights"
     return ""

@@ -46,7 +46,7 @@ class Integers:
     """An unpacked weight: (values - zeros) * scales + offsets, for each group.
 
     Attributes:
-        values: Integers of shape (outputs, inputs).
+        values: Integers of shape (outputs, inputs), from -2^(bits-1) to 2^(bits-1) - 1.
         scales: Float32 of shape (outputs, groups).
         zeros: Zero points, as `scales`; None where there are none.
         offsets: What is added after scaling, as `scales`.
@@ -89,18 +89,21 @@ def unpack_weight(layer: QuantizedLayer, parts: Parts) -> tuple[torch.Tensor, St
 
 
 def _stored(layer: QuantizedLayer, found: Integers, whole: torch.Tensor) -> StoredWeight:
+    """The weight with offsets for zero points, except where values less them are in range."""
     bits = 4 if layer.bits <= 4 else 8
     if found.index is not None:
         return StoredWeight(f"{layer.kind} with desc_act", bits)
-    has_offsets = found.offsets is not None and bool(found.offsets.any())
-    half = 2 ** (bits - 1)
-    if has_offsets or whole.min() < -half or whole.max() >= half:
-        return StoredWeight(f"{layer.kind} with zero points", bits)
-    if bool((whole != whole.round()).any()):
-        return StoredWeight(f"{layer.kind} with zero points that are not integers", bits)
     size = layer.group_size
     odd = f" in groups of {size}" if layer.groups > 1 and size % _TRAINED_GROUPS[0] else ""
-    return StoredWeight(f"{layer.kind}{odd}", bits, whole.to(torch.int8), found.scales)
+    half = 2 ** (bits - 1)
+    in_range = whole.min() >= -half and whole.max() < half and bool((whole == whole.round()).all())
+    offsets = found.offsets if found.offsets is not None else torch.zeros_like(found.scales)
+    if in_range and not bool(offsets.any()):
+        return StoredWeight(f"{layer.kind}{odd}", bits, whole.to(torch.int8), found.scales)
+    if found.zeros is not None:
+        offsets = offsets - found.scales * found.zeros
+    kind, values = f"{layer.kind}{odd} with zero points", found.values.to(torch.int8)
+    return StoredWeight(kind, bits, values, found.scales, offsets)
 
 
 def _in_order(index: torch.Tensor, groups: int) -> bool:
@@ -118,12 +121,14 @@ def unpack_bits(packed: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _gptq(layer: QuantizedLayer, parts: Parts) -> Integers:
-    values = unpack_bits(parts["values"].T, layer.bits)
+    half = 2 ** (layer.bits - 1)
+    values = unpack_bits(parts["values"].T, layer.bits) - half
     zeros = unpack_bits(parts["zeros"], layer.bits).T
     if layer.layout == "gptq":  # 15 and 1 are 16, which no 4 bits hold: its zero point is 0
         zeros = (zeros + 1) & (2**layer.bits - 1)
     index = parts["index"].long() if "index" in parts else None
-    return Integers(values, parts["scales"].T.float(), zeros, index=_checked(index, layer))
+    scales = parts["scales"].T.float()
+    return Integers(values, scales, zeros - half, index=_checked(index, layer))
 
 
 def _checked(index: torch.Tensor | None, layer: QuantizedLayer) -> torch.Tensor | None:
@@ -135,14 +140,13 @@ def _checked(index: torch.Tensor | None, layer: QuantizedLayer) -> torch.Tensor 
     return index
 
 
-def _awq(layer: QuantizedLayer, parts: Parts) -> Integers:
+def _awq(_: QuantizedLayer, parts: Parts) -> Integers:
     places = torch.tensor(_AWQ_PLACES)
 
     def ordered(packed: torch.Tensor) -> torch.Tensor:
-        return unpack_bits(packed, 4).unflatten(1, (-1, 8))[..., places].flatten(1).T
+        return unpack_bits(packed, 4).unflatten(1, (-1, 8))[..., places].flatten(1).T - 8
 
-    zeros = ordered(parts["zeros"]) if "zeros" in parts else torch.tensor([[8]])
-    zeros = zeros.expand(layer.shape[0], layer.groups)
+    zeros = ordered(parts["zeros"]) if "zeros" in parts else None
     return Integers(ordered(parts["values"]), parts["scales"].T.float(), zeros)
 
 

@@ -232,9 +232,9 @@ def test_values_of_another_type_are_refused(tmp_path: Path, name: str, leaf: str
         ("gptq", "g_idx", [at // 32 for at in range(96)], "carried over"),
         ("gptq", "g_idx", [at % 3 for at in range(96)], "desc_act"),
         ("torchao", "_weight_zero_point", [0] * 192, "carried over"),
-        ("torchao", "_weight_zero_point", [1] * 192, "zero points"),
+        ("torchao", "_weight_zero_point", [1] * 192, "carried over"),
         ("trained", "zeros", [0] * 192, "carried over"),
-        ("trained", "zeros", [8] * 192, "zero points"),
+        ("trained", "zeros", [8] * 192, "carried over"),
     ],
 )
 def test_small_tensors_tell_what_becomes_of_a_layer(
@@ -277,7 +277,11 @@ def _layer(**changes: Any) -> QuantizedLayer:
         ({}, "8da8w", ["quantized again, with 8da8w", "groups"]),
         ({"bits": 8}, "8da4w", ["quantized again, with 8da8w", "4 bits"]),
         ({"groups": 6}, "8da4w", ["quantized again, with 8da8w", "groups of 16"]),
-        ({"symmetric": False}, "8da4w", ["quantized again, with 8da8w", "zero points"]),
+        ({"symmetric": False}, "8da4w", ["carried over"]),
+        ({"symmetric": False, "groups": 1}, "8da8w", ["quantized again", "zero points"]),
+        ({"symmetric": False, "groups": 6}, "8da4w", ["quantized again", "groups of 16"]),
+        ({"symmetric": False, "in_order": False}, "8da4w", ["quantized again", "desc_act"]),
+        ({"bits": 3}, "8da4w", ["carried over"]),
         ({"in_order": False}, "8da4w", ["quantized again, with 8da8w", "desc_act"]),
         ({"layout": "float"}, "8da4w", ["quantized again, with 8da8w", "floats"]),
         ({}, None, ["unpacked to floats", "8da4w"]),
@@ -299,4 +303,4 @@ def test_the_plan_says_what_becomes_of_the_weights(
     monkeypatch.setattr("etdeploy.graph.preflight.check_needs", lambda _: None)
     folder = _made(tmp_path / "m", "awq")
     assert run_cli(["plan", "--recipe", "llm-xnnpack", "--model", str(folder)]) == 0
-    assert not lacks(capsys.readouterr().out, "AWQ, 4 bits in groups of 32", "zero points")
+    assert not lacks(capsys.readouterr().out, "AWQ, 4 bits in groups of 32", "carried over")
