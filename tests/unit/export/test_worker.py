@@ -19,12 +19,15 @@ from tests.support.facts import lacks
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the worker changes in its own process is undone."""
+    """What the worker changes in its own process is undone; tests of others have imported torch."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.setattr(paths.user_folders, "folders", [])
     monkeypatch.setattr("warnings.filters", [])
     before, numbers = dict(sys.modules), random.getstate()
+    for name in before:
+        if name.partition(".")[0] == "torch":
+            del sys.modules[name]
     yield
     random.setstate(numbers)
     sys.modules.clear()
