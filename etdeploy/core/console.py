@@ -17,7 +17,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category, normalize
@@ -420,3 +420,10 @@ def size(size_bytes: int) -> str:
 def count(number: int, noun: str) -> str:
     """A number with its noun: `1 file`, `2 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 3, *, counts: bool = False) -> str:
+    """The first names: `a, b, c and more`, or with `counts` `a, b, c and 2 more`."""
+    left = len(names) - most
+    more = f" and {f'{left} ' if counts else ''}more" if left > 0 else ""
+    return ", ".join(names[:most]) + more

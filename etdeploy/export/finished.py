@@ -146,7 +146,7 @@ _NO_TEXTS = (
 
 def _tokenizer_notes(generation: Generation) -> Iterator[str]:
     if generation.tokenizer is None:
-        yield ("There is no tokenizer beside the program, so prompts and texts are ids of tokens.")
+        yield "There is no tokenizer beside the program, so prompts and texts are token IDs."
     if not generation.stop_ids:
         yield (
             "Neither the program nor its tokenizer says which tokens end a text (get_eos_ids), so "

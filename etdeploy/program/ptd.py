@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-from etdeploy.core.console import count
+from etdeploy.core.console import count, listed
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import open_regular
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer
@@ -27,7 +27,6 @@ _HEADER_MAGIC = b"FH01"
 _HEADER_AT = 8
 # Slots of the tables, named as in the schema.
 _NAMED_DATA, _KEY = 2, 0
-_SHOWN = 3
 
 
 def data_keys(path: Path) -> frozenset[str]:
@@ -78,12 +77,11 @@ def find_data(program: Path, wanted: Iterable[str], folder: Path) -> tuple[Path,
             found[path] = keys
         missing -= keys
     if missing:
-        names = ", ".join(sorted(missing)[:_SHOWN])
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        names = listed(sorted(missing), counts=True)
         there = ", ".join(path.name for path in files)
         raise UsageError(
             f"{count(len(missing), 'weight')} of the program are outside of it, and in "
-            f"{f'none of {there}' if there else 'no .ptd file beside it'}: {names}{more}",
+            f"{f'none of {there}' if there else 'no .ptd file beside it'}: {names}",
             place=str(program),
             remedy=f"Put the .ptd files that were made with the program into {folder}",
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from etdeploy.core.commands import python_command, quoted
-from etdeploy.core.console import count
+from etdeploy.core.console import count, listed
 from etdeploy.export.hf.config import (
     AGAIN,
     ConfigProblem,
@@ -42,7 +42,6 @@ from etdeploy.export.hf.tensors import checkpoint_tensors, read_tensors, weight_
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.document import KeyPath, SourceLocation
 
-_SHOWN = 3
 _CONVERT = (
     "import transformers as t; "
     '[getattr(t, k).from_pretrained({place}).save_pretrained("converted") for k in {kinds}]'
@@ -65,7 +64,7 @@ def weights_refusal(folder: Path) -> ConfigProblem | None:
     if missing:
         return ConfigProblem(
             f"{count(len(missing), 'file')} of the weights {_are(missing)} missing: "
-            + _listed(missing),
+            + listed(missing),
             "Get the missing files from where the others came.",
             place=str(folder),
         )
@@ -82,13 +81,13 @@ def no_weights(names: list[str], place: str) -> ConfigProblem:
     others = other_weights(names)
     if are_pickles(others):
         return ConfigProblem(
-            f"the weights are in pickles only ({_listed(others)}); to load one runs whatever code "
+            f"the weights are in pickles only ({listed(others)}); to load one runs whatever code "
             "is in it, so only safetensors are read",
             f"If you trust them, convert them:\n{_conversion(names, place)}\n"
             "Then: --model ./converted",
             place=place,
         )
-    there = f"; {_listed(others)} cannot be read" if others else ""
+    there = f"; {listed(others)} cannot be read" if others else ""
     return ConfigProblem(
         f"there are no weights in safetensors, as transformers names them ({WEIGHTS}){there}",
         "Name a folder that save_pretrained wrote, or the id of a model that has them.",
@@ -115,7 +114,7 @@ def gguf_refusal(folder: str, names: list[str]) -> ConfigProblem:
     several = len(names) > 1
     return ConfigProblem(
         f"there are no weights in safetensors, but {count(len(names), 'file')} in GGUF, "
-        f"llama.cpp's format: {_listed(names)}",
+        f"llama.cpp's format: {listed(names)}",
         f"Name {'one of them' if several else 'the file'}: --model "
         + quoted(str(PurePosixPath(folder) / names[0])),
         place=folder,
@@ -144,10 +143,6 @@ def _damage(path: Path) -> ConfigProblem | None:
 
 
 _LONGEST_POINTER = 1024
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
 
 
 def _are(names: list[str]) -> str:

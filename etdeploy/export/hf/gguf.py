@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from etdeploy.core.console import listed
 from etdeploy.core.hashing import stat_signature
 
 SUFFIX = ".gguf"
@@ -28,7 +29,6 @@ _SCALARS = {
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
 _DIMENSIONS = 4
-_SHOWN_TENSORS = 3
 
 
 class TensorType(NamedTuple):
@@ -367,11 +367,10 @@ def _require_types(header: GgufHeader) -> None:
     other = [tensor for tensor in header.tensors.values() if not tensor.type.block]
     if not other:
         return
-    listed = ", ".join(f"{t.name} ({t.type.name})" for t in other[:_SHOWN_TENSORS])
-    more = f" and {len(other) - _SHOWN_TENSORS} more" if len(other) > _SHOWN_TENSORS else ""
+    shown = listed([f"{t.name} ({t.type.name})" for t in other], counts=True)
     names = ", ".join(kind.name for kind in TENSOR_TYPES.values())
     raise GgufError(
-        f"tensors are of types that are not read: {listed}{more}; those that are: {names}",
+        f"tensors are of types that are not read: {shown}; those that are: {names}",
         "Name a file of another type, or the model that it was made from.",
     )
 

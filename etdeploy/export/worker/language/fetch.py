@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.commands import quoted
-from etdeploy.core.console import count, size
+from etdeploy.core.console import count, listed, size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import require_room
 from etdeploy.core.hashing import sha256_file
@@ -47,7 +47,6 @@ from etdeploy.program.ptd import SUFFIX as PTD
 from etdeploy.program.tokenizer import TEMPLATE_FILES, require_speech
 
 Tell = Callable[[str, float], None]
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _listed_program(names: Mapping[str, int], spec: ExportSpec, model: HfModel) 
     chosen = [name for name in programs if name == model.pte or not model.pte]
     if len(chosen) == 1:
         return chosen[0]
-    shown = ", ".join(programs[:_SHOWN]) + (" and more" if len(programs) > _SHOWN else "")
+    shown = listed(programs)
     what = f"has no file {model.pte}" if model.pte else f"has {count(len(programs), 'program')}"
     found = f"; it has {shown or 'no .pte'}" if model.pte else f": {shown}" if shown else ""
     first = f"--set model.program={model.id}/{programs[0]}" if programs else None
@@ -234,10 +233,9 @@ def _listed_gguf(names: Mapping[str, int], spec: ExportSpec, model: HfModel) -> 
     if file in names:
         return file
     others = sorted(name for name in names if name.endswith(SUFFIX))
-    shown = ", ".join(others[:_SHOWN]) + (" and more" if len(others) > _SHOWN else "")
     raise checkpoint_failure(
         ConfigProblem(
-            f"{model.id} has no file {file}; it has {shown or 'none in GGUF'}",
+            f"{model.id} has no file {file}; it has {listed(others) or 'none in GGUF'}",
             f"--model {model.id}/{others[0]}" if others else f"--model {model.id}",
         ),
         spec,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.core.console import count
+from etdeploy.core.console import count, listed
 from etdeploy.core.files.basic import require_room
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import (
@@ -35,7 +35,6 @@ from etdeploy.export.hf.meta import (
 )
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail, is_memory
 
-_SHOWN = 3
 # Removed when the process ends.
 _FOLDERS: list[TemporaryDirectory[str]] = []
 
@@ -100,7 +99,7 @@ def _names(tensors: Mapping[str, torch.Tensor], path: Path) -> dict[str, str]:
         raise fail(
             "checkpoint",
             f"{count(len(unknown), 'tensor')} of the checkpoint {_are(unknown)} not in a Llama: "
-            f"{', '.join(unknown[:_SHOWN])}{' and more' if len(unknown) > _SHOWN else ''}",
+            f"{listed(unknown)}",
             remedy="For another model, use ExecuTorch's own exporter: export.llm_config with\n"
             "base.checkpoint and base.params   (docs/language-models.md)",
             file=str(path),

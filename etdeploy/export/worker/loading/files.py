@@ -23,6 +23,7 @@ from zipfile import ZipFile
 import torch
 
 from etdeploy.core.commands import python_command
+from etdeploy.core.console import listed
 from etdeploy.core.files.basic import open_regular
 from etdeploy.export.worker.failures import WorkerError, describe, exception_text, fail
 
@@ -285,7 +286,7 @@ def load_weights(module: torch.nn.Module, path: Path) -> None:
         if name in state and own[name].shape != state[name].shape
     ]
     problems = [
-        f"{title}: {_some(names)}"
+        f"{title}: {listed(names, _SHOWN, counts=True)}"
         for title, names in (
             ("missing", missing),
             ("unexpected", unexpected),
@@ -302,11 +303,6 @@ def load_weights(module: torch.nn.Module, path: Path) -> None:
             file=str(path),
         )
     module.load_state_dict(state)
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _read_torch(path: Path) -> dict[str, torch.Tensor]:
@@ -354,7 +350,7 @@ def _is_state_dict(content: object) -> bool:
 
 def _described(content: object) -> str:
     if isinstance(content, Mapping):
-        return f"a dictionary with {_some([str(key) for key in content])}"
+        return f"a dictionary with {listed([str(key) for key in content], _SHOWN, counts=True)}"
     return describe(content)
 
 
