@@ -13,6 +13,7 @@ from zipfile import BadZipFile, ZipFile
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import Package, Workstation
 from etdeploy.core.commands import pip_command, python_command
+from etdeploy.core.console import listed
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
@@ -21,7 +22,7 @@ from etdeploy.export.hf.adapter import read_adapter
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import ConfigProblem, config_refusals
 from etdeploy.export.hf.files import adapter_files, has_template, has_tokenizer
-from etdeploy.export.hf.memory import memory_refusal
+from etdeploy.export.hf.memory import memory_forecast, memory_refusal
 from etdeploy.export.hf.meta import read_params
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.llm_config import check_llm_config
@@ -168,7 +169,7 @@ def check_language_model(spec: ExportSpec) -> str | None:
             "the Hugging Face hub, if there is such a model."
         )
     refusals = checkpoint_refusals(folder, spec.generation.context)
-    if refusal := next(refusals, None) or memory_refusal(spec, folder):
+    if refusal := next(refusals, None) or memory_refusal(memory_forecast(spec, folder), folder):
         place = refusal.place or spec.place(*refusal.key)
         raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
     if spec.hf.folder or has_text_files(folder):
@@ -303,8 +304,7 @@ def check_function(reference: CodeReference, key: str) -> None:
 def missing_function(reference: CodeReference, key: str, functions: list[str]) -> str:
     """The message for a function that is not there."""
     public = [name for name in functions if not name.startswith("_")]
-    shown = ", ".join(public[:_SHOWN]) + (" and more" if len(public) > _SHOWN else "")
-    there = f"; it has {shown}" if public else ""
+    there = f"; it has {listed(public, _SHOWN)}" if public else ""
     return f"{key} names {reference}, but there is no {reference.name!r} there{there}"
 
 

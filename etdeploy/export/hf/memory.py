@@ -155,9 +155,8 @@ def memory_notes(spec: ExportSpec) -> Iterator[str]:
         yield from forecast.notes()
 
 
-def memory_refusal(spec: ExportSpec, folder: Path) -> ConfigProblem | None:
+def memory_refusal(forecast: MemoryForecast | None, folder: Path) -> ConfigProblem | None:
     """The refusal of a model that this machine cannot export: it would be killed."""
-    forecast = memory_forecast(spec, folder)
     if forecast is None:
         return None
     total, mapped = forecast.machine.total_bytes, forecast.mapped_bytes

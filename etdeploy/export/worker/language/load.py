@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etdeploy.backends.schemes import GROUPED_SCHEMES, LINEAR_SCHEMES
-from etdeploy.core.console import count, size
+from etdeploy.core.console import count, listed, size
 from etdeploy.core.files.basic import CACHE_VARIABLE
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import joined_commits
@@ -113,13 +113,13 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
     folder, context = checkpoint.folder, spec.generation.context
     for refusal in checkpoint_refusals(folder, context):
         raise checkpoint_failure(refusal, spec)
-    if too_large := memory_refusal(spec, folder):
+    memory = memory_forecast(spec, folder)
+    if too_large := memory_refusal(memory, folder):
         raise checkpoint_failure(too_large, spec)
     if not has_tokenizer(folder):
         require_tokenizer(spec, None)
     elif folder.is_dir():
         require_tokenizer(spec, folder)
-    memory = memory_forecast(spec, folder)
     scarce = tuple(memory.notes() if memory else ())
     tell(f"loading {spec.source}", 0.1)
     require_code(spec, folder)
@@ -298,7 +298,7 @@ def _unused_note(unused: Collection[str], described_by: str = CONFIG) -> str | N
         return None
     return (
         f"The checkpoint has {count(len(unused), 'tensor')} of which its {described_by} knows "
-        f"nothing: {_listed(sorted(unused))}."
+        f"nothing: {listed(sorted(unused))}."
     )
 
 
@@ -307,13 +307,9 @@ def _mismatches(info: dict[str, Any]) -> str | None:
     parts = []
     missing = sorted(info["missing_keys"])
     if missing:
-        parts.append(f"{count(len(missing), 'tensor')} missing ({_listed(missing)})")
+        parts.append(f"{count(len(missing), 'tensor')} missing ({listed(missing)})")
     other = [
         f"{name} is {list(a)} and not {list(b)}"
         for name, a, b in sorted(info["mismatched_keys"], key=lambda each: str(each[0]))
     ]
     return "; ".join([*parts, *other[:_SHOWN], *(["and more"] if other[_SHOWN:] else [])]) or None
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from etdeploy.core.console import listed
 from etdeploy.export.hf.adapter import LoraConfig, base_note, read_adapter
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import ADAPTER_WEIGHTS
@@ -23,7 +24,6 @@ from etdeploy.export.worker.language.fetch import (
     fetch_adapter,
 )
 from etdeploy.export.worker.language.load import LoadedModel
-from etdeploy.export.worker.lowering.weight_files import WeightFiles
 
 _PREFIX = "base_model.model."
 _MATRIX = re.compile(
@@ -32,7 +32,6 @@ _MATRIX = re.compile(
 )
 # Between the path of a layer and its own parameters, where peft has wrapped it.
 _WRAPPERS = (".base_layer.", ".modules_to_save.")
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def with_adapters(spec: ExportSpec, loaded: LoadedModel, tell: Tell) -> LoadedMo
     merged = [_load(spec, each, loaded.model, tell) for each in spec.lora]
     apart = {name: _load(spec, each, loaded.model, tell) for name, each in spec.adapters.items()}
     for adapter in merged:
-        _merge(loaded.model, adapter, loaded.files)
+        _merge(loaded.model, adapter)
     changed = {path for adapter in merged for path in _changed_layers(adapter)}
     adapters = (*merged, *apart.values())
     return replace(
@@ -95,8 +94,7 @@ def with_adapters(spec: ExportSpec, loaded: LoadedModel, tell: Tell) -> LoadedMo
     )
 
 
-def _merge(model: Any, adapter: Adapter, files: WeightFiles | None) -> None:
-    """Changes the weights of a model; large ones are in `files` where memory does not hold them."""
+def _merge(model: Any, adapter: Adapter) -> None:
     tied = model.get_output_embeddings() is not None and _is_tied(model)
     for path, tensor in adapter.parameters.items():
         module, _, name = path.rpartition(".")
@@ -105,8 +103,7 @@ def _merge(model: Any, adapter: Adapter, files: WeightFiles | None) -> None:
         layer = model.get_submodule(path)
         # A new parameter: what is tied to the old one has none of the adapter's changes.
         with torch.no_grad():
-            weight = _turned(layer, change.merged(_turned(layer, layer.weight))).contiguous()
-            layer.weight = _parameter(files.moved(weight) if files else weight)
+            layer.weight = _parameter(_turned(layer, change.merged(_turned(layer, layer.weight))))
             if change.bias is not None:
                 layer.bias = _parameter(change.bias + (0 if layer.bias is None else layer.bias))
     if tied and not _is_tied(model):
@@ -253,7 +250,11 @@ def _require_places(
     missing += [each for each in parameters if each not in own]
     trained = config.base or "that it was trained for"
     if missing or not (layers or parameters):
-        what = f"what the model does not have: {_listed(missing)}" if missing else "nothing"
+        what = (
+            f"what the model does not have: {listed(missing, counts=True)}"
+            if missing
+            else "nothing"
+        )
         raise _misfit(path, f"the adapter changes {what}", f"Name the model {trained} as model.hf.")
     kinds = (torch.nn.Linear, torch.nn.Embedding, transformers.pytorch_utils.Conv1D)
     others = [each for each in layers if not isinstance(modules[each], kinds)]
@@ -261,8 +262,8 @@ def _require_places(
         name = type(modules[others[0]]).__name__
         raise _misfit(
             path,
-            f"the adapter changes {_listed(others)}, a {name}; only linear layers and embeddings "
-            "are supported",
+            f"the adapter changes {listed(others, counts=True)}, a {name}; only linear layers and "
+            "embeddings are supported",
             "Merge it with the model in peft, and export the merged model.",
         )
 
@@ -328,8 +329,3 @@ def _require_shape(
 
 def _misfit(path: Path, message: str, remedy: str) -> WorkerError:
     return fail("checkpoint", message, remedy=remedy, file=str(path))
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

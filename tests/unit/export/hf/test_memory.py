@@ -86,8 +86,8 @@ def test_too_little_memory_is_refused_before_anything_is_loaded(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(monkeypatch, 2 * GB, GB)
-    assert memory_refusal(of(checkpoint), checkpoint) is None
-    floats = memory_refusal(of(checkpoint, "none"), checkpoint)
+    assert memory_refusal(memory_forecast(of(checkpoint), checkpoint), checkpoint) is None
+    floats = memory_refusal(memory_forecast(of(checkpoint, "none"), checkpoint), checkpoint)
     assert floats is not None
     assert floats.place == str(checkpoint)
     assert not lacks(floats.message, "more than 4.", "has 2.0 GB")
@@ -101,7 +101,7 @@ def test_a_checkpoint_whose_configuration_does_not_tell(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "m")
     (folder / "config.json").unlink()
     assert memory_forecast(of(folder), folder) is None
-    assert memory_refusal(of(folder), folder) is None
+    assert memory_refusal(memory_forecast(of(folder), folder), folder) is None
     assert memory_details(None, 5) == {"peak_bytes": 5}
 
 
