@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
@@ -35,6 +35,7 @@ from etdeploy.compare.statistics import BETWEEN_RECORDS, paired_ratio, unpaired_
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.console import count
 from etdeploy.core.files.basic import inside
+from etdeploy.core.values import flattened
 from etdeploy.program.generation import Evaluation
 from etdeploy.program.quality import measure_distance
 from etdeploy.runner.protocol import RunnerOutput, RunnerResults
@@ -280,18 +281,10 @@ def measured_differently(a: RunRecord, b: RunRecord) -> tuple[str, ...]:
 
 
 def _changed(a: RunRecord, b: RunRecord) -> Iterator[tuple[str, Any, Any]]:
-    left, right = (dict(_flat(record.recipe.content)) for record in (a, b))
+    left, right = (dict(flattened(record.recipe.content)) for record in (a, b))
     for key in dict.fromkeys((*left, *right)):
         if left.get(key) != right.get(key) and key not in _NO_SETTINGS:
             yield key, left.get(key), right.get(key)
-
-
-def _flat(section: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 def _parts(a: RunRecord, b: RunRecord) -> Iterator[str]:

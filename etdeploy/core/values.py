@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload
@@ -70,6 +70,15 @@ class StrEnum(str, Enum):
 
     def __format__(self, spec: str) -> str:
         return format(str(self.value), spec)
+
+
+def flattened(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """What nested mappings hold, by dotted names."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 class Progress(Protocol):

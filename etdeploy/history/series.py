@@ -15,7 +15,7 @@ from etdeploy.bench.units import duration
 from etdeploy.core import console
 from etdeploy.core.console import count
 from etdeploy.core.hashing import digest_json
-from etdeploy.core.values import Value
+from etdeploy.core.values import Value, flattened
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.generation import TextGeneration
@@ -185,15 +185,7 @@ def _leaves(series: Series) -> dict[str, Any]:
     """Return the values that make the key, by the recipe's names of them where it has them."""
     content = series.model_dump(mode="json", exclude={"source"})
     sections = {"precision": "export", "sizes": "benchmark"}
-    return dict(_flatten({sections.get(name, name): value for name, value in content.items()}))
-
-
-def _flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
+    return dict(flattened({sections.get(name, name): value for name, value in content.items()}))
 
 
 def _distinct(own: Mapping[str, Any], group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
