@@ -212,15 +212,11 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
     for role, reference in references.items():
         if path := _module_path(reference):
             found[role] = str(path)
+    for named in filter(None, (spec.program, spec.hf.checkpoint if spec.hf else None)):
+        files = tokenizer_beside(Path(named)) or tokenizer_beside(Path(named), "tokenizer.model")
+        found |= {f"tokenizer/{n}": str(p) for n, p in files.items()}
     if spec.program:
-        program = Path(spec.program)
-        files = tokenizer_beside(program) or tokenizer_beside(program, "tokenizer.model")
-        found |= {f"tokenizer/{n}": str(p) for n, p in files.items()}
-        found |= {f"data/{p.name}": str(p) for p in sorted(program.parent.glob("*.ptd"))}
-    if spec.hf and spec.hf.checkpoint:
-        beside = Path(spec.hf.checkpoint)
-        files = tokenizer_beside(beside) or tokenizer_beside(beside, "tokenizer.model")
-        found |= {f"tokenizer/{n}": str(p) for n, p in files.items()}
+        found |= {f"data/{p.name}": str(p) for p in sorted(Path(spec.program).parent.glob("*.ptd"))}
     if spec.hf and spec.hf.path:
         files = loaded_files(spec.hf.path, code=spec.hf.remote_code)
         one = "gguf" if spec.hf.gguf else ""

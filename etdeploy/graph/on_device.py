@@ -105,9 +105,7 @@ def generation_inputs(job: Job) -> dict[str, object]:
     """The keys of a recipe that decide the generated text and its checks."""
     recipe = job.loaded.recipe
     wanted = recipe.benchmark
-    # A program that another exporter makes may generate text, whatever its recipe says.
-    elsewhere = recipe.model.program or recipe.export.llm_config is not None
-    if wanted.generation is None and not elsewhere:
+    if wanted.generation is None and not recipe.has_other_exporter:
         return {}
     return {
         **flat("benchmark.generation", wanted.generation or BenchmarkGeneration()),

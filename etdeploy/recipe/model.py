@@ -611,6 +611,11 @@ class Recipe(Section):
         return any(getattr(self.model, source) is not None for source in LANGUAGE_MODELS)
 
     @property
+    def has_other_exporter(self) -> bool:
+        """Whether etdeploy does not export the program, which alone shows if it generates text."""
+        return self.model.program is not None or self.export.llm_config is not None
+
+    @property
     def embeddings(self) -> str | None:
         """How tables of embeddings are quantized; None where they stay in floats.
 

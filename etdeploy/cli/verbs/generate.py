@@ -203,9 +203,7 @@ def open_session(
     [name] = named.recipes
     loaded = load_recipe(name, named.overrides)
     recipe = loaded.recipe
-    # Only its program shows what another exporter has made.
-    elsewhere = recipe.model.program or recipe.export.llm_config is not None
-    if not recipe.is_language_model and not elsewhere:
+    if not recipe.is_language_model and not recipe.has_other_exporter:
         raise _not_a_language_model(name)
     sampling, is_seeded = _sampling(recipe, sampling_values)
     with run_recipe(replace(named, measures=False), StepName.PUSH) as job:
