@@ -36,12 +36,15 @@ _MODEL_KEYS = (("model", "hf"), ("model", "remote_code"))
 LORA = ("model", "lora")
 GGUF = ("model", "gguf")
 _GGUF_SUFFIX = ".gguf"
-# A file in a repository of the hub, perhaps in a folder there, and its address.
-_HUB_FILE = re.compile(
-    r"((https?://)?(www\.)?(huggingface\.co|hf\.co)/)?(?P<id>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9]"
-    r"[\w.-]{0,95})/((blob|resolve)/(?P<revision>[\w.-]+)/)?(?P<file>([\w-][\w.-]*/)*[\w-][\w.-]*\.gguf)"
-    r"([?#].*)?"
+# A repository of the hub, perhaps as an address; a file in it, perhaps in a folder there.
+_REPOSITORY = (
+    r"((https?://)?(www\.)?(huggingface\.co|hf\.co)/)?"
+    r"(?P<id>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})"
 )
+_FILE = r"(?P<file>([\w-][\w.-]*/)*[\w-][\w.-]*"
+_REVISION = r"(?P<revision>[\w.-]+)/"
+_QUERY = r"([?#].*)?"
+_HUB_FILE = re.compile(rf"{_REPOSITORY}/((blob|resolve)/{_REVISION})?{_FILE}\.gguf){_QUERY}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
 # The address of a model's page, perhaps at a revision.
 _ADDRESS = re.compile(
@@ -51,9 +54,7 @@ _ADDRESS = re.compile(
 PROGRAM = ("model", "program")
 # A repository of the hub, or a program in it.
 _HUB_PROGRAM = re.compile(
-    r"((https?://)?(www\.)?(huggingface\.co|hf\.co)/)?(?P<id>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9]"
-    r"[\w.-]{0,95})(/((blob|resolve|tree)/(?P<revision>[\w.-]+)/?)?(?P<file>([\w-][\w.-]*/)*"
-    r"[\w-][\w.-]*\.pte)?)?([?#].*)?"
+    rf"{_REPOSITORY}(/((blob|resolve|tree)/{_REVISION}?)?({_FILE}\.pte))?)?{_QUERY}"
 )
 _FOLDER_KEYS = (("runtime", "source"), ("runtime", "custom_ops"))
 # Values that name a function: `file.py:function` or `package.module:function`.
@@ -83,8 +84,9 @@ def absolute_paths(document: Document) -> list[Problem]:
                 continue
             suffix = f":{function}"
         path, problem = _existing(place, key, file, folder=keys in _FOLDER_KEYS)
-        if keys == PROGRAM and problem and not Path(path).exists() and hub_program(file):
-            _name_hub_program(section, file)
+        found = _match_hub_program(file) if keys == PROGRAM and problem else None
+        if found and not Path(path).exists():
+            _name_in_hub(section, PROGRAM, found)
             continue
         section[keys[-1]] = path + suffix
         problems += [problem] if problem else []
@@ -145,9 +147,7 @@ def _absolute_gguf(document: Document) -> Iterator[Problem]:
     if problem is None:
         section[GGUF[-1]] = path
     elif (found := _HUB_FILE.fullmatch(value)) and not Path(path).exists():
-        section[GGUF[-1]] = f"{found['id']}/{found['file']}"
-        if found["revision"]:
-            section.setdefault("revision", found["revision"])
+        _name_in_hub(section, GGUF, found)
     elif Path(path).is_dir():
         yield replace(problem, hint=f"name a file in it that ends in {_GGUF_SUFFIX}")
     else:
@@ -160,17 +160,17 @@ def hub_program(name: str) -> tuple[str, str] | None:
 
     The name of the program is empty where the repository has to have a single one.
     """
-    found = _HUB_PROGRAM.fullmatch(name)
-    if found is None or found["id"].endswith(".pte"):
-        return None
-    return found["id"], found["file"] or ""
+    found = _match_hub_program(name)
+    return (found["id"], found["file"] or "") if found else None
 
 
-def _name_hub_program(section: dict[str, Any], name: str) -> None:
+def _match_hub_program(name: str) -> re.Match[str] | None:
     found = _HUB_PROGRAM.fullmatch(name)
-    if found is None:
-        raise ValueError(name)
-    section[PROGRAM[-1]] = "/".join(filter(None, (found["id"], found["file"])))
+    return None if found is None or found["id"].endswith(".pte") else found
+
+
+def _name_in_hub(section: dict[str, Any], keys: tuple[str, ...], found: re.Match[str]) -> None:
+    section[keys[-1]] = "/".join(filter(None, (found["id"], found["file"])))
     if found["revision"]:
         section.setdefault("revision", found["revision"])
 
