@@ -42,7 +42,7 @@ _MORE = {
     "megatron_config": "belongs to a model of Megatron",
     "kasa_config": "changes the weights of the model itself",
     "monteclora_config": "draws its weights at random",
-    "velora_config": "has a form of its own",
+    "velora_config": "is a VeLoRA adapter",
 }
 # Initial values that peft takes out of the model's own weights.
 _CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")

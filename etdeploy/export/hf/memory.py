@@ -75,7 +75,7 @@ class MemoryForecast:
 
     @property
     def maps(self) -> bool:
-        """Whether the weights are to be in files, since memory does not hold them."""
+        """Whether the weights are to be in files, since they do not fit in memory."""
         return self.mapped_bytes is not None and self.held_bytes > self.machine.free_bytes
 
     @property

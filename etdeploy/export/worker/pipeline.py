@@ -119,7 +119,7 @@ class EvaluatedModule:
 class LayerFacts:
     """What is known of a language model's linear layers, beside their weights, by their `id()`.
 
-    `files` takes what they are quantized to; None where memory holds it.
+    `files` stores the quantized weights; None if they fit in memory.
     """
 
     activations: Activations = field(default_factory=Activations)
@@ -270,7 +270,7 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         steps.step("lower", f"lowering to {spec.backend}", 0.7),
         weights.files.holding_data() if weights.files else nullcontext(),
     ):
-        # An ETRecord is put together in memory, with all weights.
+        # An ETRecord is assembled in memory, with all weights.
         lowers = spec.model_copy(update={"etrecord": spec.etrecord and weights.files is None})
         edge = lower(lowers, traced)
         counts = {name: delegation(edge, name) for name in traced}

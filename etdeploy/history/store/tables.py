@@ -153,6 +153,6 @@ quarantine = Table(
     Column("device", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("since", Text, nullable=False),
-    # Who quarantined it; a name of its own, as BY is a word of SQL.
+    # Who quarantined it; not `by`, which is a reserved word in SQL.
     Column("set_by", Text, nullable=False),
 )

@@ -69,8 +69,8 @@ class LoadedModel:
 
     `stored` has the weights that its checkpoint has quantized, by the path of the linear layer; the
     model has what they stand for. `adapters` are the files of all adapters; `apart` has those that
-    are not merged, by name. `files` takes what is made of the weights where memory does not hold
-    them; None where it does. `memory` is what the export is expected to take, if that is known.
+    are not merged, by name. `files` stores what is derived from weights that do not fit in memory;
+    None if they fit. `memory` is what the export is expected to take, if that is known.
     """
 
     model: Any
@@ -106,7 +106,7 @@ class LoadedModel:
 
 
 def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -> LoadedModel:
-    """The language model that the spec names; `files` is for weights that memory does not hold."""
+    """The language model that the spec names; `files` is for weights that do not fit in memory."""
     if spec.hf is None or spec.generation is None:
         raise ValueError("the spec names no language model")
     checkpoint = fetch(spec, tell)

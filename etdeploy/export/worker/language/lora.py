@@ -77,7 +77,7 @@ class Adapter:
 def with_adapters(spec: ExportSpec, loaded: LoadedModel, tell: Tell) -> LoadedModel:
     """The model with the recipe's adapters; the weights of those that are merged change in place.
 
-    A layer that changes is no longer what the checkpoint has quantized.
+    The quantized weight in the checkpoint is not carried over to a layer that changes.
     """
     merged = [_load(spec, each, loaded.model, tell) for each in spec.lora]
     apart = {name: _load(spec, each, loaded.model, tell) for name, each in spec.adapters.items()}

@@ -1,4 +1,4 @@
-"""Weights and data of a program in files, where memory does not hold them.
+"""Weights and data of a program in files, if they do not fit in memory.
 
 The kernel drops pages of a mapped file whenever memory is short and reads them again, so that a
 tensor in a file takes no memory that the export needs. transformers maps weights in safetensors,
