@@ -62,26 +62,24 @@ _device = partial(
     click.option, show_default=True, metavar="DEVICE", cls=_DeviceOption,
     shell_complete=complete_device,
 )  # fmt: skip
-_recipe = partial(
-    click.option, show_default=True, metavar="NAME|PATH", shell_complete=complete_recipe
-)
+_recipe = partial(click.option, metavar="NAME|PATH", shell_complete=complete_recipe)
+_RECIPE = "A bundled recipe by name, PACKAGE/NAME, or a YAML file."
+_DEFAULT = f"[default: {DEFAULT_RECIPE}; {LANGUAGE_RECIPE} with a --model that generates text]"
 _folder = partial(
     click.option, default=str(DEFAULT_OUTPUT), show_default=True, metavar="FOLDER",
     envvar="ETDEPLOY_OUTPUT_DIR", type=click.Path(path_type=Path, file_okay=False),
 )  # fmt: skip
 
 OPTIONS: dict[str, Callable[[Any], Any]] = {
-    "recipe": _recipe(
-        "-r", "--recipe", default=DEFAULT_RECIPE,
-        help="A bundled recipe by name, PACKAGE/NAME, or a YAML file.",
-    ),
+    "recipe": _recipe("-r", "--recipe", help=f"{_RECIPE}  {_DEFAULT}"),
     "language-recipe": _recipe(
-        "-r", "--recipe", default=LANGUAGE_RECIPE,
-        help="A bundled recipe by name, PACKAGE/NAME, or a YAML file.",
+        "-r", "--recipe",
+        help=f"{_RECIPE}  [default: {LANGUAGE_RECIPE}; {DEFAULT_RECIPE} with a --model that gives "
+        "something other than text]",
     ),
     "recipes": _recipe(
-        "-r", "--recipe", "recipes", multiple=True, default=(DEFAULT_RECIPE,),
-        help="A bundled recipe by name, PACKAGE/NAME, or a YAML file. Repeat it for several.",
+        "-r", "--recipe", "recipes", multiple=True,
+        help=f"{_RECIPE} Repeat it for several.  {_DEFAULT}",
     ),
     "set": click.option(
         "--set", "overrides", multiple=True, metavar="KEY=VALUE",
@@ -89,9 +87,18 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     ),
     "model": click.option(
         "--model", metavar="ID|FOLDER|FILE.gguf",
-        help="A language model instead of the recipe's model: its id on the Hugging Face hub, "
-        "a folder with its config.json and safetensors, or a GGUF file, which may also be "
+        help="A model of transformers instead of the recipe's model: its id on the Hugging Face "
+        "hub, a folder with its config.json and safetensors, or a GGUF file, which may also be "
         "ORG/NAME/FILE.gguf on the hub. Or a finished program (.pte), or Meta's checkpoint (.pth).",
+    ),
+    "text": click.option(
+        "--text", metavar="TEXT", help="The text that a model of transformers is given."
+    ),
+    "image": click.option(
+        "--image", metavar="FILE", help="The picture that a model of transformers is given."
+    ),
+    "audio": click.option(
+        "--audio", metavar="FILE.wav", help="The recording that a model of transformers is given."
     ),
     "lora": click.option(
         "--lora", metavar="NAME",
@@ -200,29 +207,35 @@ def job_options(
     overrides: tuple[str, ...],
     recipe: str | None = None,
     device: str | None = None,
+    recipes: tuple[str, ...] = (),
     model: str | None = None,
+    text: str | None = None,
+    image: str | None = None,
+    audio: str | None = None,
     lora: str | None = None,
     context: int | None = None,
     runs: int | None = None,
     launched: str | None = None,
     archive: Path | None = None,
     needs_device: bool = True,
+    otherwise: str = DEFAULT_RECIPE,
     **others: Any,
 ) -> JobOptions:
     """Return the job options for values of the table's options.
 
-    --model, --lora, --context and --runs are overrides that win over --set. A verb that needs no
-    device contacts none if there is a --target.
+    --model, --text, --image, --audio, --lora, --context and --runs are overrides that win over
+    --set. A verb that needs no device contacts none if there is a --target. `otherwise` is the
+    recipe where neither a recipe nor a model is named.
     """
-    from etdeploy.recipe.load import CONTEXT_OPTION, LORA_OPTION, MODEL_OPTION
+    from etdeploy.recipe import load
 
     shortcuts = (
-        (MODEL_OPTION, model), (LORA_OPTION, lora), (CONTEXT_OPTION, context),
+        (load.MODEL_OPTION, model), (load.TEXT_OPTION, text), (load.IMAGE_OPTION, image),
+        (load.AUDIO_OPTION, audio), (load.LORA_OPTION, lora), (load.CONTEXT_OPTION, context),
         ("benchmark.runs=", runs),
     )  # fmt: skip
     named = (f"{prefix}{value}" for prefix, value in shortcuts if value is not None)
-    if recipe is not None:
-        others["recipes"] = (recipe,)
+    others["recipes"] = recipes or (recipe or load.default_recipe(model, otherwise),)
     if device is not None:
         others["devices"] = (device,)
     if not needs_device and others.get("target"):

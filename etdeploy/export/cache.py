@@ -24,14 +24,10 @@ from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import FileDigests, Workspace
 from etdeploy.core.hashing import code_digest, digest_json
 from etdeploy.core.values import Value
-from etdeploy.export.hf.files import (
-    adapter_files,
-    cached_commit,
-    loaded_files,
-    tokenizer_beside,
-)
+from etdeploy.export.hf.files import adapter_files, loaded_files, tokenizer_beside
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import CodeReference, ExportSpec
+from etdeploy.recipe.hub_cache import cached_commit
 
 _REMEMBERED = 16
 # Paths are named by their content, and a wanted version is only compared with the installed one. A

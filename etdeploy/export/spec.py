@@ -43,7 +43,7 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 _PLACED = (
     ("sizes",), ("method",), ("overrides",), ("hf",), ("gguf",), ("revision",), ("remote_code",),
     ("lora",), ("generation",), ("calibration",), ("llm_config",), ("checkpoint",),
-    ("program",),
+    ("program",), ("task",), ("input",),
 )  # fmt: skip
 
 
@@ -102,6 +102,14 @@ class HfModel(Value):
         return self.id or Path(str(self.folder)).name
 
 
+class TaskInput(Value):
+    """What the model of a task is given, as a person has it; files are absolute paths."""
+
+    text: str | None = None
+    image: str | None = None
+    audio: str | None = None
+
+
 class ExportSpec(Value):
     """Everything that the export step reads; paths are absolute.
 
@@ -111,6 +119,8 @@ class ExportSpec(Value):
         hub_program: A finished program that is still to be taken from the hub.
         llm_config: What ExecuTorch's own exporter is asked for. Files have their names alone;
             `llm_files` has their paths by their dotted keys.
+        task: Of a model of `hf`, as `recipe.tasks` names it; None for other models.
+        input: What it runs with, and what its expected outputs are for.
         lora: Adapters that are merged with a language model.
         adapters: Those that have methods of their own, by their names.
         weights: State dict for the factory's module.
@@ -151,6 +161,8 @@ class ExportSpec(Value):
     exported: str | None = None
     program: str | None = None
     hf: HfModel | None = None
+    task: str | None = None
+    input: TaskInput = TaskInput()
     lora: tuple[HfModel, ...] = ()
     adapters: dict[str, HfModel] = {}
     hub_program: HfModel | None = None
@@ -260,6 +272,8 @@ class ExportSpec(Value):
             "params": self.hf.params if self.hf else None,
             "custom_ops": self.custom_ops,
             "evaluated": self.generation.evaluate if self.generation else None,
+            "image": self.input.image,
+            "audio": self.input.audio,
         }
         files = {f"llm_config.{key}": path for key, path in self.llm_files.items()}
         return {role: path for role, path in candidates.items() if path} | files
@@ -310,6 +324,8 @@ def export_spec(
         python=_reference("model.python", model.python),
         exported=model.exported,
         hf=_hf_model(model),
+        task=model.task,
+        input=_task_input(recipe),
         lora=tuple(_adapters_of(model).values()) if model.merge else (),
         adapters={} if model.merge else _adapters_of(model),
         generation=_generation(export) if recipe.is_language_model else None,
@@ -368,6 +384,11 @@ def _llm_config(config: dict[str, Any]) -> dict[str, Any]:
     names = {keys: Path(path).name for keys, path in files.items()}
     paths = {".".join(map(str, keys)): path for keys, path in files.items()}
     return {"llm_config": with_files(config, names), "llm_files": paths}
+
+
+def _task_input(recipe: Recipe) -> TaskInput:
+    given = recipe.benchmark.input
+    return TaskInput(**given.model_dump()) if given else TaskInput()
 
 
 def _overrides(export: Export) -> tuple[tuple[str, str], ...]:

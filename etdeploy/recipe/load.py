@@ -9,16 +9,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from etdeploy.backends.schemes import DEFAULT_RECIPE, LANGUAGE_RECIPE
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.hashing import sha256_file
 from etdeploy.recipe.document import Document, KeyPath, SourceLocation, parse_value, read_document
-from etdeploy.recipe.find import bundled_recipes, find_recipe
+from etdeploy.recipe.find import bundled_recipes, find_recipe, resolved
 from etdeploy.recipe.llm_config import embed_file
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import absolute_paths
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
+from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, complete_task
 
 # An override that is the value of model.hf, or of another key by its suffix, and not read as YAML.
 MODEL_OPTION = "--model="
@@ -26,9 +28,15 @@ _MODEL_SHOWN = "--model"
 _BY_SUFFIX = {".gguf": "gguf", ".pte": "program", ".pth": "checkpoint"}
 # Keys of `export` about a language model, which a finished program does not get by them.
 _OF_EXPORTED_TEXT = ("generation", "calibration")
-# An override that is the name of an adapter, and not read as YAML either.
+# Overrides whose values are not read as YAML either, with their keys.
 LORA_OPTION = "--lora="
-_LORA_SHOWN = "--lora"
+TEXT_OPTION, IMAGE_OPTION, AUDIO_OPTION = "--text=", "--image=", "--audio="
+_PLAIN_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    LORA_OPTION: ("benchmark", "generation", "lora"),
+    TEXT_OPTION: ("benchmark", "input", "text"),
+    IMAGE_OPTION: ("benchmark", "input", "image"),
+    AUDIO_OPTION: ("benchmark", "input", "audio"),
+}
 # An override of the length of a language model's texts, with what has to fit into it.
 CONTEXT_OPTION = "--context="
 
@@ -116,6 +124,21 @@ def load_recipe(name: str, overrides: Overrides = ()) -> LoadedRecipe:
     recipe = _validate(document)
     files = tuple((file, sha256_file(file)) for file in chain)
     return LoadedRecipe(recipe.name or path.stem, path, recipe, files, document.places)
+
+
+def default_recipe(model: str | None, otherwise: str = DEFAULT_RECIPE) -> str:
+    """The bundled recipe for what --model names; `otherwise` without a model to export."""
+    if model is None or _model_key(model) == "program":
+        return otherwise
+    named = {_model_key(model): str(resolved(Path.cwd(), model)) if Path(model).is_dir() else model}
+    complete_task(data := {"model": named})
+    facts = TASKS[data["model"].get("task", TEXT_GENERATION)]
+    return LANGUAGE_RECIPE if facts.generates else DEFAULT_RECIPE
+
+
+def _model_key(name: str) -> str:
+    """The key of `model` for what --model names."""
+    return _BY_SUFFIX.get(PurePath(name.partition("?")[0]).suffix, "hf")
 
 
 def load_recipes(names: Sequence[str], overrides: Overrides = ()) -> tuple[LoadedRecipe, ...]:
@@ -209,12 +232,11 @@ def _overrides(given: Overrides, below: Document) -> Document:
         text, option = override.text, override.option
         if text.startswith(MODEL_OPTION):
             model = text.removeprefix(MODEL_OPTION)
-            key = _BY_SUFFIX.get(PurePath(model.partition("?")[0]).suffix, "hf")
-            _put(above, ("model", key), model, below, _MODEL_SHOWN)
+            _put(above, ("model", _model_key(model)), model, below, _MODEL_SHOWN)
             continue
-        if text.startswith(LORA_OPTION):
-            keys: tuple[str, ...] = ("benchmark", "generation", "lora")
-            _put(above, keys, text.removeprefix(LORA_OPTION), below, _LORA_SHOWN)
+        if plain := next((o for o in _PLAIN_OPTIONS if text.startswith(o)), None):
+            value = text.removeprefix(plain)
+            _put(above, _PLAIN_OPTIONS[plain], value, below, plain.removesuffix("="))
             continue
         if text.startswith(CONTEXT_OPTION):
             _put_context(above, int(text.removeprefix(CONTEXT_OPTION)), below)
@@ -288,6 +310,7 @@ def _places_below(
 def _validate(document: Document) -> Recipe:
     paths = absolute_paths(document)
     found = list(document.problems)
+    complete_task(document.data)
     try:
         recipe = Recipe.model_validate(document.data)
     except ValidationError as error:

@@ -23,6 +23,7 @@ from etdeploy.recipe.rules import (
     recipe_rules,
     require,
 )
+from etdeploy.recipe.tasks import SPEECH_RECOGNITION, TASKS, TEXT_GENERATION
 
 BackendName = Annotated[str, Choice(lambda name: find_backend(name) is not None, exporting_names)]
 Quantization = Literal[
@@ -43,7 +44,22 @@ ProviderName = Literal["auto", "wheel", "source"]
 OptimizeFor = Literal["speed", "size"]
 LogLevel = Literal["none", "fatal", "error", "info", "debug"]
 ThreadPool = Literal["default", "performance_cores", "all_cores"]
-Task = Literal["text-generation"]
+Task = Literal[
+    "text-generation",
+    "feature-extraction",
+    "fill-mask",
+    "text-classification",
+    "token-classification",
+    "image-classification",
+    "object-detection",
+    "semantic-segmentation",
+    "depth-estimation",
+    "automatic-speech-recognition",
+    "audio-classification",
+    "text2text-generation",
+    "image-text-to-text",
+    "text-to-speech",
+]
 Abi = Literal["arm64-v8a", "x86_64"]
 Abis = Annotated[
     Annotated[
@@ -164,7 +180,7 @@ class Model(Section):
     repository of the Hugging Face hub: `ORG/NAME/FILE.pte`, or `ORG/NAME` if there is one only."""
 
     hf: str | None = Field(default=None, min_length=1)
-    """A language model as transformers saves it: its id on the Hugging Face hub, like
+    """A model as transformers saves it: its id on the Hugging Face hub, like
     `HuggingFaceTB/SmolLM2-135M`, or a folder. A folder of that name comes first. Weights are read
     from safetensors files only; [language-models.md](language-models.md) has more."""
 
@@ -187,7 +203,9 @@ class Model(Section):
     `main`. The commit is recorded."""
 
     task: Task | None = None
-    """The task of a language model; text-generation is the only one, and the default."""
+    """The task of a model of `hf`, named as on the Hugging Face hub. By default the one that the
+    class in its config.json is for, and `text-generation` where that file is not on this machine
+    yet."""
 
     remote_code: str | None = Field(default=None, min_length=1)
     """Lets the code in the repository or folder of `hf` run, for a model that transformers does not
@@ -469,6 +487,19 @@ class BenchmarkGeneration(Section):
     negative) before a token is chosen; 1 for no penalty."""
 
 
+class BenchmarkInput(Section):
+    """What the model of a task is given: it runs with this, and its results are about this."""
+
+    text: str | None = Field(default=None, min_length=1)
+    """A text. By default a sentence that etdeploy brings."""
+
+    image: str | None = None
+    """An image file. By default random pixels, with which a run measures time but hides errors."""
+
+    audio: str | None = None
+    """A sound file in WAV format. By default random samples."""
+
+
 class Benchmark(Section):
     """What is measured on the device."""
 
@@ -497,6 +528,10 @@ class Benchmark(Section):
     """A function `file.py:function` or `package.module:function` that makes the inputs for one of
     `sizes`. It is called with the sizes by name, `make(tokens=16)`, and returns inputs as the model
     takes them. Without it, the inputs are random, drawn from the values of the example inputs."""
+
+    input: BenchmarkInput | None = None
+    """The input of a model of `hf` as a person has it; the model's own processor makes tensors of
+    it."""
 
     cooldown: Cooldown | None = None
     """Waits before each start until the device is cool."""
@@ -597,8 +632,12 @@ class Recipe(Section):
             model.get(s) is not None for s in LANGUAGE_MODELS
         ):
             return data
+        task = model.get("task") or TEXT_GENERATION
+        data = {**data, "model": {**model, "task": task}}
+        if task not in _GENERATIVE:
+            return data
         sections = {name: _with_generation(data.get(name)) for name in ("export", "benchmark")}
-        return {**data, "model": {**model, "task": model.get("task") or _TASK}, **sections}
+        return {**data, **sections}
 
     @model_validator(mode="after")
     def _rules(self) -> Recipe:
@@ -608,7 +647,9 @@ class Recipe(Section):
 
     @property
     def is_language_model(self) -> bool:
-        return any(getattr(self.model, source) is not None for source in LANGUAGE_MODELS)
+        """Whether the model gives a text token by token, whatever it is given."""
+        facts = TASKS.get(self.model.task or "")
+        return bool(facts and facts.generates and self.export.generation is not None)
 
     @property
     def has_other_exporter(self) -> bool:
@@ -630,7 +671,8 @@ class Recipe(Section):
         return "8w" if backend and "8w" in backend.embeddings else None
 
 
-_TASK: Task = "text-generation"
+# Of speech recognition, only the model's configuration tells; `complete_task` reads it.
+_GENERATIVE = tuple(n for n, facts in TASKS.items() if facts.generates and n != SPEECH_RECOGNITION)
 
 
 def _with_generation(section: Any) -> Any:

@@ -29,6 +29,8 @@ _FILE_KEYS = (
     ("model", "params"),
     ("export", "custom_ops"),
     EVALUATE,
+    ("benchmark", "input", "image"),
+    ("benchmark", "input", "audio"),
     ("app", "aar"),
 )
 # An id on the Hugging Face hub, or a folder.

@@ -25,6 +25,7 @@ from etdeploy.backends.schemes import (
 )
 from etdeploy.core.errors import EtdeployError
 from etdeploy.recipe.llm_config import contradictions
+from etdeploy.recipe.tasks import SPEECH_RECOGNITION, TASKS, TEXT_GENERATION
 from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 MODEL_SOURCES = ("example", "python", "exported", "program", "hf", "gguf", "checkpoint")
-# Those of language models, which generate text.
+# Those of models that transformers loads, of which most generate text.
 LANGUAGE_MODELS = ("hf", "gguf", "checkpoint")
 DEFAULT_GROUP_SIZE = 32
 DEFAULT_EVALUATED = 512
@@ -345,19 +346,49 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
             yield from contradictions(config, model, export)
     elif not sources and "model" in sections and not model.keys() - _KNOWN:
         yield "model", _ONE_SOURCE  # an unknown key, most likely a misspelt source, is reported
-    elif sources and sources[0] in LANGUAGE_MODELS:
+    elif sources and sources[0] in LANGUAGE_MODELS and _generates(model, export):
         for key in _OF_ONE_METHOD:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a language model is measured by `benchmark.generation`"
         yield from _language_findings(export)
     elif sources:
-        yield from _findings_without_text(sources[0], export, benchmark)
+        yield from _findings_without_text(model, sources[0], export, benchmark)
+    yield from _input_findings(model, _keys_of(benchmark.get("input")))
     yield from _adapter_findings(model, _keys_of(benchmark.get("generation")))
 
 
+def _generates(model: Mapping[str, Any], export: Mapping[str, Any]) -> bool:
+    task = str(model.get("task") or TEXT_GENERATION)
+    if task == SPEECH_RECOGNITION:  # which the models of CTC do at once
+        return export.get("generation") is not None
+    return task in TASKS and TASKS[task].generates
+
+
+def _input_findings(model: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[RecipeFinding]:
+    """What a model is given is of the kinds that its task takes."""
+    named = [key for key, value in given.items() if value is not None]
+    task = model.get("task")
+    if not named:
+        return
+    if task not in TASKS:
+        text = "this section is for a model of transformers (`hf`), whose processor reads it"
+        yield "benchmark.input", text
+        return
+    takes = () if task == TEXT_GENERATION else TASKS[str(task)].modalities
+    for key in named:
+        if takes and key not in takes:
+            text = f"the task {task} takes {' and '.join(takes)}, not {key}"
+            yield f"benchmark.input.{key}", text
+        elif not takes:
+            text = "a language model continues a prompt: benchmark.generation.prompt has its text"
+            yield f"benchmark.input.{key}", text
+
+
 def _findings_without_text(
-    source: str, export: Mapping[str, Any], benchmark: Mapping[str, Any]
+    model: Mapping[str, Any], source: str, export: Mapping[str, Any], benchmark: Mapping[str, Any]
 ) -> Iterator[RecipeFinding]:
+    task = model.get("task")
+    kind = f"the task {task}" if task else f"`{source}`"
     schemes = _schemes_in(export)
     searched = schemes & {*SEARCHED_SCHEMES} and not schemes & {*STATIC_SCHEMES}
     if export.get("calibration") is not None and searched:
@@ -366,7 +397,7 @@ def _findings_without_text(
         yield "export.calibration", text
     for name, section in (("export", export), ("benchmark", benchmark)):
         if section.get("generation") is not None and (name, source) != _GENERATES:
-            text = f"this section is for a language model, and this model is of `{source}`"
+            text = f"this section is for a language model, and this model is of {kind}"
             yield f"{name}.generation", text
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from etdeploy.backends.schemes import LANGUAGE_RECIPE
 from etdeploy.cli.options import job_options, options
 from etdeploy.cli.verbs.generate import (
     GenerationSession,
@@ -53,7 +54,7 @@ def chat(system: str | None, max_new_tokens: int, as_json: bool, **values: Any) 
     model's own chat template. Without a terminal, it answers each line of standard input.
     """
     sampling = take_sampling(values)
-    named = replace(job_options(**values), speech="chat")
+    named = replace(job_options(otherwise=LANGUAGE_RECIPE, **values), speech="chat")
     with open_session(named, sampling, max_new_tokens) as opened:
         conversation = start_conversation(opened, system)
         with keep_loaded(opened, quiet=named.quiet) as session:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from etdeploy.backends.schemes import LANGUAGE_RECIPE
 from etdeploy.cli.options import JobOptions, job_options, options
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted, UsageError
@@ -78,7 +79,10 @@ def generate(prompt: str, max_new_tokens: int, as_json: bool, **values: Any) -> 
     """
     text = _read() if prompt == _STDIN else prompt
     sampling = take_sampling(values)
-    named = replace(job_options(**values), speech="text" if parse_ids(text) is None else None)
+    named = replace(
+        job_options(otherwise=LANGUAGE_RECIPE, **values),
+        speech="text" if parse_ids(text) is None else None,
+    )
     with open_session(named, sampling, max_new_tokens) as session:
         ids = prompt_ids(session.tokenizer, text)
         if session.tokenizer is None and not named.quiet:

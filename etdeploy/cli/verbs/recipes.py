@@ -71,11 +71,11 @@ def _packaged() -> dict[str, LoadedRecipe]:
 @click.option(
     "--resolved", is_flag=True, help="Print every value with defaults and overrides, as JSON."
 )
-def show(recipe: str, overrides: tuple[str, ...], resolved: bool) -> None:
+def show(recipe: str | None, overrides: tuple[str, ...], resolved: bool) -> None:
     """Print a recipe's YAML, or all of its resolved values."""
     from etdeploy.recipe.load import load_recipe
 
-    loaded = load_recipe(recipe, overrides)
+    loaded = load_recipe(recipe or DEFAULT_RECIPE, overrides)
     if resolved or overrides or loaded.path is None:
         console.result_json(loaded.recipe.model_dump(mode="json"))
     else:

@@ -20,7 +20,21 @@ if TYPE_CHECKING:
     from etdeploy.graph.run import JobEnd
 
 
-_JOBS = ("recipes", "set", "model", "lora", "context", "devices", "target", "output", "as", "app")
+_JOBS = (
+    "recipes",
+    "set",
+    "model",
+    "text",
+    "image",
+    "audio",
+    "lora",
+    "context",
+    "devices",
+    "target",
+    "output",
+    "as",
+    "app",
+)
 _HOW = ("runs", "jobs", "fail-fast", "json", "quiet")
 
 

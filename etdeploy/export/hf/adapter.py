@@ -15,13 +15,8 @@ from typing import Any
 
 from etdeploy.core.commands import python_command
 from etdeploy.export.hf.config import ConfigProblem
-from etdeploy.export.hf.files import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    are_pickles,
-    other_weights,
-    read_object,
-)
+from etdeploy.export.hf.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, are_pickles, other_weights
+from etdeploy.recipe.hub_cache import read_object
 
 _KEY = ("model", "lora")
 _AGAIN = "Name the folder that the save_pretrained of a peft model wrote."

@@ -18,17 +18,14 @@ from etdeploy.export.hf.config import (
     stops_refusal,
 )
 from etdeploy.export.hf.files import (
-    CONFIG,
     PIPELINE,
     TOKENIZER_CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
     are_pickles,
-    cached_commit,
     has_tokenizer,
     lists_tokenizer,
     other_weights,
-    snapshot,
 )
 from etdeploy.export.hf.gguf import SUFFIX
 from etdeploy.export.hf.meta import read_params
@@ -41,6 +38,7 @@ from etdeploy.export.hf.quantized_layers import UnreadableError
 from etdeploy.export.hf.tensors import checkpoint_tensors, read_tensors, weight_files
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.document import KeyPath, SourceLocation
+from etdeploy.recipe.hub_cache import CONFIG, cached_commit, snapshot
 
 _CONVERT = (
     "import transformers as t; "

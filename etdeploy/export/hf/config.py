@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etdeploy.export.hf.files import CONFIG, GENERATION_CONFIG, PIPELINE, read_object
+from etdeploy.export.hf.files import GENERATION_CONFIG, PIPELINE
 from etdeploy.export.hf.gguf import GgufError, config_of, read_header
 from etdeploy.export.hf.prequantized import ORIGINAL, check_settings
 from etdeploy.export.hf.quantized_layers import UnreadableError
+from etdeploy.recipe.hub_cache import CONFIG, read_object
 
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.

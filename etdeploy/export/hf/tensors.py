@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etdeploy.export.hf.files import WEIGHTS, WEIGHTS_INDEX, read_object
+from etdeploy.export.hf.files import WEIGHTS, WEIGHTS_INDEX
+from etdeploy.recipe.hub_cache import read_object
 
 _LONGEST_HEADER = 100_000_000
 

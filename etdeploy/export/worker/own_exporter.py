@@ -15,13 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from etdeploy.export.finished import has_meta_tokenizer
-from etdeploy.export.hf.files import CONFIG, tokenizer_beside
+from etdeploy.export.hf.files import tokenizer_beside
 from etdeploy.export.llm_config import EXPORTER, content_of
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import describe_errors, fail
 from etdeploy.export.worker.language.fetch import fetch_program
 from etdeploy.program.folder import PROGRAM_FILE
+from etdeploy.recipe.hub_cache import CONFIG
 
 Tell = Callable[[str, float], None]
 # What the exporter writes to its log when a step begins, and how much is done then.

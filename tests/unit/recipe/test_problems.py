@@ -103,6 +103,12 @@ def test_a_bomb_of_aliases_is_refused() -> None:
         ("extends: gone.yaml", "1:1", ("'gone.yaml'", "'r.yaml'?")),
         ("extends: r.yaml", "1:1", ("r.yaml -> r.yaml",)),
         # rules between keys
+        (MLP + "benchmark: {input: {text: a}}", "2:13", ("benchmark.input", "`hf`")),
+        (HF + "benchmark: {input: {text: a}}", "2:21", ("benchmark.generation.prompt",)),
+        ("model: {hf: a/b, task: fill-mask}\nbenchmark: {input: {image: r.yaml}}", "2:21",
+         ("benchmark.input.image", "fill-mask takes text")),
+        ("model: {hf: a/b, task: fill-mask}\nexport: {generation: {context: 64}}", "2:10",
+         ("export.generation", "fill-mask")),
         (MLP + "export:\n  backend: portable\n  quantization: 8da4w", "4:3",
          ("export.quantization", "portable", "'8da4w'", "from none")),
         (MLP + "export: {soc: SM8650}", "2:10", ("export.soc", "qnn")),

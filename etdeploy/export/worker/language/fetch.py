@@ -25,19 +25,14 @@ from etdeploy.export.hf.config import (
 )
 from etdeploy.export.hf.files import (
     ADAPTER_FILES,
-    CONFIG,
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
     WEIGHTS,
     WEIGHTS_INDEX,
     adapter_files,
-    cache_folder,
-    cached_commit,
     lists_tokenizer,
     loaded_files,
     loaded_patterns,
-    read_object,
-    snapshot,
 )
 from etdeploy.export.hf.gguf import SUFFIX, split_problem
 from etdeploy.export.protocol import ModelSources
@@ -45,6 +40,7 @@ from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail, first_line
 from etdeploy.program.ptd import SUFFIX as PTD
 from etdeploy.program.tokenizer import TEMPLATE_FILES, require_speech
+from etdeploy.recipe.hub_cache import CONFIG, cache_folder, cached_commit, read_object, snapshot
 
 Tell = Callable[[str, float], None]
 

@@ -18,13 +18,7 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import joined_commits
 from etdeploy.export.hf.check import checkpoint_refusals, context_note
 from etdeploy.export.hf.config import AGAIN
-from etdeploy.export.hf.files import (
-    CONFIG,
-    GENERATION_CONFIG,
-    adapter_files,
-    has_tokenizer,
-    read_object,
-)
+from etdeploy.export.hf.files import GENERATION_CONFIG, adapter_files, has_tokenizer
 from etdeploy.export.hf.memory import MemoryForecast, memory_forecast, memory_refusal
 from etdeploy.export.hf.prequantized import (
     outlook_notes,
@@ -55,6 +49,7 @@ from etdeploy.export.worker.language.tokenizer import (
 )
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import WeightFiles, keep_small
+from etdeploy.recipe.hub_cache import CONFIG, read_object
 
 if TYPE_CHECKING:
     from etdeploy.export.worker.language.lora import Adapter

@@ -18,13 +18,7 @@ import torch
 from etdeploy.core.console import count, listed
 from etdeploy.core.files.basic import require_room
 from etdeploy.export.hf.config import ConfigProblem
-from etdeploy.export.hf.files import (
-    CONFIG,
-    GENERATION_CONFIG,
-    TOKENIZER_CONFIG,
-    WEIGHTS,
-    tokenizer_beside,
-)
+from etdeploy.export.hf.files import GENERATION_CONFIG, TOKENIZER_CONFIG, WEIGHTS, tokenizer_beside
 from etdeploy.export.hf.meta import (
     EMBEDDINGS,
     expected_shapes,
@@ -34,6 +28,7 @@ from etdeploy.export.hf.meta import (
     read_params,
 )
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail, is_memory
+from etdeploy.recipe.hub_cache import CONFIG
 
 # Removed when the process ends.
 _FOLDERS: list[TemporaryDirectory[str]] = []

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from etdeploy.core.console import count
-from etdeploy.export.hf.files import CONFIG, read_object
 from etdeploy.export.hf.prequantized import ORIGINAL, Prequantized
 from etdeploy.export.hf.quantized_layers import QuantizedLayer
 from etdeploy.export.hf.tensors import weight_files
@@ -31,6 +30,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
+from etdeploy.recipe.hub_cache import CONFIG, read_object
 
 Parts = Mapping[str, torch.Tensor]
 # Of the outputs in a word of AWQ, by their place in it.

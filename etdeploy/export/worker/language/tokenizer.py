@@ -9,14 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from etdeploy.export.hf.files import (
-    TOKENIZER_CONFIG,
-    TOKENIZER_FILES,
-    has_tokenizer,
-    read_object,
-)
+from etdeploy.export.hf.files import TOKENIZER_CONFIG, TOKENIZER_FILES, has_tokenizer
 from etdeploy.export.worker.failures import exception_text
 from etdeploy.export.worker.language import gguf
+from etdeploy.recipe.hub_cache import read_object
 
 TOKENIZER_FOLDER = "tokenizer"
 _TEMPORARY = "etdeploy-gguf-"

@@ -39,7 +39,7 @@ def test_text_is_generated_with_the_recipe_for_it_by_default(
     verb: list[str], capsys: Capture
 ) -> None:
     assert cli_main.run_cli([*verb, "--help"]) == 0
-    assert "[default: llm-xnnpack]" in capsys.readouterr().out
+    assert "[default: llm-xnnpack;" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from etdeploy.export.hf.check import folder_here, is_whole
-from etdeploy.export.hf.files import cache_folder, cached_commit, snapshot
 from etdeploy.export.spec import HfModel
+from etdeploy.recipe.hub_cache import cache_folder, cached_commit, snapshot
 from tests.support.checkpoints import write_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -1,0 +1,131 @@
+"""The tasks of transformers' models, and which of them a configuration is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from etdeploy.recipe.hub_cache import CONFIG, cached_commit, read_object, snapshot
+
+Modality = Literal["text", "image", "audio"]
+TEXT_GENERATION = "text-generation"
+FEATURE_EXTRACTION = "feature-extraction"
+SPEECH_RECOGNITION = "automatic-speech-recognition"
+TEXT_TO_TEXT = "text2text-generation"
+IMAGE_TO_TEXT = "image-text-to-text"
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """A task, named as on the Hugging Face hub.
+
+    Attributes:
+        modalities: What its models take; of feature-extraction, each model takes one of them.
+        auto_classes: The classes of transformers that load its models, in the order to try.
+        architectures: Ends of the names of its models' classes.
+        generates: Whether its models give a text token by token. Of speech recognition, CTC models
+            do not.
+    """
+
+    modalities: tuple[Modality, ...]
+    auto_classes: tuple[str, ...]
+    architectures: tuple[str, ...] = ()
+    generates: bool = False
+
+
+# An architecture belongs to the first task whose ends fit it, unless `task_of` knows better.
+TASKS: Mapping[str, TaskFacts] = {
+    TEXT_GENERATION: TaskFacts(
+        ("text",), ("AutoModelForCausalLM",), ("ForCausalLM", "LMHeadModel"), generates=True
+    ),
+    "fill-mask": TaskFacts(("text",), ("AutoModelForMaskedLM",), ("ForMaskedLM",)),
+    "text-classification": TaskFacts(
+        ("text",), ("AutoModelForSequenceClassification",), ("ForSequenceClassification",)
+    ),
+    "token-classification": TaskFacts(
+        ("text",), ("AutoModelForTokenClassification",), ("ForTokenClassification",)
+    ),
+    "image-classification": TaskFacts(
+        ("image",),
+        ("AutoModelForImageClassification",),
+        ("ForImageClassification", "ForImageClassificationWithTeacher"),
+    ),
+    "object-detection": TaskFacts(
+        ("image",), ("AutoModelForObjectDetection",), ("ForObjectDetection",)
+    ),
+    "semantic-segmentation": TaskFacts(
+        ("image",), ("AutoModelForSemanticSegmentation",), ("ForSemanticSegmentation",)
+    ),
+    "depth-estimation": TaskFacts(
+        ("image",), ("AutoModelForDepthEstimation",), ("ForDepthEstimation",)
+    ),
+    SPEECH_RECOGNITION: TaskFacts(
+        ("audio",), ("AutoModelForSpeechSeq2Seq", "AutoModelForCTC"), ("ForCTC",), generates=True
+    ),
+    "audio-classification": TaskFacts(
+        ("audio",), ("AutoModelForAudioClassification",), ("ForAudioClassification",)
+    ),
+    TEXT_TO_TEXT: TaskFacts(("text",), ("AutoModelForSeq2SeqLM",), generates=True),
+    IMAGE_TO_TEXT: TaskFacts(
+        ("image", "text"), ("AutoModelForImageTextToText",), ("ForVision2Seq",), generates=True
+    ),
+    "text-to-speech": TaskFacts(
+        ("text",),
+        ("AutoModelForTextToWaveform", "AutoModelForTextToSpectrogram"),
+        ("ForTextToSpeech", "VitsModel", "FastSpeech2ConformerWithHifiGan"),
+    ),
+    FEATURE_EXTRACTION: TaskFacts(("text", "image", "audio"), ("AutoModel",), ("Model",)),
+}
+# Keys that only configurations of models have which take audio.
+_OF_AUDIO = ("num_mel_bins", "feat_extract_norm", "input_feat_per_channel", "audio_config")
+_CTC = "ForCTC"
+
+
+def task_of(config: Mapping[str, Any]) -> str | None:
+    """The task of the model that a `config.json` describes; None where that is not known."""
+    listed = config.get("architectures")
+    name = str(listed[0]) if isinstance(listed, list) and listed else ""
+    takes_audio = any(key in config for key in _OF_AUDIO)
+    if name.endswith("ForConditionalGeneration"):
+        if "vision_config" in config:
+            return IMAGE_TO_TEXT
+        if takes_audio:
+            return SPEECH_RECOGNITION
+        return TEXT_TO_TEXT if config.get("is_encoder_decoder") else None
+    if config.get("is_encoder_decoder") and name.endswith(("MTModel", "LMHeadModel")):
+        return TEXT_TO_TEXT
+    found = next((n for n, facts in TASKS.items() if name.endswith(facts.architectures)), None)
+    return "audio-classification" if takes_audio and found == "text-classification" else found
+
+
+def config_here(model: str, revision: str = "main") -> Mapping[str, Any] | None:
+    """The `config.json` of a folder, or of a model that the hub's cache has; None without one."""
+    try:
+        if Path(model).is_absolute():
+            return read_object(Path(model, CONFIG))
+        commit = cached_commit(model, revision)
+        return read_object(snapshot(model, commit) / CONFIG) if commit else None
+    except (OSError, ValueError):
+        return None  # the export says what is wrong with it
+
+
+def complete_task(data: Any) -> None:
+    """Adds the task of the model that a recipe's data name, where they do not say it.
+
+    It is that of the model's configuration, and text generation where none is on this machine.
+    """
+    model = data.get("model") if isinstance(data, dict) else None
+    if not isinstance(model, dict) or not isinstance(model.get("hf"), str):
+        return
+    config = config_here(model["hf"], str(model.get("revision") or "main")) or {}
+    if model.get("task") is None:
+        model["task"] = task_of(config) or TEXT_GENERATION
+    listed = config.get("architectures")
+    is_ctc = isinstance(listed, list) and any(str(name).endswith(_CTC) for name in listed)
+    if model["task"] == SPEECH_RECOGNITION and not is_ctc:
+        for name in ("export", "benchmark"):
+            section = data.setdefault(name, {})
+            if isinstance(section, dict) and section.get("generation") is None:
+                section["generation"] = {}

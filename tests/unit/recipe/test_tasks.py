@@ -1,0 +1,130 @@
+"""The task of a model of transformers, from its configuration, and what a recipe makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from etdeploy.export.spec import TaskInput, export_spec
+from etdeploy.recipe.load import default_recipe, load_recipe
+from etdeploy.recipe.model import Task
+from etdeploy.recipe.tasks import TASKS, task_of
+
+COMMIT = "0123456789012345678901234567890123456789"
+WHISPER = {
+    "architectures": ["WhisperForConditionalGeneration"],
+    "is_encoder_decoder": True,
+    "num_mel_bins": 80,
+}
+
+
+def model_folder(tmp_path: Path, config: dict[str, Any]) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_recipe_can_name_every_task() -> None:
+    assert set(get_args(Task)) == set(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "text-generation"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "text-generation"),
+        ({"architectures": ["BertModel"]}, "feature-extraction"),
+        ({"architectures": ["BertForMaskedLM"]}, "fill-mask"),
+        ({"architectures": ["BertForSequenceClassification"]}, "text-classification"),
+        (
+            {"architectures": ["Wav2Vec2ForSequenceClassification"], "feat_extract_norm": "group"},
+            "audio-classification",
+        ),
+        ({"architectures": ["DebertaV2ForTokenClassification"]}, "token-classification"),
+        ({"architectures": ["ViTForImageClassification"]}, "image-classification"),
+        ({"architectures": ["DetrForObjectDetection"]}, "object-detection"),
+        ({"architectures": ["SegformerForSemanticSegmentation"]}, "semantic-segmentation"),
+        ({"architectures": ["DPTForDepthEstimation"]}, "depth-estimation"),
+        ({"architectures": ["Wav2Vec2ForCTC"]}, "automatic-speech-recognition"),
+        (WHISPER, "automatic-speech-recognition"),
+        (
+            {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
+            "text2text-generation",
+        ),
+        ({"architectures": ["MarianMTModel"], "is_encoder_decoder": True}, "text2text-generation"),
+        (
+            {"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}},
+            "image-text-to-text",
+        ),
+        ({"architectures": ["VitsModel"]}, "text-to-speech"),
+        ({"architectures": ["SpeechT5ForTextToSpeech"]}, "text-to-speech"),
+        ({"architectures": ["SomethingElse"]}, None),
+        ({"architectures": "BertModel"}, None),
+        ({}, None),
+    ],
+)
+def test_the_task_of_a_configuration(config: dict[str, Any], task: str | None) -> None:
+    assert task_of(config) == task
+
+
+def test_a_folder_has_the_task_of_its_configuration(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, {"architectures": ["BertForMaskedLM"]})
+    recipe = load_recipe("xnnpack", [f"--model={folder}", "--text=5: [MASK]"]).recipe
+    assert (recipe.model.task, recipe.is_language_model) == ("fill-mask", False)
+    spec = export_spec(recipe)
+    assert (spec.task, spec.generation) == ("fill-mask", None)
+    assert spec.input == TaskInput(text="5: [MASK]")
+
+
+def test_a_model_in_the_hubs_cache_has_that_of_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    cached = tmp_path / "models--org--bert"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs/main").write_text(COMMIT)
+    (cached / "snapshots" / COMMIT).mkdir(parents=True)
+    config = {"architectures": ["BertModel"]}
+    (cached / "snapshots" / COMMIT / "config.json").write_text(json.dumps(config))
+    assert load_recipe("xnnpack", ["--model=org/bert"]).recipe.model.task == "feature-extraction"
+    assert load_recipe("xnnpack", ["--model=org/other"]).recipe.model.task == "text-generation"
+    assert (default_recipe("org/bert"), default_recipe("org/other")) == ("xnnpack", "llm-xnnpack")
+
+
+@pytest.mark.parametrize(
+    ("config", "generates"),
+    [(WHISPER, True), ({"architectures": ["Wav2Vec2ForCTC"]}, False)],
+)
+def test_speech_recognition_generates_unless_by_ctc(
+    tmp_path: Path, config: dict[str, Any], *, generates: bool
+) -> None:
+    folder = model_folder(tmp_path, config)
+    recipe = load_recipe("xnnpack", [f"--model={folder}"]).recipe
+    assert recipe.is_language_model == generates
+    assert (export_spec(recipe).generation is not None) == generates
+    again = type(recipe).model_validate(recipe.model_dump(exclude_none=True))
+    assert again.is_language_model == generates
+
+
+def test_the_default_recipe_follows_the_model(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, {"architectures": ["ViTForImageClassification"]})
+    assert default_recipe(str(folder)) == "xnnpack"
+    assert default_recipe(None) == "xnnpack"
+    assert default_recipe(None, "llm-xnnpack") == "llm-xnnpack"
+    assert default_recipe("org/name/model.gguf") == "llm-xnnpack"
+    assert default_recipe("model.pte", "portable") == "portable"
+
+
+def test_the_picture_is_relative_to_the_recipe(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, {"architectures": ["ViTForImageClassification"]})
+    (tmp_path / "cat.png").touch()
+    (tmp_path / "r.yaml").write_text(
+        f"model: {{hf: {folder}}}\nbenchmark: {{input: {{image: cat.png}}}}\n"
+    )
+    spec = export_spec(load_recipe(str(tmp_path / "r.yaml")).recipe)
+    assert spec.input == TaskInput(image=str(tmp_path / "cat.png"))
+    assert spec.named_files()["image"] == str(tmp_path / "cat.png")
