@@ -27,10 +27,11 @@ from etdeploy.export.hf.files import (
     lists_tokenizer,
     other_weights,
 )
-from etdeploy.export.hf.gguf import SUFFIX
+from etdeploy.export.hf.gguf import SUFFIX, read_header
 from etdeploy.export.hf.meta import read_params
 from etdeploy.export.hf.prequantized import (
     ORIGINAL,
+    gguf_layers,
     outlook_notes,
     read_prequantized,
 )
@@ -238,7 +239,11 @@ def prequantized_notes(spec: ExportSpec) -> Iterator[str]:
     """What becomes of weights that a checkpoint on this machine has quantized; see needs.py."""
     folder = folder_here(spec.hf) if spec.hf else None
     config = read_config(folder) if folder else None
-    if folder and folder.is_dir() and isinstance(config, dict):
-        found = read_prequantized(config, checkpoint_tensors(folder))
+    if folder and isinstance(config, dict):
+        found = (
+            read_prequantized(config, checkpoint_tensors(folder))
+            if folder.is_dir()
+            else gguf_layers(read_header(folder))
+        )
         if found:
             yield from outlook_notes(found, spec.quantization)

@@ -110,7 +110,7 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     held = floats * _COPIES
     if linear:
         held = max(floats * _EVALUATED_COPIES, floats * _LOWERED_COPIES + graphs)
-    maps = linear and shapes and not spec.lora  # merging makes other weights, in memory
+    maps = linear and shapes and not spec.all_adapters  # which make other weights, in memory
     mapped = _mapped_bytes(shapes, config, caches) if maps else None
     return MemoryForecast(
         held_bytes=LIBRARIES_BYTES + round(held) + caches,

@@ -14,6 +14,7 @@ from typing import Any
 
 from etdeploy.backends.schemes import EIGHT_BITS, GROUPED_SCHEMES, LINEAR_SCHEMES
 from etdeploy.core.console import count
+from etdeploy.export.hf.gguf import GgufHeader
 from etdeploy.export.hf.quantized_layers import (
     METHODS,
     QuantizedLayer,
@@ -73,6 +74,39 @@ def read_prequantized(config: Mapping[str, Any], tensors: Tensors) -> Prequantiz
     paths = {layer.path for layer in layers}
     own = (n for n in tensors.infos if n.rpartition(".")[0] in paths and not n.endswith(".bias"))
     return Prequantized(layers, frozenset(own))
+
+
+# Formats of GGUF whose values stand for entries of a table.
+_TABLES = ("IQ",)
+_GGUF_GROUP = {2: 16, 3: 16, 6: 16}
+_EMBEDDINGS, _OUTPUT = "token_embd.weight", "output.weight"
+
+
+def gguf_layers(header: GgufHeader) -> Prequantized | None:
+    """The quantized layers of a GGUF file; None where all are floats.
+
+    The output layer may share the table of embeddings, which is not a layer by itself.
+    """
+    found = {
+        name: tensor
+        for name, tensor in header.tensors.items()
+        if len(tensor.shape) == 2
+        and not tensor.type.is_float
+        and (name != _EMBEDDINGS or _OUTPUT not in header.tensors)
+    }
+    layers = tuple(
+        QuantizedLayer(
+            path=name.removesuffix(".weight"),
+            layout="table" if tensor.type.name.startswith(_TABLES) else "gguf",
+            kind=tensor.type.name,
+            bits=tensor.type.bits,
+            shape=(tensor.shape[0], tensor.shape[1]),
+            groups=tensor.shape[1] // _GGUF_GROUP.get(tensor.type.bits, _GROUP_STEP),
+            parts={"values": name},
+        )
+        for name, tensor in found.items()
+    )
+    return Prequantized(layers, frozenset(found)) if layers else None
 
 
 def check_settings(config: Mapping[str, Any]) -> None:
@@ -149,6 +183,8 @@ def obstacle(layer: QuantizedLayer, scheme: str) -> str:
     """Why the kernels of a scheme do not compute with a layer's values; empty where they do."""
     if layer.layout == "float":
         return "no kernel computes with 8-bit floats"
+    if layer.layout == "table":
+        return "no kernel computes with values from a table"
     if layer.in_order is False:
         return "the inputs of its groups are not neighbours (desc_act)"
     if scheme in GROUPED_SCHEMES:

@@ -105,6 +105,22 @@ def test_a_layer_without_offsets_stays_a_linear_layer() -> None:
     torch.testing.assert_close(layer.weight.dequantize(), torch.full((2, 64), 0.5))
 
 
+def test_a_moved_weight_is_the_same() -> None:
+    weight = stored("Q4_1")[0]
+    places: list[torch.Tensor] = []
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        places.append(tensor.clone())
+        return places[-1]
+
+    moved = weight.moved(move)
+    for own, other in ((weight.values, moved.values), (weight.offsets, moved.offsets)):
+        assert own is not None
+        assert other is not own
+        torch.testing.assert_close(other, own)
+    assert len(places) == 3
+
+
 def test_notes() -> None:
     weights = {"a": stored()[0], "b": stored()[0], "c": StoredWeight("Q6_K", 6)}
     schemes = {"a": "8da4w", "b": "8da4w", "c": "8da8w"}

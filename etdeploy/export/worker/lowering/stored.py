@@ -75,7 +75,8 @@ class StoredWeight:
         """The same with tensors that `move` has put elsewhere."""
         if self.values is None or self.scales is None:
             return self
-        return replace(self, values=move(self.values), scales=move(self.scales))
+        offsets = None if self.offsets is None else move(self.offsets)
+        return replace(self, values=move(self.values), scales=move(self.scales), offsets=offsets)
 
     def as_tensor(self, scheme: str) -> Any:
         """Torchao's tensor for a scheme that fits, with dynamic 8-bit activations.

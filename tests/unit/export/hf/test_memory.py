@@ -75,6 +75,10 @@ def test_weights_are_in_files_only_where_memory_does_not_hold_them(
     [note] = scarce.notes()
     assert not lacks(note, "in files", "no ETRecord", "2.0 GB were free")
     assert list(memory_notes(of(checkpoint))) == [note]  # as `plan` shows it
+    adapter = {"adapters": {"poems": HfModel(id="org/poems")}}
+    adapted = memory_forecast(of(checkpoint).model_copy(update=adapter), checkpoint)
+    assert adapted is not None
+    assert not adapted.maps
     floats = memory_forecast(of(checkpoint, "none"), checkpoint)
     assert floats is not None
     assert not floats.maps

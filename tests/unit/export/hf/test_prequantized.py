@@ -12,8 +12,10 @@ import pytest
 from etdeploy.cli.main import run_cli
 from etdeploy.export.hf.check import checkpoint_refusals
 from etdeploy.export.hf.config import ConfigProblem
+from etdeploy.export.hf.gguf import read_header
 from etdeploy.export.hf.prequantized import (
     Prequantized,
+    gguf_layers,
     outlook_notes,
     read_prequantized,
 )
@@ -21,6 +23,7 @@ from etdeploy.export.hf.quantized_layers import QuantizedLayer
 from etdeploy.export.hf.tensors import checkpoint_tensors
 from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
 from tests.support.facts import lacks
+from tests.support.gguf_files import tensors, write_gguf
 from tests.support.machine import bare_machine
 
 Shapes = dict[str, tuple[int, ...]]
@@ -284,6 +287,7 @@ def _layer(**changes: Any) -> QuantizedLayer:
         ({"bits": 3}, "8da4w", ["carried over"]),
         ({"in_order": False}, "8da4w", ["quantized again, with 8da8w", "desc_act"]),
         ({"layout": "float"}, "8da4w", ["quantized again, with 8da8w", "floats"]),
+        ({"layout": "table"}, "8da4w", ["quantized again, with 8da8w", "a table"]),
         ({}, None, ["unpacked to floats", "8da4w"]),
         ({}, "int8_dynamic", ["quantized again with int8_dynamic"]),
     ],
@@ -304,3 +308,28 @@ def test_the_plan_says_what_becomes_of_the_weights(
     folder = _made(tmp_path / "m", "awq")
     assert run_cli(["plan", "--recipe", "llm-xnnpack", "--model", str(folder)]) == 0
     assert not lacks(capsys.readouterr().out, "AWQ, 4 bits", "groups of 32", "carried over")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "facts"),
+    [
+        ({}, ["15 layers in Q4_1, 4 bits in groups of 32", "15 layers will be carried over"]),
+        (
+            {"output.weight": "Q8_0", "blk.0.ffn_down.weight": "F16"},
+            ["13 layers in Q4_1", "1 layer in Q8_0", "13 layers will be", "these have 8"],
+        ),
+    ],
+)
+def test_layers_of_a_gguf_file(tmp_path: Path, kinds: dict[str, str], facts: list[str]) -> None:
+    """Two blocks of seven matrices, and the output layer, which may be the embeddings."""
+    weights = tensors()
+    if "output.weight" in kinds:
+        weights["output.weight"] = weights["token_embd.weight"]
+    file = write_gguf(tmp_path / "m.gguf", "Q4_1", weights=weights, kinds=kinds)
+    found = gguf_layers(read_header(file))
+    assert found is not None
+    assert not lacks(" ".join(outlook_notes(found, "8da4w")), *facts)
+
+
+def test_a_gguf_file_of_floats_has_no_quantized_layers(tmp_path: Path) -> None:
+    assert gguf_layers(read_header(write_gguf(tmp_path / "m.gguf", "F16"))) is None
