@@ -12,7 +12,7 @@ from pathlib import Path
 
 from etdeploy.bench.assemble import Revision, Subject, assemble
 from etdeploy.bench.conditions import DeviceWatch, PendingObservation
-from etdeploy.bench.outputs import compare_sizes, compare_threads
+from etdeploy.bench.outputs import compare_sizes, compare_threads, read_task
 from etdeploy.bench.passes import (
     TIMING,
     Pass,
@@ -23,7 +23,7 @@ from etdeploy.bench.passes import (
     plan_passes,
     probe_of,
 )
-from etdeploy.bench.records.record import DeviceRecord
+from etdeploy.bench.records.record import DeviceRecord, Inference
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import keep_files, results_folder
 from etdeploy.bench.run_pass import PassResult, add_disturbances, run_pass
@@ -184,6 +184,11 @@ class Measurement:
             keep_files(here, self._results, subject.program_folder, self._plan),
             interleaved_with,
         )  # fmt: skip
+        if isinstance(record.workload, Inference) and subject.provenance.task:
+            self._progress("reading the result from the outputs")
+            task = read_task(self._results, here, subject.program_folder, subject.provenance)
+            workload = record.workload.model_copy(update={"task": task})
+            record = record.model_copy(update={"workload": workload})
         record.save(here / RECORD_FILE)
         return StoredRun(here, record)
 

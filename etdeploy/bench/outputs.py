@@ -9,6 +9,7 @@ from pathlib import Path
 from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.bench.records.outputs import OutputCheck, TextCheck
+from etdeploy.bench.records.record import TaskRecord
 from etdeploy.bench.run_pass import PassResult, Results
 from etdeploy.bench.tolerance import (
     Limits,
@@ -21,6 +22,8 @@ from etdeploy.bench.tolerance import (
 )
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
+from etdeploy.export.protocol import TaskRequest
+from etdeploy.export.run import read_result
 from etdeploy.program.folder import Provenance, Stored, TensorFile
 from etdeploy.program.generation import ExpectedText, LogitNoise, NextToken, logit_distance
 from etdeploy.program.model import PlainValue
@@ -28,6 +31,8 @@ from etdeploy.program.quality import TensorDistance, measure_distance
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runner.protocol import RunnerOutput
 
+# Files of a task's result in the record's folder; the first gets a suffix.
+TASK_RESULT, TASK_LOG = "result", "result.log"
 # The checks of each size, in the recipe's order; the name is empty without sizes.
 Checks = Mapping[str, tuple[OutputCheck, ...]]
 
@@ -80,6 +85,42 @@ def _compare(
             tolerance,
             steps,
         ),
+    )
+
+
+def read_task(
+    results: Results, here: Path, program_folder: Path, provenance: Provenance
+) -> TaskRecord | None:
+    """Read from the device's outputs what a person wants to know; None without a task."""
+    program = provenance.task
+    found = next((r for r in results.values() if r.outputs and not r.step.swept), None)
+    if program is None or found is None:
+        return None
+    folder = here / found.step.outputs_folder
+    names = [_name(index, each) for index, each in enumerate(provenance.expected)]
+    outputs = tuple(
+        TensorFile(
+            path=str(_inside(folder, output.path)),
+            dtype=str(output.dtype),
+            shape=output.shape or (),
+            name=names[index] if index < len(names) else f"output_{index}",
+        )
+        for index, output in enumerate(found.results.outputs)
+        if output.path
+    )
+    request = TaskRequest(
+        program=str(program_folder), outputs=outputs, file=str(here / TASK_RESULT)
+    )
+    result = read_result(request, here / TASK_LOG)
+    if result.problem is None:
+        (here / TASK_LOG).unlink(missing_ok=True)
+    return TaskRecord(
+        task=program.task,
+        is_real=program.is_real,
+        preprocess_ms=program.preprocess_ms,
+        result=result,
+        expected=program.expected,
+        agrees=result.agrees(program.expected) if program.expected else None,
     )
 
 

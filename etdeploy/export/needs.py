@@ -31,6 +31,8 @@ from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.program.tokenizer import require_speech
 
 # What the extra `llm` has.
+# Pictures are read with Pillow, and sound gets another rate with SciPy.
+TASK_PACKAGES = ("pillow", "scipy")
 LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")
 # What ExecuTorch's own exporter imports.
 LLM_CONFIG_PACKAGES = ("torchao", "omegaconf")
@@ -156,7 +158,7 @@ def check_language_model(spec: ExportSpec) -> str | None:
 
     Returns a sentence about a model that is still to be downloaded, which is checked then.
     """
-    if spec.hf is None or spec.generation is None:
+    if spec.hf is None:
         return None
     _check_adapters(spec)
     if spec.hf.checkpoint and spec.hf.params:
@@ -168,11 +170,12 @@ def check_language_model(spec: ExportSpec) -> str | None:
             f"{spec.hf.id} is not on this machine, so it was not checked: the export gets it from "
             "the Hugging Face hub, if there is such a model."
         )
-    refusals = checkpoint_refusals(folder, spec.generation.context)
+    context = spec.generation.context if spec.generation else 0
+    refusals = checkpoint_refusals(folder, context, spec.task)
     if refusal := next(refusals, None) or memory_refusal(memory_forecast(spec, folder), folder):
         place = refusal.place or spec.place(*refusal.key)
         raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
-    if spec.hf.folder or has_text_files(folder):
+    if spec.generation and (spec.hf.folder or has_text_files(folder)):
         require_speech(
             folder if has_tokenizer(folder) else None,
             spec.speech,
@@ -226,7 +229,8 @@ def _check_packages(spec: ExportSpec) -> None:
     what = "exporting a model needs PyTorch and ExecuTorch"
     if spec.hf:
         wanted += (*LLM_PACKAGES, *(GGUF_PACKAGES if spec.hf.gguf else ()))
-        what = "exporting a language model needs PyTorch, ExecuTorch and transformers"
+        wanted += TASK_PACKAGES if spec.generation is None else ()
+        what = "exporting a model of transformers needs PyTorch, ExecuTorch and transformers"
     if spec.llm_config is not None:
         wanted += LLM_CONFIG_PACKAGES
         what = "ExecuTorch's own exporter needs PyTorch and ExecuTorch with torchao and omegaconf"

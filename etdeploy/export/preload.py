@@ -76,6 +76,12 @@ def _key(environment: Mapping[str, str | None] | None) -> _Key:
     return tuple(sorted((environment or {}).items()))
 
 
+def task_command(request: Path, answer: Path) -> process.Request:
+    """Starts a worker that reads the result of a task's program."""
+    argv = (*WORKER, "--task", str(request), str(answer))
+    return process.Request(argv=argv, env=_ENVIRONMENT)
+
+
 def worker_environment(spec: ExportSpec) -> dict[str, str | None]:
     """Changes to the environment of an export's worker; None removes a variable."""
     if spec.backend is None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Literal
 
 from etdeploy.core.values import Value
+from etdeploy.program.folder import TensorFile
+from etdeploy.program.task import TaskResult
 
 SPEC_FILE = "spec.json"
 SOURCES_FILE = "sources.json"
@@ -82,6 +84,27 @@ class ModelSources(Value):
     commit: str | None = None
     program: str | None = None
     distributions: dict[str, str] = {}
+
+
+class TaskRequest(Value):
+    """What the worker is to read from a task's outputs, without the model.
+
+    Attributes:
+        program: The program folder, with `processor/`.
+        outputs: Files with absolute paths, in the order of the program's outputs.
+        file: Gets a picture or a recording, without its suffix; None for none.
+    """
+
+    program: str
+    outputs: tuple[TensorFile, ...]
+    file: str | None = None
+
+
+class TaskAnswer(Value):
+    """What the worker leaves: a result, or why there is none."""
+
+    result: TaskResult | None = None
+    failure: ExportFailure | None = None
 
 
 def progress_line(text: str, fraction: float) -> str:

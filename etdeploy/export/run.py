@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_named
@@ -27,13 +28,21 @@ from etdeploy.export.finished import (
     write_finished,
 )
 from etdeploy.export.needs import check_needs, short_path
-from etdeploy.export.preload import OWN_PROCESSES, WORKER, Exporter, worker_environment
+from etdeploy.export.preload import (
+    OWN_PROCESSES,
+    WORKER,
+    Exporter,
+    task_command,
+    worker_environment,
+)
 from etdeploy.export.protocol import (
     FAILURE_FILE,
     SOURCES_FILE,
     SPEC_FILE,
     ExportFailure,
     ModelSources,
+    TaskAnswer,
+    TaskRequest,
     parse_progress,
 )
 from etdeploy.export.spec import ExportSpec
@@ -45,6 +54,7 @@ from etdeploy.program.folder import (
     REWRITES,
     Provenance,
 )
+from etdeploy.program.task import TaskResult
 
 KIND = CacheKind.PROGRAMS
 
@@ -183,6 +193,25 @@ def _run_worker(
     if backend and (failure is None or failure.kind == "lowering"):
         cause = backend.export_failure(outcome.stdout)
     raise failure_error(failure, log, cause) if failure else crash_error(outcome, log, cause)
+
+
+def read_result(request: TaskRequest, log: Path) -> TaskResult:
+    """What the outputs of a task's program mean, by the model's own processor.
+
+    A problem is part of the result: the outputs have been measured and compared by then.
+    """
+    with tempfile.TemporaryDirectory(prefix="etdeploy-task-") as temporary:
+        asked, answered = (Path(temporary, name) for name in ("request.json", "answer.json"))
+        request.save(asked)
+        outcome = process.run(replace(task_command(asked, answered), log=log))
+        if not answered.is_file():
+            end = outcome.signal_name or f"exit code {outcome.exit_code}"
+            return TaskResult(problem=f"the model's processor ended with {end}; the log is {log}")
+        answer = TaskAnswer.load(answered)
+    if answer.result is None:
+        why = answer.failure.message if answer.failure else "unknown"
+        return TaskResult(problem=f"the model's processor failed: {why}; the log is {log}")
+    return answer.result
 
 
 def failure_error(

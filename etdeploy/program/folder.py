@@ -18,6 +18,7 @@ from etdeploy.core.values import Value
 from etdeploy.program.generation import Generation
 from etdeploy.program.model import PlainValue
 from etdeploy.program.quality import OutputLoss
+from etdeploy.program.task import TaskProgram
 
 PROGRAM_FILE = "program.pte"
 PROGRAM_INFO = "program.json"
@@ -123,6 +124,7 @@ class Provenance(Value):
         details: Delegated and undelegated nodes by operator, and the like.
         data: Files beside the program with weights that it names (`.ptd`).
         generation: How the program generates text; null for another program.
+        task: What the model of a task is given and gives; null for another program.
         notes: Sentences for the user, such as that the example inputs were used for calibration.
     """
 
@@ -143,6 +145,7 @@ class Provenance(Value):
     details: dict[str, Any] = {}
     data: tuple[str, ...] = ()
     generation: Generation | None = None
+    task: TaskProgram | None = None
     notes: tuple[str, ...] = ()
 
     @property

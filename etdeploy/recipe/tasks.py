@@ -100,6 +100,12 @@ def task_of(config: Mapping[str, Any]) -> str | None:
     return "audio-classification" if takes_audio and found == "text-classification" else found
 
 
+def is_ctc(config: Mapping[str, Any]) -> bool:
+    """Whether a model of speech recognition gives its text at once."""
+    listed = config.get("architectures")
+    return isinstance(listed, list) and any(str(name).endswith(_CTC) for name in listed)
+
+
 def config_here(model: str, revision: str = "main") -> Mapping[str, Any] | None:
     """The `config.json` of a folder, or of a model that the hub's cache has; None without one."""
     try:
@@ -122,9 +128,7 @@ def complete_task(data: Any) -> None:
     config = config_here(model["hf"], str(model.get("revision") or "main")) or {}
     if model.get("task") is None:
         model["task"] = task_of(config) or TEXT_GENERATION
-    listed = config.get("architectures")
-    is_ctc = isinstance(listed, list) and any(str(name).endswith(_CTC) for name in listed)
-    if model["task"] == SPEECH_RECOGNITION and not is_ctc:
+    if model["task"] == SPEECH_RECOGNITION and not is_ctc(config):
         for name in ("export", "benchmark"):
             section = data.setdefault(name, {})
             if isinstance(section, dict) and section.get("generation") is None:

@@ -16,7 +16,7 @@ from etdeploy.bench.records.performance import (
     Sustained,
     WeightsKind,
 )
-from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.record import RunRecord, TaskRecord
 from etdeploy.bench.units import long_time, rate
 from etdeploy.bench.verdict import explain, strain, uncompared_outputs, wrong_outputs
 from etdeploy.core.console import count
@@ -81,6 +81,8 @@ def run_facts(record: RunRecord) -> Iterator[Fact]:
     workload = record.workload
     yield from _simulated(record) if record.simulated else _times(record)
     yield _outputs(record)
+    if not isinstance(workload, TextGeneration) and workload.task:
+        yield _result(workload.task, workload.latency_ms.median)
     yield from _fact("quality", quality(record))
     if not record.simulated:
         yield from _memory(record)
@@ -202,6 +204,21 @@ def _outputs(record: RunRecord) -> Fact:
     verdict = formatting.outputs(record)
     lines = tuple(_output_lines(record))
     return Fact("outputs", lines, verdict, OUTPUT_TONES.get(verdict, WARN))
+
+
+def _result(task: TaskRecord, latency_ms: float) -> Fact:
+    """What the outputs mean, and what the host's part of it takes."""
+    lines = [*task.result.lines()]
+    if task.agrees is False and task.expected:
+        lines.append("NOT the model's own result: " + "; ".join(task.expected.lines()))
+    whole_ms = task.preprocess_ms + latency_ms + task.result.took_ms
+    lines.append(
+        f"processor, on the host: {duration(task.preprocess_ms)} before the model and "
+        f"{duration(task.result.took_ms)} after it, {100 * (1 - latency_ms / whole_ms):.0f} % of "
+        "the whole time"
+    )
+    verdict = "differs" if task.agrees is False else "as the model"
+    return Fact("result", tuple(lines), verdict, WARN if task.agrees is False else GOOD)
 
 
 def _output_lines(record: RunRecord) -> Iterator[str]:

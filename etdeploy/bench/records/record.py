@@ -30,9 +30,10 @@ from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.program.quality import OutputLoss
+from etdeploy.program.task import TaskResult
 from etdeploy.runner.model import AppDetails
 
-SCHEMA_VERSION: Literal[9] = 9
+SCHEMA_VERSION: Literal[10] = 10
 TRACE = "etdump"
 """The role, in `files`, of the trace of a run's only method."""
 
@@ -189,6 +190,29 @@ class SizeRecord(Value):
     spread: Spread
 
 
+class TaskRecord(Value):
+    """The result of a model with a task, for one input.
+
+    Its times are of the model's processor, on the machine that runs etdeploy; `latency_ms` has
+    neither.
+
+    Attributes:
+        task: As `model.task` names it.
+        is_real: Whether the input is a person's, or a text; else it is random, and hides errors.
+        preprocess_ms: To make tensors of the input.
+        result: Of the device's outputs; `took_ms` is the time to read it from them.
+        expected: Of the model's own outputs, run eagerly; null where there are none.
+        agrees: Whether both are the same to a person; null without `expected`.
+    """
+
+    task: str
+    is_real: bool
+    preprocess_ms: float
+    result: TaskResult
+    expected: TaskResult | None = None
+    agrees: bool | None = None
+
+
 class Inference(Value):
     """A workload that calls the method again and again with the same inputs.
 
@@ -207,6 +231,7 @@ class Inference(Value):
             else is about the fastest of them.
         sustained: Back-to-back work for minutes; null where it was not measured.
         outside: The time outside of delegates; null without a profile pass.
+        task: What the outputs mean; null where the recipe's model has no task.
     """
 
     kind: Literal[WorkloadKind.INFERENCE] = WorkloadKind.INFERENCE
@@ -220,6 +245,7 @@ class Inference(Value):
     threads: tuple[ThreadsRecord, ...] = ()
     sustained: Sustained | None = None
     outside: UndelegatedTime | None = None
+    task: TaskRecord | None = None
 
     @property
     def metric(self) -> str:
@@ -305,7 +331,7 @@ class RunRecord(Value):
             the outputs count. null where the program ran on what it is for.
     """
 
-    schema_version: Literal[9] = SCHEMA_VERSION
+    schema_version: Literal[10] = SCHEMA_VERSION
     run_id: str
     started_at: str
     workload: Workload

@@ -268,7 +268,9 @@ def _not_a_language_model(recipe: str) -> UsageError:
     return UsageError(
         "the recipe's model is not a language model, so it cannot generate text",
         place=recipe,
-        remedy="Name a language model: --model ID_OR_PATH",
+        remedy="Name a language model: --model ID_OR_PATH\n"
+        "A model with another task shows its result in `etdeploy run`, with --text, --image or "
+        "--audio.",
     )
 
 

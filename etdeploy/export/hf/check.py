@@ -40,6 +40,7 @@ from etdeploy.export.hf.tensors import checkpoint_tensors, read_tensors, weight_
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.hub_cache import CONFIG, cached_commit, snapshot
+from etdeploy.recipe.tasks import TEXT_GENERATION
 
 _CONVERT = (
     "import transformers as t; "
@@ -209,18 +210,20 @@ def context_note(spec: ExportSpec) -> str | None:
     )
 
 
-def checkpoint_refusals(folder: Path, context: int) -> Iterator[ConfigProblem]:
+def checkpoint_refusals(
+    folder: Path, context: int, task: str | None = None
+) -> Iterator[ConfigProblem]:
     """What keeps a checkpoint from being exported; each may hold only if those before do not."""
     config = read_config(folder)
     if isinstance(config, ConfigProblem):
         yield foreign_refusal(_names(folder), str(folder)) or config
         return
-    yield from config_refusals(config, str(folder), context)
+    yield from config_refusals(config, str(folder), context, task)
     refusal = None if folder.is_file() else stops_refusal(folder) or weights_refusal(folder)
     if refusal:
         yield refusal
         return
-    if folder.is_file():
+    if folder.is_file() or task not in (None, TEXT_GENERATION):
         return
     try:
         read_prequantized(config, checkpoint_tensors(folder))

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etdeploy.backends.schemes import DEFAULT_RECIPE
 from etdeploy.export.hf.files import GENERATION_CONFIG, PIPELINE
 from etdeploy.export.hf.gguf import GgufError, config_of, read_header
 from etdeploy.export.hf.prequantized import ORIGINAL, check_settings
 from etdeploy.export.hf.quantized_layers import UnreadableError
 from etdeploy.recipe.hub_cache import CONFIG, read_object
+from etdeploy.recipe.tasks import FEATURE_EXTRACTION, TASKS, TEXT_GENERATION, is_ctc, task_of
 
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.
@@ -89,12 +91,20 @@ def pipeline_refusal(place: str) -> ConfigProblem:
     )
 
 
-def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iterator[ConfigProblem]:
-    """What keeps a model from being exported, as far as its configuration tells."""
+def config_refusals(
+    config: Mapping[str, Any], place: str, context: int, task: str | None = None
+) -> Iterator[ConfigProblem]:
+    """What keeps a model from being exported, as far as its configuration tells.
+
+    Without a task, the model is to generate text.
+    """
     if not config.get("model_type") and "auto_map" not in config:
         yield ConfigProblem(
             f"{CONFIG} names no model_type, so the kind of model is unknown", AGAIN, place=place
         )
+    if task not in (None, TEXT_GENERATION):
+        yield from _of_task(config, place, str(task), generates=context > 0)
+        return
     yield from _of_architecture(config, place)
     yield from _of_layers(config, place)
     try:
@@ -131,6 +141,37 @@ def _classes(config: Mapping[str, Any]) -> list[str]:
     values = named.values() if isinstance(named, Mapping) else ()
     texts = (text for v in values for text in (v if isinstance(v, list) else [v]))
     return [text for text in texts if isinstance(text, str)]
+
+
+def _of_task(
+    config: Mapping[str, Any], place: str, task: str, *, generates: bool
+) -> Iterator[ConfigProblem]:
+    found = task_of(config)
+    if generates and is_ctc(config):
+        yield ConfigProblem(
+            f"{_name(config)} gives its text at once, so nothing is generated token by token",
+            f"Leave out the sections `generation`, or name another recipe: --recipe {DEFAULT_RECIPE}",
+            ("export", "generation"),
+        )
+    if TASKS[task].generates and not is_ctc(config):
+        yield ConfigProblem(
+            f"{_name(config)} generates text from what an encoder gives; models of the task {task} "
+            "are not supported yet",
+            FACTORY,
+            place=place,
+        )
+    elif found not in (None, task) and task != FEATURE_EXTRACTION:
+        yield ConfigProblem(
+            f"{_name(config)} is for the task {found}, not {task}",
+            f"--set model.task={found}",
+            ("model", "task"),
+        )
+    if config.get("quantization_config"):
+        yield ConfigProblem(
+            "the checkpoint is quantized, which is supported for models that generate text only",
+            "Name the model that it was made from; export.quantization quantizes it.",
+            place=place,
+        )
 
 
 def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]:

@@ -23,6 +23,8 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 # One of these makes a tokenizer; the others say more about it.
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+# How images and sound become tensors, and a sentence-transformers model its vector.
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "modules.json")
 # What is loaded; a repository may have the weights in other formats, too.
 LOADED = (
     CONFIG,
@@ -31,6 +33,7 @@ LOADED = (
     WEIGHTS_INDEX,
     "model-*.safetensors",
     *TOKENIZER_FILES,
+    *PROCESSOR_FILES,
 )
 # What peft saves of an adapter.
 ADAPTER_CONFIG = "adapter_config.json"

@@ -60,11 +60,12 @@ from etdeploy.export.worker.tracing.tensors import (
     run_eagerly,
 )
 from etdeploy.export.worker.tracing.trace import trace, use_known_operators
-from etdeploy.program.folder import EXPORT_INFO, MEMORY, PROGRAM_FILE
+from etdeploy.program.folder import EXPORT_INFO, FORWARD, MEMORY, PROGRAM_FILE
 from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
     from etdeploy.export.worker.language.model import LanguageModel
+    from etdeploy.export.worker.tasks.load import TaskModel
 
 Tell = Callable[[str, float], None]
 Made = TypeVar("Made")
@@ -148,6 +149,10 @@ def _run(
     sources = recorder.sources()
     made = provenance_of(spec, folder, lowered, written, retraced)
     files = sources.files
+    if (task := lowered.task) and spec.hf:
+        task.write(folder)
+        files = {**files, **task.checkpoint.digests(code=spec.hf.remote_code)}
+        sources = sources.model_copy(update={"commit": task.checkpoint.commit})
     if (language := lowered.language) and spec.hf:
         loaded = language.loaded
         loaded.tokenizer.write(folder)
@@ -239,7 +244,9 @@ def _lower_in_working_mode(
 def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
         language = _language_model(spec, steps, recorder)
-        sources = language.sources if language else _in_order(spec, load_sources(spec))
+        task = _task_model(spec, steps, recorder)
+        own = {FORWARD: task.source} if task else None
+        sources = language.sources if language else _in_order(spec, load_sources(spec, own))
         inputs = _for_each(
             sources, lambda name: flat_inputs(sources[name].module, sources[name].inputs)
         )
@@ -288,7 +295,7 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         for name in sources
     }
     return Lowered(
-        methods, program, shared_bytes, language, rewrites=rewrites, etrecord=lowers.etrecord
+        methods, program, shared_bytes, language, task, rewrites=rewrites, etrecord=lowers.etrecord
     )
 
 
@@ -312,8 +319,18 @@ def _rewrites(
     return rewrite_record(log, before, after, idle_rewrites(programs, log))
 
 
+def _task_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> TaskModel | None:
+    if spec.hf is None or spec.generation is not None:
+        return None
+    from etdeploy.export.worker.tasks.load import load_task
+
+    prepare(spec)
+    with recorder.ignoring("transformers"):
+        return load_task(spec, steps.tell)
+
+
 def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> LanguageModel | None:
-    if spec.hf is None:
+    if spec.hf is None or spec.generation is None:
         return None
     from etdeploy.export.worker.language.load import load_model
     from etdeploy.export.worker.language.lora import with_adapters

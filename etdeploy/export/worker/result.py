@@ -35,6 +35,7 @@ from etdeploy.export.worker.tracing.tensors import (
 from etdeploy.program.folder import (
     BY_PIXEL,
     ETRECORD_FILE,
+    FORWARD,
     PROGRAM_FILE,
     RETRACED,
     REWRITES,
@@ -43,9 +44,11 @@ from etdeploy.program.folder import (
     Provenance,
 )
 from etdeploy.program.quality import OutputLoss
+from etdeploy.program.task import TaskProgram
 
 if TYPE_CHECKING:
     from etdeploy.export.worker.language.model import LanguageModel
+    from etdeploy.export.worker.tasks.load import TaskModel
 
 
 _VERSIONS = ("torch", "torchao", "executorch")
@@ -93,6 +96,7 @@ class Lowered:
     program: Any
     shared_bytes: int
     language: LanguageModel | None = None
+    task: TaskModel | None = None
     saved_bytes: int = 0
     rewrites: Mapping[str, Any] = field(default_factory=dict)
     etrecord: bool = False
@@ -169,9 +173,17 @@ def provenance_of(
             **({REWRITES: dict(lowered.rewrites)} if lowered.rewrites else {}),
         },
         generation=lowered.language.generation if lowered.language else None,
+        task=_task_program(lowered),
         notes=(*((retraced,) if retraced else ()), *_notes(spec, folder, lowered)),
     )
     return made if len(written) > 1 else made.of(made.method)
+
+
+def _task_program(lowered: Lowered) -> TaskProgram | None:
+    if lowered.task is None:
+        return None
+    outputs = lowered.methods[FORWARD].outputs
+    return lowered.task.program({each.name: each.value for each in outputs} if outputs else None)
 
 
 def _sizes(folder: Path) -> dict[str, int]:
@@ -190,6 +202,7 @@ def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
     yield from rewrite_notes(lowered.rewrites) if lowered.rewrites else ()
     yield from lowered.notes
     yield from lowered.language.loaded.notes if lowered.language else ()
+    yield from lowered.task.notes if lowered.task else ()
     yield from _of_each(methods, _model_notes)
     yield from release_notes(spec, shortens=shortens(spec))
     if not lowered.language:  # whose cache is what everybody expects of it

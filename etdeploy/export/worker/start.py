@@ -1,7 +1,8 @@
 """Starts the worker, importing nothing from the working folder.
 
 `python start.py SPEC FOLDER` exports what the spec says. `python start.py --serve NEEDS DESCRIPTOR`
-imports what several exports need, and forks itself for each.
+imports what several exports need, and forks itself for each. `python start.py --task REQUEST
+ANSWER` reads a result from the outputs of a task's program.
 
 `python -m` puts the working folder before everything that is installed, and even before Python's
 own library, while it looks for the module; its switch against that, `-P`, came with Python 3.11.
@@ -29,6 +30,10 @@ def main() -> int:
         from etdeploy.export.worker.serve import serve
 
         return serve(worker.main, before, *sys.argv[2:])
+    if sys.argv[1] == "--task":
+        from etdeploy.export.worker.tasks.process import answer
+
+        return answer(*sys.argv[2:])
     return worker.main(sys.argv[1:])
 
 

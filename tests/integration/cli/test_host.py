@@ -41,7 +41,7 @@ def test_run_without_arguments_ends_with_latencies_a_verdict_and_the_files(cli: 
 
 def test_json_is_the_run_record_and_nothing_else_is_on_stdout(cli: Cli) -> None:
     record = cli.ok("run", "--recipe", cli.recipe(MLP), "--json").json
-    assert record["schema_version"] == 9
+    assert record["schema_version"] == 10
     samples = record["workload"]["latency_ms"]["samples"]
     assert len(samples) == 20
     assert min(samples) == record["workload"]["latency_ms"]["min"] > 0

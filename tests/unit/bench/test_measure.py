@@ -164,7 +164,7 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     device = _device()
     run = setting.measure(device, runtime={"threads": 2})
     record, workload = run.record, run.record.inference
-    assert (record.schema_version, workload.kind) == (9, "inference")
+    assert (record.schema_version, workload.kind) == (10, "inference")
     assert workload.latency_ms.samples == SAMPLES_MS * 3
     assert workload.latency_ms.median == 1.1
     assert [(start.samples, start.median_ms, start.load_ms) for start in workload.runs] == [

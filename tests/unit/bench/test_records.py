@@ -42,13 +42,13 @@ def test_what_run_printed_is_read_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "remedy"),
-    [(1, "etdeploy run"), (8, "etdeploy run"), (10, "pip install --upgrade etdeploy")],
+    [(1, "etdeploy run"), (9, "etdeploy run"), (11, "pip install --upgrade etdeploy")],
 )
 def test_another_version_is_refused_with_what_to_do(
     tmp_path: Path, version: int, remedy: str
 ) -> None:
     path = _write(tmp_path, _changed(schema_version=version))
-    with pytest.raises(UsageError, match=f"has version {version}; .* reads version 9") as raised:
+    with pytest.raises(UsageError, match=f"has version {version}; .* reads version 10") as raised:
         load_record(path)
     assert raised.value.exit_code == 2
     assert raised.value.place == str(path)
@@ -79,13 +79,13 @@ def test_what_only_a_newer_release_knows_is_named(
     ("content", "told"),
     [
         ("", "not a run record"),
-        ('{"schema_version": 9', "not a run record"),
+        ('{"schema_version": 10', "not a run record"),
         ("[1]", "no schema_version"),
         ({"name": "mlp"}, "no schema_version"),
-        ({"schema_version": "9"}, "no schema_version"),
+        ({"schema_version": "10"}, "no schema_version"),
         ({"schema_version": True}, "no schema_version"),
         ({"schema_version": 0}, "no schema_version"),
-        ({"schema_version": 9}, "not complete: run_id: Field required"),
+        ({"schema_version": 10}, "not complete: run_id: Field required"),
         (_changed(workload={**_changed()["workload"], "runs": []}), "not complete: workload.runs"),
         (_changed(load_ms="soon"), "not complete: load_ms"),
     ],

@@ -105,6 +105,7 @@ def test_speech_recognition_generates_unless_by_ctc(
     folder = model_folder(tmp_path, config)
     recipe = load_recipe("xnnpack", [f"--model={folder}"]).recipe
     assert recipe.is_language_model == generates
+    assert default_recipe(str(folder)) == ("llm-xnnpack" if generates else "xnnpack")
     assert (export_spec(recipe).generation is not None) == generates
     again = type(recipe).model_validate(recipe.model_dump(exclude_none=True))
     assert again.is_language_model == generates

@@ -266,7 +266,7 @@ def _require_config(folder: Path, spec: ExportSpec, model: str) -> None:
     config, asked = read_config(folder), spec.generation
     if isinstance(config, ConfigProblem):
         raise checkpoint_failure(config, spec)
-    for refusal in config_refusals(config, model, asked.context if asked else 0):
+    for refusal in config_refusals(config, model, asked.context if asked else 0, spec.task):
         raise checkpoint_failure(refusal, spec)
     if "auto_map" in config:
         require_code(spec, folder)

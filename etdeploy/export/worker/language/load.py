@@ -106,7 +106,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
         raise ValueError("the spec names no language model")
     checkpoint = fetch(spec, tell)
     folder, context = checkpoint.folder, spec.generation.context
-    for refusal in checkpoint_refusals(folder, context):
+    for refusal in checkpoint_refusals(folder, context, spec.task):
         raise checkpoint_failure(refusal, spec)
     memory = memory_forecast(spec, folder)
     if too_large := memory_refusal(memory, folder):
@@ -151,10 +151,10 @@ def _load_gguf(spec: ExportSpec, checkpoint: Checkpoint, notes: tuple[str, ...])
     path = checkpoint.folder
     with TemporaryDirectory(prefix=_TEMPORARY) as temporary:
         source = gguf.arguments(gguf.link(path, Path(temporary)))
-        config = _config(path, source)
+        config = load_config(path, source)
         gguf.complete_config(path, config)
-        model, info = _from_pretrained(spec, {**source, **gguf.dequantized()}, config)
-    if mismatches := _mismatches(info):
+        model, info = load_pretrained(spec, {**source, **gguf.dequantized()}, config)
+    if mismatches := mismatches_of(info):
         raise fail(
             "checkpoint",
             f"the weights do not fit the metadata: {mismatches}",
@@ -162,7 +162,7 @@ def _load_gguf(spec: ExportSpec, checkpoint: Checkpoint, notes: tuple[str, ...])
             file=str(path),
         )
     gguf.complete_model(path, model, spec.generation.context if spec.generation else 0)
-    unused = _unused_note(gguf.unused_tensors(path, model), "metadata")
+    unused = unused_note(gguf.unused_tensors(path, model), "metadata")
     tokenizer = load_gguf_tokenizer(path)
     require_tokenizer(spec, tokenizer.folder, tokenizer.why)
     all_notes = filter(None, (*notes, context_note(spec), unused, tokenizer.note))
@@ -220,7 +220,7 @@ def _eager(
         "local_files_only": True,
         "trust_remote_code": remote_code,  # None would ask on the terminal
     }
-    config = _config(folder / CONFIG, source)
+    config = load_config(folder / CONFIG, source)
     if state is not None and hasattr(config, "quantization_config"):
         del config.quantization_config
     kind = AutoModelForCausalLM
@@ -228,21 +228,14 @@ def _eager(
         # The class that finds the model's asks for a folder.
         kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         source |= {"pretrained_model_name_or_path": None, "state_dict": state}
-    model, info = _from_pretrained(spec, {**source, "use_safetensors": True}, config, kind)
-    if mismatches := _mismatches(info):
-        raise fail(
-            "checkpoint",
-            f"the weights of {spec.source} do not fit its {CONFIG}: {mismatches}",
-            remedy="Use the configuration and the weights of one model, as save_pretrained wrote "
-            "them.",
-            file=spec.place("model", "hf"),
-        )
+    model, info = load_pretrained(spec, {**source, "use_safetensors": True}, config, kind)
+    require_match(spec, info)
     if state is not None and (folder / GENERATION_CONFIG).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-    return model.eval(), _unused_note(info["unexpected_keys"])
+    return model.eval(), unused_note(info["unexpected_keys"])
 
 
-def _from_pretrained(
+def load_pretrained(
     spec: ExportSpec, source: Mapping[str, Any], config: Any, kind: Any = None
 ) -> tuple[Any, dict[str, Any]]:
     """The model, by default of the class that its configuration names, and what did not fit it."""
@@ -265,13 +258,13 @@ def _from_pretrained(
             "checkpoint",
             f"transformers {_version()} cannot load {spec.source}: {exception_text(error)}",
             remedy="The log has the whole traceback. model.hf takes what "
-            "AutoModelForCausalLM.from_pretrained loads.",
+            f"{(kind or AutoModelForCausalLM).__name__}.from_pretrained loads.",
             file=spec.place("model", "hf"),
         ) from error
     return model, info
 
 
-def _config(file: Path, source: Mapping[str, Any]) -> Any:
+def load_config(file: Path, source: Mapping[str, Any]) -> Any:
     """What transformers makes of `config.json`, or of the metadata of a GGUF file."""
     from transformers import AutoConfig
 
@@ -287,7 +280,19 @@ def _config(file: Path, source: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _unused_note(unused: Collection[str], described_by: str = CONFIG) -> str | None:
+def require_match(spec: ExportSpec, info: dict[str, Any]) -> None:
+    """Refuses weights that are not those of the model that its configuration describes."""
+    if mismatches := mismatches_of(info):
+        raise fail(
+            "checkpoint",
+            f"the weights of {spec.source} do not fit its {CONFIG}: {mismatches}",
+            remedy="Use the configuration and the weights of one model, as save_pretrained wrote "
+            "them.",
+            file=spec.place("model", "hf"),
+        )
+
+
+def unused_note(unused: Collection[str], described_by: str = CONFIG) -> str | None:
     """A sentence about weights that nothing in the model uses; None where there are none."""
     if not unused:
         return None
@@ -297,7 +302,7 @@ def _unused_note(unused: Collection[str], described_by: str = CONFIG) -> str | N
     )
 
 
-def _mismatches(info: dict[str, Any]) -> str | None:
+def mismatches_of(info: dict[str, Any]) -> str | None:
     """Which tensors do not fit; None where all do."""
     parts = []
     missing = sorted(info["missing_keys"])

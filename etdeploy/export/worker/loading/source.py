@@ -50,10 +50,14 @@ class MethodSource:
     notes: tuple[str, ...] = ()
 
 
-def load_sources(spec: ExportSpec) -> dict[str, MethodSource]:
-    """Loads or makes the model."""
+def load_sources(
+    spec: ExportSpec, loaded: dict[str, MethodSource] | None = None
+) -> dict[str, MethodSource]:
+    """Loads or makes the model, unless that is done, and adds what its calibration needs."""
     prepare(spec)
-    if spec.example:
+    if loaded:
+        sources = loaded
+    elif spec.example:
         sources = {FORWARD: _from_example(spec)}
     elif spec.exported:
         sources = {FORWARD: _from_exported(Path(spec.exported))}

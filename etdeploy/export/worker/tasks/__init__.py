@@ -1,0 +1,1 @@
+"""Models of transformers that give their outputs in one call."""

@@ -1,0 +1,286 @@
+"""What a person gives a model, as the tensors that its own processor makes of it."""
+
+from __future__ import annotations
+
+import math
+import time
+import wave
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from etdeploy.core.console import count
+from etdeploy.export.hf.files import PROCESSOR_FILES, TOKENIZER_FILES, has_tokenizer
+from etdeploy.export.spec import TaskInput
+from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.recipe.hub_cache import CONFIG, read_object
+from etdeploy.recipe.tasks import FEATURE_EXTRACTION, TASKS, Modality
+
+PROCESSOR_FOLDER = "processor"
+# The picture that a model sees, beside its processor.
+PICTURE = "input.png"
+_SENTENCE = "The quick brown fox jumps over the lazy dog."
+_MASKED_SENTENCE = "The quick brown {mask} jumps over the lazy dog."
+# As models of several families write it; each reads its own.
+_MASKS = ("[MASK]", "<mask>")
+# Of random pixels and samples.
+_HEIGHT, _WIDTH, _SECONDS = 480, 640, 2
+# What the model computes itself for one whole input: all positions count, and all are of one text.
+_IMPLIED = ("attention_mask", "token_type_ids", "pixel_mask", "special_tokens_mask")
+_FULL_SCALE = {1: 2**7, 2: 2**15, 3: 2**23, 4: 2**31}
+_WAV = "Convert it: ffmpeg -i INPUT -ac 1 -ar {rate} -c:a pcm_s16le OUTPUT.wav"
+_DAMAGE = (OSError, ValueError, SyntaxError, EOFError)
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What transformers loads for a task: a tokenizer, an image processor, a feature extractor.
+
+    Attributes:
+        folder: With its files and the model's configuration.
+        modality: What it reads.
+        reads: The object that makes tensors of it.
+        tokenizer: That reads and writes text; None where the model has none.
+    """
+
+    folder: Path
+    task: str
+    modality: Modality
+    reads: Any
+    tokenizer: Any = None
+
+    @property
+    def sampling_rate(self) -> int:
+        """In samples for each second, of a model that hears."""
+        return int(getattr(self.reads, "sampling_rate", 16_000))
+
+
+@dataclass(frozen=True)
+class TaskTensors:
+    """A model's inputs by the names of its parameters.
+
+    Attributes:
+        is_real: Whether a person gave what they are made of; a default text counts.
+        took_ms: Of the processor, without reading files.
+        content: The text, the picture or the samples.
+    """
+
+    values: Mapping[str, torch.Tensor]
+    is_real: bool
+    took_ms: float
+    content: Any
+
+
+def processor_files(folder: Path) -> dict[str, Path]:
+    """The files that a processor is loaded from, by their names, with the configuration."""
+    names = (CONFIG, *PROCESSOR_FILES, *TOKENIZER_FILES)
+    return {name: folder / name for name in names if (folder / name).is_file()}
+
+
+def load_processor(folder: Path, task: str) -> Processor:
+    """The processor of a checkpoint, or of a program folder's copy of it."""
+    import transformers
+
+    modality = _modality(folder, task)
+    tokenizer = None
+    if has_tokenizer(folder):
+        tokenizer = _loaded(transformers.AutoTokenizer, folder, "tokenizer")
+    kinds = {"image": "AutoImageProcessor", "audio": "AutoFeatureExtractor"}
+    if modality == "text":
+        if tokenizer is None:
+            raise _missing(folder, "tokenizer", "tokenizer.json")
+        return Processor(folder, task, modality, tokenizer, tokenizer)
+    if not any((folder / name).is_file() for name in PROCESSOR_FILES):
+        what = "image processor" if modality == "image" else "feature extractor"
+        raise _missing(folder, what, PROCESSOR_FILES[0])
+    reads = _loaded(getattr(transformers, kinds[modality]), folder, kinds[modality])
+    return Processor(folder, task, modality, reads, tokenizer)
+
+
+def _modality(folder: Path, task: str) -> Modality:
+    takes = TASKS[task].modalities
+    if task != FEATURE_EXTRACTION:
+        return takes[0]
+    try:
+        settings = read_object(folder / PROCESSOR_FILES[0])
+    except (OSError, ValueError):
+        return "text"
+    if "image_processor_type" in settings or "image_mean" in settings:
+        return "image"
+    return "audio" if "sampling_rate" in settings else "text"
+
+
+def _loaded(kind: Any, folder: Path, what: str) -> Any:
+    try:
+        return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # of the library's code, or of a package that is not installed
+        raise fail(
+            "checkpoint",
+            f"the {what} cannot be loaded: {exception_text(error)}",
+            remedy="Get its files again from where the model came; the log has the traceback.",
+            file=str(folder),
+        ) from error
+
+
+def _missing(folder: Path, what: str, name: str) -> WorkerError:
+    return fail(
+        "checkpoint",
+        f"the model comes without its {what} ({name})",
+        remedy="Save it beside the model: processor.save_pretrained(FOLDER)",
+        file=str(folder),
+    )
+
+
+def task_tensors(processor: Processor, given: TaskInput, longest: int | None) -> TaskTensors:
+    """The model's inputs for what a person gave, or else for a default text or random values.
+
+    Args:
+        processor: Of the model.
+        given: By the person.
+        longest: The most tokens of a text; None without a limit.
+    """
+    read: Callable[[], tuple[Any, bool]] = {
+        "text": lambda: (_text(processor, given.text), True),
+        "image": lambda: _image(given.image),
+        "audio": lambda: _audio(given.audio, processor.sampling_rate),
+    }[processor.modality]
+    content, is_real = read()
+    started = time.perf_counter()
+    try:
+        made = _processed(processor, content)
+    except Exception as error:
+        raise fail(
+            "inputs",
+            f"the model's processor raised {exception_text(error)}",
+            file=_place(processor),
+        ) from error
+    took_ms = 1000 * (time.perf_counter() - started)
+    values = {k: v for k, v in made.items() if isinstance(v, torch.Tensor) and k not in _IMPLIED}
+    if processor.modality == "text":
+        _require_length(values, longest)
+    return TaskTensors(values, is_real, took_ms, content)
+
+
+def _place(processor: Processor) -> str:
+    return f"benchmark.input.{processor.modality}"
+
+
+def _processed(processor: Processor, content: Any) -> Mapping[str, Any]:
+    if processor.modality == "audio":
+        rate = processor.sampling_rate
+        made: Mapping[str, Any] = processor.reads(content, sampling_rate=rate, return_tensors="pt")
+    elif processor.modality == "image":
+        made = processor.reads(images=content, return_tensors="pt")
+    else:
+        made = processor.reads(content, return_tensors="pt")
+    return made
+
+
+def _text(processor: Processor, given: str | None) -> str:
+    mask = processor.tokenizer.mask_token if processor.task == "fill-mask" else None
+    if processor.task != "fill-mask":
+        text = given or _SENTENCE
+    elif mask is None:
+        raise fail("checkpoint", "the model's tokenizer has no mask", file=str(processor.folder))
+    else:
+        text = given or _MASKED_SENTENCE.format(mask=mask)
+        for other in _MASKS:
+            text = text.replace(other, mask)
+        if mask not in text:
+            raise fail(
+                "inputs",
+                f"the text has no mask to fill: {text[:60]!r}",
+                remedy=f"Write {mask} in place of a word.",
+                file=_place(processor),
+            )
+    if not text.strip():
+        raise fail("inputs", "the text is empty", file=_place(processor))
+    return text
+
+
+def _require_length(values: Mapping[str, torch.Tensor], longest: int | None) -> None:
+    tokens = next(iter(values.values())).shape[1]
+    if longest is not None and tokens > longest:
+        raise fail(
+            "inputs",
+            f"the text has {count(tokens, 'token')}, and the model takes {longest} at most",
+            remedy="Give a shorter text.",
+            file="benchmark.input.text",
+        )
+
+
+def _image(path: str | None) -> tuple[Any, bool]:
+    """A picture in RGB, the right way up."""
+    from PIL import Image, ImageOps
+
+    if path is None:
+        pixels = np.random.default_rng(0).integers(0, 256, (_HEIGHT, _WIDTH, 3), np.uint8)
+        return Image.fromarray(pixels), False
+    try:
+        with Image.open(path) as opened:
+            upright = ImageOps.exif_transpose(opened)
+            return _rgb(upright), True
+    except (*_DAMAGE, Image.DecompressionBombError) as error:
+        raise fail(
+            "inputs",
+            f"the picture cannot be read: {exception_text(error)}",
+            remedy="Give a PNG or JPEG file.",
+            file=path,
+        ) from error
+
+
+def _rgb(image: Any) -> Any:
+    """With white behind what is transparent, and 16 bits scaled to 8."""
+    from PIL import Image
+
+    if image.mode.startswith("I") or image.mode == "F":
+        values = np.asarray(image, dtype=np.float64)
+        top = 65535 if values.max() > 255 else 255
+        image = Image.fromarray((values * (255 / top)).clip(0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        behind = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(behind, image)
+    return image.convert("RGB")
+
+
+def _audio(path: str | None, rate: int) -> tuple[np.ndarray[Any, Any], bool]:
+    """Samples from -1 to 1, of one channel at the model's rate."""
+    if path is None:
+        return np.random.default_rng(0).normal(0, 0.1, rate * _SECONDS).astype(np.float32), False
+    try:
+        with wave.open(path, "rb") as opened:
+            width, channels = opened.getsampwidth(), opened.getnchannels()
+            own, data = opened.getframerate(), opened.readframes(opened.getnframes())
+    except (*_DAMAGE, wave.Error) as error:
+        raise fail(
+            "inputs",
+            f"the recording cannot be read: {exception_text(error)}",
+            remedy=_WAV.format(rate=rate),
+            file=path,
+        ) from error
+    samples = _samples(data, width).reshape(-1, channels).mean(axis=1)
+    if not samples.size:
+        raise fail("inputs", "the recording is empty", file=path)
+    if own != rate:
+        from scipy.signal import resample_poly
+
+        divisor = math.gcd(own, rate)
+        samples = resample_poly(samples, rate // divisor, own // divisor)
+    return samples.astype(np.float32), True
+
+
+def _samples(data: bytes, width: int) -> np.ndarray[Any, Any]:
+    if width == 1:  # without a sign
+        return (np.frombuffer(data, np.uint8).astype(np.float64) - 128) / 128
+    if width == 3:
+        parts = np.frombuffer(data, np.uint8).reshape(-1, 3).astype(np.int32)
+        values = parts[:, 0] | parts[:, 1] << 8 | parts[:, 2] << 16
+        values = values - ((values & 0x800000) << 1)
+    else:
+        values = np.frombuffer(data, f"<i{width}")
+    return values.astype(np.float64) / _FULL_SCALE[width]

@@ -1,0 +1,301 @@
+"""Models of transformers that answer in one call: loaded, with their inputs, as one method."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etdeploy.core.console import listed
+from etdeploy.export.hf.check import checkpoint_refusals
+from etdeploy.export.hf.config import FACTORY
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import lowering_of
+from etdeploy.export.worker.failures import exception_text, fail
+from etdeploy.export.worker.language.fetch import (
+    Checkpoint,
+    Tell,
+    checkpoint_failure,
+    fetch,
+    require_code,
+)
+from etdeploy.export.worker.language.load import (
+    load_config,
+    load_pretrained,
+    require_match,
+    unused_note,
+)
+from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.tasks.inputs import (
+    PICTURE,
+    PROCESSOR_FOLDER,
+    Processor,
+    TaskTensors,
+    load_processor,
+    processor_files,
+    task_tensors,
+)
+from etdeploy.export.worker.tasks.results import ModelAnswer, Tensors, task_result
+from etdeploy.export.worker.tracing.structure import ExampleInputs
+from etdeploy.program.task import TaskProgram
+from etdeploy.recipe.hub_cache import CONFIG, read_object
+from etdeploy.recipe.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TASKS
+
+# The outputs that a task is about, of those that a model has.
+_OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "object-detection": ("logits", "pred_boxes"),
+    "depth-estimation": ("predicted_depth",),
+    "text-to-speech": ("waveform", "spectrogram"),
+    FEATURE_EXTRACTION: ("last_hidden_state", "pooler_output"),
+}
+_LOGITS = ("logits",)
+_UNMASKED = "etdeploy_unmasked"
+# Of outputs, relative to the largest: float32 sums in another order.
+_TOLERANCE = 1e-3
+# Positions that RoBERTa and its relatives do not use: those up to the padding token's id.
+_LONGEST = ("max_position_embeddings", "n_positions")
+# Of a sentence-transformers model.
+_MODULES, _POOLING, _NORMALIZE = "modules.json", "1_Pooling", "Normalize"
+
+
+@dataclass(frozen=True)
+class TaskModel:
+    """A model with the inputs of a person, ready to be exported."""
+
+    model: Any
+    checkpoint: Checkpoint
+    processor: Processor
+    inputs: TaskTensors
+    source: MethodSource
+    notes: tuple[str, ...] = ()
+
+    @property
+    def picture(self) -> Any:
+        """What the model sees; None for another."""
+        return self.inputs.content if self.processor.modality == "image" else None
+
+    def write(self, folder: Path) -> None:
+        """Copies what its processor is loaded from into a program folder, with the picture."""
+        target = folder / PROCESSOR_FOLDER
+        target.mkdir()
+        for name, path in processor_files(self.processor.folder).items():
+            shutil.copyfile(path, target / name)
+        if self.picture is not None:
+            self.picture.save(target / PICTURE)
+
+    def program(self, outputs: Tensors | None) -> TaskProgram:
+        """What is known of the program, with the result of the model's own outputs."""
+        expected, picture = None, self.picture
+        if outputs is not None:
+            config, inputs = self.model.config, self.inputs.values
+            expected = task_result(ModelAnswer(self.processor, config, inputs, outputs, picture))
+        content = self.inputs.content
+        return TaskProgram(
+            task=self.processor.task,
+            modality=self.processor.modality,
+            is_real=self.inputs.is_real,
+            text=content if isinstance(content, str) else None,
+            size=None if picture is None else (picture.height, picture.width),
+            preprocess_ms=round(self.inputs.took_ms, 3),
+            expected=expected,
+        )
+
+
+def load_task(spec: ExportSpec, tell: Tell) -> TaskModel:
+    """The model of a task that the spec names."""
+    if spec.hf is None or spec.task is None:
+        raise ValueError("the spec names no task")
+    checkpoint = fetch(spec, tell)
+    folder = checkpoint.folder
+    for refusal in checkpoint_refusals(folder, 0, spec.task):
+        raise checkpoint_failure(refusal, spec)
+    require_code(spec, folder)
+    processor = load_processor(folder, spec.task)
+    tell(f"loading {spec.source}", 0.1)
+    model, unused = _loaded(spec, folder)
+    longest = _longest(model, processor)
+    inputs = task_tensors(processor, spec.input, longest)
+    method = _method(model, spec.task, inputs, folder)
+    shapes = None
+    if processor.modality == "text" and not lowering_of(spec).fixed_shapes:
+        tokens = torch.export.Dim.AUTO(min=2, max=longest)
+        shapes = {name: {1: tokens} for name in inputs.values}
+    source = MethodSource(method.eval(), ExampleInputs((), dict(inputs.values)), shapes)
+    notes = filter(None, (unused, _randomness(processor, inputs)))
+    return TaskModel(model, checkpoint, processor, inputs, source, tuple(notes))
+
+
+def _loaded(spec: ExportSpec, folder: Path) -> tuple[Any, str | None]:
+    import transformers
+
+    config = load_config(folder / CONFIG, {"pretrained_model_name_or_path": folder})
+    code = bool(spec.hf and spec.hf.remote_code)
+    source = {
+        "pretrained_model_name_or_path": folder,
+        "local_files_only": True,
+        "trust_remote_code": code,
+        "use_safetensors": True,
+    }
+    kind = getattr(transformers, _auto_class(config, str(spec.task)))
+    model, info = load_pretrained(spec, source, config, kind)
+    if spec.task == FEATURE_EXTRACTION:  # a pooler or a head that nothing needs
+        info = {**info, "missing_keys": [k for k in info["missing_keys"] if "pooler" not in k]}
+    require_match(spec, info)
+    return model.eval(), unused_note(info["unexpected_keys"])
+
+
+def _auto_class(config: Any, task: str) -> str:
+    import transformers
+
+    classes = TASKS[task].auto_classes
+    if task == SPEECH_RECOGNITION:
+        return classes[-1]  # the models of CTC; the others generate
+    mappings = {name: getattr(transformers, name)._model_mapping for name in classes}
+    return next((n for n, known in mappings.items() if type(config) in known), classes[0])
+
+
+def _longest(model: Any, processor: Processor) -> int | None:
+    """The most tokens of a text."""
+    if processor.modality != "text":
+        return None
+    config = model.config
+    limits = [n for key in _LONGEST if (n := getattr(config, key, None))]
+    padding = getattr(config, "pad_token_id", None)
+    embeddings = getattr(model.base_model, "embeddings", None)
+    table = getattr(embeddings, "position_embeddings", None)
+    if limits and getattr(table, "padding_idx", None) is not None and padding is not None:
+        limits = [n - padding - 1 for n in limits]
+    own = getattr(processor.tokenizer, "model_max_length", None)
+    found = [n for n in (*limits, own) if isinstance(n, int) and 2 < n < 2**20]
+    return min(found, default=None)
+
+
+class TaskMethod(torch.nn.Module):  # type: ignore[misc]
+    """A model whose outputs are the tensors of a task, by their names."""
+
+    def __init__(
+        self, model: Any, inputs: Iterable[str], outputs: tuple[str, ...], pooling: Pooling | None
+    ) -> None:
+        super().__init__()
+        self.model, self.outputs, self.pooling = model, outputs, pooling
+        # torch.export names the inputs after the parameters.
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs]
+        signed: Any = partial(self._forward)
+        signed.__signature__ = Signature(parameters)
+        self.__dict__["forward"] = signed
+
+    def _forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        out = self.model(**inputs, return_dict=True)
+        found = {name: out[name] for name in self.outputs}
+        if self.pooling:
+            found["sentence_embedding"] = self.pooling(found["last_hidden_state"])
+        return found
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How sentence-transformers makes one vector of those of a text's tokens."""
+
+    first: bool
+    normalized: bool
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        pooled = states[:, 0] if self.first else states.mean(dim=1)
+        return torch.nn.functional.normalize(pooled, dim=-1) if self.normalized else pooled
+
+
+def _pooling(folder: Path) -> Pooling | None:
+    """That of a sentence-transformers model; None for another."""
+    try:
+        modules = (folder / _MODULES).read_text()
+        settings = read_object(folder / _POOLING / CONFIG)
+    except (OSError, ValueError):
+        return None
+    return Pooling(bool(settings.get("pooling_mode_cls_token")), _NORMALIZE in modules)
+
+
+def _method(model: Any, task: str, inputs: TaskTensors, folder: Path) -> TaskMethod:
+    """The model with its outputs, computed without masks if they are the same then."""
+    pooling = _pooling(folder) if task == FEATURE_EXTRACTION else None
+    wanted = _own_outputs(model, inputs)
+    names = tuple(name for name in _OUTPUTS.get(task, _LOGITS) if name in wanted)
+    if not names:
+        raise fail(
+            "outputs",
+            f"the model, a {type(model).__name__}, gives {listed(sorted(wanted))}, and not "
+            f"{' or '.join(_OUTPUTS.get(task, _LOGITS))}",
+            remedy=FACTORY,
+        )
+    method = TaskMethod(model, inputs.values, names, pooling)
+    own = getattr(model.config, "_attn_implementation", None)
+    if own and model._can_set_attn_implementation():
+        _register_unmasked()
+        model.set_attn_implementation(_UNMASKED)
+        if not all(_equal(wanted[n], t) for n, t in _tried(method, inputs).items() if n in wanted):
+            model.set_attn_implementation(own)
+    return method
+
+
+def _own_outputs(model: Any, inputs: TaskTensors) -> dict[str, torch.Tensor]:
+    try:
+        with torch.no_grad():
+            out = model(**inputs.values, return_dict=True)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise fail(
+            "outputs",
+            f"the model, a {type(model).__name__}, raised in its own forward, "
+            f"{exception_text(error)}",
+            remedy=FACTORY,
+        ) from error
+    return dict(_float_tensors(out))
+
+
+def _float_tensors(out: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in out.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
+            yield name, value
+
+
+def _tried(method: TaskMethod, inputs: TaskTensors) -> Mapping[str, torch.Tensor]:
+    try:
+        with torch.no_grad():
+            found: Mapping[str, torch.Tensor] = method(**inputs.values)
+            return found
+    except MemoryError:
+        raise
+    except Exception:  # the model's code, without the mask that it may need
+        return {name: torch.full((1,), torch.nan) for name in method.outputs}
+
+
+def _equal(wanted: torch.Tensor, found: torch.Tensor) -> bool:
+    if wanted.shape != found.shape:
+        return False
+    bound = _TOLERANCE * max(1.0, float(wanted.abs().max()))
+    return bool((wanted - found).abs().max() <= bound)
+
+
+def _register_unmasked() -> None:
+    """Attention to all positions: of one whole input, none is padding."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register(_UNMASKED, sdpa_attention_forward)
+    AttentionMaskInterface.register(_UNMASKED, lambda *_, **__: None)
+
+
+def _randomness(processor: Processor, inputs: TaskTensors) -> str | None:
+    if inputs.is_real:
+        return None
+    kind = processor.modality
+    return (
+        f"The {'pixels' if kind == 'image' else 'samples'} of the input are random: errors that "
+        f"real ones would show stay hidden. Give one: --{kind} FILE"
+    )

@@ -1,0 +1,111 @@
+"""Models of tasks from folders: exported, run, and their results compared with eager's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from etdeploy.cache.workspace import Workspace
+from tests.support.cli import Cli
+from tests.support.export import export_workspace  # noqa: F401 - a fixture
+from tests.support.facts import lacks
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[3]
+# Others are for the night; these two have what texts and pictures differ in.
+_OFTEN = ("bert", "vit")
+_TEXTS, _HEARING = ("bert", "minilm", "roberta", "modernbert", "deberta"), ("wav2vec2", "ast")
+_FAMILIES = (
+    *_TEXTS, *_HEARING, "vit", "dinov2", "convnext", "swin", "yolos", "detr", "segformer", "dpt",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has a folder for each model that a test asks for."""
+    return tmp_path_factory.mktemp("task-models")
+
+
+def saved(models: Path, name: str) -> Path:
+    if not (models / name / "config.json").is_file():
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.task_models", str(models), name],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    return models / name
+
+
+def picture(path: Path) -> Path:
+    image = Image.new("RGB", (320, 240), "skyblue")
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((40, 100, 140, 220), fill="brown")
+    draw.ellipse((200, 40, 280, 120), fill="yellow")
+    image.save(path)
+    return path
+
+
+def tone(path: Path) -> Path:
+    samples = np.sin(np.arange(22_050) * 0.05) * 8000
+    with wave.open(str(path), "wb") as stream:
+        stream.setnchannels(1)
+        stream.setsampwidth(2)
+        stream.setframerate(22_050)
+        stream.writeframes(samples.astype("<i2").tobytes())
+    return path
+
+
+def given(name: str, folder: Path) -> tuple[str, ...]:
+    if name in _TEXTS:
+        return ("--text", "ab cd [MASK] f." if name == "bert" else "ab cd ef.")
+    if name in _HEARING:
+        return ("--audio", str(tone(folder / "tone.wav")))
+    return ("--image", str(picture(folder / "picture.png")))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in _OFTEN else pytest.param(n, marks=pytest.mark.nightly) for n in _FAMILIES],
+)
+def test_a_device_gives_the_models_result(
+    models: Path,
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+    name: str,
+) -> None:
+    cli = Cli(export_workspace.root, tmp_path, {})
+    short = ("--set", "benchmark.memory=false", "--set", "benchmark.profile=false", "--runs", "1")
+    record: dict[str, Any] = cli.ok(
+        "run", "--model", str(saved(models, name)), *given(name, tmp_path), *short, "--json"
+    ).json
+    workload = record["workload"]
+    assert all(output["within_tolerance"] for output in workload["outputs"])
+    task = workload["task"]
+    assert (task["is_real"], task["agrees"]) == (True, True)
+    result = task["result"]
+    assert result["labels"] or result["text"] is not None or result["vector_size"]
+    assert result["took_ms"] > 0
+    assert task["preprocess_ms"] > 0
+    drawn = name in ("yolos", "detr", "segformer", "dpt")
+    assert (result["file"] == "result.png") == drawn
+
+
+def test_a_model_for_another_task_is_named_before_anything_runs(
+    models: Path,
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    cli = Cli(export_workspace.root, tmp_path, {})
+    folder = saved(models, "bert")
+    done = cli("plan", "--model", str(folder), "--set", "model.task=text-classification")
+    assert done.code == 3
+    assert not lacks(done.stderr, "BertForMaskedLM", "fill-mask", "--set model.task=fill-mask")

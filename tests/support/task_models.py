@@ -1,0 +1,221 @@
+"""Small models of each task with random weights and the processors of their families.
+
+`python -m tests.support.task_models FOLDER NAME...` saves them in folders of their names.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as t
+
+_SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+}
+_SEEN: dict[str, Any] = {**_SMALL, "image_size": 64, "patch_size": 16}
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_ENTITIES = dict(enumerate(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]))
+
+
+def _letters(folder: Path) -> None:
+    """BERT's tokenizer of single letters."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, "."]
+    words += [f"##{letter}" for letter in _LETTERS]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(words))
+    t.BertTokenizerFast.from_pretrained(folder).save_pretrained(folder)
+
+
+def _bytes(folder: Path) -> None:
+    """RoBERTa's tokenizer of single bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {word: index for index, word in enumerate([*special, *alphabet])}
+    made = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))  # noqa: S106
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    names = ("bos", "pad", "eos", "unk", "mask", "cls", "sep")
+    tokens = {f"{n}_token": w for n, w in zip(names, [*special, "<s>", "</s>"], strict=True)}
+    t.PreTrainedTokenizerFast(tokenizer_object=made, **tokens).save_pretrained(folder)
+
+
+def _save(folder: Path, model: Any, *processors: Any) -> None:
+    model.eval().save_pretrained(folder)
+    for processor in processors:
+        processor.save_pretrained(folder)
+
+
+def _pixels(height: int = 64, width: int = 64, kind: str = "ViTImageProcessor") -> Any:
+    return getattr(t, kind)(size={"height": height, "width": width})
+
+
+def _bert(folder: Path) -> None:
+    _letters(folder)
+    _save(folder, t.BertForMaskedLM(t.BertConfig(vocab_size=64, **_SMALL)))
+
+
+def _minilm(folder: Path) -> None:
+    _letters(folder)
+    _save(folder, t.BertModel(t.BertConfig(vocab_size=64, **_SMALL)))
+    kinds = ("Transformer", "Pooling", "Normalize")
+    modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    settings = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+
+
+def _roberta(folder: Path) -> None:
+    _bytes(folder)
+    config = t.RobertaConfig(
+        vocab_size=270, max_position_embeddings=66, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        num_labels=3, **_SMALL,
+    )  # fmt: skip
+    _save(folder, t.RobertaForSequenceClassification(config))
+
+
+def _modernbert(folder: Path) -> None:
+    _bytes(folder)
+    config = t.ModernBertConfig(
+        vocab_size=270, max_position_embeddings=512, pad_token_id=1, bos_token_id=0,
+        eos_token_id=2, cls_token_id=0, sep_token_id=2, local_attention=16,
+        global_attn_every_n_layers=2, **_SMALL,
+    )  # fmt: skip
+    _save(folder, t.ModernBertForSequenceClassification(config))
+
+
+def _deberta(folder: Path) -> None:
+    _letters(folder)
+    config = t.DebertaV2Config(
+        vocab_size=64, relative_attention=True, position_buckets=16, max_position_embeddings=128,
+        pos_att_type=["p2c", "c2p"], norm_rel_ebd="layer_norm", share_att_key=True,
+        id2label=_ENTITIES, label2id={name: i for i, name in _ENTITIES.items()}, **_SMALL,
+    )  # fmt: skip
+    _save(folder, t.DebertaV2ForTokenClassification(config))
+
+
+def _vit(folder: Path) -> None:
+    _save(folder, t.ViTForImageClassification(t.ViTConfig(num_labels=7, **_SEEN)), _pixels())
+
+
+def _dinov2(folder: Path) -> None:
+    sizes = {k: v for k, v in _SEEN.items() if k != "intermediate_size"}
+    config = t.Dinov2Config(num_labels=7, mlp_ratio=2, **sizes)
+    _save(folder, t.Dinov2ForImageClassification(config), _pixels())
+
+
+def _convnext(folder: Path) -> None:
+    config = t.ConvNextConfig(num_labels=7, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 2, 1])
+    _save(folder, t.ConvNextForImageClassification(config), _pixels())
+
+
+def _swin(folder: Path) -> None:
+    config = t.SwinConfig(
+        num_labels=7, image_size=64, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4],
+        window_size=4,
+    )  # fmt: skip
+    _save(folder, t.SwinForImageClassification(config), _pixels())
+
+
+def _yolos(folder: Path) -> None:
+    sizes = {**_SEEN, "image_size": [64, 96]}
+    config = t.YolosConfig(num_labels=5, num_detection_tokens=8, **sizes)
+    processor = t.YolosImageProcessor(size={"height": 64, "width": 96}, do_pad=False)
+    _save(folder, t.YolosForObjectDetection(config), processor)
+
+
+def _detr(folder: Path) -> None:
+    backbone = t.ResNetConfig(
+        embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic",
+        out_features=["stage2"],
+    )  # fmt: skip
+    config = t.DetrConfig(
+        use_timm_backbone=False, use_pretrained_backbone=False, backbone=None,
+        backbone_config=backbone, num_queries=8, d_model=32, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=64,
+        decoder_ffn_dim=64, num_labels=5,
+    )  # fmt: skip
+    processor = t.DetrImageProcessor(size={"height": 64, "width": 96}, do_pad=False)
+    _save(folder, t.DetrForObjectDetection(config), processor)
+
+
+def _segformer(folder: Path) -> None:
+    config = t.SegformerConfig(
+        num_labels=6, depths=[1, 1, 1, 1], hidden_sizes=[16, 32, 32, 64],
+        num_attention_heads=[1, 2, 2, 4], decoder_hidden_size=32,
+    )  # fmt: skip
+    processor = _pixels(64, 96, "SegformerImageProcessor")
+    _save(folder, t.SegformerForSemanticSegmentation(config), processor)
+
+
+def _dpt(folder: Path) -> None:
+    sizes = {**_SEEN, "num_hidden_layers": 4}
+    config = t.DPTConfig(
+        backbone_out_indices=[0, 1, 2, 3], neck_hidden_sizes=[16, 32, 32, 32],
+        fusion_hidden_size=32, is_hybrid=False, **sizes,
+    )  # fmt: skip
+    processor = _pixels(kind="DPTImageProcessor")
+    _save(folder, t.DPTForDepthEstimation(config), processor)
+
+
+def _wav2vec2(folder: Path) -> None:
+    config = t.Wav2Vec2Config(
+        vocab_size=32, conv_dim=(32, 32, 32), conv_stride=(5, 4, 4), conv_kernel=(10, 3, 3),
+        num_feat_extract_layers=3, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
+        **_SMALL,
+    )  # fmt: skip
+    _save(folder, t.Wav2Vec2ForCTC(config), t.Wav2Vec2FeatureExtractor(sampling_rate=16_000))
+    words = ["<pad>", "<s>", "</s>", "<unk>", "|", *_LETTERS.upper(), "'"]
+    path = folder / "vocab.json"
+    path.write_text(json.dumps({word: index for index, word in enumerate(words)}))
+    t.Wav2Vec2CTCTokenizer(str(path)).save_pretrained(folder)
+
+
+def _ast(folder: Path) -> None:
+    config = t.ASTConfig(
+        num_labels=5, max_length=128, num_mel_bins=32, patch_size=16, frequency_stride=10,
+        time_stride=10, **_SMALL,
+    )  # fmt: skip
+    processor = t.ASTFeatureExtractor(num_mel_bins=32, max_length=128)
+    _save(folder, t.ASTForAudioClassification(config), processor)
+
+
+MODELS: Mapping[str, Callable[[Path], None]] = {
+    "bert": _bert,
+    "minilm": _minilm,
+    "roberta": _roberta,
+    "modernbert": _modernbert,
+    "deberta": _deberta,
+    "vit": _vit,
+    "dinov2": _dinov2,
+    "convnext": _convnext,
+    "swin": _swin,
+    "yolos": _yolos,
+    "detr": _detr,
+    "segformer": _segformer,
+    "dpt": _dpt,
+    "wav2vec2": _wav2vec2,
+    "ast": _ast,
+}
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Saves the models."""
+    for name in names:
+        torch.manual_seed(0)
+        MODELS[name](folder / name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
