@@ -150,7 +150,7 @@ def _of_task(
     if generates and is_ctc(config):
         yield ConfigProblem(
             f"{_name(config)} gives its text at once, so nothing is generated token by token",
-            f"Leave out the sections `generation`, or name another recipe: --recipe {DEFAULT_RECIPE}",
+            f"Leave out the sections `generation`, or name a recipe without: -r {DEFAULT_RECIPE}",
             ("export", "generation"),
         )
     if TASKS[task].generates and not is_ctc(config):
