@@ -20,7 +20,7 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import absolute_paths
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
-from etdeploy.recipe.tasks import SPEECH_RECOGNITION, TASKS, TEXT_GENERATION, complete_task
+from etdeploy.recipe.tasks import complete_task, generates
 
 # An override that is the value of model.hf, or of another key by its suffix, and not read as YAML.
 MODEL_OPTION = "--model="
@@ -132,10 +132,8 @@ def default_recipe(model: str | None, otherwise: str = DEFAULT_RECIPE) -> str:
         return otherwise
     named = {_model_key(model): str(resolved(Path.cwd(), model)) if Path(model).is_dir() else model}
     complete_task(data := {"model": dict(named)})
-    task = data["model"].get("task", TEXT_GENERATION)
-    # Of speech recognition, `complete_task` knows by the configuration.
-    generates = "export" in data if task == SPEECH_RECOGNITION else TASKS[task].generates
-    return LANGUAGE_RECIPE if generates else DEFAULT_RECIPE
+    is_text = generates(data["model"], data.get("export", {}))
+    return LANGUAGE_RECIPE if is_text else DEFAULT_RECIPE
 
 
 def _model_key(name: str) -> str:
@@ -312,7 +310,6 @@ def _places_below(
 def _validate(document: Document) -> Recipe:
     paths = absolute_paths(document)
     found = list(document.problems)
-    complete_task(document.data)
     try:
         recipe = Recipe.model_validate(document.data)
     except ValidationError as error:

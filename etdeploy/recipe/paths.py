@@ -16,6 +16,7 @@ from etdeploy.recipe import llm_config
 from etdeploy.recipe.document import Document, SourceLocation
 from etdeploy.recipe.find import resolved
 from etdeploy.recipe.rules import LANGUAGE_MODELS
+from etdeploy.recipe.tasks import complete_task, generates
 
 EVALUATE = ("export", "generation", "evaluate")
 CALIBRATION = ("export", "calibration")
@@ -66,6 +67,8 @@ _FUNCTION_KEYS = (("model", "python"), CALIBRATION, ("benchmark", "inputs"))
 def absolute_paths(document: Document) -> list[Problem]:
     """Makes paths absolute, relative to the file that names them; a missing file is a problem."""
     problems = [*llm_config.embed_file(document), *llm_config.absolute_files(document)]
+    models = [*_absolute_models(document)]
+    complete_task(document.data)
     texts = _text_keys(document.data)
     for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
         section = _section_of(document.data, keys)
@@ -92,15 +95,14 @@ def absolute_paths(document: Document) -> list[Problem]:
             continue
         section[keys[-1]] = path + suffix
         problems += [problem] if problem else []
-    return [*problems, *_absolute_models(document), *_absolute_gguf(document)]
+    return [*problems, *models, *_absolute_gguf(document)]
 
 
 def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
     """Keys that name a text, or `none`."""
-    of_language_model = any(
-        _section_of(data, ("model", s)).get(s) is not None for s in LANGUAGE_MODELS
-    )
-    return (EVALUATE, *((CALIBRATION,) if of_language_model else ()))
+    model, export = (_section_of(data, (name, "")) for name in ("model", "export"))
+    loaded = any(model.get(source) is not None for source in LANGUAGE_MODELS)
+    return (EVALUATE, *((CALIBRATION,) if loaded and generates(model, export) else ()))
 
 
 def _absolute_models(document: Document) -> Iterator[Problem]:

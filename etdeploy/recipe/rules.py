@@ -25,7 +25,7 @@ from etdeploy.backends.schemes import (
 )
 from etdeploy.core.errors import EtdeployError
 from etdeploy.recipe.llm_config import contradictions
-from etdeploy.recipe.tasks import SPEECH_RECOGNITION, TASKS, TEXT_GENERATION
+from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, generates
 from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
             yield from contradictions(config, model, export)
     elif not sources and "model" in sections and not model.keys() - _KNOWN:
         yield "model", _ONE_SOURCE  # an unknown key, most likely a misspelt source, is reported
-    elif sources and sources[0] in LANGUAGE_MODELS and _generates(model, export):
+    elif sources and sources[0] in LANGUAGE_MODELS and generates(model, export):
         for key in _OF_ONE_METHOD:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a language model is measured by `benchmark.generation`"
@@ -355,13 +355,6 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
         yield from _findings_without_text(model, sources[0], export, benchmark)
     yield from _input_findings(model, _keys_of(benchmark.get("input")))
     yield from _adapter_findings(model, _keys_of(benchmark.get("generation")))
-
-
-def _generates(model: Mapping[str, Any], export: Mapping[str, Any]) -> bool:
-    task = str(model.get("task") or TEXT_GENERATION)
-    if task == SPEECH_RECOGNITION:  # which the models of CTC do at once
-        return export.get("generation") is not None
-    return task in TASKS and TASKS[task].generates
 
 
 def _input_findings(model: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[RecipeFinding]:

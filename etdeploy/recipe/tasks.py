@@ -117,6 +117,14 @@ def config_here(model: str, revision: str = "main") -> Mapping[str, Any] | None:
         return None  # the export says what is wrong with it
 
 
+def generates(model: Mapping[str, Any], export: Mapping[str, Any]) -> bool:
+    """Whether the model of a recipe's section `model` gives a text token by token."""
+    task = str(model.get("task") or TEXT_GENERATION)
+    if task == SPEECH_RECOGNITION:  # which the models of CTC do at once
+        return export.get("generation") is not None
+    return task in TASKS and TASKS[task].generates
+
+
 def complete_task(data: Any) -> None:
     """Adds the task of the model that a recipe's data name, where they do not say it.
 

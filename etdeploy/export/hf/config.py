@@ -175,7 +175,7 @@ def _of_task(
 
 
 def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]:
-    names, name = _architectures(config), _name(config)
+    names, name, remedy = _architectures(config), _name(config), FACTORY
     if config.get("is_encoder_decoder"):
         text = f"{name} is an encoder with a decoder; {_ONLY}"
     elif not names or any(each.endswith(_CAUSAL) for each in names):
@@ -184,7 +184,10 @@ def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[ConfigPr
         text = f"{name} takes more than text; {_ONLY}"
     else:
         text = f"{name} generates no text; {_ONLY}"
-    yield ConfigProblem(text, FACTORY, place=place)
+        if found := task_of(config):
+            text = f"{name} generates no text: it is for the task {found}"
+            remedy = f"--recipe {DEFAULT_RECIPE} --set model.task={found}"
+    yield ConfigProblem(text, remedy, place=place)
 
 
 def _of_layers(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]:

@@ -120,6 +120,19 @@ def test_the_default_recipe_follows_the_model(tmp_path: Path) -> None:
     assert default_recipe("model.pte", "portable") == "portable"
 
 
+def test_a_model_that_generates_no_text_is_calibrated_by_a_function(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, {"architectures": ["ViTForImageClassification"]})
+    (tmp_path / "samples.py").touch()
+    (tmp_path / "r.yaml").write_text(
+        f"model: {{hf: {folder.name}}}\n"
+        "export: {quantization: int8_static, calibration: samples.py:make}\n"
+    )
+    spec = export_spec(load_recipe(str(tmp_path / "r.yaml")).recipe)
+    assert spec.calibration is not None
+    assert (spec.calibration.file, spec.calibration.name) == (f"{tmp_path}/samples.py", "make")
+    assert spec.calibration_text is None
+
+
 def test_the_picture_is_relative_to_the_recipe(tmp_path: Path) -> None:
     folder = model_folder(tmp_path, {"architectures": ["ViTForImageClassification"]})
     (tmp_path / "cat.png").touch()

@@ -140,7 +140,7 @@ def test_a_pipeline_of_diffusers_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "fact"),
     [
-        ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM generates no text"),
+        ({"architectures": ["BertForMaskedLM"]}, "for the task fill-mask"),
         ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
          "T5ForConditionalGeneration is an encoder with a decoder"),
         ({"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}},
@@ -157,6 +157,40 @@ def test_models_that_are_not_supported(tmp_path: Path, config: dict[str, Any], f
     found = refusal(write_checkpoint(tmp_path / "m", **config))
     assert fact in found.message
     assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "context", "facts"),
+    [
+        ({"architectures": ["BertForMaskedLM"]}, "text-classification", 0,
+         ["BertForMaskedLM", "fill-mask", "--set model.task=fill-mask"]),
+        ({"architectures": ["Wav2Vec2ForCTC"]}, "automatic-speech-recognition", 64,
+         ["Wav2Vec2ForCTC", "at once", "-r xnnpack"]),
+        ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
+         "text2text-generation", 64, ["T5ForConditionalGeneration", "not supported"]),
+        ({"architectures": ["BertForMaskedLM"], "quantization_config": {"quant_method": "awq"}},
+         "fill-mask", 0, ["quantized", "export.quantization"]),
+    ],
+)  # fmt: skip
+def test_models_that_do_not_fit_their_task(
+    tmp_path: Path, config: dict[str, Any], task: str, context: int, facts: list[str]
+) -> None:
+    folder = write_checkpoint(tmp_path / "m", **config)
+    found = next(checkpoint_refusals(folder, context, task))
+    assert not lacks(f"{found.message} {found.remedy}", *facts)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [
+        ("BertForMaskedLM", "fill-mask"),
+        ("BertForMaskedLM", "feature-extraction"),
+        ("Wav2Vec2ForCTC", "automatic-speech-recognition"),
+    ],
+)
+def test_models_that_fit_their_task(tmp_path: Path, architecture: str, task: str) -> None:
+    folder = write_checkpoint(tmp_path / "m", architectures=[architecture])
+    assert list(checkpoint_refusals(folder, 0, task)) == []
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
