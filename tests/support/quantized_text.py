@@ -107,7 +107,7 @@ def exported(
     spec = spec_of({"model": {"hf": str(folder)}, "export": EXPORTS[name]})
     made = generation_sources(model, context=CONTEXT, prefill_tokens=8, path="fast")
     sources = {"decode": made.sources["decode"]}
-    tokens = torch.randint(3, 128, (1, TOKENS))
+    tokens = torch.randint(3, 128, (1, TOKENS), generator=torch.Generator().manual_seed(0))
     before = _eager(sources["decode"].module, tokens)
     own = Quantized(sources["decode"].module)
     quantized = quantize(spec, sources, activations=read, stored=stored).get("decode", own)

@@ -67,6 +67,7 @@ def test_a_program_computes_with_the_blocks(made: dict[str, Any]) -> None:
     told = made["program"]
     assert f"{_STORED} linear layers in Q4_0" in " ".join(told["notes"])
     assert told["cosine"] > 0.999
-    assert told["distance"] < 1e-3 * told["largest"]
+    # An activation at the middle of two codes rounds to either, depending on the order of sums.
+    assert told["distance"] < 0.03 * told["largest"]
     # From the weights of the file in floats: what activations and embeddings of 8 bits cost.
     assert told["moved"] < 0.15 * told["largest"]
