@@ -188,7 +188,9 @@ class Measurement:
             self._progress("reading the result from the outputs")
             task = read_task(self._results, here, subject.program_folder, subject.provenance)
             workload = record.workload.model_copy(update={"task": task})
-            record = record.model_copy(update={"workload": workload})
+            file = {"result": task.result.file} if task and task.result.file else {}
+            files = {**record.files, **file}
+            record = record.model_copy(update={"workload": workload, "files": files})
         record.save(here / RECORD_FILE)
         return StoredRun(here, record)
 

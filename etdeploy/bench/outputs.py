@@ -23,7 +23,7 @@ from etdeploy.bench.tolerance import (
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
 from etdeploy.export.protocol import TaskRequest
-from etdeploy.export.run import read_result
+from etdeploy.export.run import read_task_result
 from etdeploy.program.folder import Provenance, Stored, TensorFile
 from etdeploy.program.generation import ExpectedText, LogitNoise, NextToken, logit_distance
 from etdeploy.program.model import PlainValue
@@ -91,7 +91,7 @@ def _compare(
 def read_task(
     results: Results, here: Path, program_folder: Path, provenance: Provenance
 ) -> TaskRecord | None:
-    """Read from the device's outputs what a person wants to know; None without a task."""
+    """Read the result of a task from the device's outputs; None without a task."""
     program = provenance.task
     found = next((r for r in results.values() if r.outputs and not r.step.swept), None)
     if program is None or found is None:
@@ -111,7 +111,7 @@ def read_task(
     request = TaskRequest(
         program=str(program_folder), outputs=outputs, file=str(here / TASK_RESULT)
     )
-    result = read_result(request, here / TASK_LOG)
+    result = read_task_result(request, here / TASK_LOG)
     if result.problem is None:
         (here / TASK_LOG).unlink(missing_ok=True)
     return TaskRecord(

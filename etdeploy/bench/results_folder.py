@@ -138,6 +138,7 @@ DESCRIPTIONS = {
     "outputs": "folder with the outputs of the very first inference: `0.bin` and so on, raw "
     "little-endian contiguous bytes; data type and shape are in the timing pass's file; absent "
     "where text was generated",
+    "result": "image or WAV file that belongs to the result of a task; absent for others",
     "log": "the runner's output in each pass, and how it ended",
     "timing": "what the runner wrote in the first start of the timing pass: raw samples, load "
     "times, outputs",

@@ -92,13 +92,13 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         "ORG/NAME/FILE.gguf on the hub. Or a finished program (.pte), or Meta's checkpoint (.pth).",
     ),
     "text": click.option(
-        "--text", metavar="TEXT", help="The text that a model of transformers is given."
+        "--text", metavar="TEXT", help="Input text of a model of transformers."
     ),
     "image": click.option(
-        "--image", metavar="FILE", help="The picture that a model of transformers is given."
+        "--image", metavar="FILE", help="Input image of a model of transformers."
     ),
     "audio": click.option(
-        "--audio", metavar="FILE.wav", help="The recording that a model of transformers is given."
+        "--audio", metavar="FILE.wav", help="Input audio of a model of transformers."
     ),
     "lora": click.option(
         "--lora", metavar="NAME",

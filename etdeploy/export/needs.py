@@ -30,9 +30,9 @@ from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.program.tokenizer import require_speech
 
-# What the extra `llm` has.
-# Pictures are read with Pillow, and sound gets another rate with SciPy.
+# Pillow reads images, and SciPy resamples audio.
 TASK_PACKAGES = ("pillow", "scipy")
+# What the extra `llm` has.
 LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")
 # What ExecuTorch's own exporter imports.
 LLM_CONFIG_PACKAGES = ("torchao", "omegaconf")

@@ -87,21 +87,21 @@ class ModelSources(Value):
 
 
 class TaskRequest(Value):
-    """What the worker is to read from a task's outputs, without the model.
+    """Outputs of a task from which the worker reads a result, without the model.
 
     Attributes:
         program: The program folder, with `processor/`.
         outputs: Files with absolute paths, in the order of the program's outputs.
-        file: Gets a picture or a recording, without its suffix; None for none.
+        file: Path, without a suffix, of an image or a WAV file that belongs to the result.
     """
 
     program: str
     outputs: tuple[TensorFile, ...]
-    file: str | None = None
+    file: str
 
 
 class TaskAnswer(Value):
-    """What the worker leaves: a result, or why there is none."""
+    """The worker's answer: a result, or the failure."""
 
     result: TaskResult | None = None
     failure: ExportFailure | None = None

@@ -195,8 +195,8 @@ def _run_worker(
     raise failure_error(failure, log, cause) if failure else crash_error(outcome, log, cause)
 
 
-def read_result(request: TaskRequest, log: Path) -> TaskResult:
-    """What the outputs of a task's program mean, by the model's own processor.
+def read_task_result(request: TaskRequest, log: Path) -> TaskResult:
+    """Reads the result from a task's outputs, with the model's own processor.
 
     A problem is part of the result: the outputs have been measured and compared by then.
     """
@@ -206,11 +206,11 @@ def read_result(request: TaskRequest, log: Path) -> TaskResult:
         outcome = process.run(replace(task_command(asked, answered), log=log))
         if not answered.is_file():
             end = outcome.signal_name or f"exit code {outcome.exit_code}"
-            return TaskResult(problem=f"the model's processor ended with {end}; the log is {log}")
+            return TaskResult(problem=f"the model's processor ended with {end}; see {log.name}")
         answer = TaskAnswer.load(answered)
     if answer.result is None:
         why = answer.failure.message if answer.failure else "unknown"
-        return TaskResult(problem=f"the model's processor failed: {why}; the log is {log}")
+        return TaskResult(problem=f"the model's processor failed: {why}; see {log.name}")
     return answer.result
 
 

@@ -1,4 +1,4 @@
-"""What the program of a task is given and gives, as a person reads it."""
+"""The results of a task, in a form that people read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from etdeploy.core.values import Value
-from etdeploy.recipe.tasks import Modality
 
 # Of boxes, in pixels: what rounding moves them by.
 _BOX_TOLERANCE = 2.0
@@ -21,7 +20,7 @@ class TaskLabel(Value):
         score: Its probability; of semantic-segmentation, its share of the pixels.
         part: The words that have it, or the number of the mask that it fills; empty for the whole
             input.
-        box: Left, top, right and bottom in pixels of the picture; null without one.
+        box: Left, top, right and bottom in pixels of the input image; null without one.
     """
 
     label: str
@@ -37,9 +36,9 @@ class TaskResult(Value):
         labels: The most probable first; of texts, in their order.
         text: What was said, or the text with its masks filled; null for other tasks.
         vector_size: Number of elements of the vector of feature-extraction; null for other tasks.
-        file: A picture with boxes, masks or depth, or a recording; relative to the folder of the
+        file: An image with boxes, masks or depth, or a WAV file; relative to the folder of the
             record. null without one.
-        problem: Why there is no result; null if there is one.
+        problem: Reason for a missing result; null otherwise.
         took_ms: Of the model's processor, on the machine that runs etdeploy.
     """
 
@@ -51,7 +50,7 @@ class TaskResult(Value):
     took_ms: float = 0.0
 
     def agrees(self, other: TaskResult) -> bool:
-        """Whether a person would take both for the same."""
+        """Whether both say the same to a reader."""
         if (self.text, self.vector_size) != (other.text, other.vector_size):
             return False
         if self.problem or other.problem or len(self.labels) != len(other.labels):
@@ -94,19 +93,13 @@ class TaskProgram(Value):
 
     Attributes:
         task: As `model.task` names it.
-        modality: What the model reads.
-        is_real: Whether the input is a person's, or a text; else it is random.
-        text: The input, of a model that reads text.
-        size: Height and width of the picture, of a model that sees.
+        is_real: Whether the input is the user's, or a text; else it is random.
         preprocess_ms: Time of the model's processor to make tensors of the input, on the machine
             that exported it.
         expected: What the model gives, run eagerly as it was exported.
     """
 
     task: str
-    modality: Modality
     is_real: bool
-    text: str | None = None
-    size: tuple[int, int] | None = None
     preprocess_ms: float
     expected: TaskResult | None = None

@@ -20,7 +20,7 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import absolute_paths
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
-from etdeploy.recipe.tasks import complete_task, generates
+from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates
 
 # An override that is the value of model.hf, or of another key by its suffix, and not read as YAML.
 MODEL_OPTION = "--model="
@@ -132,7 +132,8 @@ def default_recipe(model: str | None, otherwise: str = DEFAULT_RECIPE) -> str:
         return otherwise
     named = {_model_key(model): str(resolved(Path.cwd(), model)) if Path(model).is_dir() else model}
     complete_task(data := {"model": dict(named)})
-    is_text = generates(data["model"], data.get("export", {}))
+    task = data["model"].get("task", TEXT_GENERATION)
+    is_text = generates(task, data.get("export", {}).get("generation"))
     return LANGUAGE_RECIPE if is_text else DEFAULT_RECIPE
 
 

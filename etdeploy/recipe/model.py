@@ -23,7 +23,7 @@ from etdeploy.recipe.rules import (
     recipe_rules,
     require,
 )
-from etdeploy.recipe.tasks import SPEECH_RECOGNITION, TASKS, TEXT_GENERATION
+from etdeploy.recipe.tasks import SPEECH_RECOGNITION, TASKS, TEXT_GENERATION, generates
 
 BackendName = Annotated[str, Choice(lambda name: find_backend(name) is not None, exporting_names)]
 Quantization = Literal[
@@ -488,7 +488,7 @@ class BenchmarkGeneration(Section):
 
 
 class BenchmarkInput(Section):
-    """What the model of a task is given: it runs with this, and its results are about this."""
+    """The input of a model of `hf`, from which its processor makes tensors."""
 
     text: str | None = Field(default=None, min_length=1)
     """A text. By default a sentence that etdeploy brings."""
@@ -530,7 +530,7 @@ class Benchmark(Section):
     takes them. Without it, the inputs are random, drawn from the values of the example inputs."""
 
     input: BenchmarkInput | None = None
-    """The input of a model of `hf` as a person has it; the model's own processor makes tensors of
+    """The input of a model of `hf` as text or a file; the model's own processor makes tensors of
     it."""
 
     cooldown: Cooldown | None = None
@@ -647,9 +647,8 @@ class Recipe(Section):
 
     @property
     def is_language_model(self) -> bool:
-        """Whether the model gives a text token by token, whatever it is given."""
-        facts = TASKS.get(self.model.task or "")
-        return bool(facts and facts.generates and self.export.generation is not None)
+        """Whether the model generates text token by token, from any input."""
+        return generates(self.model.task, self.export.generation)
 
     @property
     def has_other_exporter(self) -> bool:

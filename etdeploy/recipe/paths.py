@@ -16,7 +16,7 @@ from etdeploy.recipe import llm_config
 from etdeploy.recipe.document import Document, SourceLocation
 from etdeploy.recipe.find import resolved
 from etdeploy.recipe.rules import LANGUAGE_MODELS
-from etdeploy.recipe.tasks import complete_task, generates
+from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates
 
 EVALUATE = ("export", "generation", "evaluate")
 CALIBRATION = ("export", "calibration")
@@ -101,8 +101,9 @@ def absolute_paths(document: Document) -> list[Problem]:
 def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
     """Keys that name a text, or `none`."""
     model, export = (_section_of(data, (name, "")) for name in ("model", "export"))
+    generated = generates(model.get("task") or TEXT_GENERATION, export.get("generation"))
     loaded = any(model.get(source) is not None for source in LANGUAGE_MODELS)
-    return (EVALUATE, *((CALIBRATION,) if loaded and generates(model, export) else ()))
+    return (EVALUATE, *((CALIBRATION,) if loaded and generated else ()))
 
 
 def _absolute_models(document: Document) -> Iterator[Problem]:

@@ -346,7 +346,11 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
             yield from contradictions(config, model, export)
     elif not sources and "model" in sections and not model.keys() - _KNOWN:
         yield "model", _ONE_SOURCE  # an unknown key, most likely a misspelt source, is reported
-    elif sources and sources[0] in LANGUAGE_MODELS and generates(model, export):
+    elif (
+        sources
+        and sources[0] in LANGUAGE_MODELS
+        and generates(model.get("task") or TEXT_GENERATION, export.get("generation"))
+    ):
         for key in _OF_ONE_METHOD:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a language model is measured by `benchmark.generation`"

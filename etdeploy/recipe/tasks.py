@@ -23,14 +23,15 @@ class TaskFacts:
 
     Attributes:
         modalities: What its models take; of feature-extraction, each model takes one of them.
-        auto_classes: The classes of transformers that load its models, in the order to try.
+        auto_classes: The classes of transformers that load its models, in the order to try; empty
+            for text that is generated token by token.
         architectures: Ends of the names of its models' classes.
         generates: Whether its models give a text token by token. Of speech recognition, CTC models
             do not.
     """
 
     modalities: tuple[Modality, ...]
-    auto_classes: tuple[str, ...]
+    auto_classes: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     generates: bool = False
 
@@ -38,7 +39,7 @@ class TaskFacts:
 # An architecture belongs to the first task whose ends fit it, unless `task_of` knows better.
 TASKS: Mapping[str, TaskFacts] = {
     TEXT_GENERATION: TaskFacts(
-        ("text",), ("AutoModelForCausalLM",), ("ForCausalLM", "LMHeadModel"), generates=True
+        ("text",), architectures=("ForCausalLM", "LMHeadModel"), generates=True
     ),
     "fill-mask": TaskFacts(("text",), ("AutoModelForMaskedLM",), ("ForMaskedLM",)),
     "text-classification": TaskFacts(
@@ -61,16 +62,12 @@ TASKS: Mapping[str, TaskFacts] = {
     "depth-estimation": TaskFacts(
         ("image",), ("AutoModelForDepthEstimation",), ("ForDepthEstimation",)
     ),
-    SPEECH_RECOGNITION: TaskFacts(
-        ("audio",), ("AutoModelForSpeechSeq2Seq", "AutoModelForCTC"), ("ForCTC",), generates=True
-    ),
+    SPEECH_RECOGNITION: TaskFacts(("audio",), ("AutoModelForCTC",), ("ForCTC",), generates=True),
     "audio-classification": TaskFacts(
         ("audio",), ("AutoModelForAudioClassification",), ("ForAudioClassification",)
     ),
-    TEXT_TO_TEXT: TaskFacts(("text",), ("AutoModelForSeq2SeqLM",), generates=True),
-    IMAGE_TO_TEXT: TaskFacts(
-        ("image", "text"), ("AutoModelForImageTextToText",), ("ForVision2Seq",), generates=True
-    ),
+    TEXT_TO_TEXT: TaskFacts(("text",), generates=True),
+    IMAGE_TO_TEXT: TaskFacts(("image", "text"), architectures=("ForVision2Seq",), generates=True),
     "text-to-speech": TaskFacts(
         ("text",),
         ("AutoModelForTextToWaveform", "AutoModelForTextToSpectrogram"),
@@ -83,10 +80,15 @@ _OF_AUDIO = ("num_mel_bins", "feat_extract_norm", "input_feat_per_channel", "aud
 _CTC = "ForCTC"
 
 
+def architectures(config: Mapping[str, Any]) -> list[str]:
+    """The names of the classes that a `config.json` lists."""
+    listed = config.get("architectures")
+    return [str(name) for name in listed] if isinstance(listed, list) else []
+
+
 def task_of(config: Mapping[str, Any]) -> str | None:
     """The task of the model that a `config.json` describes; None where that is not known."""
-    listed = config.get("architectures")
-    name = str(listed[0]) if isinstance(listed, list) and listed else ""
+    name = next(iter(architectures(config)), "")
     takes_audio = any(key in config for key in _OF_AUDIO)
     if name.endswith("ForConditionalGeneration"):
         if "vision_config" in config:
@@ -102,8 +104,7 @@ def task_of(config: Mapping[str, Any]) -> str | None:
 
 def is_ctc(config: Mapping[str, Any]) -> bool:
     """Whether a model of speech recognition gives its text at once."""
-    listed = config.get("architectures")
-    return isinstance(listed, list) and any(str(name).endswith(_CTC) for name in listed)
+    return any(name.endswith(_CTC) for name in architectures(config))
 
 
 def config_here(model: str, revision: str = "main") -> Mapping[str, Any] | None:
@@ -117,12 +118,14 @@ def config_here(model: str, revision: str = "main") -> Mapping[str, Any] | None:
         return None  # the export says what is wrong with it
 
 
-def generates(model: Mapping[str, Any], export: Mapping[str, Any]) -> bool:
-    """Whether the model of a recipe's section `model` gives a text token by token."""
-    task = str(model.get("task") or TEXT_GENERATION)
-    if task == SPEECH_RECOGNITION:  # which the models of CTC do at once
-        return export.get("generation") is not None
-    return task in TASKS and TASKS[task].generates
+def generates(task: object, generation: object) -> bool:
+    """Whether a model of a task generates text token by token.
+
+    Of speech recognition, CTC models do not; their recipes have no `export.generation`.
+    """
+    facts = TASKS.get(str(task))
+    is_set = task != SPEECH_RECOGNITION or generation is not None
+    return bool(facts and facts.generates and is_set)
 
 
 def complete_task(data: Any) -> None:

@@ -198,11 +198,11 @@ class TaskRecord(Value):
 
     Attributes:
         task: As `model.task` names it.
-        is_real: Whether the input is a person's, or a text; else it is random, and hides errors.
+        is_real: Whether the input is the user's, or a text; else it is random, and hides errors.
         preprocess_ms: To make tensors of the input.
         result: Of the device's outputs; `took_ms` is the time to read it from them.
         expected: Of the model's own outputs, run eagerly; null where there are none.
-        agrees: Whether both are the same to a person; null without `expected`.
+        agrees: Whether both say the same to a reader; null without `expected`.
     """
 
     task: str

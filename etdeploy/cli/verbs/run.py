@@ -21,20 +21,9 @@ if TYPE_CHECKING:
 
 
 _JOBS = (
-    "recipes",
-    "set",
-    "model",
-    "text",
-    "image",
-    "audio",
-    "lora",
-    "context",
-    "devices",
-    "target",
-    "output",
-    "as",
-    "app",
-)
+    "recipes", "set", "model", "text", "image", "audio", "lora", "context", "devices", "target",
+    "output", "as", "app",
+)  # fmt: skip
 _HOW = ("runs", "jobs", "fail-fast", "json", "quiet")
 
 

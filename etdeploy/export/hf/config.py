@@ -13,7 +13,14 @@ from etdeploy.export.hf.gguf import GgufError, config_of, read_header
 from etdeploy.export.hf.prequantized import ORIGINAL, check_settings
 from etdeploy.export.hf.quantized_layers import UnreadableError
 from etdeploy.recipe.hub_cache import CONFIG, read_object
-from etdeploy.recipe.tasks import FEATURE_EXTRACTION, TASKS, TEXT_GENERATION, is_ctc, task_of
+from etdeploy.recipe.tasks import (
+    FEATURE_EXTRACTION,
+    TASKS,
+    TEXT_GENERATION,
+    architectures,
+    is_ctc,
+    task_of,
+)
 
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.
@@ -175,7 +182,7 @@ def _of_task(
 
 
 def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]:
-    names, name, remedy = _architectures(config), _name(config), FACTORY
+    names, name, remedy = architectures(config), _name(config), FACTORY
     if config.get("is_encoder_decoder"):
         text = f"{name} is an encoder with a decoder; {_ONLY}"
     elif not names or any(each.endswith(_CAUSAL) for each in names):
@@ -208,13 +215,8 @@ def _of_layers(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]
     )
 
 
-def _architectures(config: Mapping[str, Any]) -> list[str]:
-    listed = config.get("architectures")
-    return [str(name) for name in listed] if isinstance(listed, list) else []
-
-
 def _name(config: Mapping[str, Any]) -> str:
-    named = ", ".join(_architectures(config))
+    named = ", ".join(architectures(config))
     return named or str(config.get("model_type", "a model of an unknown type"))
 
 

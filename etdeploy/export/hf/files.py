@@ -23,8 +23,10 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 # One of these makes a tokenizer; the others say more about it.
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-# How images and sound become tensors, and a sentence-transformers model its vector.
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "modules.json")
+# How images and audio become tensors.
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+# How a sentence-transformers model makes one vector of those of the tokens.
+MODULES, POOLING = "modules.json", "1_Pooling/config.json"
 # What is loaded; a repository may have the weights in other formats, too.
 LOADED = (
     CONFIG,
@@ -34,6 +36,8 @@ LOADED = (
     "model-*.safetensors",
     *TOKENIZER_FILES,
     *PROCESSOR_FILES,
+    MODULES,
+    POOLING,
 )
 # What peft saves of an adapter.
 ADAPTER_CONFIG = "adapter_config.json"
@@ -59,7 +63,10 @@ def loaded_files(folder: Path, *, code: bool) -> dict[str, Path]:
         paths = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError:
         return {}
-    return {p.name: p for p in paths if any(fnmatch(p.name, pattern) for pattern in patterns)}
+    pooling = {POOLING: folder / POOLING} if (folder / POOLING).is_file() else {}
+    return pooling | {
+        p.name: p for p in paths if any(fnmatch(p.name, pattern) for pattern in patterns)
+    }
 
 
 def adapter_files(folder: Path) -> dict[str, Path]:

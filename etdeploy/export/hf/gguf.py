@@ -108,7 +108,7 @@ _CONFIG_KEYS = {
     "attention.sliding_window": "sliding_window",
 }
 _TOKENS, _TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.chat_template"
-_EMBEDDINGS = "token_embd.weight"
+EMBEDDINGS = "token_embd.weight"
 _PART = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -164,7 +164,7 @@ class GgufHeader:
     @property
     def vocabulary(self) -> int:
         """Rows of the table of embeddings; 0 without one."""
-        table = self.tensors.get(_EMBEDDINGS)
+        table = self.tensors.get(EMBEDDINGS)
         return table.shape[0] if table else 0
 
     @property
@@ -356,9 +356,9 @@ def _require_model(header: GgufHeader) -> None:
             f"{', '.join(ARCHITECTURES)} are",
             "Name the model that it was made from, in safetensors: --model ID_OR_FOLDER",
         )
-    if _EMBEDDINGS not in header.tensors:
+    if EMBEDDINGS not in header.tensors:
         raise GgufError(
-            f"it has no weights: the tensor {_EMBEDDINGS} is missing",
+            f"it has no weights: the tensor {EMBEDDINGS} is missing",
             "Name the file with the language model.",
         )
 

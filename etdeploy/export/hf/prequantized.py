@@ -14,7 +14,7 @@ from typing import Any
 
 from etdeploy.backends.schemes import EIGHT_BITS, GROUPED_SCHEMES, LINEAR_SCHEMES
 from etdeploy.core.console import count
-from etdeploy.export.hf.gguf import GgufHeader
+from etdeploy.export.hf.gguf import EMBEDDINGS, GgufHeader
 from etdeploy.export.hf.quantized_layers import (
     METHODS,
     QuantizedLayer,
@@ -77,9 +77,10 @@ def read_prequantized(config: Mapping[str, Any], tensors: Tensors) -> Prequantiz
 
 
 # Formats of GGUF whose values stand for entries of a table.
-_TABLES = ("IQ",)
+_TABLES = "IQ"
+# Values that share a scale, by their bits, where that is not XNNPACK's step.
 _GGUF_GROUP = {2: 16, 3: 16, 6: 16}
-_EMBEDDINGS, _OUTPUT = "token_embd.weight", "output.weight"
+_OUTPUT = "output.weight"
 
 
 def gguf_layers(header: GgufHeader) -> Prequantized | None:
@@ -92,7 +93,7 @@ def gguf_layers(header: GgufHeader) -> Prequantized | None:
         for name, tensor in header.tensors.items()
         if len(tensor.shape) == 2
         and not tensor.type.is_float
-        and (name != _EMBEDDINGS or _OUTPUT not in header.tensors)
+        and (name != EMBEDDINGS or _OUTPUT not in header.tensors)
     }
     layers = tuple(
         QuantizedLayer(

@@ -22,7 +22,12 @@ from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError, failure_at, name_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
-from etdeploy.export.worker.loading.source import MethodSource, load_sources, prepare
+from etdeploy.export.worker.loading.source import (
+    MethodSource,
+    load_sources,
+    prepare,
+    with_calibration,
+)
 from etdeploy.export.worker.lowering.calibration import loss_notes
 from etdeploy.export.worker.lowering.delegation import delegation
 from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shortens
@@ -149,16 +154,13 @@ def _run(
     sources = recorder.sources()
     made = provenance_of(spec, folder, lowered, written, retraced)
     files = sources.files
-    if (task := lowered.task) and spec.hf:
-        task.write(folder)
-        files = {**files, **task.checkpoint.digests(code=spec.hf.remote_code)}
-        sources = sources.model_copy(update={"commit": task.checkpoint.commit})
-    if (language := lowered.language) and spec.hf:
-        loaded = language.loaded
-        loaded.tokenizer.write(folder)
-        files = {**files, **loaded.digests(code=spec.hf.remote_code)}
-        sources = sources.model_copy(update={"commit": loaded.commit})
-        memory = {MEMORY: memory_details(loaded.memory, peak.bytes())}
+    language = lowered.language
+    if (model := language.loaded if language else lowered.task) and spec.hf:
+        model.write(folder)
+        files = {**files, **model.digests(code=spec.hf.remote_code)}
+        sources = sources.model_copy(update={"commit": model.commit})
+    if language:
+        memory = {MEMORY: memory_details(language.loaded.memory, peak.bytes())}
         made = made.model_copy(update={"details": {**made.details, **memory}})
     made.model_copy(
         update={"code_files": files, "seconds": steps.seconds},
@@ -245,8 +247,11 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
         language = _language_model(spec, steps, recorder)
         task = _task_model(spec, steps, recorder)
-        own = {FORWARD: task.source} if task else None
-        sources = language.sources if language else _in_order(spec, load_sources(spec, own))
+        if language:
+            sources = language.sources
+        else:
+            own = with_calibration(spec, {FORWARD: task.source}) if task else load_sources(spec)
+            sources = _in_order(spec, own)
         inputs = _for_each(
             sources, lambda name: flat_inputs(sources[name].module, sources[name].inputs)
         )

@@ -239,10 +239,9 @@ def test_a_mailed_folder_has_all_that_a_report_needs(setting: Setting) -> None:
     shutil.rmtree(program)
     there = load_run(setting.folder / "elsewhere")
     assert there.record == run.record
-    assert set(there.record.files) == set(DESCRIPTIONS) - {
-        "text",
-        "etdump.decode",
-    }  # of generated text
+    # Of generated text and of tasks.
+    others = {"text", "etdump.decode", "result"}
+    assert set(there.record.files) == set(DESCRIPTIONS) - others
     assert all(_file(there, name).exists() for name in there.record.files)
     assert _file(there, "etrecord").read_bytes() == b"graph"
     assert _file(there, "etdump").read_bytes() == TRACE

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from etdeploy.export.hf.gguf import GgufHeader, GgufTensor, read_header
+from etdeploy.export.hf.gguf import EMBEDDINGS, GgufHeader, GgufTensor, read_header
 from etdeploy.export.worker.lowering.stored import StoredWeight
 
 _LINKED = "weights.gguf"
@@ -186,7 +186,7 @@ def layer_tensors(header: GgufHeader, model: Any) -> dict[str, GgufTensor]:
             continue
         tensor = header.tensors.get(f"{names.get_name(layer)}.weight")
         if tensor is None and module is model.get_output_embeddings():
-            tensor = header.tensors.get("token_embd.weight")
+            tensor = header.tensors.get(EMBEDDINGS)
         if tensor is not None and tensor.shape == tuple(module.weight.shape):
             found[layer] = tensor
     return found

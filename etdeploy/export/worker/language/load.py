@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ from etdeploy.core.files.basic import CACHE_VARIABLE
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import joined_commits
 from etdeploy.export.hf.check import checkpoint_refusals, context_note
-from etdeploy.export.hf.config import AGAIN
+from etdeploy.export.hf.config import AGAIN, FACTORY
 from etdeploy.export.hf.files import GENERATION_CONFIG, adapter_files, has_tokenizer
 from etdeploy.export.hf.memory import MemoryForecast, memory_forecast, memory_refusal
 from etdeploy.export.hf.prequantized import (
@@ -88,6 +89,10 @@ class LoadedModel:
         own = (each for each in self.adapters if each.commit is None)
         files = (path for each in own for path in adapter_files(each.folder).values())
         return self.checkpoint.digests(code=code) | {str(p): sha256_file(p) for p in files}
+
+    def write(self, folder: Path) -> None:
+        """Copies the files of its tokenizer into a program folder."""
+        self.tokenizer.write(folder)
 
     @property
     def vocabulary(self) -> int:
@@ -290,6 +295,23 @@ def require_match(spec: ExportSpec, info: dict[str, Any]) -> None:
             "them.",
             file=spec.place("model", "hf"),
         )
+
+
+@contextmanager
+def own_forward(model: Any) -> Iterator[None]:
+    """Runs the block without gradients; describes what the model's own forward raises in it."""
+    try:
+        with torch.no_grad():
+            yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise fail(
+            "outputs",
+            f"the model, a {type(model).__name__}, raised in its own forward, "
+            f"{exception_text(error)}",
+            remedy=FACTORY,
+        ) from error
 
 
 def unused_note(unused: Collection[str], described_by: str = CONFIG) -> str | None:

@@ -20,6 +20,7 @@ from etdeploy.export.worker.language.cache import (
     probed,
     source_of,
 )
+from etdeploy.export.worker.language.load import own_forward
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import Attention, GenerationMethod
@@ -256,18 +257,8 @@ def _raised(model: Any, path: Path, error: Exception) -> str:
 
 def _own_logits(model: Any) -> torch.Tensor:
     """Of the last token, as the model computes them before any part of it is exchanged."""
-    try:
-        with torch.no_grad():
-            logits: torch.Tensor = model(input_ids=_tokens(model), use_cache=False).logits[:, -1]
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise fail(
-            "outputs",
-            f"the model, a {type(model).__name__}, raised in its own forward, "
-            f"{exception_text(error)}",
-            remedy=FACTORY,
-        ) from error
+    with own_forward(model):
+        logits: torch.Tensor = model(input_ids=_tokens(model), use_cache=False).logits[:, -1]
     if not torch.isfinite(logits).all():
         raise fail(
             "outputs",

@@ -50,19 +50,20 @@ class MethodSource:
     notes: tuple[str, ...] = ()
 
 
-def load_sources(
-    spec: ExportSpec, loaded: dict[str, MethodSource] | None = None
-) -> dict[str, MethodSource]:
-    """Loads or makes the model, unless that is done, and adds what its calibration needs."""
+def load_sources(spec: ExportSpec) -> dict[str, MethodSource]:
+    """Loads or makes the model."""
     prepare(spec)
-    if loaded:
-        sources = loaded
-    elif spec.example:
+    if spec.example:
         sources = {FORWARD: _from_example(spec)}
     elif spec.exported:
         sources = {FORWARD: _from_exported(Path(spec.exported))}
     else:
         sources = _from_factory(spec)
+    return with_calibration(spec, sources)
+
+
+def with_calibration(spec: ExportSpec, sources: dict[str, MethodSource]) -> dict[str, MethodSource]:
+    """The methods with the user's function for calibration; refuses a recipe's missing method."""
     _require_method(spec, sources)
     if not spec.calibration:
         return sources

@@ -1,4 +1,4 @@
-"""What a person gives a model, as the tensors that its own processor makes of it."""
+"""The user's input, as tensors made by the model's own processor."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from etdeploy.recipe.hub_cache import CONFIG, read_object
 from etdeploy.recipe.tasks import FEATURE_EXTRACTION, TASKS, Modality
 
 PROCESSOR_FOLDER = "processor"
-# The picture that a model sees, beside its processor.
-PICTURE = "input.png"
+# The input image, beside the processor.
+INPUT_IMAGE = "input.png"
 _SENTENCE = "The quick brown fox jumps over the lazy dog."
 _MASKED_SENTENCE = "The quick brown {mask} jumps over the lazy dog."
 # As models of several families write it; each reads its own.
@@ -64,9 +64,9 @@ class TaskTensors:
     """A model's inputs by the names of its parameters.
 
     Attributes:
-        is_real: Whether a person gave what they are made of; a default text counts.
+        is_real: Whether they are made of the user's input or of the default text.
         took_ms: Of the processor, without reading files.
-        content: The text, the picture or the samples.
+        content: The text, the image or the samples.
     """
 
     values: Mapping[str, torch.Tensor]
@@ -136,11 +136,11 @@ def _missing(folder: Path, what: str, name: str) -> WorkerError:
 
 
 def task_tensors(processor: Processor, given: TaskInput, longest: int | None) -> TaskTensors:
-    """The model's inputs for what a person gave, or else for a default text or random values.
+    """The model's inputs for the user's input, or else for a default text or random values.
 
     Args:
         processor: Of the model.
-        given: By the person.
+        given: By the user.
         longest: The most tokens of a text; None without a limit.
     """
     read: Callable[[], tuple[Any, bool]] = {
@@ -214,7 +214,7 @@ def _require_length(values: Mapping[str, torch.Tensor], longest: int | None) -> 
 
 
 def _image(path: str | None) -> tuple[Any, bool]:
-    """A picture in RGB, the right way up."""
+    """An image in RGB, rotated as its EXIF data say."""
     from PIL import Image, ImageOps
 
     if path is None:
@@ -227,7 +227,7 @@ def _image(path: str | None) -> tuple[Any, bool]:
     except (*_DAMAGE, Image.DecompressionBombError) as error:
         raise fail(
             "inputs",
-            f"the picture cannot be read: {exception_text(error)}",
+            f"the image cannot be read: {exception_text(error)}",
             remedy="Give a PNG or JPEG file.",
             file=path,
         ) from error
@@ -259,13 +259,13 @@ def _audio(path: str | None, rate: int) -> tuple[np.ndarray[Any, Any], bool]:
     except (*_DAMAGE, wave.Error) as error:
         raise fail(
             "inputs",
-            f"the recording cannot be read: {exception_text(error)}",
+            f"the audio file cannot be read: {exception_text(error)}",
             remedy=_WAV.format(rate=rate),
             file=path,
         ) from error
     samples = _samples(data, width).reshape(-1, channels).mean(axis=1)
     if not samples.size:
-        raise fail("inputs", "the recording is empty", file=path)
+        raise fail("inputs", "the audio file is empty", file=path)
     if own != rate:
         from scipy.signal import resample_poly
 

@@ -14,10 +14,11 @@ import torch
 
 from etdeploy.core.console import listed
 from etdeploy.export.hf.check import checkpoint_refusals
-from etdeploy.export.hf.config import FACTORY
+from etdeploy.export.hf.config import FACTORY, longest_context
+from etdeploy.export.hf.files import MODULES, POOLING
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.failures import exception_text, fail
+from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.language.fetch import (
     Checkpoint,
     Tell,
@@ -28,12 +29,13 @@ from etdeploy.export.worker.language.fetch import (
 from etdeploy.export.worker.language.load import (
     load_config,
     load_pretrained,
+    own_forward,
     require_match,
     unused_note,
 )
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tasks.inputs import (
-    PICTURE,
+    INPUT_IMAGE,
     PROCESSOR_FOLDER,
     Processor,
     TaskTensors,
@@ -45,7 +47,7 @@ from etdeploy.export.worker.tasks.results import ModelAnswer, Tensors, task_resu
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.task import TaskProgram
 from etdeploy.recipe.hub_cache import CONFIG, read_object
-from etdeploy.recipe.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TASKS
+from etdeploy.recipe.tasks import FEATURE_EXTRACTION, TASKS
 
 # The outputs that a task is about, of those that a model has.
 _OUTPUTS: Mapping[str, tuple[str, ...]] = {
@@ -58,15 +60,12 @@ _LOGITS = ("logits",)
 _UNMASKED = "etdeploy_unmasked"
 # Of outputs, relative to the largest: float32 sums in another order.
 _TOLERANCE = 1e-3
-# Positions that RoBERTa and its relatives do not use: those up to the padding token's id.
-_LONGEST = ("max_position_embeddings", "n_positions")
-# Of a sentence-transformers model.
-_MODULES, _POOLING, _NORMALIZE = "modules.json", "1_Pooling", "Normalize"
+_NORMALIZE = "Normalize"
 
 
 @dataclass(frozen=True)
 class TaskModel:
-    """A model with the inputs of a person, ready to be exported."""
+    """A model with the tensors of the user's input, ready to be exported."""
 
     model: Any
     checkpoint: Checkpoint
@@ -76,32 +75,37 @@ class TaskModel:
     notes: tuple[str, ...] = ()
 
     @property
-    def picture(self) -> Any:
-        """What the model sees; None for another."""
+    def commit(self) -> str | None:
+        """Of the hub; None for a folder."""
+        return self.checkpoint.commit
+
+    def digests(self, *, code: bool) -> dict[str, str]:
+        """SHA-256 of each file of the user, by its path."""
+        return self.checkpoint.digests(code=code)
+
+    @property
+    def image(self) -> Any:
+        """The input image; None for other modalities."""
         return self.inputs.content if self.processor.modality == "image" else None
 
     def write(self, folder: Path) -> None:
-        """Copies what its processor is loaded from into a program folder, with the picture."""
+        """Copies the files of its processor into a program folder, with the input image."""
         target = folder / PROCESSOR_FOLDER
         target.mkdir()
         for name, path in processor_files(self.processor.folder).items():
             shutil.copyfile(path, target / name)
-        if self.picture is not None:
-            self.picture.save(target / PICTURE)
+        if self.image is not None:
+            self.image.save(target / INPUT_IMAGE)
 
     def program(self, outputs: Tensors | None) -> TaskProgram:
         """What is known of the program, with the result of the model's own outputs."""
-        expected, picture = None, self.picture
+        expected = None
         if outputs is not None:
             config, inputs = self.model.config, self.inputs.values
-            expected = task_result(ModelAnswer(self.processor, config, inputs, outputs, picture))
-        content = self.inputs.content
+            expected = task_result(ModelAnswer(self.processor, config, inputs, outputs, self.image))
         return TaskProgram(
             task=self.processor.task,
-            modality=self.processor.modality,
             is_real=self.inputs.is_real,
-            text=content if isinstance(content, str) else None,
-            size=None if picture is None else (picture.height, picture.width),
             preprocess_ms=round(self.inputs.took_ms, 3),
             expected=expected,
         )
@@ -154,8 +158,6 @@ def _auto_class(config: Any, task: str) -> str:
     import transformers
 
     classes = TASKS[task].auto_classes
-    if task == SPEECH_RECOGNITION:
-        return classes[-1]  # the models of CTC; the others generate
     mappings = {name: getattr(transformers, name)._model_mapping for name in classes}
     return next((n for n, known in mappings.items() if type(config) in known), classes[0])
 
@@ -164,15 +166,15 @@ def _longest(model: Any, processor: Processor) -> int | None:
     """The most tokens of a text."""
     if processor.modality != "text":
         return None
-    config = model.config
-    limits = [n for key in _LONGEST if (n := getattr(config, key, None))]
-    padding = getattr(config, "pad_token_id", None)
+    positions = longest_context(model.config.to_dict())
     embeddings = getattr(model.base_model, "embeddings", None)
     table = getattr(embeddings, "position_embeddings", None)
-    if limits and getattr(table, "padding_idx", None) is not None and padding is not None:
-        limits = [n - padding - 1 for n in limits]
+    # RoBERTa and its relatives number positions from the padding token's id on.
+    unused = getattr(table, "padding_idx", None)
+    if positions and unused is not None:
+        positions -= unused + 1
     own = getattr(processor.tokenizer, "model_max_length", None)
-    found = [n for n in (*limits, own) if isinstance(n, int) and 2 < n < 2**20]
+    found = [n for n in (positions, own) if isinstance(n, int) and 2 < n < 2**20]
     return min(found, default=None)
 
 
@@ -213,8 +215,8 @@ class Pooling:
 def _pooling(folder: Path) -> Pooling | None:
     """That of a sentence-transformers model; None for another."""
     try:
-        modules = (folder / _MODULES).read_text()
-        settings = read_object(folder / _POOLING / CONFIG)
+        modules = (folder / MODULES).read_text()
+        settings = read_object(folder / POOLING)
     except (OSError, ValueError):
         return None
     return Pooling(bool(settings.get("pooling_mode_cls_token")), _NORMALIZE in modules)
@@ -243,18 +245,8 @@ def _method(model: Any, task: str, inputs: TaskTensors, folder: Path) -> TaskMet
 
 
 def _own_outputs(model: Any, inputs: TaskTensors) -> dict[str, torch.Tensor]:
-    try:
-        with torch.no_grad():
-            out = model(**inputs.values, return_dict=True)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise fail(
-            "outputs",
-            f"the model, a {type(model).__name__}, raised in its own forward, "
-            f"{exception_text(error)}",
-            remedy=FACTORY,
-        ) from error
+    with own_forward(model):
+        out = model(**inputs.values, return_dict=True)
     return dict(_float_tensors(out))
 
 

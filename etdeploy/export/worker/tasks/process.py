@@ -1,4 +1,4 @@
-"""The worker's second work: results of a task's program, from its folder alone."""
+"""Results of a task, read by a worker process from the program folder alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from etdeploy.export.protocol import TaskAnswer, TaskRequest
 from etdeploy.export.worker.failures import failure_of
-from etdeploy.export.worker.tasks.inputs import PICTURE, PROCESSOR_FOLDER, load_processor
+from etdeploy.export.worker.tasks.inputs import INPUT_IMAGE, PROCESSOR_FOLDER, load_processor
 from etdeploy.export.worker.tasks.results import ModelAnswer, Tensors, task_result
 from etdeploy.program.folder import TensorFile, load_provenance
 from etdeploy.program.task import TaskResult
@@ -41,9 +41,9 @@ def read_result(request: TaskRequest) -> TaskResult:
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     given = (each for each in made.inputs if isinstance(each, TensorFile))
     inputs = _tensors(each.model_copy(update={"path": str(program / each.path)}) for each in given)
-    picture = _picture(folder / PICTURE)
-    found = ModelAnswer(processor, config, inputs, _tensors(request.outputs), picture)
-    return task_result(found, Path(request.file) if request.file else None)
+    image = _image(folder / INPUT_IMAGE)
+    found = ModelAnswer(processor, config, inputs, _tensors(request.outputs), image)
+    return task_result(found, Path(request.file))
 
 
 def _tensors(files: Iterable[TensorFile]) -> Tensors:
@@ -55,7 +55,7 @@ def _array(file: TensorFile) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]
     return values.reshape(file.shape)
 
 
-def _picture(path: Path) -> object:
+def _image(path: Path) -> object:
     from PIL import Image
 
     if not path.is_file():

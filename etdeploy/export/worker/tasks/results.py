@@ -1,4 +1,4 @@
-"""What the outputs of a task's model mean, by the model's own processor."""
+"""Results of a task, read from outputs by the model's own processor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tensors = Mapping[str, torch.Tensor]
 _TOP = 5
 _LEAST_SCORE = 0.5
 _OUTSIDE = "O"
-_UNDEFINED = "there is no result: the output {name} has values that are NaN or infinite"
+_UNDEFINED = "no result: output {name} contains NaN or infinite values"
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class ModelAnswer:
     Attributes:
         config: Of the model, as transformers reads it.
         inputs, outputs: By name.
-        picture: What the model saw; None for other models.
+        image: The input image; None for other modalities.
     """
 
     processor: Processor
     config: Any
     inputs: Tensors
     outputs: Tensors
-    picture: Any = None
+    image: Any = None
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the picture."""
-        return int(self.picture.height), int(self.picture.width)
+        """Height and width of the input image."""
+        return int(self.image.height), int(self.image.width)
 
     def label(self, index: int) -> str:
         """As the configuration names it, or `LABEL_3`."""
@@ -54,7 +54,7 @@ def task_result(answer: ModelAnswer, file: Path | None = None) -> TaskResult:
 
     Args:
         answer: What it gave.
-        file: Gets a picture or a recording if the result has one; a suffix is added. None for none.
+        file: Path, without a suffix, for an image or a WAV file; None to write none.
     """
     started = time.perf_counter()
     for name, tensor in answer.outputs.items():
@@ -83,7 +83,7 @@ def _write(made: Any, file: Path, answer: ModelAnswer) -> str:
     return path.name
 
 
-# A result, and a picture or samples that belong to it.
+# A result, and an image or samples that belong to it.
 Read = tuple[TaskResult, Any]
 
 
@@ -139,19 +139,19 @@ def _boxes(answer: ModelAnswer) -> Read:
     )[0]
     height, width = answer.size
     edge = torch.tensor([width, height, width, height])
-    # A box may reach out of the picture.
+    # A box may extend beyond the image.
     boxes = found["boxes"].clamp(min=torch.zeros(4)).minimum(edge)
     labels = tuple(
         TaskLabel(label=answer.label(int(label)), score=float(score), box=tuple(box.tolist()))
         for score, label, box in zip(found["scores"], found["labels"], boxes, strict=True)
     )
-    return TaskResult(labels=labels), _drawn(answer.picture, labels)
+    return TaskResult(labels=labels), _drawn(answer.image, labels)
 
 
-def _drawn(picture: Any, labels: tuple[TaskLabel, ...]) -> Any:
+def _drawn(image: Any, labels: tuple[TaskLabel, ...]) -> Any:
     from PIL import ImageDraw
 
-    drawn = picture.copy()
+    drawn = image.copy()
     draw = ImageDraw.Draw(drawn)
     for label in labels:
         if label.box:
@@ -181,7 +181,7 @@ def _regions(answer: ModelAnswer) -> Read:
     )
     colors = np.random.default_rng(1).integers(64, 256, (int(classes.max()) + 1, 3), np.uint8)
     mask = Image.fromarray(colors[classes.numpy()])
-    return TaskResult(labels=labels), Image.blend(answer.picture, mask, 0.6)
+    return TaskResult(labels=labels), Image.blend(answer.image, mask, 0.6)
 
 
 def _depth(answer: ModelAnswer) -> Read:

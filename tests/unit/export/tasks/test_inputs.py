@@ -1,4 +1,4 @@
-"""What a person gives a model: texts, pictures of any mode, recordings of any rate."""
+"""The user's input: texts, images of any mode, audio files of any rate."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_channels_are_mixed_and_the_rate_is_the_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"\x00" * 100])
-def test_a_recording_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
+def test_an_audio_file_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.wav").write_bytes(content)
     with pytest.raises(WorkerError) as raised:
         tensors("audio", audio=str(tmp_path / "a.wav"))
@@ -91,7 +91,7 @@ def test_a_recording_that_cannot_be_read(tmp_path: Path, content: bytes) -> None
     assert not lacks(str(failure.remedy), "ffmpeg", "16000")
 
 
-def test_an_empty_recording_is_refused(tmp_path: Path) -> None:
+def test_an_empty_audio_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkerError) as raised:
         tensors("audio", audio=wav(tmp_path / "a.wav", b"", 2))
     assert "empty" in raised.value.failure.message
@@ -107,7 +107,7 @@ def test_an_empty_recording_is_refused(tmp_path: Path) -> None:
         ("1", 1, (255, 255, 255)),
     ],
 )
-def test_a_picture_of_any_mode_is_in_colors(
+def test_an_image_of_any_mode_is_in_colors(
     tmp_path: Path, mode: str, color: Any, wanted: tuple[int, int, int]
 ) -> None:
     Image.new(mode, (4, 3), color).save(tmp_path / "p.png")
@@ -117,7 +117,7 @@ def test_a_picture_of_any_mode_is_in_colors(
     assert [*found.values] == ["values"]  # no mask, and no texts
 
 
-def test_a_picture_is_turned_as_its_camera_was(tmp_path: Path) -> None:
+def test_an_image_is_rotated_as_exif_says(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (4, 3)).save(tmp_path / "p.jpg", exif=exif)
@@ -125,8 +125,8 @@ def test_a_picture_is_turned_as_its_camera_was(tmp_path: Path) -> None:
     assert content.size == (3, 4)
 
 
-def test_a_picture_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "p.png").write_text("no picture")
+def test_an_image_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "p.png").write_text("no image")
     with pytest.raises(WorkerError) as raised:
         tensors("image", image=str(tmp_path / "p.png"))
     assert raised.value.failure.file == str(tmp_path / "p.png")

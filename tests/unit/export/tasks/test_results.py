@@ -1,4 +1,4 @@
-"""What outputs mean: labels, words, boxes, pictures and speech."""
+"""What outputs mean: labels, words, boxes, images and speech."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def result(
     modality = TASKS[task].modalities[0]
     reads: Any = Detector() if modality == "image" else SimpleNamespace(sampling_rate=8000)
     processor = Processor(Path(), task, modality, reads, Words())
-    picture = Image.new("RGB", (40, 20)) if modality == "image" else None
+    image = Image.new("RGB", (40, 20)) if modality == "image" else None
     settings = SimpleNamespace(id2label=NAMES, **config)
     inputs = {"input_ids": torch.tensor([ids])} if ids else {}
     tensors = {name: torch.tensor(values) for name, values in outputs.items()}
-    return task_result(ModelAnswer(processor, settings, inputs, tensors, picture), file)
+    return task_result(ModelAnswer(processor, settings, inputs, tensors, image), file)
 
 
 def test_classes_are_ordered_by_probability() -> None:
@@ -105,7 +105,7 @@ def test_words_of_one_name_are_together() -> None:
     assert [(label.label, label.part) for label in found.labels] == [("PER", "bc"), ("LOC", "e")]
 
 
-def test_boxes_stay_in_the_picture_and_are_drawn(tmp_path: Path) -> None:
+def test_boxes_stay_in_the_image_and_are_drawn(tmp_path: Path) -> None:
     outputs = {
         "logits": [[[0.9, 0.0], [0.1, 0.2]]],
         "pred_boxes": [[[-0.5, 0.25, 0.5, 2.0], [0.0, 0.0, 1.0, 1.0]]],
@@ -120,7 +120,7 @@ def test_boxes_stay_in_the_picture_and_are_drawn(tmp_path: Path) -> None:
         assert drawn.getpixel((10, 5)) == (255, 0, 0)
 
 
-def test_regions_have_shares_of_the_picture(tmp_path: Path) -> None:
+def test_regions_have_shares_of_the_image(tmp_path: Path) -> None:
     logits = torch.zeros(1, 4, 20, 40)
     logits[0, 2, :, :10] = 1
     logits[0, 3, :, 10:] = 1
@@ -134,7 +134,7 @@ def test_regions_have_shares_of_the_picture(tmp_path: Path) -> None:
         assert drawn.getpixel((5, 5)) != drawn.getpixel((20, 5))
 
 
-def test_depth_is_a_picture_of_its_range(tmp_path: Path) -> None:
+def test_depth_is_an_image_of_its_range(tmp_path: Path) -> None:
     depth = torch.linspace(1, 3, 800).reshape(1, 20, 40).tolist()
     found = result("depth-estimation", {"predicted_depth": depth}, tmp_path / "result")
     assert found.text == "depth from 1 to 3"
@@ -142,7 +142,7 @@ def test_depth_is_a_picture_of_its_range(tmp_path: Path) -> None:
         assert (drawn.getpixel((0, 0)), drawn.getpixel((39, 19))) == (0, 255)
 
 
-def test_speech_is_written_as_a_recording(tmp_path: Path) -> None:
+def test_speech_is_written_as_a_wav_file(tmp_path: Path) -> None:
     outputs = {"waveform": [[0.0, 0.5, -0.5, 2.0]]}
     found = result("text-to-speech", outputs, tmp_path / "result", sampling_rate=4)
     assert found.text == "1 s of speech"
