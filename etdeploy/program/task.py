@@ -78,6 +78,8 @@ class TaskResult(Value):
             yield f"{label.label}{where}: {100 * label.score:.3g} %"
         if len(self.labels) > _SHOWN:
             yield f"and {len(self.labels) - _SHOWN} more"
+        if self == TaskResult(file=self.file, took_ms=self.took_ms):
+            yield "nothing found"
         if self.file:
             yield f"in {self.file}"
 

@@ -52,3 +52,4 @@ def test_a_result_is_a_few_lines() -> None:
     ]
     assert [*TaskResult(text="hello").lines()] == ['"hello"']
     assert [*TaskResult(vector_size=1024).lines()] == ["a vector of 1,024 elements"]
+    assert len([*TaskResult(took_ms=1.5).lines()]) == 1

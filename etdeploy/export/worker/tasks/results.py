@@ -6,6 +6,7 @@ import time
 import wave
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -107,10 +108,15 @@ def _masks(answer: ModelAnswer) -> Read:
     for number, place in enumerate(places, 1):
         scores = answer.outputs["logits"][0, place].softmax(-1)
         part = f"mask {number}" if len(places) > 1 else ""
-        labels += _top(scores, lambda token: str(tokenizer.decode([token])).strip(), part)
+        labels += _top(scores, partial(_token, tokenizer), part)
         ids[place] = scores.argmax()
     filled = tokenizer.decode(ids, skip_special_tokens=True)
     return TaskResult(labels=tuple(labels), text=filled), None
+
+
+def _token(tokenizer: Any, token: int) -> str:
+    """Its text; its number if it has none, as those beyond the vocabulary."""
+    return str(tokenizer.decode([token])).strip() or f"token {token}"
 
 
 def _words(answer: ModelAnswer) -> Read:

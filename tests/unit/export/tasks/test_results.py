@@ -92,9 +92,9 @@ def test_a_class_without_a_name_has_its_number() -> None:
 
 def test_masks_are_filled_with_the_most_probable_token() -> None:
     logits = torch.zeros(1, 3, 11)
-    logits[0, 1, 3] = 5
+    logits[0, 1, 3], logits[0, 1, 0] = 5, 4
     found = result("fill-mask", {"logits": logits.tolist()}, ids=[1, 9, 2])
-    assert (found.text, found.labels[0].label) == ("acb", "c")
+    assert (found.text, found.labels[0].label, found.labels[1].label) == ("acb", "c", "token 0")
 
 
 def test_words_of_one_name_are_together() -> None:
