@@ -13,12 +13,14 @@ import pytest
 from PIL import Image, ImageDraw
 
 from etdeploy.cache.workspace import Workspace
+from tests.support.adbd import AndroidRoot, android_x86_64, make_android  # noqa: F401 - fixtures
 from tests.support.cli import Cli
 from tests.support.export import export_workspace  # noqa: F401 - a fixture
 from tests.support.facts import lacks
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
+SHORT = ("--set", "benchmark.memory=false", "--set", "benchmark.profile=false", "--runs", "1")
 # Others are for the night; these two have what texts and pictures differ in.
 _OFTEN = ("bert", "vit")
 _TEXTS, _HEARING = ("bert", "minilm", "roberta", "modernbert", "deberta"), ("wav2vec2", "ast")
@@ -83,9 +85,8 @@ def test_a_device_gives_the_models_result(
     name: str,
 ) -> None:
     cli = Cli(export_workspace.root, tmp_path, {})
-    short = ("--set", "benchmark.memory=false", "--set", "benchmark.profile=false", "--runs", "1")
     record: dict[str, Any] = cli.ok(
-        "run", "--model", str(saved(models, name)), *given(name, tmp_path), *short, "--json"
+        "run", "--model", str(saved(models, name)), *given(name, tmp_path), *SHORT, "--json"
     ).json
     workload = record["workload"]
     assert all(output["within_tolerance"] for output in workload["outputs"])
@@ -97,6 +98,23 @@ def test_a_device_gives_the_models_result(
     assert task["preprocess_ms"] > 0
     drawn = name in ("yolos", "detr", "segformer", "dpt")
     assert (result["file"] == "result.png") == drawn
+
+
+@pytest.mark.nightly
+def test_a_phones_outputs_are_read_as_those_of_this_machine(
+    models: Path,
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+    android_x86_64: AndroidRoot,  # noqa: F811
+) -> None:
+    cli = Cli(export_workspace.root, tmp_path, {"HOME": str(tmp_path)})  # for its own adb key
+    run = ("run", "--model", str(saved(models, "vit")), *given("vit", tmp_path), *SHORT, "--json")
+    here: dict[str, Any] = cli.ok(*run).json["workload"]["task"]
+    there = cli.ok(*run, "--device", android_x86_64.spec).json["workload"]["task"]
+    assert there["agrees"]
+    for task in (here, there):
+        del task["result"]["took_ms"]
+    assert there == here
 
 
 def test_a_model_for_another_task_is_named_before_anything_runs(
