@@ -66,7 +66,7 @@ def _shared(function: F) -> F:
             metavar="FOLDER",
             help="The project's folder: new, empty, or with an earlier project of this kind.",
         ),
-        options("recipe", "set", "model", "context"),
+        options("recipe", "set", "model", "text", "image", "audio", "context"),
     ):
         function = add(function)
     return function

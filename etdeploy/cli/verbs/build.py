@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options("recipes", "set", "model", "context", "devices", "target")
+@options("recipes", "set", "model", "text", "image", "audio", "context", "devices", "target")
 @click.option(
     "-o",
     "--output",

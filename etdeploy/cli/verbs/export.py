@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options("recipes", "set", "model", "context")
+@options("recipes", "set", "model", "text", "image", "audio", "context")
 @click.option(
     "-o",
     "--output",

@@ -23,7 +23,20 @@ _NAME_COLUMNS = 52
 
 
 @click.command()
-@options("recipes", "set", "model", "context", "devices", "target", "output", "as", "app")
+@options(
+    "recipes",
+    "set",
+    "model",
+    "text",
+    "image",
+    "audio",
+    "context",
+    "devices",
+    "target",
+    "output",
+    "as",
+    "app",
+)
 @click.option(
     "--format",
     "form",
