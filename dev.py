@@ -143,13 +143,14 @@ EXTRAS = {
     "llm": r"--model\b|\bhf[:=]",
     "openvino": r"\bbackend[:=]\s*['\"]?openvino\b",
     "qnn": r"\bbackend[:=]\s*['\"]?qnn\b",
+    "timm": r"\btimm[:=/]",
 }
 
 
 def test(arguments: list[str]) -> int:
     """Style, types, then the tests; with arguments other than `--all`, pytest alone."""
     install_system_packages()
-    set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm", "farm", "docs")
+    set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm", "timm", "farm", "docs")
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     is_whole_suite = arguments in ([], ["--all"])
     tests = ["pytest", *arguments, *(side_by_side() if is_whole_suite else [])]

@@ -23,7 +23,7 @@ from etdeploy.core.errors import Blocker, BuildError, EtdeployError
 from etdeploy.core.processes import process
 from etdeploy.core.values import DoctorCheck
 from etdeploy.devices.ios import command
-from etdeploy.export.needs import LLM_PACKAGES
+from etdeploy.export.needs import LLM_PACKAGES, TIMM_PACKAGES
 from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.provider.checkout import SOURCE_VARIABLE, find_checkout
 from etdeploy.provider.wheel import executorch_version
@@ -40,7 +40,7 @@ def examine() -> tuple[DoctorCheck, ...]:
     return (
         _python(),
         *(_package(name, version) for name, version in TESTED_VERSIONS.items()),
-        _language_models(),
+        *_loaders(),
         *_tools(host),
         _program("git", "the recipe's revision in run records", system_command("git")),
         _program(
@@ -94,19 +94,25 @@ def _package(name: str, tested: str) -> DoctorCheck:
     )
 
 
-def _language_models() -> DoctorCheck:
-    """The packages of the extra `llm`."""
+def _loaders() -> Iterator[DoctorCheck]:
+    """The packages of the extras that load models of the hub or a folder."""
+    named = "recipes with model.hf or model.gguf, generate and chat"
+    yield _extra("language models", "llm", LLM_PACKAGES, named)
+    yield _extra("models of timm", "timm", TIMM_PACKAGES, "recipes with model.timm")
+
+
+def _extra(name: str, extra: str, packages: tuple[str, ...], needed_for: str) -> DoctorCheck:
     found: dict[str, str] = {}
-    for name in LLM_PACKAGES:
+    for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    complete = len(found) == len(LLM_PACKAGES)
+            found[package] = importlib.metadata.version(package)
+    complete = len(found) == len(packages)
     return DoctorCheck(
-        name="language models",
+        name=name,
         state="ok" if complete else "optional",
-        found=", ".join(f"{name} {version}" for name, version in found.items()) or None,
-        needed_for="recipes with model.hf or model.gguf, generate and chat",
-        remedy=None if complete else pip_command("etdeploy[llm]"),
+        found=", ".join(f"{package} {version}" for package, version in found.items()) or None,
+        needed_for=needed_for,
+        remedy=None if complete else pip_command(f"etdeploy[{extra}]"),
     )
 
 

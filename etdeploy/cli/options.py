@@ -87,15 +87,16 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     ),
     "model": click.option(
         "--model", metavar="ID|FOLDER|FILE.gguf",
-        help="A model of transformers instead of the recipe's model: its id on the Hugging Face "
-        "hub, a folder with its config.json and safetensors, or a GGUF file, which may also be "
-        "ORG/NAME/FILE.gguf on the hub. Or a finished program (.pte), or Meta's checkpoint (.pth).",
+        help="A model of transformers or timm instead of the recipe's model: its id on the Hugging "
+        "Face hub, a folder with its config.json and safetensors, or a GGUF file, which may also "
+        "be ORG/NAME/FILE.gguf on the hub. Or a finished program (.pte), or Meta's checkpoint "
+        "(.pth).",
     ),
     "text": click.option(
         "--text", metavar="TEXT", help="Input text of a model of transformers."
     ),
     "image": click.option(
-        "--image", metavar="FILE", help="Input image of a model of transformers."
+        "--image", metavar="FILE", help="Input image of a model of transformers or timm."
     ),
     "audio": click.option(
         "--audio", metavar="FILE.wav", help="Input audio of a model of transformers."

@@ -243,7 +243,13 @@ def _strings(place: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 _TOOLS = ("torch", "torchao", "executorch")
-_OF_LANGUAGE_MODELS = ("transformers",)
+
+
+def loading_tools(spec: ExportSpec) -> tuple[str, ...]:
+    """The packages that load a model of the hub or a folder."""
+    if spec.hf is None:
+        return ()
+    return ("timm", "torchvision") if spec.hf.timm else ("transformers",)
 
 
 def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
@@ -254,7 +260,7 @@ def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
     }
     if spec.is_finished:
         return versions
-    wanted = (*_TOOLS, *(_OF_LANGUAGE_MODELS if spec.hf else ()))
+    wanted = (*_TOOLS, *loading_tools(spec))
     versions |= {name: installed_version(name) for name in wanted}
     return versions | backend_versions(spec)
 

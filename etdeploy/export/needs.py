@@ -19,7 +19,13 @@ from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.export.cache import installed_version
 from etdeploy.export.hf.adapter import read_adapter
-from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
+from etdeploy.export.hf.check import (
+    checkpoint_refusals,
+    folder_here,
+    has_text_files,
+    is_whole,
+    timm_refusals,
+)
 from etdeploy.export.hf.config import ConfigProblem, config_refusals
 from etdeploy.export.hf.files import adapter_files, has_template, has_tokenizer
 from etdeploy.export.hf.memory import memory_forecast, memory_refusal
@@ -32,6 +38,8 @@ from etdeploy.program.tokenizer import require_speech
 
 # Pillow reads images, and SciPy resamples audio.
 TASK_PACKAGES = ("pillow", "scipy")
+# What the extra `timm` has.
+TIMM_PACKAGES = ("timm", "torchvision", "huggingface_hub", "safetensors", "pillow")
 # What the extra `llm` has.
 LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")
 # What ExecuTorch's own exporter imports.
@@ -171,7 +179,11 @@ def check_language_model(spec: ExportSpec) -> str | None:
             "the Hugging Face hub, if there is such a model."
         )
     context = spec.generation.context if spec.generation else 0
-    refusals = checkpoint_refusals(folder, context, spec.task)
+    refusals = (
+        timm_refusals(folder, spec.task)
+        if spec.hf.timm
+        else checkpoint_refusals(folder, context, spec.task)
+    )
     if refusal := next(refusals, None) or memory_refusal(memory_forecast(spec, folder), folder):
         place = refusal.place or spec.place(*refusal.key)
         raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
@@ -226,15 +238,20 @@ def _check_packages(spec: ExportSpec) -> None:
     wanted = ["torch", "executorch"]
     if spec.quantization not in (None, "none") or spec.embeddings:
         wanted.append("torchao")
-    what = "exporting a model needs PyTorch and ExecuTorch"
-    if spec.hf:
+    what, extras = "exporting a model needs PyTorch and ExecuTorch", "export"
+    if spec.hf and spec.hf.timm:
+        wanted += TIMM_PACKAGES
+        what = "exporting a model of timm needs PyTorch, ExecuTorch and timm"
+        extras = "export,timm"
+    elif spec.hf:
         wanted += (*LLM_PACKAGES, *(GGUF_PACKAGES if spec.hf.gguf else ()))
         wanted += TASK_PACKAGES if spec.generation is None else ()
         what = "exporting a model of transformers needs PyTorch, ExecuTorch and transformers"
+        extras = "export,llm"
     if spec.llm_config is not None:
         wanted += LLM_CONFIG_PACKAGES
         what = "ExecuTorch's own exporter needs PyTorch and ExecuTorch with torchao and omegaconf"
-    _check_installed(wanted, what, "export,llm" if spec.hf else "export")
+    _check_installed(wanted, what, extras)
     for package in backend_named(str(spec.backend)).packages_for(spec.quantization):
         _check_package(package)
 

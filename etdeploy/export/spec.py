@@ -42,7 +42,7 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 # Keys of sections that the worker refuses with their places.
 _PLACED = (
     ("sizes",), ("method",), ("overrides",), ("hf",), ("gguf",), ("revision",), ("remote_code",),
-    ("lora",), ("generation",), ("calibration",), ("llm_config",), ("checkpoint",),
+    ("timm",), ("lora",), ("generation",), ("calibration",), ("llm_config",), ("checkpoint",),
     ("program",), ("task",), ("input",),
 )  # fmt: skip
 
@@ -59,7 +59,7 @@ class CodeReference(Value):
 
 
 class HfModel(Value):
-    """A language model as transformers saves it, or in a GGUF file.
+    """A model as transformers or timm saves it, or in a GGUF file.
 
     Attributes:
         folder: Its absolute path, or that of the folder with the GGUF file; None for an id.
@@ -69,6 +69,7 @@ class HfModel(Value):
         checkpoint, params: Paths of the files of a model as Meta saves it; None for another.
         revision: Of an id, as the recipe names it.
         remote_code: Whether code in its repository or folder may run.
+        timm: Whether timm loads it, and not transformers.
     """
 
     folder: str | None = None
@@ -79,13 +80,15 @@ class HfModel(Value):
     params: str | None = None
     revision: str = "main"
     remote_code: bool = False
+    timm: bool = False
 
     @property
     def kind(self) -> str:
         """The key of a recipe that names it."""
         if self.pte is not None:
             return "program"
-        return "checkpoint" if self.checkpoint else "gguf" if self.gguf else "hf"
+        kinds = {"checkpoint": self.checkpoint, "gguf": self.gguf, "timm": self.timm}
+        return next((kind for kind, named in kinds.items() if named), "hf")
 
     @property
     def path(self) -> Path | None:
@@ -426,12 +429,14 @@ def _hf_model(model: Model) -> HfModel | None:
     if model.checkpoint is not None:
         params = model.params or str(Path(model.checkpoint).with_name(PARAMS))
         return HfModel(checkpoint=model.checkpoint, params=params)
-    if model.hf is None:
+    named = model.hf or model.timm
+    if named is None:
         return None
     code = model.remote_code is not None  # which names the same model; see the recipe's rules
-    if Path(model.hf).is_absolute():
-        return HfModel(folder=model.hf, remote_code=code)
-    return HfModel(id=model.hf, revision=model.revision or "main", remote_code=code)
+    kind = {"remote_code": code, "timm": model.timm is not None}
+    if Path(named).is_absolute():
+        return HfModel(folder=named, **kind)
+    return HfModel(id=named, revision=model.revision or "main", **kind)
 
 
 def _adapters_of(model: Model) -> dict[str, HfModel]:

@@ -31,7 +31,17 @@ _MOST_CHARACTERS = 40
 # The kind of workload, and the recipe's section that says what is generated.
 GENERATION = "generation"
 # Of the section `model`: what the model is. A checkpoint's file may change.
-_MODEL = ("example", "python", "exported", "program", "hf", "gguf", "checkpoint", "arguments")
+_MODEL = (
+    "example",
+    "python",
+    "exported",
+    "program",
+    "hf",
+    "timm",
+    "gguf",
+    "checkpoint",
+    "arguments",
+)
 # Of `export`: what is computed with which precision.
 _PRECISION = ("overrides", "group_size", "embeddings")
 

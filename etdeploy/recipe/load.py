@@ -20,7 +20,7 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import absolute_paths
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
-from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates
+from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates, names_timm
 
 # An override that is the value of model.hf, or of another key by its suffix, and not read as YAML.
 MODEL_OPTION = "--model="
@@ -83,7 +83,7 @@ class LoadedRecipe:
     def named_model(self) -> str:
         """The model that --model names; empty where it is the recipe's own."""
         model = self.recipe.model
-        named = {key: getattr(model, key) for key in ("hf", *_BY_SUFFIX.values())}
+        named = {key: getattr(model, key) for key in ("hf", "timm", *_BY_SUFFIX.values())}
         key = next((key for key, value in named.items() if value), "hf")
         place = self.places.get(("model", key))
         return named[key] or "" if place and place.file == _MODEL_SHOWN else ""
@@ -130,7 +130,7 @@ def default_recipe(model: str | None, otherwise: str = DEFAULT_RECIPE) -> str:
     """The bundled recipe for what --model names; `otherwise` without a model to export."""
     if model is None or _model_key(model) == "program":
         return otherwise
-    named = {_model_key(model): str(resolved(Path.cwd(), model)) if Path(model).is_dir() else model}
+    named = {_model_key(model): _absolute(model)}
     complete_task(data := {"model": dict(named)})
     task = data["model"].get("task", TEXT_GENERATION)
     is_text = generates(task, data.get("export", {}).get("generation"))
@@ -139,7 +139,19 @@ def default_recipe(model: str | None, otherwise: str = DEFAULT_RECIPE) -> str:
 
 def _model_key(name: str) -> str:
     """The key of `model` for what --model names."""
-    return _BY_SUFFIX.get(PurePath(name.partition("?")[0]).suffix, "hf")
+    path = PurePath(name.partition("?")[0])
+    if path.suffix in _BY_SUFFIX:
+        return _BY_SUFFIX[path.suffix]
+    return "timm" if names_timm(_absolute(name)) else "hf"
+
+
+def _absolute(model: str) -> str:
+    """The absolute path of a folder; another name as it is."""
+    try:
+        path = resolved(Path.cwd(), model)
+        return str(path) if path.is_dir() else model
+    except OSError:  # too long for a path
+        return model
 
 
 def load_recipes(names: Sequence[str], overrides: Overrides = ()) -> tuple[LoadedRecipe, ...]:

@@ -23,7 +23,13 @@ from etdeploy.recipe.rules import (
     recipe_rules,
     require,
 )
-from etdeploy.recipe.tasks import SPEECH_RECOGNITION, TASKS, TEXT_GENERATION, generates
+from etdeploy.recipe.tasks import (
+    IMAGE_CLASSIFICATION,
+    SPEECH_RECOGNITION,
+    TASKS,
+    TEXT_GENERATION,
+    generates,
+)
 
 BackendName = Annotated[str, Choice(lambda name: find_backend(name) is not None, exporting_names)]
 Quantization = Literal[
@@ -154,7 +160,7 @@ class Section(BaseModel):
 
 class Model(Section):
     """Where the model comes from: one of `example`, `python`, `exported`, `program`, `hf`,
-    `gguf`, `checkpoint`.
+    `timm`, `gguf`, `checkpoint`.
     """
 
     example: ExampleName | None = None
@@ -184,6 +190,11 @@ class Model(Section):
     `HuggingFaceTB/SmolLM2-135M`, or a folder. A folder of that name comes first. Weights are read
     from safetensors files only; [language-models.md](language-models.md) has more."""
 
+    timm: str | None = Field(default=None, min_length=1)
+    """A model of timm with its weights: a name of timm with its tag, like `resnet18.a1_in1k`, an id
+    on the Hugging Face hub, like `timm/resnet18.a1_in1k`, or a folder that timm's `save_for_hf`
+    wrote. [tasks.md](tasks.md#models-of-timm) has more."""
+
     gguf: str | None = Field(default=None, min_length=1)
     """A language model in llama.cpp's format: a `.gguf` file, or one in a repository of the Hugging
     Face hub, like `ORG/NAME/model-Q4_0.gguf`. Architecture, tokenizer, chat template and weights
@@ -199,13 +210,14 @@ class Model(Section):
     """The sizes of the model of `checkpoint`; by default `params.json` beside it."""
 
     revision: str | None = Field(default=None, min_length=1)
-    """The branch, tag or commit of a repository that `hf`, `gguf` or `program` names; by default
-    `main`. The commit is recorded."""
+    """The branch, tag or commit of a repository that `hf`, `timm`, `gguf` or `program` names; by
+    default `main`. The commit is recorded."""
 
     task: Task | None = None
     """The task of a model of `hf`, named as on the Hugging Face hub. By default the one that the
     class in its config.json is for, and `text-generation` where that file is not on this machine
-    yet."""
+    yet. Of a model of `timm`, `image-classification` by default, or `feature-extraction`, which
+    leaves out its classifier."""
 
     remote_code: str | None = Field(default=None, min_length=1)
     """Lets the code in the repository or folder of `hf` run, for a model that transformers does not
@@ -488,7 +500,7 @@ class BenchmarkGeneration(Section):
 
 
 class BenchmarkInput(Section):
-    """The input of a model of `hf`, from which its processor makes tensors."""
+    """The input of a model of `hf` or `timm`, from which its processor makes tensors."""
 
     text: str | None = Field(default=None, min_length=1)
     """A text. By default a sentence that etdeploy brings."""
@@ -530,8 +542,8 @@ class Benchmark(Section):
     takes them. Without it, the inputs are random, drawn from the values of the example inputs."""
 
     input: BenchmarkInput | None = None
-    """The input of a model of `hf` as text or a file; the model's own processor makes tensors of
-    it."""
+    """The input of a model of `hf` or `timm` as text or a file; the model's own processor makes
+    tensors of it."""
 
     cooldown: Cooldown | None = None
     """Waits before each start until the device is cool."""
@@ -628,6 +640,8 @@ class Recipe(Section):
         """Other models have no section `generation`, so that their records have no keys of it."""
         data = llm_config.complete(data) if isinstance(data, dict) else data
         model = data.get("model") if isinstance(data, dict) else None
+        if isinstance(model, dict) and model.get("timm") is not None and not model.get("task"):
+            return {**data, "model": {**model, "task": IMAGE_CLASSIFICATION}}
         if not isinstance(model, dict) or not any(
             model.get(s) is not None for s in LANGUAGE_MODELS
         ):

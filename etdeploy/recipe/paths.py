@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core.commands import python_command
 from etdeploy.core.errors import Problem
 from etdeploy.core.files.basic import not_regular
 from etdeploy.recipe import llm_config
@@ -35,7 +36,12 @@ _FILE_KEYS = (
     ("app", "aar"),
 )
 # An id on the Hugging Face hub, or a folder.
-_MODEL_KEYS = (("model", "hf"), ("model", "remote_code"))
+TIMM = ("model", "timm")
+_MODEL_KEYS = (("model", "hf"), TIMM, ("model", "remote_code"))
+# How timm writes where a model is, with the revision of an id; and a name of its own with a tag.
+_TIMM_PLACE = re.compile(r"(hf[-_]hub|local-dir):(?P<id>[^@]+)(@(?P<revision>.+))?")
+_TIMM_NAME = re.compile(r"[A-Za-z0-9_]+\.[A-Za-z0-9_.-]+")
+_TIMM_IDS = "timm/"
 LORA = ("model", "lora")
 GGUF = ("model", "gguf")
 _GGUF_SUFFIX = ".gguf"
@@ -107,30 +113,59 @@ def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def _absolute_models(document: Document) -> Iterator[Problem]:
-    """Makes the folder of a language model absolute; anything else is an ID."""
+    """Makes the folder of a model absolute; anything else is an ID."""
     for keys in _model_keys(document.data):
         section = _section_of(document.data, keys)
-        value = section.get(keys[-1])
-        if not isinstance(value, str) or not value:
-            continue
-        place, key = document.places[keys], ".".join(keys)
-        if address := _ADDRESS.fullmatch(value):
-            section[keys[-1]] = value = address["id"]
-            if address["revision"] and keys in _MODEL_KEYS:
-                section.setdefault("revision", address["revision"])
-        path, problem = _existing(place, key, value, folder=True)
-        if problem is None:
-            section[keys[-1]] = path
-        elif Path(path).suffix == _GGUF_SUFFIX:
-            message = f"{key}: {value} is a file in GGUF, not a folder"
-            yield Problem(str(place), message, f"name it as {'.'.join(GGUF)}")
-        elif not _ID.fullmatch(value) or Path(path).exists():
-            if problem and Path(path).with_name("config.json").is_file():
-                yield replace(problem, hint=f"name the folder that has it: {Path(path).parent}")
-            elif problem and (_is_path(value) or Path(path).exists()):
-                yield problem
-            else:
-                yield _no_model(place, key, value)
+        if isinstance(section.get(keys[-1]), str) and section[keys[-1]]:
+            yield from _absolute_model(section, keys, document.places[keys])
+
+
+def _absolute_model(
+    section: dict[str, Any], keys: tuple[str, ...], place: SourceLocation
+) -> Iterator[Problem]:
+    key, value = ".".join(keys), _without_address(section, keys)
+    path, problem = _existing(place, key, value, folder=True)
+    if problem is None:
+        section[keys[-1]] = path
+    elif keys == TIMM and "/" not in value and not Path(path).exists():
+        yield from _name_of_timm(section, place, value)
+    elif Path(path).suffix == _GGUF_SUFFIX:
+        message = f"{key}: {value} is a file in GGUF, not a folder"
+        yield Problem(str(place), message, f"name it as {'.'.join(GGUF)}")
+    elif not _ID.fullmatch(value) or Path(path).exists():
+        if Path(path).with_name("config.json").is_file():
+            yield replace(problem, hint=f"name the folder that has it: {Path(path).parent}")
+        elif _is_path(value) or Path(path).exists():
+            yield problem
+        else:
+            yield _no_model(place, key, value)
+
+
+def _without_address(section: dict[str, Any], keys: tuple[str, ...]) -> str:
+    """The folder or ID in what names a model, with its revision put into the section."""
+    value = str(section[keys[-1]])
+    found = _ADDRESS.fullmatch(value)
+    if keys == TIMM and found is None:
+        found = _TIMM_PLACE.fullmatch(value)
+    if found is None:
+        return value
+    section[keys[-1]] = value = found["id"]
+    if found["revision"] and keys in _MODEL_KEYS:
+        section.setdefault("revision", found["revision"])
+    return value
+
+
+def _name_of_timm(section: dict[str, Any], place: SourceLocation, name: str) -> Iterator[Problem]:
+    """Make a name of timm the id of its weights; one without a tag stands for several."""
+    if _TIMM_NAME.fullmatch(name):
+        section[TIMM[-1]] = _TIMM_IDS + name
+        return
+    what = f"{'.'.join(TIMM)}: {name!r} is neither a folder nor the name of weights of timm"
+    hint = (
+        "a name has the tag of its weights, like resnet18.a1_in1k; for a list: "
+        + python_command("import timm; print(*timm.list_pretrained({name}))", name=f"{name}*")
+    )
+    yield Problem(str(place), what, hint)
 
 
 def _model_keys(data: Any) -> tuple[tuple[str, ...], ...]:

@@ -25,7 +25,7 @@ from etdeploy.backends.schemes import (
 )
 from etdeploy.core.errors import EtdeployError
 from etdeploy.recipe.llm_config import contradictions
-from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, generates
+from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, TIMM_TASKS, generates
 from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from etdeploy.recipe.model import Recipe
 
 
-MODEL_SOURCES = ("example", "python", "exported", "program", "hf", "gguf", "checkpoint")
+MODEL_SOURCES = ("example", "python", "exported", "program", "hf", "timm", "gguf", "checkpoint")
 # Those of models that transformers loads, of which most generate text.
 LANGUAGE_MODELS = ("hf", "gguf", "checkpoint")
 DEFAULT_GROUP_SIZE = 32
@@ -89,11 +89,7 @@ def _hf_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     if section.get("params") is not None and section.get("checkpoint") is None:
         yield "params", "params belong to a `checkpoint`, and none is named"
     if model is None and file is None:
-        program = section.get("program")
-        of_hub = ("revision",) if program and not str(program).startswith("/") else ()
-        for key in (key for key in _OF_HF if key not in of_hub):
-            if section.get(key) is not None:
-                yield key, "this key is about a model of `hf`, and none is named"
+        yield from _findings_without_hf(section)
         return
     if section.get("revision") is not None and str(model or file).startswith("/"):
         kind = "folder" if model else "file"
@@ -105,6 +101,22 @@ def _hf_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
             "remote_code",
             f"code runs only for the model that is named here, {code!r}, and `hf` is {model!r}",
         )
+
+
+def _findings_without_hf(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
+    timm, task = section.get("timm"), section.get("task")
+    named = timm or section.get("program")
+    allowed = ["revision"] if named and not str(named).startswith("/") else []
+    allowed += ["task"] if timm else []
+    for key in (key for key in _OF_HF if key not in allowed):
+        if section.get(key) is None:
+            continue
+        if timm and key == "revision":
+            yield key, f"a folder on this machine has no revisions, and {timm} is one"
+        else:
+            yield key, "this key is about a model of `hf`, and none is named"
+    if timm and task in TASKS and task not in TIMM_TASKS:
+        yield "task", f"a model of timm is for {' or '.join(TIMM_TASKS)}, not {task}"
 
 
 def export_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
@@ -368,10 +380,11 @@ def _input_findings(model: Mapping[str, Any], given: Mapping[str, Any]) -> Itera
     if not named:
         return
     if task not in TASKS:
-        text = "this section is for a model of transformers (`hf`), whose processor reads it"
+        text = "this section is for a model of `hf` or `timm`, whose processor reads it"
         yield "benchmark.input", text
         return
-    takes = () if task == TEXT_GENERATION else TASKS[str(task)].modalities
+    takes: tuple[str, ...] = () if task == TEXT_GENERATION else TASKS[str(task)].modalities
+    takes = ("image",) if model.get("timm") else takes
     for key in named:
         if takes and key not in takes:
             text = f"the task {task} takes {' and '.join(takes)}, not {key}"

@@ -1,4 +1,4 @@
-"""The tasks of transformers' models, and which of them a configuration is for."""
+"""The tasks of models of transformers and timm, and which of them a configuration is for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ TEXT_GENERATION = "text-generation"
 FEATURE_EXTRACTION = "feature-extraction"
 SPEECH_RECOGNITION = "automatic-speech-recognition"
 TEXT_TO_TEXT = "text2text-generation"
+IMAGE_CLASSIFICATION = "image-classification"
 IMAGE_TO_TEXT = "image-text-to-text"
 
 
@@ -48,7 +49,7 @@ TASKS: Mapping[str, TaskFacts] = {
     "token-classification": TaskFacts(
         ("text",), ("AutoModelForTokenClassification",), ("ForTokenClassification",)
     ),
-    "image-classification": TaskFacts(
+    IMAGE_CLASSIFICATION: TaskFacts(
         ("image",),
         ("AutoModelForImageClassification",),
         ("ForImageClassification", "ForImageClassificationWithTeacher"),
@@ -78,6 +79,10 @@ TASKS: Mapping[str, TaskFacts] = {
 # Keys that only configurations of models have which take audio.
 _OF_AUDIO = ("num_mel_bins", "feat_extract_norm", "input_feat_per_channel", "audio_config")
 _CTC = "ForCTC"
+# The tasks of models of timm.
+TIMM_TASKS = (IMAGE_CLASSIFICATION, FEATURE_EXTRACTION)
+# timm's own names for where a model is, and for its repositories on the hub.
+_TIMM_NAMES = ("hf-hub:", "hf_hub:", "local-dir:", "timm/")
 
 
 def architectures(config: Mapping[str, Any]) -> list[str]:
@@ -107,6 +112,36 @@ def is_ctc(config: Mapping[str, Any]) -> bool:
     return any(name.endswith(_CTC) for name in architectures(config))
 
 
+def is_timm(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is of a model of timm, as its `save_for_hf` writes it."""
+    return isinstance(config.get("architecture"), str) and not config.get("model_type")
+
+
+def class_counts(config: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers of classes that a model of timm has by its `config.json`, by their keys."""
+    sections = {"": config, "model_args.": config.get("model_args")}
+    sections["pretrained_cfg."] = config.get("pretrained_cfg")
+    return {
+        f"{name}num_classes": section["num_classes"]
+        for name, section in sections.items()
+        if isinstance(section, Mapping) and isinstance(section.get("num_classes"), int)
+    }
+
+
+def timm_task(config: Mapping[str, Any]) -> str:
+    """The task of a model of timm; one without classes gives features."""
+    count = next(iter(class_counts(config).values()), None)
+    return FEATURE_EXTRACTION if count == 0 else IMAGE_CLASSIFICATION
+
+
+def names_timm(model: str) -> bool:
+    """Whether what --model names is of timm: by its name, or by its configuration if that is here.
+
+    A folder is named by its absolute path.
+    """
+    return model.startswith(_TIMM_NAMES) or is_timm(config_here(model) or {})
+
+
 def config_here(model: str, revision: str = "main") -> Mapping[str, Any] | None:
     """The `config.json` of a folder, or of a model that the hub's cache has; None without one."""
     try:
@@ -134,7 +169,12 @@ def complete_task(data: Any) -> None:
     It is that of the model's configuration, and text generation where none is on this machine.
     """
     model = data.get("model") if isinstance(data, dict) else None
-    if not isinstance(model, dict) or not isinstance(model.get("hf"), str):
+    if not isinstance(model, dict):
+        return
+    if isinstance(model.get("timm"), str) and model.get("task") is None:
+        named = config_here(model["timm"], str(model.get("revision") or "main"))
+        model["task"] = timm_task(named or {})
+    if not isinstance(model.get("hf"), str):
         return
     config = config_here(model["hf"], str(model.get("revision") or "main")) or {}
     if model.get("task") is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,16 @@ def _ast(folder: Path) -> None:
     _save(folder, t.ASTForAudioClassification(config), processor)
 
 
+def _timm(architecture: str, folder: Path) -> None:
+    import timm
+
+    classes = {"num_classes": 4} if architecture == "resnet10t" else {}
+    labels = {"label_names": ["cat", "dog", "cow", "pig"]} if classes else None
+    model = timm.create_model(architecture, pretrained=False, **classes)
+    timm.models.save_for_hf(model, folder, model_config=labels, safe_serialization=True)
+
+
+TIMM = ("resnet10t", "resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_femto")
 MODELS: Mapping[str, Callable[[Path], None]] = {
     "bert": _bert,
     "minilm": _minilm,
@@ -217,6 +228,7 @@ MODELS: Mapping[str, Callable[[Path], None]] = {
     "dpt": _dpt,
     "wav2vec2": _wav2vec2,
     "ast": _ast,
+    **{f"timm-{name}": partial(_timm, name) for name in TIMM},
 }
 
 

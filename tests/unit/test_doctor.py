@@ -12,7 +12,7 @@ from etdeploy.core.commands import pip_command
 
 
 def test_what_is_installed_for_language_models_has_its_version() -> None:
-    found = doctor._language_models()
+    found = next(doctor._loaders())
     assert (found.state, found.remedy) == ("ok", None)
     assert f"tokenizers {importlib.metadata.version('tokenizers')}" in str(found.found)
 
@@ -21,7 +21,7 @@ def test_a_package_for_language_models_that_is_missing_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "LLM_PACKAGES", ("tokenizers", "not-there"))
-    found = doctor._language_models()
+    found = next(doctor._loaders())
     assert found.state == "optional"
     assert str(found.found).startswith("tokenizers ")
     assert str(found.remedy) == pip_command("etdeploy[llm]")

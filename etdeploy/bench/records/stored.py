@@ -293,7 +293,7 @@ def _is_bundled(recipe: RecipeRecord) -> bool:
 def _model(recipe: RecipeRecord) -> list[str]:
     """The option for the language model, which bundled recipes do not name."""
     model = recipe.content.get("model", {})
-    named = model.get("hf") or model.get("gguf")
+    named = model.get("hf") or model.get("timm") or model.get("gguf")
     if named is None or not _is_bundled(recipe):
         return []
     path = (resource_folder("recipes") / named).resolve()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from etdeploy.core.commands import python_command, quoted
 from etdeploy.core.console import count, listed
@@ -19,6 +20,7 @@ from etdeploy.export.hf.config import (
 )
 from etdeploy.export.hf.files import (
     PIPELINE,
+    TIMM_PICKLE,
     TOKENIZER_CONFIG,
     WEIGHTS,
     WEIGHTS_INDEX,
@@ -40,7 +42,12 @@ from etdeploy.export.hf.tensors import checkpoint_tensors, read_tensors, weight_
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.hub_cache import CONFIG, cached_commit, snapshot
-from etdeploy.recipe.tasks import TEXT_GENERATION
+from etdeploy.recipe.tasks import (
+    IMAGE_CLASSIFICATION,
+    TEXT_GENERATION,
+    class_counts,
+    is_timm,
+)
 
 _CONVERT = (
     "import transformers as t; "
@@ -165,6 +172,8 @@ def is_whole(folder: Path, *, code: bool) -> bool:
         return False
     if folder.is_file():
         return True
+    if is_timm(config):
+        return timm_weights_refusal(folder) is None
     if weights_refusal(folder):
         return False
     return not code or all((folder / name).is_file() for name in code_files(config))
@@ -231,6 +240,73 @@ def checkpoint_refusals(
         yield ConfigProblem(str(error), ORIGINAL, place=str(folder))
 
 
+def timm_refusals(folder: Path, task: str | None) -> Iterator[ConfigProblem]:
+    """What keeps a model of timm from being exported; each may hold only if those before do not."""
+    config = read_config(folder)
+    if isinstance(config, ConfigProblem):
+        yield config
+        return
+    yield from timm_config_refusals(config, str(folder), task)
+    if refusal := timm_weights_refusal(folder):
+        yield refusal
+
+
+def timm_config_refusals(
+    config: Mapping[str, Any], place: str, task: str | None
+) -> Iterator[ConfigProblem]:
+    """What keeps a model of timm from being exported, as far as its configuration tells."""
+    if not is_timm(config):
+        yield ConfigProblem(
+            f"{CONFIG} names no architecture of timm",
+            "Name a folder that timm.models.save_for_hf wrote; a model of transformers is named as "
+            "model.hf.",
+            place=place,
+        )
+    counts = class_counts(config)
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{key} is {number}" for key, number in counts.items())
+        yield ConfigProblem(
+            f"{CONFIG} has different numbers of classes: {found}",
+            "Save the model again with timm.models.save_for_hf.",
+            place=place,
+        )
+    classes = next(iter(counts.values()), None)
+    if classes == 0 and task == IMAGE_CLASSIFICATION:
+        yield ConfigProblem(
+            f"the model ({config['architecture']}) has no classes; it gives features",
+            "--set model.task=feature-extraction",
+            ("model", "task"),
+        )
+    names = config.get("label_names") or config.get("labels")
+    if isinstance(names, list) and classes is not None and len(names) != classes:
+        yield ConfigProblem(
+            f"{CONFIG} has {count(len(names), 'name')} of labels for {classes} classes",
+            f"Correct label_names in {CONFIG}, or leave them out.",
+            place=place,
+        )
+
+
+def timm_weights_refusal(folder: Path) -> ConfigProblem | None:
+    """What is wrong with the weights of a model of timm; None if nothing is, as headers tell."""
+    if (folder / WEIGHTS).is_file():
+        return _damage(folder / WEIGHTS)
+    return timm_weights_missing(_names(folder), str(folder))
+
+
+def timm_weights_missing(names: Collection[str], place: str) -> ConfigProblem | None:
+    """The refusal of a folder or repository without weights that timm saved."""
+    if WEIGHTS in names or TIMM_PICKLE in names:
+        return None
+    others = other_weights([*names])
+    there = f"; {listed(others)} cannot be read" if others else ""
+    return ConfigProblem(
+        f"the model comes without its weights, as timm names them ({WEIGHTS}){there}",
+        "Save them beside its configuration: "
+        "timm.models.save_for_hf(model, FOLDER, safe_serialization=True)",
+        place=place,
+    )
+
+
 def _names(folder: Path) -> list[str]:
     try:
         return [path.name for path in folder.iterdir()]
@@ -240,7 +316,7 @@ def _names(folder: Path) -> list[str]:
 
 def prequantized_notes(spec: ExportSpec) -> Iterator[str]:
     """What becomes of weights that a checkpoint on this machine has quantized; see needs.py."""
-    folder = folder_here(spec.hf) if spec.hf else None
+    folder = folder_here(spec.hf) if spec.hf and spec.generation else None
     config = read_config(folder) if folder else None
     if folder and isinstance(config, dict):
         found = (

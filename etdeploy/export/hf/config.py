@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.backends.schemes import DEFAULT_RECIPE
+from etdeploy.core.commands import quoted
 from etdeploy.export.hf.files import GENERATION_CONFIG, PIPELINE
 from etdeploy.export.hf.gguf import GgufError, config_of, read_header
 from etdeploy.export.hf.prequantized import ORIGINAL, check_settings
@@ -19,6 +20,7 @@ from etdeploy.recipe.tasks import (
     TEXT_GENERATION,
     architectures,
     is_ctc,
+    is_timm,
     task_of,
 )
 
@@ -105,6 +107,12 @@ def config_refusals(
 
     Without a task, the model is to generate text.
     """
+    if is_timm(config):
+        yield ConfigProblem(
+            f"the model ({config['architecture']}) is of timm, and not of transformers",
+            f"In place of model.hf or --model: --set {quoted(f'model.timm={place}')}",
+            place=place,
+        )
     if not config.get("model_type") and "auto_map" not in config:
         yield ConfigProblem(
             f"{CONFIG} names no model_type, so the kind of model is unknown", AGAIN, place=place

@@ -7,7 +7,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from etdeploy.export.hf.gguf import read_header
-from etdeploy.recipe.hub_cache import CONFIG
+from etdeploy.recipe.hub_cache import CONFIG, read_object
+from etdeploy.recipe.tasks import is_timm
 
 # What the library diffusers saves has this in its place.
 PIPELINE = "model_index.json"
@@ -43,6 +44,8 @@ LOADED = (
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+# What timm saves; a pickle is read only without safetensors, and with weights_only.
+TIMM_PICKLE = "pytorch_model.bin"
 CODE = "*.py"
 # Formats of weights that are not read. Most are pickles, which run code when they are loaded.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -58,7 +61,7 @@ def loaded_files(folder: Path, *, code: bool) -> dict[str, Path]:
     """The files of a folder that are loaded, by their names; a GGUF file is loaded alone."""
     if folder.is_file():
         return {folder.name: folder}
-    patterns = loaded_patterns(code=code)
+    patterns = timm_patterns(folder) or loaded_patterns(code=code)
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError:
@@ -67,6 +70,15 @@ def loaded_files(folder: Path, *, code: bool) -> dict[str, Path]:
     return pooling | {
         p.name: p for p in paths if any(fnmatch(p.name, pattern) for pattern in patterns)
     }
+
+
+def timm_patterns(folder: Path) -> list[str]:
+    """Names of the files of a model of timm that are loaded; none for another model."""
+    try:
+        found = is_timm(read_object(folder / CONFIG))
+    except (OSError, ValueError):
+        return []
+    return [CONFIG, WEIGHTS if (folder / WEIGHTS).is_file() else TIMM_PICKLE] if found else []
 
 
 def adapter_files(folder: Path) -> dict[str, Path]:

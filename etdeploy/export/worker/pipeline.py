@@ -327,9 +327,14 @@ def _rewrites(
 def _task_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> TaskModel | None:
     if spec.hf is None or spec.generation is not None:
         return None
+    prepare(spec)
+    if spec.hf.timm:
+        from etdeploy.export.worker.tasks.timm import load_timm
+
+        with recorder.ignoring("timm"):
+            return load_timm(spec, steps.tell)
     from etdeploy.export.worker.tasks.load import load_task
 
-    prepare(spec)
     with recorder.ignoring("transformers"):
         return load_task(spec, steps.tell)
 

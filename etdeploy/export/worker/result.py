@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etdeploy.export.cache import backend_versions, installed_version
+from etdeploy.export.cache import backend_versions, installed_version, loading_tools
 from etdeploy.export.needs import release_notes
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
@@ -192,7 +192,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _versions(spec: ExportSpec) -> dict[str, str]:
-    names = (*_VERSIONS, *(("transformers",) if spec.hf else ()))
+    names = (*_VERSIONS, *loading_tools(spec))
     found = {name: installed_version(name) for name in names} | backend_versions(spec)
     return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SHORT = ("--set", "benchmark.memory=false", "--set", "benchmark.profile=false", "--runs", "1")
 # Others are for the night; these two have what texts and pictures differ in.
 _OFTEN = ("bert", "vit")
+_TIMM = ("resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_femto")
 _TEXTS, _HEARING = ("bert", "minilm", "roberta", "modernbert", "deberta"), ("wav2vec2", "ast")
 _FAMILIES = (
     *_TEXTS, *_HEARING, "vit", "dinov2", "convnext", "swin", "yolos", "detr", "segformer", "dpt",
@@ -98,6 +99,29 @@ def test_a_device_gives_the_models_result(
     assert task["preprocess_ms"] > 0
     drawn = name in ("yolos", "detr", "segformer", "dpt")
     assert (result["file"] == "result.png") == drawn
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["none", "int8_static"])
+@pytest.mark.parametrize("name", _TIMM)
+def test_a_device_gives_the_result_of_a_model_of_timm(
+    models: Path,
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+    name: str,
+    scheme: str,
+) -> None:
+    pytest.importorskip("timm")
+    cli = Cli(export_workspace.root, tmp_path, {})
+    image = ("--image", str(picture(tmp_path / "picture.png")))
+    quantized = ("--set", f"export.quantization={scheme}")
+    run = ("run", "--model", str(saved(models, f"timm-{name}")), *image, *quantized, *SHORT)
+    workload: dict[str, Any] = cli.ok(*run, "--json").json["workload"]
+    assert all(output["within_tolerance"] for output in workload["outputs"])
+    assert workload["task"]["agrees"]
+    assert len(workload["task"]["result"]["labels"]) == 5
+    for loss in workload["quantization_loss"] or ():
+        assert loss["sqnr_db"] > 15
 
 
 @pytest.mark.nightly

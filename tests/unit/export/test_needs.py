@@ -235,6 +235,13 @@ def test_a_language_model_needs_the_extra(packages: dict[str, str], tmp_path: Pa
     assert error.remedy == pip_command("etdeploy[export,llm]")
 
 
+def test_a_model_of_timm_needs_another_extra(packages: dict[str, str]) -> None:
+    error = refusal(spec_of({"timm": "timm/resnet18.a1_in1k"}))
+    assert not lacks(error, "timm", "torchvision", sys.executable)
+    assert "transformers" not in error.message
+    assert error.remedy == pip_command("etdeploy[export,timm]")
+
+
 def test_a_language_model_on_this_machine_is_looked_at_first(
     packages: dict[str, str], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from etdeploy.core.errors import RecipeError
 from etdeploy.export.spec import TaskInput, export_spec
 from etdeploy.recipe.load import default_recipe, load_recipe
 from etdeploy.recipe.model import Task
@@ -142,3 +143,66 @@ def test_the_picture_is_relative_to_the_recipe(tmp_path: Path) -> None:
     spec = export_spec(load_recipe(str(tmp_path / "r.yaml")).recipe)
     assert spec.input == TaskInput(image=str(tmp_path / "cat.png"))
     assert spec.named_files()["image"] == str(tmp_path / "cat.png")
+
+
+RESNET = {"architecture": "resnet18", "num_classes": 1000, "pretrained_cfg": {"num_classes": 1000}}
+
+
+@pytest.mark.parametrize(
+    ("named", "model", "revision"),
+    [
+        ("resnet18.a1_in1k", "timm/resnet18.a1_in1k", None),
+        ("timm/resnet18.a1_in1k", "timm/resnet18.a1_in1k", None),
+        ("hf_hub:timm/resnet18.a1_in1k@v2", "timm/resnet18.a1_in1k", "v2"),
+        ("hf-hub:org/mine", "org/mine", None),
+        ("https://huggingface.co/timm/vit.x/tree/v2", "timm/vit.x", "v2"),
+    ],
+)
+def test_names_of_timm(named: str, model: str, revision: str | None) -> None:
+    recipe = load_recipe("xnnpack", [f"model.timm={named}"]).recipe
+    assert (recipe.model.timm, recipe.model.revision) == (model, revision)
+    assert recipe.model.task == "image-classification"
+    found = export_spec(recipe).hf
+    assert found is not None
+    assert (found.kind, found.id, found.revision) == ("timm", model, revision or "main")
+
+
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        (RESNET, "image-classification"),
+        ({**RESNET, "num_classes": 0}, "feature-extraction"),
+        ({"architecture": "vit"}, "image-classification"),
+    ],
+)
+def test_a_folder_of_timm_is_recognized(tmp_path: Path, config: dict[str, Any], task: str) -> None:
+    folder = model_folder(tmp_path, config)
+    assert default_recipe(str(folder)) == default_recipe("timm/vit.in1k") == "xnnpack"
+    loaded = load_recipe("xnnpack", [f"--model={folder}"])
+    assert (loaded.recipe.model.timm, loaded.recipe.model.task) == (str(folder), task)
+    assert loaded.named_model == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ("timm: resnet18", "model.timm"),
+        ("timm: ./missing", "model.timm"),
+        ("{timm: a/b, hf: a/b}", "model"),
+        ("{timm: a/b, task: fill-mask}", "model.task"),
+        ("{timm: a/b, lora: c/d}", "model.lora"),
+        ("{timm: /, revision: v2}", "model.revision"),
+    ],
+)
+def test_models_of_timm_that_are_refused(tmp_path: Path, model: str, key: str) -> None:
+    (tmp_path / "r.yaml").write_text(f"model: {model if model[0] == '{' else '{' + model + '}'}\n")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(str(tmp_path / "r.yaml"))
+    (problem,) = caught.value.problems
+    assert problem.message.startswith(f"{key}: ")
+
+
+def test_a_model_of_timm_takes_images(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("xnnpack", ["--model=timm/vit.in1k", "--text=a cat"])
+    assert "image, not text" in caught.value.problems[0].message

@@ -15,7 +15,14 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import require_room
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.diagnostics import HUB_FAILURES
-from etdeploy.export.hf.check import folder_here, has_text_files, is_whole, no_weights
+from etdeploy.export.hf.check import (
+    folder_here,
+    has_text_files,
+    is_whole,
+    no_weights,
+    timm_config_refusals,
+    timm_weights_missing,
+)
 from etdeploy.export.hf.config import (
     FACTORY,
     ConfigProblem,
@@ -25,6 +32,7 @@ from etdeploy.export.hf.config import (
 )
 from etdeploy.export.hf.files import (
     ADAPTER_FILES,
+    TIMM_PICKLE,
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
     WEIGHTS,
@@ -55,6 +63,7 @@ class Checkpoint:
     folder: Path
     commit: str | None = None
     files: tuple[Path, ...] = ()
+    is_timm: bool = False
 
     def digests(self, *, code: bool) -> dict[str, str]:
         """SHA-256 of each file of a folder of the user, by its path; a commit says as much."""
@@ -81,7 +90,7 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
         return Checkpoint(converted(*files), files=files)
     commit, here = cached_commit(str(model.id), model.revision), folder_here(model)
     whole = here is not None and is_whole(here, code=model.remote_code)
-    if commit and here and whole and has_text_files(here):
+    if commit and here and whole and (model.timm or has_text_files(here)):
         return Checkpoint(here, commit)
     try:
         return _from_hub(spec, model, commit, tell)
@@ -245,6 +254,8 @@ def _loaded_patterns(
     from huggingface_hub import hf_hub_download
 
     name, commit = str(model.id), str(options["revision"])
+    if model.timm:
+        return _timm_patterns(sizes, spec, name, options)
     _require_weights(sizes, spec, name)
     if not lists_tokenizer(sizes):
         require_tokenizer(spec, None)
@@ -255,6 +266,24 @@ def _loaded_patterns(
         folders = [Path(hf_hub_download(name, n, **options)).parent for n in small]
         require_tokenizer(spec, folders[0] if folders else snapshot(name, commit))
     return loaded_patterns(code=model.remote_code)
+
+
+def _timm_patterns(
+    sizes: Mapping[str, int], spec: ExportSpec, name: str, options: Mapping[str, Any]
+) -> list[str]:
+    """Names of the files of a model of timm that are loaded, if its configuration is sound."""
+    from huggingface_hub import hf_hub_download
+
+    if refusal := timm_weights_missing(sizes, name):
+        raise checkpoint_failure(refusal, spec)
+    config: dict[str, Any] | ConfigProblem = {}
+    if CONFIG in sizes:
+        config = read_config(Path(hf_hub_download(name, CONFIG, **options)).parent)
+    if isinstance(config, ConfigProblem):
+        raise checkpoint_failure(config, spec)
+    for refusal in timm_config_refusals(config, name, spec.task):
+        raise checkpoint_failure(refusal, spec)
+    return [CONFIG, WEIGHTS if WEIGHTS in sizes else TIMM_PICKLE]
 
 
 def _require_weights(names: Mapping[str, int], spec: ExportSpec, model: str) -> None:

@@ -41,7 +41,7 @@ def load_exported(path: Path) -> torch.export.ExportedProgram:
     try:
         with ZipFile(path):  # its message is shorter than torch's
             _check_archive(path)
-        with _without_pickled_code():
+        with without_pickled_code():
             programs = load_pt2(str(path)).exported_programs
     except (MemoryError, WorkerError):
         raise
@@ -84,7 +84,7 @@ def _refused(path: Path, what: str) -> WorkerError:
 
 
 @contextmanager
-def _without_pickled_code() -> Iterator[None]:
+def without_pickled_code() -> Iterator[None]:
     """Let torch.load read tensors only, even where its caller asks for `weights_only=False`."""
     before = {name: os.environ.pop(name, None) for name in (_SAFE, _UNSAFE)}
     os.environ[_SAFE] = "1"

@@ -21,6 +21,8 @@ from etdeploy.recipe.hub_cache import CONFIG, read_object
 from etdeploy.recipe.tasks import FEATURE_EXTRACTION, TASKS, Modality
 
 PROCESSOR_FOLDER = "processor"
+# The labels of a model of timm, in place of a processor.
+LABELS = "labels.json"
 # The input image, beside the processor.
 INPUT_IMAGE = "input.png"
 _SENTENCE = "The quick brown fox jumps over the lazy dog."

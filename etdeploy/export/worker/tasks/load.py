@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from etdeploy.export.worker.language.load import (
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tasks.inputs import (
     INPUT_IMAGE,
+    LABELS,
     PROCESSOR_FOLDER,
     Processor,
     TaskTensors,
@@ -65,9 +67,13 @@ _NORMALIZE = "Normalize"
 
 @dataclass(frozen=True)
 class TaskModel:
-    """A model with the tensors of the user's input, ready to be exported."""
+    """A model with the tensors of the user's input, ready to be exported.
 
-    model: Any
+    `config` is what transformers reads of it, or has `id2label` alone for a model of timm, whose
+    images need no processor after the model.
+    """
+
+    config: Any
     checkpoint: Checkpoint
     processor: Processor
     inputs: TaskTensors
@@ -89,11 +95,14 @@ class TaskModel:
         return self.inputs.content if self.processor.modality == "image" else None
 
     def write(self, folder: Path) -> None:
-        """Copies the files of its processor into a program folder, with the input image."""
+        """Puts what reads its results into a program folder, with the input image."""
         target = folder / PROCESSOR_FOLDER
         target.mkdir()
-        for name, path in processor_files(self.processor.folder).items():
-            shutil.copyfile(path, target / name)
+        if self.checkpoint.is_timm:
+            (target / LABELS).write_text(json.dumps(self.config.id2label))
+        else:
+            for name, path in processor_files(self.processor.folder).items():
+                shutil.copyfile(path, target / name)
         if self.image is not None:
             self.image.save(target / INPUT_IMAGE)
 
@@ -101,8 +110,10 @@ class TaskModel:
         """What is known of the program, with the result of the model's own outputs."""
         expected = None
         if outputs is not None:
-            config, inputs = self.model.config, self.inputs.values
-            expected = task_result(ModelAnswer(self.processor, config, inputs, outputs, self.image))
+            answer = ModelAnswer(
+                self.processor, self.config, self.inputs.values, outputs, self.image
+            )
+            expected = task_result(answer)
         return TaskProgram(
             task=self.processor.task,
             is_real=self.inputs.is_real,
@@ -131,8 +142,8 @@ def load_task(spec: ExportSpec, tell: Tell) -> TaskModel:
         tokens = torch.export.Dim.AUTO(min=2, max=longest)
         shapes = {name: {1: tokens} for name in inputs.values}
     source = MethodSource(method.eval(), ExampleInputs((), dict(inputs.values)), shapes)
-    notes = filter(None, (unused, _randomness(processor, inputs)))
-    return TaskModel(model, checkpoint, processor, inputs, source, tuple(notes))
+    notes = filter(None, (unused, randomness_note(processor, inputs)))
+    return TaskModel(model.config, checkpoint, processor, inputs, source, tuple(notes))
 
 
 def _loaded(spec: ExportSpec, folder: Path) -> tuple[Any, str | None]:
@@ -283,7 +294,8 @@ def _register_unmasked() -> None:
     AttentionMaskInterface.register(_UNMASKED, lambda *_, **__: None)
 
 
-def _randomness(processor: Processor, inputs: TaskTensors) -> str | None:
+def randomness_note(processor: Processor, inputs: TaskTensors) -> str | None:
+    """A sentence about random inputs; None for others."""
     if inputs.is_real:
         return None
     kind = processor.modality

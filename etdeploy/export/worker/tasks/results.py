@@ -218,7 +218,7 @@ def _sound(answer: ModelAnswer) -> Read:
 
 
 def _vector(answer: ModelAnswer) -> Read:
-    names = ("sentence_embedding", "pooler_output", "last_hidden_state")
+    names = ("sentence_embedding", "pooler_output", "features", "last_hidden_state")
     found = next(answer.outputs[name] for name in names if name in answer.outputs)
     return TaskResult(vector_size=int(found.shape[-1])), None
 

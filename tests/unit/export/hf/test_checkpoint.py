@@ -16,8 +16,10 @@ from etdeploy.export.hf.check import (
     context_note,
     fit_context,
     no_weights,
+    timm_refusals,
 )
 from etdeploy.export.hf.config import ConfigProblem, code_files, foreign_code
+from etdeploy.export.hf.files import loaded_files
 from etdeploy.export.hf.tensors import checkpoint_tensors
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.load import load_recipe
@@ -276,3 +278,57 @@ def test_a_context_that_was_chosen_for_another_model_is_lowered(tmp_path: Path) 
     ):
         assert spec.generation is not None
         assert (spec.generation.context, context_note(spec)) == (context, None)
+
+
+def timm_folder(folder: Path, **changes: Any) -> Path:
+    folder.mkdir()
+    config = {"architecture": "resnet18", "num_classes": 4, "pretrained_cfg": {"num_classes": 4}}
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    write_safetensors(folder / "model.safetensors", {"fc.weight": (4, 8)})
+    return folder
+
+
+def test_a_sound_model_of_timm(tmp_path: Path) -> None:
+    folder = timm_folder(tmp_path / "m", label_names=["a", "b", "c", "d"])
+    assert list(timm_refusals(folder, "image-classification")) == []
+    assert set(loaded_files(folder, code=False)) == {"config.json", "model.safetensors"}
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert list(timm_refusals(folder, "image-classification")) == []
+    assert set(loaded_files(folder, code=False)) == {"config.json", "pytorch_model.bin"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"architecture": None}, ("model.hf",)),
+        ({"num_classes": 5}, ("num_classes is 5", "pretrained_cfg.num_classes is 4")),
+        ({"model_args": {"num_classes": 5}}, ("model_args.num_classes is 5",)),
+        ({"label_names": ["a"]}, ("1 name", "4 classes")),
+        (
+            {"num_classes": 0, "pretrained_cfg": {}},
+            ("resnet18", "--set model.task=feature-extraction"),
+        ),
+    ],
+)
+def test_a_configuration_of_timm_that_is_wrong(
+    tmp_path: Path, changes: dict[str, Any], facts: tuple[str, ...]
+) -> None:
+    folder = timm_folder(tmp_path / "m", **changes)
+    found = next(timm_refusals(folder, "image-classification"))
+    assert not lacks(f"{found.message}\n{found.remedy}", *facts)
+
+
+def test_a_model_of_timm_without_weights(tmp_path: Path) -> None:
+    folder = timm_folder(tmp_path / "m")
+    (folder / "model.safetensors").write_bytes(b"{}")
+    (damaged,) = timm_refusals(folder, None)
+    assert damaged.place == str(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "model.npz")
+    (missing,) = timm_refusals(folder, None)
+    assert not lacks(missing.message, "model.safetensors", "model.npz")
+
+
+def test_a_model_of_timm_is_not_one_of_transformers(tmp_path: Path) -> None:
+    folder = timm_folder(tmp_path / "m")
+    found = next(checkpoint_refusals(folder, 0, "image-classification"))
+    assert not lacks(str(found.remedy), f"model.timm={folder}")

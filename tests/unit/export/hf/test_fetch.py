@@ -113,6 +113,41 @@ def test_an_adapter_is_downloaded_once(
     assert not lacks(caught.value.failure.message, "org/none")
 
 
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_model_of_timm_is_downloaded_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str
+) -> None:
+    folder = write_checkpoint(tmp_path / "given")
+    (folder / "config.json").write_text('{"architecture": "vit", "num_classes": 2}')
+    for name in ("README.md", "model.onnx", "pytorch_model.bin"):
+        (folder / name).touch()
+    if weights == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
+    model = HfModel(id="timm/vit.x", timm=True)
+    spec = ExportSpec(hf=model, task="image-classification")
+    with serving(Hub("timm/vit.x", folder)) as server:
+        point_at(server.address, monkeypatch)
+        found = fetch(spec, lambda *_: None)
+        assert {path.name for path in found.folder.iterdir()} == {"config.json", weights}
+        server.asked.clear()
+        assert fetch(spec, lambda *_: None) == found
+        assert server.asked == []
+
+
+def test_a_model_of_timm_is_refused_before_its_weights_are_downloaded(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_checkpoint(tmp_path / "given")
+    (folder / "config.json").write_text('{"architecture": "vit", "num_classes": 0}')
+    model = HfModel(id="timm/vit.x", timm=True)
+    with serving(Hub("timm/vit.x", folder)) as server:
+        point_at(server.address, monkeypatch)
+        assert "no classes" in failure(ExportSpec(hf=model, task="image-classification")).message
+        assert not any("model.safetensors" in path for path in server.asked)
+        del server.files["model.safetensors"]
+        assert "weights" in failure(ExportSpec(hf=model, task="image-classification")).message
+
+
 def test_a_file_in_gguf_is_downloaded_alone_and_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
