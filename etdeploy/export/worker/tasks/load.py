@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
 from etdeploy.core.console import listed
 from etdeploy.export.hf.check import checkpoint_refusals
@@ -162,7 +163,20 @@ def _loaded(spec: ExportSpec, folder: Path) -> tuple[Any, str | None]:
     if spec.task == FEATURE_EXTRACTION:  # a pooler or a head that nothing needs
         info = {**info, "missing_keys": [k for k in info["missing_keys"] if "pooler" not in k]}
     require_match(spec, info)
+    fix_parametrizations(model)
     return model.eval(), unused_note(info["unexpected_keys"])
+
+
+def fix_parametrizations(model: torch.nn.Module) -> None:
+    """Computes weights that are made of others, like those of a weight norm, once.
+
+    In the graph, they would be computed by each inference, and ExecuTorch's lowering to QNN takes
+    no such weight of a convolution of one dimension.
+    """
+    for module in list(model.modules()):
+        if parametrize.is_parametrized(module):
+            for name in list(module.parametrizations):
+                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
 
 
 def _auto_class(config: Any, task: str) -> str:
