@@ -82,7 +82,9 @@ _CTC = "ForCTC"
 # The tasks of models of timm.
 TIMM_TASKS = (IMAGE_CLASSIFICATION, FEATURE_EXTRACTION)
 # timm's own names for where a model is, and for its repositories on the hub.
-_TIMM_NAMES = ("hf-hub:", "hf_hub:", "local-dir:", "timm/")
+_TIMM_NAMES = (
+    "hf-hub:", "hf_hub:", "local-dir:", "timm/", "https://huggingface.co/timm/",
+)  # fmt: skip
 
 
 def architectures(config: Mapping[str, Any]) -> list[str]:

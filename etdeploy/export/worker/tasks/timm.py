@@ -14,9 +14,11 @@ import torch
 
 from etdeploy.core.console import listed
 from etdeploy.export.hf.check import timm_refusals
+from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import exception_text, fail, is_memory
 from etdeploy.export.worker.language.fetch import Tell, checkpoint_failure, fetch
+from etdeploy.export.worker.language.load import own_forward
 from etdeploy.export.worker.loading.files import without_pickled_code
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tasks.inputs import Processor, task_tensors
@@ -169,11 +171,11 @@ def _transform(model: Any, spec: ExportSpec) -> Any:
 
 
 def _require_one_tensor(model: Any, pixels: torch.Tensor) -> None:
-    with torch.no_grad():
+    with own_forward(model):
         made = model(pixels)
     if not isinstance(made, torch.Tensor) or made.dim() != 2:
         raise fail(
             "outputs",
             f"the model, a {type(model).__name__}, gives something other than one vector",
-            remedy="Export it with a factory that returns (module, example_inputs): model.python",
+            remedy=FACTORY,
         )
