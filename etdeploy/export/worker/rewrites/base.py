@@ -84,6 +84,8 @@ class Writer:
     def replace(self, made: torch.fx.Node) -> None:
         """Replaces all uses of the node by `made`, and erases it."""
         self.node.replace_all_uses_with(made)
+        # Outputs are named after their nodes.
+        self.program.graph_signature.replace_all_uses(self.node.name, made.name)
         self.node.graph.erase_node(self.node)
 
 

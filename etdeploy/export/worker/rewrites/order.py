@@ -75,6 +75,8 @@ def rewritten_to_lower(program: Program, log: Log, *, quantized: bool) -> Progra
     # Without operators that change a tensor in place, and a copy.
     with explain_errors("making the graph functional failed:", [program]):
         functional = program.run_decompositions({})
+    # Its own: the lowering takes out what it folds, and `program` is lowered once more to compare.
+    functional._constants = dict(functional.constants)
     return _run(functional, wanted, log)
 
 
