@@ -3,6 +3,7 @@
 The request is a file of lines, words separated by one space:
 
     method NAME ROLE MAX_TOKENS DYNAMIC CAPACITY
+    encoder NAME REPETITIONS INPUTS
     rewind TOKENS
     sampling TEMPERATURE TOP_K TOP_P SEED MIN_P REPETITION_PENALTY
     stop ID ID ...
@@ -10,9 +11,11 @@ The request is a file of lines, words separated by one space:
     point NAME DEPTH NEW_TOKENS REPETITIONS PATH
     follow NAME NEW_TOKENS PATH
 
-DYNAMIC is 0 or 1. Without the line `rewind`, a position may be set back to any other
-(etdeploy/program/generation.py). With TEMPERATURE 0, the most probable token is taken. PATH, which
-may have spaces, is a file of little-endian int64 token ids, relative to the request.
+DYNAMIC is 0 or 1. The encoder runs before everything else; INPUTS is a list of its inputs as
+`--inputs` names one (runner/protocol.py), relative to the request. Without the line `rewind`, a
+position may be set back to any other (etdeploy/program/generation.py). With TEMPERATURE 0, the most
+probable token is taken. PATH, which may have spaces, is a file of little-endian int64 token ids,
+relative to the request.
 
 DEPTH tokens are in the cache before the prompt, made of its tokens again and again; filling it is
 not timed, and is done anew for a repetition where the one before went too far to be set back. The
@@ -65,6 +68,25 @@ class Sampling(Value):
     def words(self) -> tuple[str, ...]:
         """As the runner reads them."""
         return tuple(repr(getattr(self, name)) for name in type(self).model_fields)
+
+
+class EncoderRun(Value):
+    """The encoder, before the prompts.
+
+    Attributes:
+        method: Its name.
+        repetitions: How often it runs.
+        path: The list of its inputs, relative to the request.
+    """
+
+    method: str
+    repetitions: int = Field(default=1, ge=1)
+    path: str = Field(pattern=r"^[^\s][^\r\n]*$")
+
+    @property
+    def line(self) -> str:
+        """In a request."""
+        return f"encoder {self.method} {self.repetitions} {self.path}"
 
 
 class PromptRun(Value):
@@ -131,6 +153,7 @@ class RunnerGeneration(Value):
 
     Attributes:
         load_methods_ms: Loading each method, by name.
+        encode_ms: Time of each run of the encoder; empty without one.
         huge_page_bytes: How much of the memory after loading, weights above all, was put into huge
             pages; 0 where the kernel has none.
         traced: What is in each trace, by the method's name; empty without --etdump.
@@ -138,6 +161,7 @@ class RunnerGeneration(Value):
     """
 
     load_methods_ms: dict[str, float] = Field(min_length=1)
+    encode_ms: tuple[float, ...] = ()
     huge_page_bytes: int = Field(default=0, ge=0)
     traced: dict[str, TracedCalls] = {}
     runs: tuple[GenerationRun, ...] = Field(min_length=1)
@@ -172,6 +196,7 @@ def request_lines(
     points: Sequence[PromptRun],
     rewind: int | None = None,
     logit_ids: Sequence[int] = (),
+    encoder: EncoderRun | None = None,
 ) -> str:
     """The text of the file that the runner's --generation names.
 
@@ -180,6 +205,8 @@ def request_lines(
     lines = [
         f"method {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity}" for m in methods
     ]
+    if encoder is not None:
+        lines.append(encoder.line)
     if rewind is not None:
         lines.append(f"rewind {rewind}")
     lines.append(" ".join(["sampling", *sampling.words]))

@@ -52,6 +52,9 @@ class Calls {
   // has the last calls of its method, of the last text in which it was called.
   Calls(Module& module, const Request& request, const std::string& trace)
       : module_(module), trace_(trace), rewind_(request.rewind) {
+    if (request.encoder) {
+      encode(*request.encoder);
+    }
     for (const GenerationMethod& method : request.methods) {
       add(method, share_memory(request.methods));
     }
@@ -86,6 +89,9 @@ class Calls {
   // Whether what tokens at this position look back to is still there.
   bool reaches(int64_t position) const { return position == 0 || end_ - position <= rewind_; }
 
+  // Of each run of the encoder.
+  std::string json_encode() const { return json_list(encode_ns_, json_ms); }
+
   // Times of loading, by method.
   std::string json() const {
     std::string text = json_list(loaded_, [](const Loaded& loaded) {
@@ -118,8 +124,9 @@ class Calls {
     std::vector<executorch::extension::TensorPtr> inputs{
         make_tensor({1, taken}, tokens_, method->inputs[0]),
         make_tensor({positions}, position_, method->inputs[1])};
-    const auto outputs =
-        module_.execute(loaded.name, std::vector<EValue>(inputs.begin(), inputs.end()));
+    std::vector<EValue> values(inputs.begin(), inputs.end());
+    values.insert(values.end(), encoded_.begin(), encoded_.end());
+    const auto outputs = module_.execute(loaded.name, values);
     require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
             std::to_string(position));
     end_ = std::max(position == 0 ? 0 : end_, position + taken);
@@ -183,12 +190,28 @@ class Calls {
     return loaded_.size() - 1;
   }
 
+  // Runs the encoder; its outputs stay where they are until it runs again.
+  void encode(const Encoder& encoder) {
+    Loaded& loaded = loaded_[load(encoder.method, false)];
+    const Inputs inputs = read_inputs(encoder.inputs, *module_.method_meta(encoder.method));
+    loaded.traced = {text_, 1, 1, 0};
+    for (int64_t i = 0; i < encoder.repetitions; ++i) {
+      restart_trace(loaded.tracer.get());
+      const int64_t started = now_ns();
+      auto outputs = module_.execute(encoder.method, inputs.values);
+      require(outputs.error(), kInference, "method " + encoder.method + " failed");
+      encode_ns_.push_back(now_ns() - started);
+      encoded_ = std::move(*outputs);
+    }
+  }
+
   void add(const GenerationMethod& facts, bool shared) {
     Method method{facts, {}, load(facts.name, shared)};
     const MethodMeta meta = *module_.method_meta(facts.name);
-    if (meta.num_inputs() != 2) {
+    const size_t wanted = 2 + encoded_.size();
+    if (meta.num_inputs() != wanted) {
       throw Failure(kInputs, "method " + facts.name + " takes " + std::to_string(meta.num_inputs()) +
-                    " inputs, to generate it would take 2");
+                    " inputs, to generate it would take " + std::to_string(wanted));
     }
     const int64_t most = facts.max_tokens;
     method.inputs = {tensor_info(meta, "input", 0, ScalarType::Long, {{1, most}}),
@@ -245,6 +268,9 @@ class Calls {
   const std::string trace_;
   std::vector<Loaded> loaded_;
   std::vector<Method> methods_;
+  // What the encoder gave.
+  std::vector<EValue> encoded_;
+  std::vector<int64_t> encode_ns_;
   // Memory of the inputs.
   Bytes tokens_, position_;
   int64_t vocabulary_ = 0, context_ = 0;

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <set>
 
 #include "../files.h"
@@ -32,12 +33,23 @@ struct Point {
   std::vector<int64_t> prompt;
   // The text in the cache before the prompt, where it is another one than the prompt's tokens.
   std::vector<int64_t> before;
-  // What is fed in place of the tokens that are chosen; empty where these are.
+  // What is fed in place of the tokens that are chosen, all but the last, where it follows a text.
   std::vector<int64_t> followed;
+  bool follows = false;
+};
+
+// The method whose outputs the others take after the position.
+struct Encoder {
+  std::string method;
+  // How often it runs: all times are in the results.
+  int64_t repetitions;
+  // The list of its inputs, as --inputs names one.
+  std::string inputs;
 };
 
 struct Request {
   std::vector<GenerationMethod> methods;
+  std::optional<Encoder> encoder;
   // How far a position may be set back, unless to 0; without a limit if none is given.
   int64_t rewind = std::numeric_limits<int64_t>::max();
   Sampling sampling;
@@ -120,6 +132,14 @@ inline Sampling read_sampling(Words& words) {
   return sampling;
 }
 
+inline Encoder read_encoder(Words& words, const std::filesystem::path& folder) {
+  Encoder encoder;
+  encoder.method = words.word("the name of a method");
+  encoder.repetitions = words.number("repetitions from 1 on", 1);
+  encoder.inputs = (folder / words.rest("the path of a list of inputs")).string();
+  return encoder;
+}
+
 inline std::vector<int64_t> read_tokens(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
@@ -155,6 +175,7 @@ inline Point read_followed(Words& words, const std::filesystem::path& folder) {
   words.require(point.new_tokens <= length,
                 "a text of at least as many tokens, and not of " + std::to_string(length));
   const auto end = point.prompt.end() - static_cast<std::ptrdiff_t>(point.new_tokens - 1);
+  point.follows = true;
   point.followed.assign(end, point.prompt.end());
   point.prompt.erase(end, point.prompt.end());
   return point;
@@ -170,6 +191,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   const std::string kind = words.word("a word");
   if (kind == "method") {
     request.methods.push_back(read_method(words));
+  } else if (kind == "encoder") {
+    request.encoder = read_encoder(words, folder);
   } else if (kind == "rewind") {
     request.rewind = words.number("a number of tokens from 1 on", 1);
   } else if (kind == "sampling") {
@@ -181,7 +204,7 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   } else if (kind == "logits") {
     read_ids(words, [&](int64_t id) { request.logit_ids.push_back(id); });
   } else {
-    words.require(kind == "stop", "method, rewind, sampling, stop, logits, follow or point");
+    words.require(kind == "stop", "method, encoder, rewind, sampling, stop, logits, follow or point");
     read_ids(words, [&](int64_t id) { request.stop_ids.insert(id); });
   }
   words.require(!words.more(), "nothing more");

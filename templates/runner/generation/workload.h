@@ -112,8 +112,8 @@ class Generator {
            static_cast<int64_t>(text.tokens.size()) < point.new_tokens) {
       const int64_t before = now_ns();
       const int64_t later = point.new_tokens - 1 - static_cast<int64_t>(text.tokens.size());
-      const int64_t* next = point.followed.empty() ? &text.tokens.back()
-                                                   : &point.followed[text.tokens.size() - 1];
+      const int64_t* next =
+          point.follows ? &point.followed[text.tokens.size() - 1] : &text.tokens.back();
       sampler_.see({*next});
       calls_.take(next, 1, position++, logits_, later);
       choose(text, position);
@@ -165,7 +165,7 @@ class Generator {
       throw Failure(failure.code, "point " + text.point->name + ": after " +
                     std::to_string(position) + " tokens, " + failure.what());
     }
-    if (!text.point->followed.empty()) {
+    if (text.point->follows) {
       text.logits.emplace_back();
       for (const int64_t id : request_.logit_ids) {
         text.logits.back().push_back(logits_[id]);
@@ -224,6 +224,7 @@ inline void generate(Arguments& arguments) {
   json << json_processors(before, Processors())
        << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()
+       << ", \"encode_ms\": " << calls.json_encode()
        << ", \"huge_page_bytes\": " << calls.huge_page_bytes()
        << ", \"traced\": " << calls.json_traced()
        << ", \"runs\": " << json_list(runs, json_text) << "}";
