@@ -79,6 +79,7 @@ def make_payload(
         )
     generation = None
     if provenance.generation:
+        _refuse_encoder(provenance.generation, str(loaded.path))
         _refuse_logits_of_each(program, provenance.generation, str(loaded.path))
         generation, made_files, why = _generation(loaded, provenance.generation, folder)
         files |= made_files
@@ -90,6 +91,16 @@ def make_payload(
     model = _model(loaded, program, provenance, folder, generation, bundled=bundled)
     files[MODEL_FILE] = (model.model_dump_json(indent=1) + "\n").encode()
     return model, files, tuple(notes)
+
+
+def _refuse_encoder(generation: Generation, place: str) -> None:
+    if generation.encoder:
+        raise UsageError(
+            "the model generates its text from what an encoder gives, and the app's own code has "
+            "no processor for its input",
+            place=place,
+            remedy="Use the device's shell instead: etdeploy run, or etdeploy generate",
+        )
 
 
 def _refuse_logits_of_each(program: Program, generation: Generation, place: str) -> None:

@@ -15,6 +15,7 @@ from etdeploy.bench.generation_workload import (
     GenerationWorkload,
     counted_runs,
     decode_ids,
+    encoded_input,
     logit_ids_of,
     make_points,
     make_workload,
@@ -225,8 +226,9 @@ def _generation(
     subject: Subject, work: GenerationWorkload, series: StartSeries, results: Results
 ) -> TextGeneration:
     starts = [each.generated for each in series.passes if each.generated]
+    points = make_points(work, starts, subject.program_folder)
     return TextGeneration(
-        points=make_points(work, starts, subject.program_folder),
+        points=points,
         sampling=work.sampling,
         prompt=work.prompt,
         texts=tuple(
@@ -243,6 +245,7 @@ def _generation(
         runs=series.starts,
         spread=series.spread,
         methods=results[PROFILE].methods if PROFILE in results else (),
+        encoder=encoded_input(work, starts, points[0]),
     )
 
 

@@ -9,18 +9,21 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from etdeploy.bench.records.generation import GenerationPoint
+from etdeploy.bench.records.generation import EncodedInput, GenerationPoint
 from etdeploy.bench.statistics import percentile, summarize
 from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.program.generation import Generation, sampled_ids
+from etdeploy.program.folder import Provenance, Stored, TensorFile
+from etdeploy.program.generation import ENCODER, Generation, GenerationEncoder, sampled_ids
 from etdeploy.program.generation import random_ids as draw_ids
 from etdeploy.program.tokenizer import load_tokenizer
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Benchmark, BenchmarkGeneration, ExportGeneration
+from etdeploy.recipe.tasks import has_encoder
 from etdeploy.runner.generation import (
+    EncoderRun,
     GenerationResults,
     GenerationRun,
     PromptRun,
@@ -29,6 +32,7 @@ from etdeploy.runner.generation import (
     request_lines,
     tokens_per_s,
 )
+from etdeploy.runner.protocol import inputs_list
 
 _GRID = ("benchmark", "generation")
 
@@ -98,6 +102,8 @@ def make_workload(
     benchmark = loaded.recipe.benchmark
     _refuse(loaded)
     grid = benchmark.generation or BenchmarkGeneration()
+    if generation.encoder:
+        return _encoded_workload(benchmark, grid, generation, generation.encoder)
     generation = generation.with_adapter(grid.lora)
     if grid.prompt is None:
         rows = random_ids(grid.prompt_tokens, generation, grid.seed)
@@ -120,6 +126,27 @@ def make_workload(
     )
 
 
+def _encoded_workload(
+    benchmark: Benchmark,
+    grid: BenchmarkGeneration,
+    generation: Generation,
+    encoder: GenerationEncoder,
+) -> GenerationWorkload:
+    """What a model generates from its encoder's input: no more than there is room for."""
+    room = generation.context - len(encoder.prompt_ids) + 1
+    lengths = dict.fromkeys(min(new, room) for new in grid.new_tokens)
+    return GenerationWorkload(
+        generation=generation,
+        sampling=Sampling.model_validate(grid, from_attributes=True),
+        stop_ids=generation.stop_ids if encoder.is_real else (),
+        points=tuple(
+            WorkPoint(encoder.prompt_ids, new, 0, *_repetitions(benchmark, encoder.prompt_ids, new))
+            for new in lengths
+        ),
+        prompt=None,
+    )
+
+
 def require_measurable(loaded: LoadedRecipe, context: int) -> None:
     """Raises UsageError, before the export, where `make_workload` would.
 
@@ -128,7 +155,7 @@ def require_measurable(loaded: LoadedRecipe, context: int) -> None:
     """
     _refuse(loaded)
     grid = loaded.recipe.benchmark.generation or BenchmarkGeneration()
-    if grid.prompt is None:
+    if grid.prompt is None and not has_encoder(loaded.recipe.model.task):
         largest = (max(grid.prompt_tokens), max(grid.new_tokens), max(grid.depth))
         _require_room(loaded, context, *largest)
 
@@ -263,6 +290,9 @@ TIMING_REQUEST = f"{FOLDER}/timing.txt"
 MEMORY_REQUEST = f"{FOLDER}/memory.txt"
 TEXT_REQUEST = f"{FOLDER}/text.txt"
 PROFILE_REQUEST = f"{FOLDER}/profile.txt"
+_ENCODER_INPUTS = "encoder.txt"
+# Of a start that is timed; the first is a warm-up.
+_ENCODINGS = 4
 # New tokens of the warm-up before traced calls.
 _WARMUP_TOKENS = 4
 
@@ -284,7 +314,7 @@ def write_request(work: GenerationWorkload, folder: Path) -> Mapping[str, Path]:
     """
     # A text that ends early would leave methods untraced.
     endless = replace(work, stop_ids=())
-    files = {TIMING_REQUEST: _requested(work, _timed(work.points)),
+    files = {TIMING_REQUEST: _requested(work, _timed(work.points), encodings=_ENCODINGS),
              MEMORY_REQUEST: _requested(work, iter([_point(point_name(0), 0, work.points[0], 1)])),
              PROFILE_REQUEST: _requested(endless, _traced(work))}  # fmt: skip
     files |= {
@@ -296,6 +326,28 @@ def write_request(work: GenerationWorkload, folder: Path) -> Mapping[str, Path]:
     for name, content in files.items():
         write_atomic(paths[name], content)
     return paths
+
+
+def encoder_run(repetitions: int = 1) -> EncoderRun:
+    """The encoder, as a request beside the files of `encoder_files` asks for it."""
+    return EncoderRun(method=ENCODER, repetitions=repetitions, path=_ENCODER_INPUTS)
+
+
+def encoder_files(provenance: Provenance, program_folder: Path, folder: Path) -> Mapping[str, Path]:
+    """Write the list of the encoder's inputs; return all by their names beside a request."""
+    if provenance.generation is None or provenance.generation.encoder is None:
+        return {}
+    files: dict[str, Path] = {}
+    named: list[Stored] = []
+    for index, each in enumerate(provenance.methods[ENCODER].inputs):
+        if isinstance(each, TensorFile):
+            name = f"encoder-{index}.bin"
+            files[name] = program_folder / each.path
+            each = each.model_copy(update={"path": name})
+        named.append(each)
+    path = folder / _ENCODER_INPUTS
+    write_atomic(path, inputs_list(named))
+    return {**files, _ENCODER_INPUTS: path}
 
 
 def _expected(work: GenerationWorkload) -> dict[str, bytes]:
@@ -362,11 +414,15 @@ def _prompt_file(index: int) -> str:
 
 
 def _requested(
-    work: GenerationWorkload, points: Iterator[PromptRun], logit_ids: Sequence[int] = ()
+    work: GenerationWorkload,
+    points: Iterator[PromptRun],
+    logit_ids: Sequence[int] = (),
+    encodings: int = 1,
 ) -> bytes:
     made = work.generation
+    encoder = encoder_run(encodings) if made.encoder else None
     lines = request_lines(
-        made.methods, work.sampling, work.stop_ids, list(points), made.rewind, logit_ids
+        made.methods, work.sampling, work.stop_ids, list(points), made.rewind, logit_ids, encoder
     )
     return lines.encode()
 
@@ -385,6 +441,28 @@ def make_points(
             point, [run for start in starts for run in counted_runs(start, i)], work, program_folder
         )
         for i, point in enumerate(work.points)
+    )
+
+
+def encoded_input(
+    work: GenerationWorkload, starts: Sequence[GenerationResults], point: GenerationPoint
+) -> EncodedInput | None:
+    """What the encoder took for the text of the first point; None without an encoder."""
+    encoder = work.generation.encoder
+    if encoder is None:
+        return None
+    encode = summarize(
+        [ms for start in starts for ms in start.generation.encode_ms[1:]]
+        or [ms for start in starts for ms in start.generation.encode_ms]
+    )
+    tokens_ms = point.token_ms.median * (len(point.token_ids) - 1) if point.token_ms else 0.0
+    taken_s = (encode.median + point.ttft_ms + tokens_ms) / 1000
+    return EncodedInput(
+        is_real=encoder.is_real,
+        preprocess_ms=encoder.preprocess_ms,
+        encode_ms=encode,
+        audio_s=encoder.audio_s,
+        real_time_factor=taken_s / encoder.audio_s if encoder.audio_s else None,
     )
 
 

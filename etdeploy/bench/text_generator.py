@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, Protocol, cast
 
 from etdeploy.bench.diagnosis import TEXT, run_error
+from etdeploy.bench.generation_workload import encoder_run
 from etdeploy.bench.threads import choose_threads
 from etdeploy.bench.units import duration
 from etdeploy.core import cancel
@@ -44,7 +45,8 @@ class TextGenerator:
     """A program that a runner loads for each prompt.
 
     `folder` is the run's folder on the device, which is locked; `here` is a folder for files that
-    are sent and received. The recipe gives the time limit and the number of threads.
+    are sent and received. The recipe gives the time limit and the number of threads. `encoder` are
+    the files of the encoder's inputs, by their names; empty for a program without one.
     """
 
     device: Device
@@ -53,6 +55,7 @@ class TextGenerator:
     recipe: Recipe
     log: Path
     here: Path
+    encoder: Mapping[str, Path] = field(default_factory=dict)
 
     def generate(
         self,
@@ -84,21 +87,25 @@ class TextGenerator:
             raise
         tokens.raise_failure()
         self.folder.pull(_RESULTS, self.here / _RESULTS)
-        run = load_results_as(GenerationResults, self.here / _RESULTS).generation.runs[0]
+        results = load_results_as(GenerationResults, self.here / _RESULTS).generation
+        run = results.runs[0]
         return GenerationOutput(
             prefilled=len(prompt),
             first_token_ms=run.first_token_ms,
             token_ms=run.token_ms,
             token_ids=run.token_ids,
             stopped=run.stopped,
+            encode_ms=next(iter(results.encode_ms), None),
         )
 
     def _send(self, prompt: Sequence[int], new_tokens: int, sampling: Sampling) -> None:
         point = PromptRun(name="prompt", new_tokens=new_tokens, path=_PROMPT)
         request = request_lines(
             self.generation.methods, sampling, self.generation.stop_ids, [point],
-            rewind=self.generation.rewind,
+            rewind=self.generation.rewind, encoder=encoder_run() if self.encoder else None,
         )  # fmt: skip
+        for name, path in self.encoder.items():
+            self.folder.put(path, name)
         self.put(_REQUEST, request)
         self.put(_PROMPT, prompt_bytes(prompt))
 
@@ -187,7 +194,12 @@ class GenerationProtocol(Protocol):
 
 @contextmanager
 def open_generator(
-    device: Device, bundle: Bundle, generation: Generation, recipe: Recipe, log: Path
+    device: Device,
+    bundle: Bundle,
+    generation: Generation,
+    recipe: Recipe,
+    log: Path,
+    encoder: Mapping[str, Path] | None = None,
 ) -> Iterator[TextGenerator]:
     """Opens a program that was pushed; the run's folder on the device is removed at the end.
 
@@ -203,7 +215,7 @@ def open_generator(
     run_id = f"{started:%Y%m%d-%H%M%S-%f}-text"
     with TemporaryDirectory(prefix="etdeploy-") as here, device.open_run(bundle, run_id) as folder:
         streaming = cast(StreamingRun, folder)
-        yield TextGenerator(device, streaming, generation, recipe, log, Path(here))
+        yield TextGenerator(device, streaming, generation, recipe, log, Path(here), encoder or {})
 
 
 Stopped = Literal["stop_token", "max_new_tokens", "context_full"]
@@ -213,8 +225,8 @@ class GenerationOutput(Value):
     """The tokens after a prompt, with their times.
 
     `prefilled` counts the tokens of the prompt that were not in the cache and had to be computed;
-    `first_token_ms` is since the prefill began. `stopped` is whether a stop token, the last of
-    `token_ids`, ended the text.
+    `first_token_ms` is since the prefill began; `encode_ms` is the time of the encoder before it.
+    `stopped` is whether a stop token, the last of `token_ids`, ended the text.
     """
 
     prefilled: int
@@ -222,6 +234,7 @@ class GenerationOutput(Value):
     token_ms: tuple[float, ...]
     token_ids: tuple[int, ...]
     stopped: bool
+    encode_ms: float | None = None
 
 
 class Answer(Value):
@@ -236,6 +249,7 @@ class Answer(Value):
     decode_tokens_per_s: float | None
     stopped: Stopped
     seed: int | None = None
+    encode_ms: float | None = None
 
 
 def remaining_context(generation: Generation, prompt_tokens: int) -> int:
@@ -285,13 +299,16 @@ def make_answer(
         decode_tokens_per_s=tokens_per_s(tokens, sum(output.token_ms)) if tokens else None,
         stopped="stop_token" if output.stopped else ended,
         seed=sampling.seed if sampling and sampling.temperature else None,
+        encode_ms=output.encode_ms,
     )
 
 
 def summary(answer: Answer, generation: Generation) -> str:
     """One line for people."""
     decode = answer.decode_tokens_per_s
+    encoder = answer.encode_ms
     parts = [
+        *([] if encoder is None else [f"encoder {duration(encoder)}"]),
         f"first token after {duration(answer.ttft_ms)}",
         f"prefill {answer.prefill_tokens_per_s:.1f} tokens/s ({_prompt_tokens(answer)})",
         *([] if decode is None else [f"decode {decode:.1f} tokens/s ({len(answer.token_ids):,})"]),

@@ -26,6 +26,7 @@ from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.llm_config import llm_files, soc_in, with_files
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.paths import NO_TEXT, hub_program
+from etdeploy.recipe.tasks import has_encoder
 
 # Texts that a language model reads when it is exported, unless the recipe names others. They were
 # written for etdeploy and are dedicated to the public domain. No model was trained on them, and the
@@ -111,6 +112,7 @@ class TaskInput(Value):
     text: str | None = None
     image: str | None = None
     audio: str | None = None
+    language: str | None = None
 
 
 class ExportSpec(Value):
@@ -361,12 +363,12 @@ def export_spec(
 def rewrites_of(recipe: Recipe, arch: str | None) -> Chosen:
     """Which rewrites of the graph are tried, and why not the others.
 
-    A language model has its own formulation, ExecuTorch's exporter its own graph, and a finished
-    program no longer has one.
+    A language model without an encoder has its own formulation, ExecuTorch's exporter its own
+    graph, and a finished program no longer has one.
     """
     export = recipe.export
     finished = recipe.model.program is not None or export.llm_config is not None
-    if recipe.is_language_model or finished:
+    if finished or (recipe.is_language_model and not has_encoder(recipe.model.task)):
         return Chosen()
     offered = backend_named(export.backend).rewrites
     return chosen_rewrites(export.rewrites, offered, export.quantization, arch)

@@ -92,13 +92,20 @@ def request_files(job: Job, provenance: Provenance, folder: Path) -> Mapping[str
     """
     if provenance.generation is None:
         return None
-    from etdeploy.bench.generation_workload import FOLDER, make_workload, write_request
+    from etdeploy.bench.generation_workload import (
+        FOLDER,
+        encoder_files,
+        make_workload,
+        write_request,
+    )
 
     try:
         work = make_workload(job.loaded, provenance.generation, folder)
     except UsageError:
         return {}
-    return write_request(work, job.state / FOLDER)
+    requests = write_request(work, job.state / FOLDER)
+    inputs = encoder_files(provenance, folder, job.state / FOLDER)
+    return {**requests, **{f"{FOLDER}/{name}": path for name, path in inputs.items()}}
 
 
 def generation_inputs(job: Job) -> dict[str, object]:

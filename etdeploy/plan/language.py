@@ -8,8 +8,14 @@ from typing import Any
 from etdeploy.backends.rewrites import REWRITES, Chosen
 from etdeploy.backends.schemes import SEARCHED_SCHEMES
 from etdeploy.core.values import ReasonedChoice
-from etdeploy.program.generation import Generation, GenerationMethod, attention_of
+from etdeploy.program.generation import (
+    ENCODED_ONCE,
+    Generation,
+    GenerationMethod,
+    attention_of,
+)
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.tasks import has_encoder
 
 _STOCK = (
     "products and softmax are operators of every runtime, also of ExecuTorch's own release for apps"
@@ -47,11 +53,12 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Reasoned
 def _scales(recipe: Recipe) -> ReasonedChoice:
     text = recipe.export.calibration
     value = "by the weights alone" if text == "none" else "weighted by activations"
+    read = "the input" if has_encoder(recipe.model.task) else "a text of etdeploy's"
     reason = (
         f"export.calibration is {text}"
         if text
-        else "weights count by what they are multiplied by on a text of etdeploy's, which loses "
-        "less than counting all alike"
+        else f"weights count by what they are multiplied by on {read}, which loses less than "
+        "counting all alike"
     )
     return ReasonedChoice(name="scales", value=value, reason=reason, by_hand=text is not None)
 
@@ -91,6 +98,8 @@ def _path(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
     if generation:
         value, reason = generation.path, generation.path_reason.rstrip(".")
         return ReasonedChoice(name="path", value=value, reason=reason[0].lower() + reason[1:])
+    if has_encoder(recipe.model.task):
+        return ReasonedChoice(name="path", value="fast", reason=ENCODED_ONCE)
     if wanted == "auto":
         reason = (
             "export.generation.path is auto: fast where the model's logits there are those of its "

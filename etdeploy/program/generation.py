@@ -10,6 +10,9 @@ from the furthest end of a call since position 0: layers with a sliding window k
 
 The attention of a method looks at as many positions as its capacity, whatever the position is; with
 etdeploy's kernel, at those up to the position.
+
+Where a program has a method `encoder`, it is called before, with the tensors of the model's
+processor. Its outputs are further inputs of every other method, after the position.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pydantic import Field
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
 from etdeploy.recipe.model import ExportGeneration, Recipe
+from etdeploy.recipe.tasks import has_encoder
 
 
 class GenerationMethod(Value):
@@ -44,6 +48,27 @@ class GenerationMethod(Value):
     max_tokens: int
     dynamic: bool
     capacity: int
+
+
+ENCODER = "encoder"
+ENCODED_ONCE = "keys and values of the encoder's output are computed once for all tokens"
+
+
+class GenerationEncoder(Value):
+    """How a program's encoder is called for the input that it was exported with.
+
+    Attributes:
+        prompt_ids: What the text begins with; it is not part of the answer.
+        is_real: Whether the input is the user's, or a text; else it is random.
+        audio_s: Length of the speech in seconds; null for text.
+        preprocess_ms: Time of the model's processor to make tensors of the input, on the machine
+            that exported it.
+    """
+
+    prompt_ids: tuple[int, ...] = Field(min_length=1)
+    is_real: bool
+    audio_s: float | None
+    preprocess_ms: float
 
 
 class Generation(Value):
@@ -70,6 +95,7 @@ class Generation(Value):
             least `max_tokens` of any method.
         adapters: What the program has for each adapter, by name; `methods`, `expected` and
             `evaluation` are those of the model without one.
+        encoder: Of a model with an encoder; null for others.
     """
 
     methods: tuple[GenerationMethod, ...]
@@ -87,6 +113,7 @@ class Generation(Value):
     evaluation: Evaluation | None = None
     rewind: int | None = None
     adapters: dict[str, GenerationAdapter] = {}
+    encoder: GenerationEncoder | None = None
 
     def with_adapter(self, name: str | None) -> Generation:
         """How the program is called to generate with an adapter; without one for None."""
@@ -123,6 +150,8 @@ def attention_of(recipe: Recipe) -> tuple[Attention, str] | None:
     """The attention that a recipe asks for, and why, as a clause; None for other models."""
     if not recipe.is_language_model:
         return None
+    if has_encoder(recipe.model.task):
+        return "stock", "a decoder also looks at all of what the encoder gave"
     return attention_for(recipe.export.generation or ExportGeneration(), recipe.export.backend)
 
 

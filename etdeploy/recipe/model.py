@@ -511,6 +511,10 @@ class BenchmarkInput(Section):
     audio: str | None = None
     """A sound file in WAV format. By default random samples."""
 
+    language: str | None = Field(default=None, min_length=1, max_length=32)
+    """Of speech, the language that is spoken; of a translation, the one to translate to: a code as
+    the model has it, like `en` or `deu_Latn`. By default a speech model detects it."""
+
 
 class Benchmark(Section):
     """What is measured on the device."""

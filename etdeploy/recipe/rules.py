@@ -25,7 +25,7 @@ from etdeploy.backends.schemes import (
 )
 from etdeploy.core.errors import EtdeployError
 from etdeploy.recipe.llm_config import contradictions
-from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, TIMM_TASKS, generates
+from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, TIMM_TASKS, generates, has_encoder
 from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:
@@ -367,6 +367,8 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a language model is measured by `benchmark.generation`"
         yield from _language_findings(export)
+        if has_encoder(model.get("task")):
+            yield from _encoder_findings(model, export, _keys_of(benchmark.get("generation")))
     elif sources:
         yield from _findings_without_text(model, sources[0], export, benchmark)
     yield from _input_findings(model, _keys_of(benchmark.get("input")))
@@ -386,6 +388,10 @@ def _input_findings(model: Mapping[str, Any], given: Mapping[str, Any]) -> Itera
     takes: tuple[str, ...] = () if task == TEXT_GENERATION else TASKS[str(task)].modalities
     takes = ("image",) if model.get("timm") else takes
     for key in named:
+        if key == "language" and takes:
+            if not TASKS[str(task)].generates:
+                yield f"benchmark.input.{key}", f"models of the task {task} know no languages"
+            continue
         if takes and key not in takes:
             text = f"the task {task} takes {' and '.join(takes)}, not {key}"
             yield f"benchmark.input.{key}", text
@@ -409,6 +415,36 @@ def _findings_without_text(
         if section.get("generation") is not None and (name, source) != _GENERATES:
             text = f"this section is for a language model, and this model is of {kind}"
             yield f"{name}.generation", text
+
+
+# What models with an encoder do not have: by a key, and the values that stand for nothing.
+_PROMPTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("export", "calibration", ("none",)),
+    ("export.generation", "path", ("auto", "fast")),
+    ("export.generation", "attention", ("auto", "stock")),
+    ("export.generation", "evaluate", ("none",)),
+    ("benchmark.generation", "prompt", ()),
+    ("benchmark.generation", "depth", ([0], (0,), 0)),
+)
+
+
+def _encoder_findings(
+    model: Mapping[str, Any], export: Mapping[str, Any], benchmark: Mapping[str, Any]
+) -> Iterator[RecipeFinding]:
+    """The text of a model with an encoder follows from its input, and from no prompt."""
+    task = model.get("task")
+    if model.get("lora") is not None:
+        yield "model.lora", f"adapters are for the task {TEXT_GENERATION}, not {task}"
+    sections = {
+        "export": export,
+        "export.generation": _keys_of(export.get("generation")),
+        "benchmark.generation": benchmark,
+    }
+    for section, key, nothing in _PROMPTED:
+        value = sections[section].get(key)
+        if value is not None and value not in nothing:
+            text = f"a model of the task {task} generates its text from benchmark.input"
+            yield f"{section}.{key}", f"{text}, so {key} does not apply"
 
 
 def _adapter_findings(

@@ -25,7 +25,7 @@ class TaskFacts:
     Attributes:
         modalities: What its models take; of feature-extraction, each model takes one of them.
         auto_classes: The classes of transformers that load its models, in the order to try; empty
-            for text that is generated token by token.
+            where the text follows a prompt.
         architectures: Ends of the names of its models' classes.
         generates: Whether its models give a text token by token. Of speech recognition, CTC models
             do not.
@@ -63,11 +63,13 @@ TASKS: Mapping[str, TaskFacts] = {
     "depth-estimation": TaskFacts(
         ("image",), ("AutoModelForDepthEstimation",), ("ForDepthEstimation",)
     ),
-    SPEECH_RECOGNITION: TaskFacts(("audio",), ("AutoModelForCTC",), ("ForCTC",), generates=True),
+    SPEECH_RECOGNITION: TaskFacts(
+        ("audio",), ("AutoModelForSpeechSeq2Seq", "AutoModelForCTC"), ("ForCTC",), generates=True
+    ),
     "audio-classification": TaskFacts(
         ("audio",), ("AutoModelForAudioClassification",), ("ForAudioClassification",)
     ),
-    TEXT_TO_TEXT: TaskFacts(("text",), generates=True),
+    TEXT_TO_TEXT: TaskFacts(("text",), ("AutoModelForSeq2SeqLM",), generates=True),
     IMAGE_TO_TEXT: TaskFacts(("image", "text"), architectures=("ForVision2Seq",), generates=True),
     "text-to-speech": TaskFacts(
         ("text",),
@@ -163,6 +165,11 @@ def generates(task: object, generation: object) -> bool:
     facts = TASKS.get(str(task))
     is_set = task != SPEECH_RECOGNITION or generation is not None
     return bool(facts and facts.generates and is_set)
+
+
+def has_encoder(task: str | None) -> bool:
+    """Whether text that models of a task generate follows from an input and no prompt."""
+    return task in (SPEECH_RECOGNITION, TEXT_TO_TEXT)
 
 
 def complete_task(data: Any) -> None:

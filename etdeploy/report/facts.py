@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.generation import EncodedInput, TextGeneration
 from etdeploy.bench.records.outputs import TextCheck, UndelegatedOperator, UndelegatedTime
 from etdeploy.bench.records.performance import (
     SLOWING,
@@ -114,6 +114,7 @@ def _times(record: RunRecord) -> Iterator[Fact]:
     threads = count(record.runner.threads, "thread")
     in_starts = f"in {count(len(starts), 'start')}, {threads}"
     if isinstance(workload, TextGeneration):
+        yield from _encoder(workload.encoder, in_starts) if workload.encoder else ()
         yield from _rates(workload, in_starts)
     else:
         median = workload.latency_ms.median
@@ -134,6 +135,18 @@ def _times(record: RunRecord) -> Iterator[Fact]:
         yield Fact("threads", (f"{record.runner.threads}: {record.runner.threads_reason}",))
     if isinstance(workload, TextGeneration):
         yield from _generated(workload)
+
+
+def _encoder(encoder: EncodedInput, in_starts: str) -> Iterator[Fact]:
+    """The encoder's time, and the speed of recognition."""
+    samples = count(len(encoder.encode_ms.samples), "call")
+    host = f"processor, on the host: {duration(encoder.preprocess_ms)} before it"
+    lines = (f"median of {samples} {in_starts}", host)
+    yield Fact("encoder", lines, duration(encoder.encode_ms.median))
+    if encoder.audio_s and encoder.real_time_factor is not None:
+        took = duration(1000 * encoder.audio_s * encoder.real_time_factor)
+        text = f"{took} for {encoder.audio_s:.3g} s of speech, from the encoder to the last token"
+        yield Fact("real time", (text,), f"{encoder.real_time_factor:.3g} x")
 
 
 def _rates(workload: TextGeneration, in_starts: str) -> Iterator[Fact]:
@@ -165,8 +178,9 @@ def _generated(workload: TextGeneration) -> Iterator[Fact]:
 
 def generated_text(workload: TextGeneration) -> str | None:
     """Return the first point's text as one line; None for random prompts, where it says nothing."""
-    text = workload.first.text
-    return None if workload.prompt is None or text is None else formatting.one_line(text)
+    text, encoder = workload.first.text, workload.encoder
+    says_something = workload.prompt is not None or (encoder is not None and encoder.is_real)
+    return formatting.one_line(text) if says_something and text is not None else None
 
 
 def _per_second(median_ms: float) -> str:

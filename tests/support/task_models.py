@@ -212,6 +212,75 @@ def _timm(architecture: str, folder: Path) -> None:
 
 
 TIMM = ("resnet10t", "resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_femto")
+
+
+def _words(folder: Path, special: tuple[str, ...]) -> dict[str, int]:
+    """A tokenizer of single bytes with further tokens; gives their ids."""
+    _bytes(folder)
+    tokenizer = t.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*special]})
+    tokenizer.save_pretrained(folder)
+    ids = tokenizer.convert_tokens_to_ids([*special])
+    return dict(zip(special, ids, strict=True))
+
+
+_SIDES: dict[str, Any] = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in {"layers": 2, "attention_heads": 4, "ffn_dim": 128}.items()
+}
+
+
+def _whisper(folder: Path, **sizes: Any) -> None:
+    special = ("<|start|>", "<|en|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>", "<|end|>")
+    ids = _words(folder, special)
+    start, english, german, transcribe, untimed, end = ids.values()
+    given = {
+        "vocab_size": 512, "d_model": 64, **_SIDES, "max_source_positions": 150,
+        "max_target_positions": 64, "num_mel_bins": 80, "decoder_start_token_id": start,
+        "eos_token_id": end, "bos_token_id": end, "pad_token_id": end, **sizes,
+    }  # fmt: skip
+    model = t.WhisperForConditionalGeneration(t.WhisperConfig(**given))
+    model.generation_config = t.GenerationConfig(
+        decoder_start_token_id=start, eos_token_id=end, pad_token_id=end,
+        lang_to_id={"<|en|>": english, "<|de|>": german}, task_to_id={"transcribe": transcribe},
+        is_multilingual=True, no_timestamps_token_id=untimed, suppress_tokens=[7, 8, 9],
+        begin_suppress_tokens=[10, end],
+    )  # fmt: skip
+    seconds = given["max_source_positions"] // 50
+    _save(folder, model, t.WhisperFeatureExtractor(chunk_length=seconds))
+
+
+def _t5(folder: Path, **sizes: Any) -> None:
+    _bytes(folder)
+    config = t.T5Config(
+        **{"vocab_size": 270, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2,
+           "num_heads": 4, "feed_forward_proj": "gated-gelu", "pad_token_id": 1,
+           "decoder_start_token_id": 1, "eos_token_id": 2, **sizes}
+    )  # fmt: skip
+    _save(folder, t.T5ForConditionalGeneration(config))
+
+
+def _bart(folder: Path) -> None:
+    _bytes(folder)
+    config = t.BartConfig(
+        vocab_size=270, d_model=64, max_position_embeddings=128, forced_bos_token_id=0,
+        bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2, **_SIDES,
+    )  # fmt: skip
+    model = t.BartForConditionalGeneration(config)
+    model.generation_config.forced_bos_token_id = 0
+    _save(folder, model)
+
+
+def _marian(folder: Path) -> None:
+    _bytes(folder)
+    config = t.MarianConfig(
+        vocab_size=270, d_model=64, max_position_embeddings=128, pad_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1, **_SIDES,
+    )  # fmt: skip
+    _save(folder, t.MarianMTModel(config))
+
+
 MODELS: Mapping[str, Callable[[Path], None]] = {
     "bert": _bert,
     "minilm": _minilm,
@@ -229,6 +298,10 @@ MODELS: Mapping[str, Callable[[Path], None]] = {
     "wav2vec2": _wav2vec2,
     "ast": _ast,
     **{f"timm-{name}": partial(_timm, name) for name in TIMM},
+    "whisper": _whisper,
+    "t5": _t5,
+    "bart": _bart,
+    "marian": _marian,
 }
 
 

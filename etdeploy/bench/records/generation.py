@@ -72,6 +72,27 @@ class GenerationPoint(Value):
         return self.prompt_tokens, self.new_tokens, self.depth
 
 
+class EncodedInput(Value):
+    """The input from which a model with an encoder generates its text.
+
+    Attributes:
+        is_real: Whether it is the user's, or a text; else it is random, and hides errors.
+        preprocess_ms: Time of the model's processor to make tensors of it, on the machine that runs
+            etdeploy.
+        encode_ms: Time of the method `encoder`, in all starts, each time after a first one that
+            does not count. Neither this nor `preprocess_ms` is part of `ttft_ms`.
+        audio_s: Length of the speech in seconds; null for text.
+        real_time_factor: Time of the encoder and the text of the first point, by `audio_s`: below 1
+            where speech is recognized faster than it is spoken. null for text.
+    """
+
+    is_real: bool
+    preprocess_ms: float
+    encode_ms: Latency
+    audio_s: float | None
+    real_time_factor: float | None
+
+
 class MethodTrace(Value):
     """Where a method of the program spends its time, from its trace in the profile pass.
 
@@ -137,6 +158,7 @@ class TextGeneration(Value):
             that were timed.
         spread: Within and between the starts.
         methods: One entry for each method that the profile pass traced; empty without one.
+        encoder: Of a model with an encoder; null for others.
     """
 
     kind: Literal[WorkloadKind.GENERATION] = WorkloadKind.GENERATION
@@ -150,6 +172,7 @@ class TextGeneration(Value):
     runs: tuple[Start, ...] = Field(min_length=1)
     spread: Spread
     methods: tuple[MethodTrace, ...] = ()
+    encoder: EncodedInput | None = None
 
     @property
     def first(self) -> GenerationPoint:

@@ -52,11 +52,10 @@ def sampling_options(function: F) -> F:
 
 
 @click.command()
-@options("language-recipe", "set", "model", "lora", "context", "device", "target")
+@options("language-recipe", "set", "model", "text", "audio", "lora", "context", "device", "target")
 @click.option(
     "-p",
     "--prompt",
-    required=True,
     metavar="TEXT|-",
     help="The text to continue; - reads it from standard input.",
 )
@@ -70,21 +69,32 @@ def sampling_options(function: F) -> F:
 )
 @sampling_options
 @options("json", "quiet")
-def generate(prompt: str, max_new_tokens: int, as_json: bool, **values: Any) -> None:
-    """Let a language model on the device continue a text.
+def generate(prompt: str | None, max_new_tokens: int, as_json: bool, **values: Any) -> None:
+    """Let a model on the device continue a prompt, or recognize or translate an input.
 
     The model is exported, built and pushed unless that is done already. The text appears as it is
     generated, and its speed at the end. The model gets the prompt unchanged: `chat` applies the
-    model's chat template.
+    model's chat template. A model with an encoder gets --text or --audio instead; each other input
+    is another export.
     """
     text = _read() if prompt == _STDIN else prompt
+    given = values.get("text") or values.get("audio")
+    if (text is None) == (given is None):
+        raise UsageError(
+            "there is nothing to generate from"
+            if text is None
+            else "--prompt is continued, and --text and --audio are inputs of an encoder: both at "
+            "once have no meaning",
+            remedy="For a language model: --prompt TEXT\n"
+            "For a model with an encoder: --text TEXT, or --audio FILE.wav",
+        )
     sampling = take_sampling(values)
     named = replace(
         job_options(otherwise=LANGUAGE_RECIPE, **values),
-        speech="text" if parse_ids(text) is None else None,
+        speech="text" if text is not None and parse_ids(text) is None else None,
     )
-    with open_session(named, sampling, max_new_tokens) as session:
-        ids = prompt_ids(session.tokenizer, text)
+    with open_session(named, sampling, max_new_tokens, from_input=text is None) as session:
+        ids = _first_ids(session, text)
         if session.tokenizer is None and not named.quiet:
             console.message("The model has no tokenizer: the text consists of token IDs.")
         if as_json:
@@ -95,6 +105,24 @@ def generate(prompt: str, max_new_tokens: int, as_json: bool, **values: Any) -> 
         console.write_chunk("\n")
         if not named.quiet:
             console.message(f"\n{session.summary(answer)}")
+
+
+def _first_ids(session: GenerationSession, prompt: str | None) -> tuple[int, ...]:
+    encoder = session.generator.generation.encoder
+    if prompt is not None:
+        return prompt_ids(session.tokenizer, prompt)
+    if encoder is None:
+        raise _wrong_source(has_encoder=False)
+    return encoder.prompt_ids
+
+
+def _wrong_source(*, has_encoder: bool) -> UsageError:
+    if has_encoder:
+        return UsageError(
+            "the model continues no prompt: it generates its text from an input",
+            remedy="etdeploy generate, with --text TEXT or --audio FILE.wav",
+        )
+    return UsageError("the model has no encoder: it continues a prompt", remedy="--prompt TEXT")
 
 
 def prompt_ids(tokenizer: Tokenizer | None, text: str) -> tuple[int, ...]:
@@ -195,22 +223,33 @@ class GenerationSession:
 
 @contextmanager
 def open_session(
-    named: JobOptions, sampling_values: dict[str, float | int | None], max_new_tokens: int
+    named: JobOptions,
+    sampling_values: dict[str, float | int | None],
+    max_new_tokens: int,
+    *,
+    from_input: bool = False,
 ) -> Iterator[GenerationSession]:
-    """Export, build and push if needed, and open the program on the device."""
+    """Export, build and push if needed, and open the program on the device.
+
+    `from_input` says that the text is generated from an encoder's input instead of a prompt.
+    """
     from etdeploy.cli.invocation import run_recipe
     from etdeploy.core.console import lazy_task
     from etdeploy.graph.job import StepName
     from etdeploy.program.tokenizer import load_tokenizer
     from etdeploy.recipe.load import load_recipe
+    from etdeploy.recipe.tasks import has_encoder
 
     [name] = named.recipes
     loaded = load_recipe(name, named.overrides)
     recipe = loaded.recipe
     if not recipe.is_language_model and not recipe.has_other_exporter:
         raise _not_a_language_model(name)
+    if has_encoder(recipe.model.task) != from_input and not recipe.has_other_exporter:
+        raise _wrong_source(has_encoder=not from_input)
     sampling, is_seeded = _sampling(recipe, sampling_values)
     with run_recipe(replace(named, measures=False), StepName.PUSH) as job:
+        from etdeploy.bench.generation_workload import FOLDER, encoder_files
         from etdeploy.bench.passes import emulated_defaults
         from etdeploy.bench.text_generator import open_generator
         from etdeploy.graph.job import load_bundle, load_program
@@ -218,7 +257,8 @@ def open_session(
         from etdeploy.program.folder import load_provenance
 
         folder = Path(load_program(job)[0].folder)
-        generation = load_provenance(folder).generation
+        provenance = load_provenance(folder)
+        generation = provenance.generation
         if generation is None or job.device is None:
             raise _not_a_language_model(name)
         wanted = recipe.benchmark.generation
@@ -227,6 +267,7 @@ def open_session(
         # While this waits for the device, another run may replace the bundle.
         bundle = load_bundle(job)
         log = job.state / "text.stderr.txt"
+        inputs = encoder_files(provenance, folder, job.state / FOLDER)
         if job.device.capabilities.emulated:
             recipe = emulated_defaults(loaded).recipe
         with ExitStack() as stack:
@@ -236,7 +277,7 @@ def open_session(
             ):
                 stack.enter_context(device_lock(job, tell))
             generator = stack.enter_context(
-                open_generator(job.device, bundle, generation, recipe, log)
+                open_generator(job.device, bundle, generation, recipe, log, inputs)
             )
             yield GenerationSession(generator, tokenizer, sampling, max_new_tokens, is_seeded)
 

@@ -19,6 +19,7 @@ from etdeploy.recipe.tasks import (
     TASKS,
     TEXT_GENERATION,
     architectures,
+    has_encoder,
     is_ctc,
     is_timm,
     task_of,
@@ -37,7 +38,13 @@ _OTHER_LAYERS = ("linear_attention", "mamba", "recurrent", "hybrid", "chunked_at
 # ... and keys of configurations of models that have such layers only, or name none.
 _STATES = ("state_size", "ssm_state_size", "ssm_cfg", "mamba_d_state", "rescale_every")
 # The most positions, by the names that configs have for it.
-_LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+_LONGEST = (
+    "max_target_positions",
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "n_ctx",
+)
 
 
 def read_config(folder: Path) -> dict[str, Any] | ConfigProblem:
@@ -119,6 +126,7 @@ def config_refusals(
         )
     if task not in (None, TEXT_GENERATION):
         yield from _of_task(config, place, str(task), generates=context > 0)
+        yield from _of_context(config, context)
         return
     yield from _of_architecture(config, place)
     yield from _of_layers(config, place)
@@ -126,6 +134,10 @@ def config_refusals(
         check_settings(config)
     except UnreadableError as error:
         yield ConfigProblem(str(error), ORIGINAL, place=place)
+    yield from _of_context(config, context)
+
+
+def _of_context(config: Mapping[str, Any], context: int) -> Iterator[ConfigProblem]:
     longest = longest_context(config)
     if longest and context > longest:
         yield ConfigProblem(
@@ -168,10 +180,11 @@ def _of_task(
             f"Leave out the sections `generation`, or name a recipe without: -r {DEFAULT_RECIPE}",
             ("export", "generation"),
         )
-    if TASKS[task].generates and not is_ctc(config):
+    encodes = TASKS[task].modalities in (("audio",), ("text",)) and config.get("is_encoder_decoder")
+    if TASKS[task].generates and not is_ctc(config) and not encodes:
         yield ConfigProblem(
-            f"{_name(config)} generates text from what an encoder gives; models of the task {task} "
-            "are not supported yet",
+            f"{_name(config)} is of the task {task}, whose models are not supported yet unless "
+            "they are an encoder with a decoder (Whisper, T5)",
             FACTORY,
             place=place,
         )
@@ -191,7 +204,11 @@ def _of_task(
 
 def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]:
     names, name, remedy = architectures(config), _name(config), FACTORY
-    if config.get("is_encoder_decoder"):
+    found = task_of(config)
+    if config.get("is_encoder_decoder") and has_encoder(found):
+        text = f"{name} is an encoder with a decoder, for the task {found}"
+        remedy = f"--set model.task={found}"
+    elif config.get("is_encoder_decoder"):
         text = f"{name} is an encoder with a decoder; {_ONLY}"
     elif not names or any(each.endswith(_CAUSAL) for each in names):
         return
@@ -199,7 +216,7 @@ def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[ConfigPr
         text = f"{name} takes more than text; {_ONLY}"
     else:
         text = f"{name} generates no text; {_ONLY}"
-        if found := task_of(config):
+        if found:
             text = f"{name} generates no text: it is for the task {found}"
             remedy = f"--recipe {DEFAULT_RECIPE} --set model.task={found}"
     yield ConfigProblem(text, remedy, place=place)

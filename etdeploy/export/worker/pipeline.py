@@ -66,6 +66,7 @@ from etdeploy.export.worker.tracing.tensors import (
 )
 from etdeploy.export.worker.tracing.trace import trace, use_known_operators
 from etdeploy.program.folder import EXPORT_INFO, FORWARD, MEMORY, PROGRAM_FILE
+from etdeploy.program.generation import ENCODER
 from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
@@ -255,6 +256,8 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         inputs = _for_each(
             sources, lambda name: flat_inputs(sources[name].module, sources[name].inputs)
         )
+        if ENCODER in sources and language:  # gives those of the other methods
+            inputs = {name: each if name == ENCODER else [] for name, each in inputs.items()}
     log = Log(spec.rewrites)
     if CHANNELS_LAST in log.names:
         sources = _for_each(sources, lambda name: _by_pixel(sources[name], log))

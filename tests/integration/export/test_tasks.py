@@ -30,6 +30,9 @@ _FAMILIES = (
 )  # fmt: skip
 
 
+_GENERATING = ("whisper", "t5", "bart", "marian")
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Has a folder for each model that a test asks for."""
@@ -141,6 +144,43 @@ def test_a_phones_outputs_are_read_as_those_of_this_machine(
     for task in (here, there):
         del task["result"]["took_ms"]
     assert there == here
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "whisper" else pytest.param(n, marks=pytest.mark.nightly) for n in _GENERATING],
+)
+@pytest.mark.parametrize("scheme", ["none", pytest.param("8da4w", marks=pytest.mark.nightly)])
+def test_a_device_gives_the_text_of_an_encoder_decoder(
+    models: Path,
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+    name: str,
+    scheme: str,
+) -> None:
+    cli = Cli(export_workspace.root, tmp_path, {})
+    if name == "whisper":
+        input_ = ("--audio", str(tone(tmp_path / "tone.wav")))
+    else:
+        input_ = ("--text", "ab cd ef.")
+    folder = str(saved(models, name))
+    quantized = ("--set", f"export.quantization={scheme}")
+    record: dict[str, Any] = cli.ok(
+        "run", "--model", folder, *input_, *quantized, *SHORT, "--json"
+    ).json
+    workload = record["workload"]
+    [text] = workload["texts"]
+    assert text["within_tolerance"]
+    assert text["equal_tokens"] == len(text["expected_ids"]) > 0
+    encoder = workload["encoder"]
+    assert encoder["is_real"]
+    assert len(encoder["encode_ms"]["samples"]) == 3
+    assert (encoder["audio_s"] == pytest.approx(1)) == (name == "whisper")
+    again = cli.ok(
+        "generate", "--model", folder, *input_, *quantized, "--max-new-tokens", "8", "--json"
+    ).json
+    assert again["token_ids"] == workload["points"][0]["token_ids"][:8]
+    assert again["encode_ms"] > 0
 
 
 def test_a_model_for_another_task_is_named_before_anything_runs(

@@ -13,6 +13,9 @@ from etdeploy.bench.generation_workload import (
     GenerationWorkload,
     WorkPoint,
     decode_ids,
+    encoded_input,
+    encoder_files,
+    make_points,
     make_workload,
     random_ids,
     require_measurable,
@@ -22,12 +25,15 @@ from etdeploy.bench.generation_workload import (
 from etdeploy.bench.passes import Plan, plan_generation
 from etdeploy.bench.threads import ThreadCounts
 from etdeploy.core.errors import UsageError
-from etdeploy.program.generation import GenerationAdapter
+from etdeploy.program.folder import MethodValues, Provenance, TensorFile
+from etdeploy.program.generation import GenerationAdapter, GenerationEncoder
 from etdeploy.runner.generation import Sampling
 from tests.support.text_values import (
     METHODS,
+    generated,
     ids_in,
     make_expected,
+    make_generated,
     make_generation,
     make_loaded,
     make_work,
@@ -260,3 +266,62 @@ def test_an_adapter_generates_with_its_own_methods_and_texts() -> None:
     assert work.generation.methods == methods
     assert (work.method, work.generation.expected) == ("poems_decode", ())
     assert make_workload(make_loaded(), made, Path()).generation == made
+
+
+ENCODER_FACTS = GenerationEncoder(
+    prompt_ids=(7, 8, 9), is_real=True, audio_s=2.0, preprocess_ms=12.0
+)
+
+
+def _encoded(grid: dict[str, Any], **changes: Any) -> GenerationWorkload:
+    encoder = ENCODER_FACTS.model_copy(update=changes)
+    generation = make_generation(methods=METHODS[1:2], bos_id=None, encoder=encoder)
+    return make_workload(make_loaded(benchmark={"generation": grid}), generation, Path())
+
+
+def test_a_text_from_an_input_is_as_long_as_there_is_room_and_ends_by_itself() -> None:
+    work = _encoded({"new_tokens": [4, 300, 400], "prompt_tokens": [128]})
+    assert [(p.prompt, p.new_tokens, p.depth) for p in work.points] == [
+        ((7, 8, 9), 4, 0), ((7, 8, 9), 254, 0),
+    ]  # fmt: skip
+    assert work.stop_ids == (2, 3)
+    assert _encoded({}, is_real=False).stop_ids == ()
+
+
+def test_the_encoder_runs_before_the_prompts_and_has_its_inputs_beside_them(
+    tmp_path: Path,
+) -> None:
+    work = _encoded({})
+    requests = write_request(work, tmp_path)
+    timed = requests["generation/timing.txt"].read_text().splitlines()
+    assert timed[1] == "encoder encoder 4 encoder.txt"
+    assert "encoder encoder 1 encoder.txt" in requests["generation/memory.txt"].read_text()
+    values = TensorFile(path="inputs/encoder/0.bin", dtype="float32", shape=(1, 80, 300), name="x")
+    made = Provenance(
+        source="tiny",
+        method="decode",
+        methods={"encoder": MethodValues(inputs=(values,)), "decode": MethodValues()},
+        generation=work.generation,
+    )
+    files = encoder_files(made, Path("/program"), tmp_path)
+    assert files == {
+        "encoder-0.bin": Path("/program/inputs/encoder/0.bin"),
+        "encoder.txt": tmp_path / "encoder.txt",
+    }
+    assert files["encoder.txt"].read_text() == "float32 3 1 80 300 encoder-0.bin\n"
+
+
+def test_real_time_is_that_of_encoder_and_text(tmp_path: Path) -> None:
+    work = _encoded({"new_tokens": [4]})
+    run = generated("point-0", 30.0, [10.0, 10.0, 10.0])
+    times = {"load_methods_ms": {"encoder": 1.0}, "encode_ms": [900.0, 140.0, 150.0, 130.0]}
+    start = make_generated(generation={**times, "runs": [run]})
+    [point] = make_points(work, [start], tmp_path)
+    found = encoded_input(work, [start], point)
+    assert found is not None
+    assert found.encode_ms.samples == (140.0, 150.0, 130.0)
+    assert found.real_time_factor == pytest.approx((140 + 30 + 3 * 10) / 2000)
+    silent = encoded_input(_encoded({"new_tokens": [4]}, audio_s=None), [start], point)
+    assert silent is not None
+    assert silent.real_time_factor is None
+    assert encoded_input(make_work(), [start], point) is None

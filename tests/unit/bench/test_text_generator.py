@@ -39,6 +39,19 @@ def _say(
         return generator.generate((5, 6), 3, Sampling(top_k=4, seed=7), on_token)
 
 
+def test_an_encoder_gets_its_inputs_with_the_request(tmp_path: Path) -> None:
+    device, log = TalkingDevice(printing([1])), tmp_path / "log.txt"
+    inputs = {"encoder-0.bin": tmp_path / "0.bin", "encoder.txt": tmp_path / "list.txt"}
+    for path in inputs.values():
+        path.write_bytes(b"values")
+    with open_generator(
+        cast(Device, device), _BUNDLE, GENERATION, make_recipe(), log, inputs
+    ) as generator:
+        generator.generate((5, 6), 1, Sampling(), lambda _: None)
+    assert device.given[0]["encoder-0.bin"] == b"values"
+    assert b"encoder encoder 1 encoder.txt\n" in device.given[0]["request.txt"]
+
+
 def test_tokens_come_one_by_one_and_results_at_the_end(tmp_path: Path) -> None:
     device, tokens = TalkingDevice(printing([1, 2, 3])), list[int]()
     generated = _say(device, tmp_path, tokens.append, runtime={"threads": 3})

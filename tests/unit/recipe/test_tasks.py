@@ -13,6 +13,7 @@ from etdeploy.export.spec import TaskInput, export_spec
 from etdeploy.recipe.load import default_recipe, load_recipe
 from etdeploy.recipe.model import Task
 from etdeploy.recipe.tasks import TASKS, task_of
+from tests.support.facts import lacks
 
 COMMIT = "0123456789012345678901234567890123456789"
 WHISPER = {
@@ -206,3 +207,31 @@ def test_a_model_of_timm_takes_images(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe("xnnpack", ["--model=timm/vit.in1k", "--text=a cat"])
     assert "image, not text" in caught.value.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("benchmark.generation.prompt=hello", "benchmark.generation.prompt"),
+        ("benchmark.generation.depth=[8]", "benchmark.generation.depth"),
+        ("export.generation.path=plain", "export.generation.path"),
+        ("export.generation.attention=kernel", "export.generation.attention"),
+        ("export.generation.evaluate=README.md", "export.generation.evaluate"),
+        ("export.calibration=README.md", "export.calibration"),
+        ("model.lora=org/adapter", "model.lora"),
+    ],
+)
+def test_what_only_prompts_have_is_refused_with_an_encoder(
+    tmp_path: Path, setting: str, named: str
+) -> None:
+    folder = model_folder(tmp_path, WHISPER)
+    with pytest.raises(RecipeError) as raised:
+        load_recipe("llm-xnnpack", [f"--model={folder}", setting])
+    assert not lacks(str(raised.value), named, "automatic-speech-recognition")
+    assert load_recipe("llm-xnnpack", [f"--model={folder}"]).recipe.is_language_model
+
+
+def test_a_language_is_for_models_that_generate_text(tmp_path: Path) -> None:
+    bert = model_folder(tmp_path, {"architectures": ["BertForMaskedLM"]})
+    with pytest.raises(RecipeError, match=r"benchmark\.input\.language"):
+        load_recipe("xnnpack", [f"--model={bert}", "benchmark.input.language=en"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.generation_workload import WorkPoint
-from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.generation import EncodedInput, TextGeneration
 from etdeploy.bench.records.outputs import UndelegatedOperator, UndelegatedTime
 from etdeploy.bench.records.performance import (
     Disturbance,
@@ -21,6 +21,7 @@ from etdeploy.bench.records.performance import (
 )
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.starts import StartSeries
+from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceState
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.report.document import Fact
@@ -45,6 +46,7 @@ from tests.support.bench_values import (
     make_results,
     make_series,
 )
+from tests.support.facts import lacks
 from tests.support.text_values import (
     TRACED,
     make_evaluation,
@@ -429,3 +431,21 @@ def test_texts_and_their_quality_are_facts() -> None:
     assert found["outputs"].value == "correct"
     assert "(2 tokens)" in found["outputs"].lines[0]
     assert found["quality"].lines[0].startswith("perplexity 14.5 ")
+
+
+def test_speech_is_measured_against_its_length() -> None:
+    encoder = EncodedInput(
+        is_real=True, preprocess_ms=12.0, encode_ms=summarize([140.0]), audio_s=2.0,
+        real_time_factor=0.1,
+    )  # fmt: skip
+    workload = make_text_workload().model_copy(update={"encoder": encoder})
+    point = workload.first.model_copy(update={"text": "hello", "stopped": True})
+    found = facts(make_text_record(workload=workload.model_copy(update={"points": (point,)})))
+    assert found["encoder"].value == "140.0 ms"
+    assert "12.00 ms" in found["encoder"].lines[1]
+    assert found["real time"].value == "0.1 x"
+    assert not lacks(found["real time"].lines[0], "200.0 ms", "2 s of speech")
+    assert found["text"].lines == ("hello",)
+    random = encoder.model_copy(update={"is_real": False, "audio_s": None})
+    workload = workload.model_copy(update={"encoder": random, "points": (point,)})
+    assert {"text", "real time"}.isdisjoint(facts(make_text_record(workload=workload)))

@@ -55,7 +55,7 @@ class XnnpackLowering(Lowering):
         """Those that ExecuTorch's own recipes for XNNPACK run, and the rewrites."""
         from executorch.backends.xnnpack.utils.configs import get_transform_passes
 
-        if not spec.generation:
+        if not spec.generation or spec.rewrites:
             return get_transform_passes(edge_passes(log))
         from etdeploy.export.worker.language.passes import plain_views
 
@@ -63,7 +63,7 @@ class XnnpackLowering(Lowering):
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         """As in the base class, with passes for layouts that get them right."""
-        if spec.generation:
+        if spec.generation and not spec.rewrites:
             _rewrite_text(methods)
         if not may_replace_parts(spec):
             return super().lower(spec, methods)

@@ -22,8 +22,9 @@ from etdeploy.export.worker.language.cache import Parts, UnsupportedModelError
 GROUPED = "etdeploy_grouped"
 KERNEL = "etdeploy_kernel"
 WHOLE = "etdeploy_whole"
+UNBATCHED = "etdeploy_unbatched"
 # What exp() makes zero of, and a float's range is far from.
-_MASKED = 1e9
+MASKED = 1e9
 # Tensors that models pass along, and that their attention has used already.
 _USED = frozenset({"position_ids", "position_embeddings", "cache_position"})
 
@@ -33,7 +34,9 @@ def register() -> None:
     AttentionInterface.register(GROUPED, grouped_attention)
     AttentionInterface.register(KERNEL, kernel_attention)
     AttentionInterface.register(WHOLE, whole_attention)
+    AttentionInterface.register(UNBATCHED, unbatched_attention)
     AttentionMaskInterface.register(KERNEL, seen)
+    AttentionMaskInterface.register(UNBATCHED, lambda *_, **__: None)
     for name in (GROUPED, WHOLE):
         AttentionMaskInterface.register(name, additive_mask)
 
@@ -134,6 +137,31 @@ def whole_attention(
     return torch.matmul(weights, values).transpose(1, 2), None
 
 
+def unbatched_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    position_bias: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention of encoder-decoder models; keys may have no dimension for a batch.
+
+    Without a mask, all positions are seen: those of one whole input.
+    """
+    _refuse(module, others)
+    keys, values = (each.squeeze(0) if each.dim() == 4 else each for each in (key, value))
+    if keys.shape[0] != query.shape[1]:
+        raise UnsupportedModelError("several of its queries share a key")
+    queries = query.squeeze(0) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = torch.bmm(queries, keys.transpose(1, 2))
+    for added in (position_bias, attention_mask):
+        scores = scores if added is None else scores + added.squeeze(0)
+    return torch.bmm(torch.softmax(scores, dim=-1), values).unsqueeze(0).transpose(1, 2), None
+
+
 def _capped(scores: torch.Tensor, bound: float | None) -> torch.Tensor:
     return scores if bound is None else torch.tanh(scores / bound) * bound
 
@@ -167,7 +195,7 @@ def additive_mask(
     seen = torch.clamp(ahead, -1.0, 0.0)
     if local_size is not None:
         seen = torch.minimum(seen, torch.clamp((local_size - 1) - ahead, -1.0, 0.0))
-    return (seen * _MASKED).unsqueeze(0)
+    return (seen * MASKED).unsqueeze(0)
 
 
 def seen(

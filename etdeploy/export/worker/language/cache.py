@@ -366,6 +366,16 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         return out.logits[:, -1:, :].squeeze(1)
 
 
+def plain_embeddings(model: Any) -> None:
+    """Takes the index of padding from embeddings, with which ExecuTorch knows no quantized one.
+
+    It concerns gradients only.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.padding_idx = None
+
+
 def methods_for(
     context: int, prefill_tokens: int, *, attention: Attention = "stock", fixed: bool = False
 ) -> tuple[GenerationMethod, ...]:

@@ -30,12 +30,27 @@ class Forward(Protocol):
 
 
 class OwnForward:
-    """transformers' own forward, with its own cache."""
+    """transformers' own forward, with its own cache.
 
-    def __init__(self, model: Any) -> None:
+    Of a model that has an encoder, `encoded` are its inputs, and `allowed` takes away the logits of
+    tokens that may not come.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        encoded: Mapping[str, torch.Tensor] | None = None,
+        allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
         takes = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._model, self._cache = model, None
+        self._tokens, self._given = "input_ids", dict[str, Any]()
+        self._allowed, self._position = allowed, 0
+        if encoded is not None:
+            with torch.no_grad():
+                outputs = model.get_encoder()(**encoded)
+            self._tokens, self._given = "decoder_input_ids", {"encoder_outputs": outputs}
 
     def last(self, ids: Sequence[int]) -> torch.Tensor:
         return self._logits(ids, **self._last_only)[-1]
@@ -46,12 +61,15 @@ class OwnForward:
     def _logits(self, ids: Sequence[int], **options: Any) -> torch.Tensor:
         tokens = torch.tensor([list(ids)])
         with torch.no_grad():
-            out = self._model(
-                input_ids=tokens, past_key_values=self._cache, use_cache=True, **options
-            )
+            options |= {self._tokens: tokens, **self._given}
+            out = self._model(past_key_values=self._cache, use_cache=True, **options)
         self._cache = out.past_key_values
-        logits: torch.Tensor = out.logits[0]
-        return logits.float()
+        logits: torch.Tensor = out.logits[0].float()
+        self._position += len(ids)
+        if self._allowed is None:
+            return logits
+        last = torch.arange(self._position - len(logits), self._position)
+        return self._allowed(logits, last)
 
 
 @contextmanager
@@ -69,12 +87,16 @@ class MethodsForward:
     """The methods of the program, called as the runner calls them.
 
     Each may have its own cache: quantization copies the module where it works on the graph.
+    `encoded` are the outputs of the encoder, of a model that has one.
     """
 
     def __init__(
-        self, methods: Sequence[GenerationMethod], modules: Mapping[str, torch.nn.Module]
+        self,
+        methods: Sequence[GenerationMethod],
+        modules: Mapping[str, torch.nn.Module],
+        encoded: Sequence[torch.Tensor] = (),
     ) -> None:
-        self._methods, self._modules = methods, modules
+        self._methods, self._modules, self._encoded = methods, modules, encoded
         self._position, self._called = 0, ""
 
     def last(self, ids: Sequence[int]) -> torch.Tensor:
@@ -103,7 +125,7 @@ class MethodsForward:
         if self._called not in ("", name):
             _hand_over(self._modules[self._called], module)
         with torch.no_grad():
-            out = module(torch.tensor([list(part)]), torch.tensor([self._position]))
+            out = module(torch.tensor([list(part)]), torch.tensor([self._position]), *self._encoded)
         self._called, self._position = name, self._position + len(part)
         logits: torch.Tensor = out[0]
         return logits.float()

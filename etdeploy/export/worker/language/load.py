@@ -50,7 +50,9 @@ from etdeploy.export.worker.language.tokenizer import (
 )
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import WeightFiles, keep_small
+from etdeploy.export.worker.tasks.inputs import Processor, load_processor
 from etdeploy.recipe.hub_cache import CONFIG, read_object
+from etdeploy.recipe.tasks import TASKS, has_encoder
 
 if TYPE_CHECKING:
     from etdeploy.export.worker.language.lora import Adapter
@@ -66,7 +68,8 @@ class LoadedModel:
     `stored` has the weights that its checkpoint has quantized, by the path of the linear layer; the
     model has what they stand for. `adapters` are the files of all adapters; `apart` has those that
     are not merged, by name. `files` stores what is derived from weights that do not fit in memory;
-    None if they fit. `memory` is what the export is expected to take, if that is known.
+    None if they fit. `memory` is what the export is expected to take, if that is known. `processor`
+    makes the inputs of its encoder; None for a model without one.
     """
 
     model: Any
@@ -78,6 +81,7 @@ class LoadedModel:
     apart: Mapping[str, Adapter] = field(default_factory=dict)
     files: WeightFiles | None = None
     memory: MemoryForecast | None = None
+    processor: Processor | None = None
 
     @property
     def commit(self) -> str | None:
@@ -149,6 +153,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
         of_linears(model, stored),
         files=files,
         memory=memory,
+        processor=load_processor(folder, str(spec.task)) if has_encoder(spec.task) else None,
     )
 
 
@@ -214,11 +219,7 @@ def _eager(
     Of bfloat16, each value is one of float32 too. `state` has the weights where they are not to be
     read from the folder.
     """
-    from transformers import (
-        MODEL_FOR_CAUSAL_LM_MAPPING,
-        AutoModelForCausalLM,
-        GenerationConfig,
-    )
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
 
     source = {
         "pretrained_model_name_or_path": folder,
@@ -228,7 +229,7 @@ def _eager(
     config = load_config(folder / CONFIG, source)
     if state is not None and hasattr(config, "quantization_config"):
         del config.quantization_config
-    kind = AutoModelForCausalLM
+    kind = auto_class(config, str(spec.task))
     if state is not None:
         # The class that finds the model's asks for a folder.
         kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -238,6 +239,15 @@ def _eager(
     if state is not None and (folder / GENERATION_CONFIG).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     return model.eval(), unused_note(info["unexpected_keys"])
+
+
+def auto_class(config: Any, task: str) -> Any:
+    """The class of transformers that loads the models of a task."""
+    import transformers
+
+    names = TASKS[task].auto_classes if task in TASKS else ()
+    classes = [getattr(transformers, name) for name in names or ("AutoModelForCausalLM",)]
+    return next((each for each in classes if type(config) in each._model_mapping), classes[0])
 
 
 def load_pretrained(

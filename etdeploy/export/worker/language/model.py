@@ -17,11 +17,17 @@ import torch
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.core.console import count
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of, patched
-from etdeploy.export.worker.failures import describe_errors, exception_text, is_memory
+from etdeploy.export.worker.failures import describe_errors, exception_text, fail, is_memory
 from etdeploy.export.worker.language.cache import methods_for
+from etdeploy.export.worker.language.encoder_decoder import (
+    EncoderInput,
+    encoder_decoder_sources,
+    encoder_input,
+)
 from etdeploy.export.worker.language.forward import (
     Forward,
     MethodsForward,
@@ -40,13 +46,17 @@ from etdeploy.export.worker.language.texts import (
     TokenizedText,
     activations,
     evaluation_parts,
+    mean_squares,
     prompts_for,
 )
 from etdeploy.export.worker.language.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
+from etdeploy.export.worker.tasks.inputs import Processor
 from etdeploy.program.generation import (
+    ENCODED_ONCE,
+    ENCODER,
     Evaluation,
     ExpectedText,
     Generation,
@@ -76,6 +86,7 @@ class Eager:
         adapted: The texts of the model with each adapter, by the adapter's name.
         evaluated: The text on which the model is evaluated; None for none.
         original: What it gave for that text.
+        encoder: What the text follows from, of a model with an encoder; None for others.
     """
 
     attention: str
@@ -85,6 +96,21 @@ class Eager:
     original: Original | None
     notes: tuple[str, ...]
     adapted: Mapping[str, tuple[GreedyText, ...]] = field(default_factory=dict)
+    encoder: EncoderInput | None = None
+
+    def forward(self, model: Any) -> Forward:
+        """The model's own forward, at the beginning of a text."""
+        return self.encoder.forward(model) if self.encoder else OwnForward(model)
+
+    def methods_forward(
+        self, methods: Sequence[GenerationMethod], modules: Mapping[str, torch.nn.Module]
+    ) -> Forward:
+        """The same by the methods of the program."""
+        encoded: Sequence[torch.Tensor] = ()
+        if self.encoder:
+            with torch.no_grad():
+                encoded = modules[ENCODER](*self.encoder.tensors.values.values())
+        return MethodsForward(methods, modules, encoded)
 
 
 @dataclass(frozen=True)
@@ -114,7 +140,21 @@ class LanguageModel:
         """What its linear layers are given on the text that calibrates it."""
         if self.eager is None:
             return Activations()
+        if self.eager.encoder:
+            return self._encoder_activations(spec, self.eager, self.eager.encoder)
         return activations(spec, self.loaded, self.eager.attention)
+
+    def _encoder_activations(
+        self, spec: ExportSpec, eager: Eager, encoder: EncoderInput
+    ) -> Activations:
+        if spec.calibration_text is None:
+            return Activations(origin="export.calibration is none")
+        if not encoder.tensors.is_real or not eager.texts:
+            return Activations(origin="the input is random")
+        ids = (*encoder.prompt, *eager.texts[0].token_ids[:-1])
+        text = TokenizedText("the input", "", (ids,), whole=True)
+        squares = mean_squares(self.loaded.model, eager.attention, text, eager.forward)
+        return Activations(squares, f"the input and {count(len(ids), 'token')} of its text")
 
     def evaluated(
         self, spec: ExportSpec, modules: Mapping[str, torch.nn.Module], *, in_place: bool
@@ -182,6 +222,8 @@ def _asked(spec: ExportSpec) -> ExportGeneration:
 def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> LanguageModel:
     """Makes the methods of a model."""
     asked = _asked(spec)
+    if eager.encoder:
+        return _encoder_decoder(spec, loaded, eager, eager.encoder)
     made = generation_sources(
         loaded.model,
         context=asked.context,
@@ -215,10 +257,34 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
     return LanguageModel(sources, generation, with_notes, eager, models)
 
 
+def _encoder_decoder(
+    spec: ExportSpec, loaded: LoadedModel, eager: Eager, given: EncoderInput
+) -> LanguageModel:
+    context = _asked(spec).context
+    fixed = lowering_of(spec).fixed_shapes
+    sources, methods = encoder_decoder_sources(loaded.model, given, context=context, fixed=fixed)
+    tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
+    generation = Generation(
+        methods=methods,
+        vocabulary=vocabulary,
+        context=context,
+        stop_ids=stop_ids(loaded.model, tokenizer, vocabulary),
+        tokenizer=TOKENIZER_FOLDER if tokenizer.folder else None,
+        model=spec.source,
+        revision=loaded.checkpoint.commit,
+        path="fast",
+        path_reason=f"{ENCODED_ONCE.capitalize()}.",
+        encoder=given.facts,
+    )
+    return LanguageModel(sources, generation, loaded, eager)
+
+
 def run_original(
     spec: ExportSpec, loaded: LoadedModel, methods: Sequence[GenerationMethod]
 ) -> Eager:
     """Runs a model as it was loaded."""
+    if loaded.processor:
+        return _run_encoder_decoder(spec, loaded, loaded.processor)
     evaluated = evaluation_parts(spec, loaded)
     prompts = prompts_for(loaded, methods, _asked(spec).context)
     texts, notes = _texts(lambda: OwnForward(loaded.model), prompts)
@@ -239,6 +305,32 @@ def run_original(
         original=_evaluated(spec, loaded, evaluated) if evaluated else None,
         notes=notes,
         adapted=adapted,
+    )
+
+
+def _run_encoder_decoder(spec: ExportSpec, loaded: LoadedModel, processor: Processor) -> Eager:
+    model, context = loaded.model, _asked(spec).context
+    given = encoder_input(spec, model, processor)
+    room = context - len(given.prompt) + 1
+    if room < 1:
+        raise fail(
+            "outputs",
+            f"the text begins with {count(len(given.prompt), 'token')}, and the context has "
+            f"{context}",
+            remedy=f"--context {2 * len(given.prompt)}",
+            file=spec.place("export", "generation", "context"),
+        )
+    stop = stop_ids(model, loaded.tokenizer, loaded.vocabulary)
+    prompts = (Prompt(given.prompt, min(_ANSWER, room), stop),)
+    texts, notes = _texts(lambda: given.forward(model), prompts)
+    return Eager(
+        attention=model.config._attn_implementation,
+        prompts=prompts,
+        texts=texts,
+        evaluated=None,
+        original=None,
+        notes=(*notes, *filter(None, (given.note,))),
+        encoder=given,
     )
 
 
@@ -300,10 +392,10 @@ def _quantized_texts(
     """Begins texts with the quantized model, in the block."""
     if in_place:
         with own_attention(loaded.model, eager.attention), dequantized_once(loaded.files):
-            yield lambda: OwnForward(loaded.model)
+            yield lambda: eager.forward(loaded.model)
         return
     with caches_restored(modules):
-        yield lambda: MethodsForward(methods, modules)
+        yield lambda: eager.methods_forward(methods, modules)
 
 
 def _vectors(owners: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
@@ -367,6 +459,8 @@ def dequantized_once(files: WeightFiles | None = None) -> Iterator[None]:
 
 
 _KEPT = 8
+# Of a text that follows from an input: as long as a sentence or two, or the speech of 20 seconds.
+_ANSWER = 64
 # A few units in the last place, as kernels that sum in another order differ by.
 _ROUNDING = 2.0**-20
 _DRAWS = 2
@@ -379,7 +473,7 @@ class UndefinedLogitsError(Exception):
 def greedy_text(forward: Forward, prompt: Prompt) -> GreedyText:
     """A model's text."""
     tokens = [next_token(forward.last(prompt.ids))]
-    while len(tokens) < prompt.new_tokens:
+    while len(tokens) < prompt.new_tokens and tokens[-1].ids[0] not in prompt.stop_ids:
         tokens.append(next_token(forward.last([tokens[-1].ids[0]])))
     return GreedyText(tokens=tuple(tokens))
 

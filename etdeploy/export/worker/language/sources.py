@@ -17,6 +17,7 @@ from etdeploy.export.worker.language.cache import (
     UnsupportedModelError,
     bounds_of,
     methods_for,
+    plain_embeddings,
     probed,
     source_of,
 )
@@ -295,10 +296,8 @@ def _use_exportable_parts(model: Any, context: int) -> None:
     if not model._can_set_attn_implementation():
         raise UnsupportedModelError("the model hard-codes its attention, so it cannot be replaced")
     join_experts(model)
+    plain_embeddings(model)
     for module in model.modules():
-        if isinstance(module, torch.nn.Embedding):
-            # Of gradients only. With it, ExecuTorch knows no quantized embedding.
-            module.padding_idx = None
         kind = getattr(module, "rope_type", None)
         if not isinstance(kind, str) or not (kind == "longrope" or "dynamic" in kind):
             continue

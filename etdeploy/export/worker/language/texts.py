@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from etdeploy.export.hf.named_texts import (
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import BUNDLED_TEXTS, ExportSpec
 from etdeploy.export.worker.failures import WorkerError, describe_errors, exception_text, fail
-from etdeploy.export.worker.language.forward import OwnForward, own_attention, windows
+from etdeploy.export.worker.language.forward import Forward, OwnForward, own_attention, windows
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.tokenizer import stop_ids
 from etdeploy.export.worker.lowering.scales import Activations
@@ -148,10 +148,11 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Prompt:
-    """The tokens of a prompt, and how many are to follow."""
+    """The tokens of a prompt, how many are to follow, and which of them end the text."""
 
     ids: tuple[int, ...]
     new_tokens: int
+    stop_ids: tuple[int, ...] = ()
 
 
 def prompts_for(
@@ -216,12 +217,17 @@ def activations(spec: ExportSpec, loaded: LoadedModel, attention: str) -> Activa
     return Activations(squares, f"{count(tokens, 'token')} of {text.file}")
 
 
-def mean_squares(model: Any, attention: str, text: TokenizedText) -> dict[int, torch.Tensor]:
+def mean_squares(
+    model: Any,
+    attention: str,
+    text: TokenizedText,
+    begin: Callable[[Any], Forward] = OwnForward,
+) -> dict[int, torch.Tensor]:
     """The mean squared inputs of each linear layer that is called, by its `id()`."""
     raised = describe_errors("calibration", f"the model raised when it read {text.file}:")
     with _summing(model) as sums, own_attention(model, attention), raised:
         for part in text.parts:
-            OwnForward(model).last(part)
+            begin(model).last(part)
     return {layer: each.squares / each.count for layer, each in sums.items()}
 
 

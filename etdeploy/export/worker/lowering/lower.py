@@ -15,6 +15,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.lowering.lower_failures import explain_errors
+from etdeploy.program.generation import ENCODER
 
 
 def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
@@ -85,7 +86,11 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
     if spec.generation:
         # A cache is written in place then, in microseconds, and not copied whole for each token.
         config.run_reinplace_pass = True
-        config.memory_planning_pass = planning_in_place(share_mutable_buffers=share)
+        # Each call of a decoder takes what the encoder gave: where it is, without a copy.
+        copies = ENCODER not in methods
+        config.memory_planning_pass = planning_in_place(
+            share_mutable_buffers=share, alloc_graph_input=copies
+        )
     # A quantized embedding is looked up by a separate operator; without, the whole table is made
     # floats for each token.
     config.do_quant_fusion_and_const_prop = spec.embeddings is not None

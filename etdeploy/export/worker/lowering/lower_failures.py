@@ -33,6 +33,7 @@ from etdeploy.export.worker.failures import (
 from etdeploy.export.worker.loading.custom_ops import without_out_variant
 from etdeploy.export.worker.tracing.tensors import flat_inputs
 from etdeploy.export.worker.tracing.trace import node_place, stack_line
+from etdeploy.program.generation import ENCODER
 
 _NO_OUT_VARIANT = re.compile(r"Missing out variants: \{(.+?)\}")
 _WHO_IS_AT_FAULT = (
@@ -185,7 +186,7 @@ def load_check(
 ) -> ProgramProblem | None:
     """Loads every method with ExecuTorch's Python package and runs it, as a runner would.
 
-    Language models are loaded only: their methods share a cache, and take long.
+    Language models without an encoder are loaded only: their methods share a cache, and take long.
     """
     if not lowering_of(spec).loads_here or spec.custom_ops:
         return None
@@ -200,7 +201,8 @@ def load_check(
                 # One at a time: a program keeps its methods, each with its packed weights.
                 loading = Runtime.get().load_program(program, verification=Verification.Minimal)
                 loaded = loading.load_method(name)
-                if not spec.generation and convolved[name] <= _MOST_MULTIPLICATIONS:
+                runs = not spec.generation or ENCODER in methods
+                if runs and convolved[name] <= _MOST_MULTIPLICATIONS:
                     inputs = flat_inputs(traced.source.module, traced.source.inputs)
                     loaded.execute([value.value for value in inputs])
         except RuntimeError as error:

@@ -271,7 +271,7 @@ def quantize_layers(
     linears = layers_of(spec, sources, torch.nn.Linear)
     for layer in linears:
         _store_computed_weight(layer.module)
-    tables = layers_of(spec, sources, torch.nn.Embedding)
+    tables = [t for t in layers_of(spec, sources, torch.nn.Embedding) if _looks_up(t.module)]
     _check_overrides(spec, linears, tables)
     notes: list[str] = []
     if spec.quantization in LINEAR_SCHEMES:
@@ -279,6 +279,13 @@ def quantize_layers(
     if spec.embeddings:
         notes += quantize_embeddings(spec, tables, files)
     return tuple(notes)
+
+
+def _looks_up(table: torch.nn.Embedding) -> bool:
+    """Whether its forward is torch's, or calls it: Whisper's positions index the weight."""
+    own = type(table).forward
+    calls_super = "__class__" in own.__code__.co_freevars
+    return own is torch.nn.Embedding.forward or calls_super
 
 
 def _store_computed_weight(layer: torch.nn.Linear) -> None:

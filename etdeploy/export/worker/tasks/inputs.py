@@ -167,6 +167,17 @@ def task_tensors(processor: Processor, given: TaskInput, longest: int | None) ->
     return TaskTensors(values, is_real, took_ms, content)
 
 
+def random_input_note(processor: Processor, inputs: TaskTensors) -> str | None:
+    """A sentence where the input is random; None for the user's."""
+    if inputs.is_real:
+        return None
+    kind = processor.modality
+    return (
+        f"The {'pixels' if kind == 'image' else 'samples'} of the input are random: errors that "
+        f"real ones would show stay hidden. Give one: --{kind} FILE"
+    )
+
+
 def _place(processor: Processor) -> str:
     return f"benchmark.input.{processor.modality}"
 

@@ -29,6 +29,7 @@ from etdeploy.export.worker.language.fetch import (
     require_code,
 )
 from etdeploy.export.worker.language.load import (
+    auto_class,
     load_config,
     load_pretrained,
     own_forward,
@@ -44,13 +45,14 @@ from etdeploy.export.worker.tasks.inputs import (
     TaskTensors,
     load_processor,
     processor_files,
+    random_input_note,
     task_tensors,
 )
 from etdeploy.export.worker.tasks.results import ModelAnswer, Tensors, task_result
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.task import TaskProgram
 from etdeploy.recipe.hub_cache import CONFIG, read_object
-from etdeploy.recipe.tasks import FEATURE_EXTRACTION, TASKS
+from etdeploy.recipe.tasks import FEATURE_EXTRACTION
 
 # The outputs that a task is about, of those that a model has.
 _OUTPUTS: Mapping[str, tuple[str, ...]] = {
@@ -135,7 +137,7 @@ def load_task(spec: ExportSpec, tell: Tell) -> TaskModel:
     processor = load_processor(folder, spec.task)
     tell(f"loading {spec.source}", 0.1)
     model, unused = _loaded(spec, folder)
-    longest = _longest(model, processor)
+    longest = longest_text(model, processor)
     inputs = task_tensors(processor, spec.input, longest)
     method = _method(model, spec.task, inputs, folder)
     shapes = None
@@ -143,13 +145,11 @@ def load_task(spec: ExportSpec, tell: Tell) -> TaskModel:
         tokens = torch.export.Dim.AUTO(min=2, max=longest)
         shapes = {name: {1: tokens} for name in inputs.values}
     source = MethodSource(method.eval(), ExampleInputs((), dict(inputs.values)), shapes)
-    notes = filter(None, (unused, randomness_note(processor, inputs)))
+    notes = filter(None, (unused, random_input_note(processor, inputs)))
     return TaskModel(model.config, checkpoint, processor, inputs, source, tuple(notes))
 
 
 def _loaded(spec: ExportSpec, folder: Path) -> tuple[Any, str | None]:
-    import transformers
-
     config = load_config(folder / CONFIG, {"pretrained_model_name_or_path": folder})
     code = bool(spec.hf and spec.hf.remote_code)
     source = {
@@ -158,8 +158,7 @@ def _loaded(spec: ExportSpec, folder: Path) -> tuple[Any, str | None]:
         "trust_remote_code": code,
         "use_safetensors": True,
     }
-    kind = getattr(transformers, _auto_class(config, str(spec.task)))
-    model, info = load_pretrained(spec, source, config, kind)
+    model, info = load_pretrained(spec, source, config, auto_class(config, str(spec.task)))
     if spec.task == FEATURE_EXTRACTION:  # a pooler or a head that nothing needs
         info = {**info, "missing_keys": [k for k in info["missing_keys"] if "pooler" not in k]}
     require_match(spec, info)
@@ -179,16 +178,8 @@ def fix_parametrizations(model: torch.nn.Module) -> None:
                 parametrize.remove_parametrizations(module, name, leave_parametrized=True)
 
 
-def _auto_class(config: Any, task: str) -> str:
-    import transformers
-
-    classes = TASKS[task].auto_classes
-    mappings = {name: getattr(transformers, name)._model_mapping for name in classes}
-    return next((n for n, known in mappings.items() if type(config) in known), classes[0])
-
-
-def _longest(model: Any, processor: Processor) -> int | None:
-    """The most tokens of a text."""
+def longest_text(model: Any, processor: Processor) -> int | None:
+    """The most tokens of a text that a model takes; None without a limit, or of another input."""
     if processor.modality != "text":
         return None
     positions = longest_context(model.config.to_dict())
@@ -306,14 +297,3 @@ def _register_unmasked() -> None:
 
     AttentionInterface.register(_UNMASKED, sdpa_attention_forward)
     AttentionMaskInterface.register(_UNMASKED, lambda *_, **__: None)
-
-
-def randomness_note(processor: Processor, inputs: TaskTensors) -> str | None:
-    """A sentence about random inputs; None for others."""
-    if inputs.is_real:
-        return None
-    kind = processor.modality
-    return (
-        f"The {'pixels' if kind == 'image' else 'samples'} of the input are random: errors that "
-        f"real ones would show stay hidden. Give one: --{kind} FILE"
-    )

@@ -21,8 +21,8 @@ from etdeploy.export.worker.language.fetch import Tell, checkpoint_failure, fetc
 from etdeploy.export.worker.language.load import own_forward
 from etdeploy.export.worker.loading.files import without_pickled_code
 from etdeploy.export.worker.loading.source import MethodSource
-from etdeploy.export.worker.tasks.inputs import Processor, task_tensors
-from etdeploy.export.worker.tasks.load import TaskModel, randomness_note
+from etdeploy.export.worker.tasks.inputs import Processor, random_input_note, task_tensors
+from etdeploy.export.worker.tasks.load import TaskModel
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.recipe.hub_cache import CONFIG, read_object
 from etdeploy.recipe.tasks import FEATURE_EXTRACTION
@@ -69,7 +69,7 @@ def load_timm(spec: ExportSpec, tell: Tell) -> TaskModel:
     method = TimmMethod(model, output).eval()
     _require_one_tensor(model, inputs.values[_PIXELS])
     source = MethodSource(method, ExampleInputs((), dict(inputs.values)))
-    note = randomness_note(processor, inputs)
+    note = random_input_note(processor, inputs)
     named = SimpleNamespace(id2label=labels)
     return TaskModel(named, checkpoint, processor, inputs, source, (note,) if note else ())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from etdeploy.cli import main as cli_main
 from etdeploy.cli.verbs.generate import prompt_ids
 from etdeploy.core.errors import UsageError
 from etdeploy.program.tokenizer import Tokenizer
+from tests.support.facts import lacks
 from tests.support.tokenizers import byte_level
 
 Capture = pytest.CaptureFixture[str]
@@ -40,6 +42,20 @@ def test_text_is_generated_with_the_recipe_for_it_by_default(
 ) -> None:
     assert cli_main.run_cli([*verb, "--help"]) == 0
     assert "[default: llm-xnnpack;" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [[], ["--prompt", "x", "--text", "y"]])
+def test_a_text_follows_from_a_prompt_or_from_an_input(given: list[str], capsys: Capture) -> None:
+    assert cli_main.run_cli(["generate", *given]) == 2
+    assert not lacks(capsys.readouterr().err, "--prompt TEXT", "--audio FILE.wav")
+
+
+def test_a_model_with_an_encoder_takes_no_prompt(tmp_path: Path, capsys: Capture) -> None:
+    config = {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for verb in (["generate", "--prompt", "x"], ["chat"]):
+        assert cli_main.run_cli([*verb, "--model", str(tmp_path)]) == 2
+        assert not lacks(capsys.readouterr().err, "no prompt", "--text TEXT", "--audio FILE.wav")
 
 
 @pytest.mark.parametrize(
