@@ -373,31 +373,33 @@ def test_options_of_the_other_workload_are_refused(
 
 
 @contextmanager
-def _opened(
-    runner: Start, programs: Programs, export_workspace: Workspace, log: Path
-) -> Iterator[TextGenerator]:
-    """The dynamic program, pushed to this machine."""
+def _opened(runner: Start, programs: Programs, folder: Path) -> Iterator[TextGenerator]:
+    """The dynamic program, pushed to this machine.
+
+    The workspace is the test's own: whoever opens a device ends what still runs in its folder, and
+    here no lock keeps other tests from doing so.
+    """
     built = Path(runner.runner.path)
     files = {p.relative_to(built).as_posix(): p for p in built.rglob("*") if p.is_file()}
     executable = runner.runner.executable
     bundle = make_bundle(
         {**files, "program.pte": programs.path("dynamic")}, (executable,), (executable,)
     )
-    device = open_device("host", export_workspace)
+    device = open_device("host", Workspace(folder / "workspace"))
     device.push(bundle)
     generation = Generation(
         methods=METHODS["dynamic"], vocabulary=VOCABULARY, context=CAPACITY, model="m",
         path="plain", path_reason="a test",
     )  # fmt: skip
-    with open_generator(device, bundle, generation, make_recipe(), log) as generator:
+    with open_generator(device, bundle, generation, make_recipe(), folder / "log.txt") as generator:
         yield generator
 
 
 def test_a_device_streams_the_eager_models_text(
-    runner: Start, programs: Programs, tmp_path: Path, export_workspace: Workspace
+    runner: Start, programs: Programs, tmp_path: Path
 ) -> None:
     prompt, log = PROMPTS[1], tmp_path / "log.txt"
-    with _opened(runner, programs, export_workspace, log) as generator:
+    with _opened(runner, programs, tmp_path) as generator:
         for new_tokens in (CAPACITY + 1 - len(prompt), 2):
             heard: list[int] = []
             said = generator.generate(prompt, new_tokens, Sampling(), heard.append)
@@ -409,11 +411,11 @@ def test_a_device_streams_the_eager_models_text(
 
 
 def test_a_dialogue_is_the_eager_models_text(
-    runner: Start, programs: Programs, tmp_path: Path, export_workspace: Workspace
+    runner: Start, programs: Programs, tmp_path: Path
 ) -> None:
-    whole, log = programs.texts[1], tmp_path / "log.txt"
+    whole = programs.texts[1]
     with (
-        _opened(runner, programs, export_workspace, log) as generator,
+        _opened(runner, programs, tmp_path) as generator,
         ChatProcess(generator, idle_timeout_s=1) as chat,
     ):
 
