@@ -131,21 +131,31 @@ class SuppressedTokens(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, model: Any, prompt_tokens: int) -> None:
         super().__init__()
         self.begins = prompt_tokens - 1
-        settings, size = model.generation_config, model.get_output_embeddings().weight.shape[0]
-        for name in ("suppress_tokens", "begin_suppress_tokens"):
-            ids = [i for i in getattr(settings, name, None) or () if 0 <= i < size]
-            chosen = torch.zeros(size, dtype=torch.bool).index_fill_(0, torch.tensor(ids).long(), 1)
-            self.register_buffer(name, chosen if ids else None)
+        never, first = (_chosen(model, f"{when}suppress_tokens") for when in ("", "begin_"))
+        if never is not None and first is not None:
+            first = first * (1 - never)
+        self.register_buffer("never", never)
+        self.register_buffer("first", first)
 
     def forward(self, logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits of shape (S, vocabulary) after the tokens at `positions`, of shape (S,)."""
-        never, first = self.suppress_tokens, self.begin_suppress_tokens
-        if first is not None:
-            first = first & (positions == self.begins).unsqueeze(-1)
-        chosen = never if first is None else first if never is None else never | first
+        chosen = self.never
+        if self.first is not None:
+            away = torch.clamp((positions.to(torch.float32) - self.begins).abs(), max=1.0)
+            begins = self.first * (1 - away).unsqueeze(-1)
+            chosen = begins if chosen is None else chosen + begins
         if chosen is None:
             return logits
-        return torch.where(chosen, logits.amin(-1, keepdim=True), logits)
+        # XNNPACK takes products and sums of floats, and neither booleans nor a choice by them. What
+        # is not chosen stays exactly as it is.
+        return logits + (logits.amin(-1, keepdim=True) - logits) * chosen
+
+
+def _chosen(model: Any, setting: str) -> torch.Tensor | None:
+    """1 for each token that a list of generation_config.json names, of shape (vocabulary,)."""
+    size = model.get_output_embeddings().weight.shape[0]
+    ids = [i for i in getattr(model.generation_config, setting, None) or () if 0 <= i < size]
+    return torch.zeros(size).index_fill_(0, torch.tensor(ids), 1.0) if ids else None
 
 
 def _prompt(
