@@ -240,7 +240,7 @@ def _shown(value: Any) -> str:
 
 def _sizes(benchmark: Mapping[str, Any]) -> dict[str, Any]:
     """Their order counts: a record's `latency_ms` is about the first."""
-    selected = _select(benchmark, ("sizes", "inputs"))
+    selected = _select(benchmark, ("sizes", "inputs", "input"))
     return {**selected, "order": list(selected["sizes"])} if "sizes" in selected else selected
 
 
@@ -249,7 +249,7 @@ def _is_text(record: RunRecord) -> bool:
 
 
 def _points(benchmark: Mapping[str, Any]) -> dict[str, Any]:
-    return {GENERATION: _section(benchmark, GENERATION)}
+    return {GENERATION: _section(benchmark, GENERATION), **_select(benchmark, ("input",))}
 
 
 def _section(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -263,7 +263,7 @@ def _select(section: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]
 
 
 LATENCY = "latency_ms"
-TOKEN, FIRST_TOKEN = "token_ms", "ttft_ms"
+TOKEN, FIRST_TOKEN, ENCODE = "token_ms", "ttft_ms", "encode_ms"
 PERPLEXITY = "perplexity"
 NOISE = "quantization_noise"
 # What a record is compared by: the spread between its starts is that of these times.
@@ -273,6 +273,7 @@ TITLES = {
     LATENCY: "latency",
     TOKEN: "time per token",
     FIRST_TOKEN: "time to first token",
+    ENCODE: "time of the encoder",
     "first_inference_ms": "first inference",
     "load_ms": "load",
     "peak_rss_bytes": "peak memory",
@@ -292,9 +293,10 @@ def read_metrics(record: RunRecord) -> dict[str, float]:
 
     Numbers that are infinite or NaN are left out. Where the recipe names sizes, the first one's is
     `latency_ms`, and `latency_ms@NAME` is each other's. Of generated text, the first point's are
-    `token_ms` and `ttft_ms`, and `token_ms@p128-n64-d1024` is that of another. A model
-    that was evaluated has `perplexity@FILE-DIGEST`, and a quantized one `quantization_noise@OUTPUT`
-    for each output: the root mean square of what quantization changes by that of the output.
+    `token_ms` and `ttft_ms`, and `token_ms@p128-n64-d1024` is that of another. A model with an
+    encoder has `encode_ms`, one that was evaluated `perplexity@FILE-DIGEST`, and a quantized one
+    `quantization_noise@OUTPUT` for each output: the root mean square of what quantization changes
+    by that of the output.
     """
     if record.simulated:
         return {}
@@ -327,6 +329,8 @@ def _text_metrics(workload: TextGeneration) -> Iterator[tuple[str, float]]:
         if point.token_ms:
             yield f"{TOKEN}{at}", point.token_ms.median
         yield f"{FIRST_TOKEN}{at}", point.ttft_ms
+    if workload.encoder:
+        yield ENCODE, workload.encoder.encode_ms.median
     evaluation = workload.evaluation
     if evaluation and evaluation.exported_perplexity is not None:
         # Of another text, it is another number.

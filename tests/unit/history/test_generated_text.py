@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.generation_workload import WorkPoint
+from etdeploy.bench.records.generation import EncodedInput
 from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.statistics import summarize
 from etdeploy.history.check import FindingKind, judge_metrics
 from etdeploy.history.entry import entry_from
 from etdeploy.history.series import (
+    Series,
     explain_differences,
     format_metric,
     metric_title,
@@ -48,10 +51,33 @@ def test_the_first_point_gives_the_numbers_and_others_are_named() -> None:
     assert read_metrics(_record(simulated=SIMULATED)) == {}
 
 
+def test_an_encoder_has_its_own_time() -> None:
+    encoder = EncodedInput(
+        is_real=True, preprocess_ms=12.0, encode_ms=summarize([150.0, 140.0, 130.0]), audio_s=2.0,
+        real_time_factor=0.08,
+    )  # fmt: skip
+    workload = make_text_workload().model_copy(update={"encoder": encoder})
+    metrics = read_metrics(_record(workload=workload))
+    assert metrics["encode_ms"] == 140.0
+    assert format_metric("encode_ms", 140.0) == "140.0 ms"
+
+
 def test_how_tokens_are_made_may_change_within_a_series() -> None:
     assert series_from(_record(program=make_program(method="decode_64"))).key == (
         series_from(_record(program=make_program(method="decode"))).key
     )
+
+
+def test_another_input_is_another_series() -> None:
+    def of(text: str) -> Series:
+        record = _record()
+        benchmark = {**record.recipe.content["benchmark"], "input": {"text": text}}
+        content = {**record.recipe.content, "benchmark": benchmark}
+        recipe = record.recipe.model_copy(update={"content": content})
+        return series_from(record.model_copy(update={"recipe": recipe}))
+
+    assert of("The house is small.").key == of("The house is small.").key
+    assert of("The house is small.").key != of("A long text.").key
 
 
 def test_other_numbers_of_tokens_are_another_series() -> None:
