@@ -219,16 +219,18 @@ def job_options(
     launched: str | None = None,
     archive: Path | None = None,
     needs_device: bool = True,
+    downloads: bool = True,
     otherwise: str = DEFAULT_RECIPE,
     **others: Any,
 ) -> JobOptions:
     """Return the job options for values of the table's options.
 
     --model, --text, --image, --audio, --lora, --context and --runs are overrides that win over
-    --set. A verb that needs no device contacts none if there is a --target. `otherwise` is the
-    recipe where neither a recipe nor a model is named.
+    --set. A verb that needs no device contacts none if there is a --target. One that downloads
+    models asks the hub what an unknown one is for. `otherwise` is the recipe where neither a recipe
+    nor a model is named.
     """
-    from etdeploy.recipe import load
+    from etdeploy.recipe import load, paths
 
     shortcuts = (
         (load.MODEL_OPTION, model), (load.TEXT_OPTION, text), (load.IMAGE_OPTION, image),
@@ -236,6 +238,10 @@ def job_options(
         ("benchmark.runs=", runs),
     )  # fmt: skip
     named = (f"{prefix}{value}" for prefix, value in shortcuts if value is not None)
+    if downloads and model and (in_hub := paths.hub_model(model)):
+        from etdeploy.export.hf.config import download_config
+
+        download_config(*in_hub)
     others["recipes"] = recipes or (recipe or load.default_recipe(model, otherwise),)
     if device is not None:
         others["devices"] = (device,)

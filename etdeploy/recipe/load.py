@@ -17,7 +17,7 @@ from etdeploy.recipe.document import Document, KeyPath, SourceLocation, parse_va
 from etdeploy.recipe.find import bundled_recipes, find_recipe, resolved
 from etdeploy.recipe.llm_config import embed_file
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.paths import absolute_paths
+from etdeploy.recipe.paths import absolute_paths, hub_model
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
 from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates, names_timm
@@ -130,8 +130,9 @@ def default_recipe(model: str | None, otherwise: str = DEFAULT_RECIPE) -> str:
     """The bundled recipe for what --model names; `otherwise` without a model to export."""
     if model is None or _model_key(model) == "program":
         return otherwise
-    named = {_model_key(model): _absolute(model)}
-    complete_task(data := {"model": dict(named)})
+    key, in_hub = _model_key(model), hub_model(model)
+    named = {key: in_hub[0], "revision": in_hub[1]} if in_hub else {key: _absolute(model)}
+    complete_task(data := {"model": named})
     task = data["model"].get("task", TEXT_GENERATION)
     is_text = generates(task, data.get("export", {}).get("generation"))
     return LANGUAGE_RECIPE if is_text else DEFAULT_RECIPE

@@ -195,6 +195,15 @@ def _absolute_gguf(document: Document) -> Iterator[Problem]:
         yield replace(problem, hint=hint)
 
 
+def hub_model(name: str) -> tuple[str, str] | None:
+    """The id on the hub and the revision that a text names; None for what is on this machine."""
+    found = _ADDRESS.fullmatch(name) or _TIMM_PLACE.fullmatch(name)
+    model = found["id"] if found else name
+    if not _ID.fullmatch(model) or "/" not in model or Path(model).exists():
+        return None
+    return model, (found and found["revision"]) or "main"
+
+
 def hub_program(name: str) -> tuple[str, str] | None:
     """The repository of the hub, and the program in it, that a text names; None for a path.
 

@@ -88,6 +88,12 @@ def no_real_parts(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps huggingface_hub from the network; a test that has a hub of its own allows it."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
 def no_qnn_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides Qualcomm's package, which some environments have; a test lays out its own."""
     monkeypatch.setattr(compiler, "_installed", lambda *_: None)

@@ -58,7 +58,8 @@ OWNERS = {
     "executorch": ("export/worker/*", "profile/worker/*"),
     "coremltools": ("export/worker/*",),
     "transformers": ("export/worker/*",),
-    "huggingface_hub": ("export/worker/*",),
+    # The recipe for a model is chosen by its configuration, before there is a child process.
+    "huggingface_hub": ("export/worker/*", "export/hf/config.py"),
     "adb_shell": ("devices/adb/*", "devices/android/*"),
     "adbutils": ("devices/adb/*", "devices/android/*"),
     "pymobiledevice3": (),

@@ -62,7 +62,7 @@ def plan(form: str, why: str | None, check: bool, **values: Any) -> None:
 
     With several recipes or devices, the plan shows which tasks they share.
     """
-    named = job_options(needs_device=False, **values)
+    named = job_options(needs_device=False, downloads=False, **values)
     if form == "cmake-preset":
         _require_preset(named)
     from etdeploy.cli.invocation import open_named, raise_failures

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ from etdeploy.export.hf.files import GENERATION_CONFIG, PIPELINE
 from etdeploy.export.hf.gguf import GgufError, config_of, read_header
 from etdeploy.export.hf.prequantized import ORIGINAL, check_settings
 from etdeploy.export.hf.quantized_layers import UnreadableError
-from etdeploy.recipe.hub_cache import CONFIG, read_object
+from etdeploy.recipe.hub_cache import CONFIG, cache_folder, read_object
 from etdeploy.recipe.tasks import (
     FEATURE_EXTRACTION,
     TASKS,
     TEXT_GENERATION,
     architectures,
+    config_here,
     has_encoder,
     is_ctc,
     is_timm,
@@ -253,3 +256,28 @@ class ConfigProblem:
     remedy: str | None = None
     key: tuple[str, ...] = ("model", "hf")
     place: str | None = None
+
+
+def download_config(model: str, revision: str) -> None:
+    """Gets the `config.json` of a model of the hub, where this machine has none of it.
+
+    It says what the model is for, and so which recipe suits it. A failure changes nothing: the
+    export asks the hub again, and says with its place what is wrong.
+    """
+    if config_here(model, revision) is not None or _is_offline():
+        return
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        return  # the export names the extra
+    api, cache = HfApi(library_name="etdeploy"), cache_folder()
+    # All that huggingface_hub and its HTTP client raise, of which it documents a part.
+    with suppress(Exception):
+        commit = api.resolve_revision(model, revision=revision, cache_dir=cache).resolved
+        api.hf_hub_download(model, CONFIG, revision=commit, cache_dir=cache)
+
+
+def _is_offline() -> bool:
+    """Whether the user keeps huggingface_hub from the network, by the variables that it reads."""
+    set_to = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(value.upper() in {"1", "ON", "YES", "TRUE"} for value in set_to)

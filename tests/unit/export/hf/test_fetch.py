@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etdeploy.export.hf.config import download_config
 from etdeploy.export.hf.files import ADAPTER_FILES
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language import fetch as fetching
 from etdeploy.export.worker.language.fetch import Checkpoint, fetch, fetch_adapter
+from etdeploy.recipe.load import default_recipe
 from etdeploy.recipe.model import ExportGeneration
 from tests.support.checkpoints import write_adapter, write_checkpoint
 from tests.support.facts import lacks
@@ -90,6 +93,33 @@ def test_only_what_is_loaded_is_downloaded_and_then_used_without_the_hub(
     hub.asked.clear()
     assert fetch(spec_of(), lambda *_: None) == found
     assert hub.asked == []
+
+
+def test_the_configuration_alone_chooses_the_recipe_of_a_model_that_is_not_here(
+    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    hub.files["config.json"] = json.dumps({"architectures": ["BertForMaskedLM"]}).encode()
+    assert default_recipe("org/model") == "llm-xnnpack"
+    download_config("org/model", "main")
+    assert [p.name for p in cache.rglob("snapshots/*/*")] == ["config.json"]
+    for name in ("org/model", "https://huggingface.co/org/model/tree/main"):
+        assert default_recipe(name) == "xnnpack"
+    hub.asked.clear()
+    download_config("org/model", "main")
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_hub_that_does_not_answer_changes_nothing(
+    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1" if offline else "0")
+    hub.refusal = 403, {"X-Error-Code": "GatedRepo"}
+    download_config("org/model", "main")
+    assert bool(hub.asked) is not offline
+    assert not any(cache.rglob("config.json"))
+    assert default_recipe("org/model") == "llm-xnnpack"
 
 
 def test_an_adapter_is_downloaded_once(
