@@ -147,6 +147,7 @@ def found(family: Family, path: Path) -> dict[str, Any]:
     import torch
     from executorch.runtime import Runtime
 
+    from etdeploy.export.worker.backends.base import lowering_of
     from etdeploy.export.worker.language.sources import generation_sources
     from etdeploy.export.worker.lowering.quantize import quantize
     from tests.support.export import spec_of
@@ -157,9 +158,12 @@ def found(family: Family, path: Path) -> dict[str, Any]:
         torch.tensor([prompt()]), max_new_tokens=NEW, do_sample=False, eos_token_id=None
     )
     wanted = own[0, PROMPT:].tolist()
-    made = generation_sources(model, context=CONTEXT, prefill_tokens=PART, path=family.path)
     export = {"backend": family.backend, "quantization": family.quantization}
     spec = spec_of({"model": {"hf": str(path.parent)}, "export": export})
+    made = generation_sources(
+        model, context=CONTEXT, prefill_tokens=PART, path=family.path,
+        conditional=lowering_of(spec).conditional,
+    )  # fmt: skip
     if family.quantization != "none":
         quantized = quantize(spec, made.sources)["decode"].notes
         wanted = _greedy(lambda name, *inputs: made.sources[name].module(*inputs))
@@ -174,6 +178,7 @@ def found(family: Family, path: Path) -> dict[str, Any]:
     methods = {method.name: program.load_method(method.name) for method in made.methods}
     text = _greedy(lambda name, *inputs: methods[name].execute(inputs)[0])
     return {
+        "jumps": _jumps(path, "decode"),
         "path": made.path,
         "why": made.path_reason,
         "notes": made.notes,
@@ -182,6 +187,17 @@ def found(family: Family, path: Path) -> dict[str, Any]:
         "wanted": wanted,
         "text": text,
     }
+
+
+def _jumps(path: Path, method: str) -> int:
+    """The conditional jumps of a method: two for each condition."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+    from executorch.exir.schema import JumpFalseCall
+
+    plans = deserialize_pte_binary(path.read_bytes()).program.execution_plan
+    [plan] = (each for each in plans if each.name == method)
+    calls = (i.instr_args for chain in plan.chains for i in chain.instructions)
+    return sum(isinstance(call, JumpFalseCall) for call in calls)
 
 
 def _greedy(step: Step) -> list[int]:

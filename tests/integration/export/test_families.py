@@ -58,15 +58,23 @@ def test_the_text_is_that_of_the_eager_model(found: dict[str, dict[str, Any]], n
     assert len(set(told["text"])) > 2
 
 
-def test_experts_are_linear_layers_whose_cost_is_told(found: dict[str, dict[str, Any]]) -> None:
+def test_experts_are_computed_if_they_are_chosen(found: dict[str, dict[str, Any]]) -> None:
+    told = found["mixtral-plain-8da4w"]
+    assert told["jumps"] == 2 * 4
+    assert told["notes"] == [
+        "Of the 4 experts of a layer, a token computes the 2 that its router chooses, and a part "
+        "of a prompt those of all its tokens."
+    ]
+    # Three of the attention and three of each expert; values and output have 8 bits.
+    assert "8da4w quantized 15 linear layers." in told["quantized"]
+
+
+def test_without_delegates_all_experts_are_computed(found: dict[str, dict[str, Any]]) -> None:
+    assert found["mixtral"]["jumps"] == 0
     assert found["mixtral"]["notes"] == [
-        "Each token computes all 4 experts of a layer, 2 of which its router chooses: a program "
-        "cannot leave out what only depends on values."
+        "Each token computes all 4 experts of a layer, 2 of which its router chooses."
     ]
     assert found["llama3"]["notes"] == []
-    # Of one layer: three of the attention and the experts' three; values and output have 8 bits.
-    told = found["mixtral-plain-8da4w"]["quantized"]
-    assert "8da4w quantized 6 linear layers." in told
 
 
 @pytest.mark.skipif(

@@ -81,6 +81,8 @@ class Lowering:
             example input; another delegate reads their memory as if they were by channel.
         shortens: Whether its programs were seen to stay the same, byte for byte, without what
             ExecuTorch's lowering repeats. Language models are lowered without it with any backend.
+        conditional: Whether its partitions were seen to run in a branch of a condition, as those of
+            experts do.
         sharing: How weights that methods share could be stored once; empty where they cannot.
     """
 
@@ -93,6 +95,7 @@ class Lowering:
     loads_here = False
     by_pixel = False
     shortens = False
+    conditional = False
     sharing = ""
 
     def quantizer(self, spec: ExportSpec) -> Any:

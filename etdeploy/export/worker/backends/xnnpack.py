@@ -20,6 +20,7 @@ class XnnpackLowering(Lowering):
     loads_here = True
     by_pixel = True
     shortens = True
+    conditional = True
     stores_once = True  # it asks for no more: CONSTANT_TENSOR_ALIGNMENT of its serialization
 
     def quantizer(self, spec: ExportSpec) -> Any:

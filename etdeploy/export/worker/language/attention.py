@@ -291,7 +291,7 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-def _register(
+def register_operator(
     name: str, arguments: str, computed: Callable[..., torch.Tensor], fake: Callable[..., Any]
 ) -> Any:
     """Registers an operator that gives a tensor, and its variant with an output argument."""
@@ -308,14 +308,14 @@ def _register(
     return getattr(getattr(torch.ops, namespace), own).default
 
 
-ATTENTION = _register(
+ATTENTION = register_operator(
     "etdeploy::attention",
     "Tensor query, Tensor keys, Tensor values, Tensor positions, int window, float scale, "
     "float softcap",
     _computed,
     _shape,
 )
-ROTATE = _register(
+ROTATE = register_operator(
     "etdeploy::rotate",
     "Tensor x, Tensor cos, Tensor sin",
     _rotated,

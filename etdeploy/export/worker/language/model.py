@@ -231,6 +231,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         path=asked.path,
         attention=attention_for(asked, str(spec.backend))[0],
         fixed=lowering_of(spec).fixed_shapes,
+        conditional=lowering_of(spec).conditional,
     )
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
     adapted = {name: made.adapted(name, model) for name, model in models.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,22 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
 
 def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
     """Plans the memory and makes the program; an `ExecutorchProgramManager`."""
-    with explain_errors("making the program failed:", graphs(methods)), _shortened(spec):
+    with (
+        explain_errors("making the program failed:", graphs(methods)),
+        _shortened(spec),
+        _conditional(spec, edge, methods),
+    ):
         return edge.to_executorch(_backend_config(spec, edge, methods))
+
+
+def _conditional(
+    spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]
+) -> AbstractContextManager[None]:
+    if spec.generation is None or not lowering_of(spec).conditional:
+        return nullcontext()
+    from etdeploy.export.worker.language.experts import conditional_experts  # and transformers
+
+    return conditional_experts(edge.exported_program(name) for name in methods)
 
 
 @contextmanager
