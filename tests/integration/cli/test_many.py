@@ -145,6 +145,7 @@ def test_the_plan_shows_what_is_shared(cli: Cli, all_six: CliResult) -> None:
     assert drawn.count("runner mlp on host, other on host<br/>") == 1
 
 
+@pytest.mark.nightly
 def test_rewrites_that_depend_on_the_target_need_no_second_program(cli: Cli) -> None:
     (cli.folder / "auto.yaml").write_text(MLP.replace("none", "auto"))
     before = entries(cli.cache, "programs")

@@ -98,6 +98,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log.txt"
 
 
+@pytest.mark.nightly
 def test_two_at_once_give_what_processes_of_their_own_give(
     tmp_path: Path, users: Path, quantized: ExportSpec, exporter: Exporter
 ) -> None:

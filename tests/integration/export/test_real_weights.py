@@ -71,7 +71,7 @@ CASES = {
         5,
     ),
 }
-_DAILY = ("pitch-int8", "speech-mixed", "faces-int8")
+_DAILY = ("pitch-int8", "speech-mixed")
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from tests.support.facts import lacks
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
 SHORT = ("--set", "benchmark.memory=false", "--set", "benchmark.profile=false", "--runs", "1")
-# Others are for the night; these two have what texts and pictures differ in.
-_OFTEN = ("bert", "vit")
+# Others are for the night.
+_OFTEN = ("vit",)
 _TIMM = ("resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_femto")
 _TEXTS, _HEARING = ("bert", "minilm", "roberta", "modernbert", "deberta"), ("wav2vec2", "ast")
 _FAMILIES = (

@@ -23,6 +23,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.nightly
 def test_the_program_and_what_is_known_of_it_are_the_same(found: dict[str, Any]) -> None:
     held, mapped = found["memory"], found["files"]
     assert mapped["digest"] == held["digest"]
@@ -33,6 +34,7 @@ def test_the_program_and_what_is_known_of_it_are_the_same(found: dict[str, Any])
     assert found["floats"]
 
 
+@pytest.mark.nightly
 def test_notes_and_details_say_how_it_was_exported(found: dict[str, Any]) -> None:
     held, mapped = found["memory"], found["files"]
     assert [each["memory"]["weights"] for each in (held, mapped)] == ["memory", "files"]
@@ -44,10 +46,12 @@ def test_notes_and_details_say_how_it_was_exported(found: dict[str, Any]) -> Non
         assert each["memory"]["peak_bytes"] > 100 << 20
 
 
+@pytest.mark.nightly
 def test_no_file_is_left(found: dict[str, Any]) -> None:
     assert found["files"]["beside"] == ["files", "memory"]
 
 
+@pytest.mark.nightly
 def test_a_disk_without_room_is_named_before_anything_is_written(found: dict[str, Any]) -> None:
     failure = found["no room"]
     assert failure["kind"] == "memory"

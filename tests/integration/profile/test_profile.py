@@ -78,6 +78,7 @@ def test_every_operator_has_its_time_module_line_and_delegate(ran: Ran) -> None:
     assert "of an inference" in profile["bottleneck"]
 
 
+@pytest.mark.nightly
 def test_what_a_rewrite_made_keeps_its_module_and_line(ran: Ran) -> None:
     record = ran.cli.ok("run", "-r", ran.cli.recipe(RECIPE), "--json").json
     operators = ran.profile(record["run_id"])["operators"]

@@ -155,6 +155,7 @@ def test_flatccs_library_stays_out_of_the_source_tree(builds: SourceBuilds) -> N
     assert revision(builds.source) == before
 
 
+@pytest.mark.nightly
 def test_builds_within_the_build_have_jobs_and_the_compiler_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -664,6 +665,7 @@ def _listed(runner: Path, libraries: Path) -> dict[str, list[str]]:
     return listed
 
 
+@pytest.mark.nightly
 def test_plain_cmake_gets_the_same_runner_from_the_preset(cli: Cli, tmp_path: Path) -> None:
     own = f"runtime.custom_ops={STAND_IN.parent}/custom_ops/bounds/kernels"
     arguments = ("--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, "--set", own)
@@ -709,6 +711,7 @@ def test_the_preset_has_the_toolchain_of_the_target(
         assert "CMAKE_BUILD_TYPE=Release: " in preset["description"]
 
 
+@pytest.mark.nightly
 def test_a_runner_is_linked_against_an_install(source: Path, tmp_path: Path) -> None:
     build, prefix = tmp_path / "build", tmp_path / "prefix"
     options = ("EXTENSION_MODULE", "EXTENSION_NAMED_DATA_MAP", "EXTENSION_TENSOR", "DEVTOOLS")
@@ -813,6 +816,7 @@ def _arm64_plan(builds: SourceBuilds, **options: Any) -> RuntimePlan:
     return builds.plan("linux-aarch64", cmake={"STANDIN_WHEEL": wheel.root}, **options)
 
 
+@pytest.mark.nightly
 @needs_cross
 def test_a_cross_built_runner_runs_under_qemu(builds: SourceBuilds) -> None:
     plan = _arm64_plan(builds)
@@ -832,6 +836,7 @@ def _hide(pattern: str, folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.nightly
 @needs_cross
 def test_a_shared_backend_of_the_build_is_listed_where_the_runner_cannot_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

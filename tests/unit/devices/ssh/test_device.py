@@ -35,7 +35,7 @@ exit) exit $2;;
 crash) kill -SEGV $$;;
 hang) sleep 600;;
 write) mkdir -p "$2" && echo content >"$2/it's";;
-await) until [ -e answer ]; do sleep 0.02; done; cat answer;;
+await) until [ -s answer ]; do sleep 0.02; done; cat answer;;
 talk) while read -r line; do [ "$line" != end ] || exit 5; echo "heard $line"; done;;
 esac
 """
@@ -149,7 +149,7 @@ def test_a_run_ends_with_exit_code_signal_or_time_limit(
     board.push(bundle)
     with board.open_run(bundle, "r1") as run:
         outcome = run.run(arguments, 20 if code else 0.5)
-        assert run.run(["exit", "0"], 0.001).timed_out
+        assert run.run(["hang"], 0.001).timed_out
     assert (outcome.exit_code, outcome.signal_name) == (code, name)
     assert outcome.timed_out is (code is None)
     assert outcome.stdout == f"out {arguments[0]}\n"
