@@ -226,9 +226,9 @@ def job_options(
     """Return the job options for values of the table's options.
 
     --model, --text, --image, --audio, --lora, --context and --runs are overrides that win over
-    --set. A verb that needs no device contacts none if there is a --target. One that downloads
-    models asks the hub what an unknown one is for. `otherwise` is the recipe where neither a recipe
-    nor a model is named.
+    --set. A verb that needs no device contacts none if there is a --target. With
+    `downloads`, the configuration of a model that is not on this machine is downloaded. `otherwise`
+    is the recipe where neither a recipe nor a model is named.
     """
     from etdeploy.recipe import load, paths
 

@@ -240,7 +240,7 @@ def _shown(value: Any) -> str:
 
 def _sizes(benchmark: Mapping[str, Any]) -> dict[str, Any]:
     """Their order counts: a record's `latency_ms` is about the first."""
-    selected = _select(benchmark, ("sizes", "inputs", "input"))
+    selected = {**_select(benchmark, ("sizes", "inputs")), **_task_input(benchmark)}
     return {**selected, "order": list(selected["sizes"])} if "sizes" in selected else selected
 
 
@@ -249,7 +249,13 @@ def _is_text(record: RunRecord) -> bool:
 
 
 def _points(benchmark: Mapping[str, Any]) -> dict[str, Any]:
-    return {GENERATION: _section(benchmark, GENERATION), **_select(benchmark, ("input",))}
+    return {GENERATION: _section(benchmark, GENERATION), **_task_input(benchmark)}
+
+
+def _task_input(benchmark: Mapping[str, Any]) -> dict[str, Any]:
+    """The text, image or speech that the recipe names."""
+    selected = _select(_section(benchmark, "input"), ("text", "image", "audio", "language"))
+    return {"input": selected} if selected else {}
 
 
 def _section(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -273,7 +279,7 @@ TITLES = {
     LATENCY: "latency",
     TOKEN: "time per token",
     FIRST_TOKEN: "time to first token",
-    ENCODE: "time of the encoder",
+    ENCODE: "encoder time",
     "first_inference_ms": "first inference",
     "load_ms": "load",
     "peak_rss_bytes": "peak memory",

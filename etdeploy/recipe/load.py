@@ -17,7 +17,7 @@ from etdeploy.recipe.document import Document, KeyPath, SourceLocation, parse_va
 from etdeploy.recipe.find import bundled_recipes, find_recipe, resolved
 from etdeploy.recipe.llm_config import embed_file
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.paths import absolute_paths, hub_model
+from etdeploy.recipe.paths import KEYS_BY_SUFFIX, absolute_paths, hub_model
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
 from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates, names_timm
@@ -25,7 +25,6 @@ from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates, nam
 # An override that is the value of model.hf, or of another key by its suffix, and not read as YAML.
 MODEL_OPTION = "--model="
 _MODEL_SHOWN = "--model"
-_BY_SUFFIX = {".gguf": "gguf", ".pte": "program", ".pth": "checkpoint"}
 # Keys of `export` about a language model, which a finished program does not get by them.
 _OF_EXPORTED_TEXT = ("generation", "calibration")
 # Overrides whose values are not read as YAML either, with their keys.
@@ -83,7 +82,7 @@ class LoadedRecipe:
     def named_model(self) -> str:
         """The model that --model names; empty where it is the recipe's own."""
         model = self.recipe.model
-        named = {key: getattr(model, key) for key in ("hf", "timm", *_BY_SUFFIX.values())}
+        named = {key: getattr(model, key) for key in ("hf", "timm", *KEYS_BY_SUFFIX.values())}
         key = next((key for key, value in named.items() if value), "hf")
         place = self.places.get(("model", key))
         return named[key] or "" if place and place.file == _MODEL_SHOWN else ""
@@ -141,8 +140,8 @@ def default_recipe(model: str | None, otherwise: str = DEFAULT_RECIPE) -> str:
 def _model_key(name: str) -> str:
     """The key of `model` for what --model names."""
     path = PurePath(name.partition("?")[0])
-    if path.suffix in _BY_SUFFIX:
-        return _BY_SUFFIX[path.suffix]
+    if path.suffix in KEYS_BY_SUFFIX:
+        return KEYS_BY_SUFFIX[path.suffix]
     return "timm" if names_timm(_absolute(name)) else "hf"
 
 

@@ -45,6 +45,8 @@ _TIMM_IDS = "timm/"
 LORA = ("model", "lora")
 GGUF = ("model", "gguf")
 _GGUF_SUFFIX = ".gguf"
+# Of the file that a model is in: the key of the section `model`.
+KEYS_BY_SUFFIX = {_GGUF_SUFFIX: "gguf", ".pte": "program", ".pth": "checkpoint"}
 # A repository of the hub, perhaps as an address; a file in it, perhaps in a folder there.
 _REPOSITORY = (
     r"((https?://)?(www\.)?(huggingface\.co|hf\.co)/)?"
@@ -196,10 +198,11 @@ def _absolute_gguf(document: Document) -> Iterator[Problem]:
 
 
 def hub_model(name: str) -> tuple[str, str] | None:
-    """The id on the hub and the revision that a text names; None for what is on this machine."""
+    """The id on the hub and the revision that --model names; None for a file or a folder."""
     found = _ADDRESS.fullmatch(name) or _TIMM_PLACE.fullmatch(name)
     model = found["id"] if found else name
-    if not _ID.fullmatch(model) or "/" not in model or Path(model).exists():
+    is_id = "/" in model and _ID.fullmatch(model) and Path(model).suffix not in KEYS_BY_SUFFIX
+    if not is_id or Path(model).exists():
         return None
     return model, (found and found["revision"]) or "main"
 

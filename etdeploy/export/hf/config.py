@@ -259,25 +259,25 @@ class ConfigProblem:
 
 
 def download_config(model: str, revision: str) -> None:
-    """Gets the `config.json` of a model of the hub, where this machine has none of it.
+    """Downloads the `config.json` of a model of the hub, unless it is in the cache.
 
-    It says what the model is for, and so which recipe suits it. A failure changes nothing: the
-    export asks the hub again, and says with its place what is wrong.
+    The task, and so the default recipe, follow from it. A failure is ignored: the export asks the
+    hub again, and reports it.
     """
     if config_here(model, revision) is not None or _is_offline():
         return
     try:
         from huggingface_hub import HfApi
     except ImportError:
-        return  # the export names the extra
+        return  # the export names the extra to install
     api, cache = HfApi(library_name="etdeploy"), cache_folder()
-    # All that huggingface_hub and its HTTP client raise, of which it documents a part.
+    # huggingface_hub documents only a part of what it and its HTTP client raise.
     with suppress(Exception):
         commit = api.resolve_revision(model, revision=revision, cache_dir=cache).resolved
         api.hf_hub_download(model, CONFIG, revision=commit, cache_dir=cache)
 
 
 def _is_offline() -> bool:
-    """Whether the user keeps huggingface_hub from the network, by the variables that it reads."""
+    """Whether huggingface_hub is offline, without importing it, which takes half a second."""
     set_to = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(value.upper() in {"1", "ON", "YES", "TRUE"} for value in set_to)

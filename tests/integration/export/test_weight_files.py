@@ -14,7 +14,7 @@ from tests.support.facts import lacks
 from tests.support.limited_memory import Shape, export_limited, limited_memory, save_large
 
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.nightly
 def test_the_program_and_what_is_known_of_it_are_the_same(found: dict[str, Any]) -> None:
     held, mapped = found["memory"], found["files"]
     assert mapped["digest"] == held["digest"]
@@ -34,7 +33,6 @@ def test_the_program_and_what_is_known_of_it_are_the_same(found: dict[str, Any])
     assert found["floats"]
 
 
-@pytest.mark.nightly
 def test_notes_and_details_say_how_it_was_exported(found: dict[str, Any]) -> None:
     held, mapped = found["memory"], found["files"]
     assert [each["memory"]["weights"] for each in (held, mapped)] == ["memory", "files"]
@@ -46,12 +44,10 @@ def test_notes_and_details_say_how_it_was_exported(found: dict[str, Any]) -> Non
         assert each["memory"]["peak_bytes"] > 100 << 20
 
 
-@pytest.mark.nightly
 def test_no_file_is_left(found: dict[str, Any]) -> None:
     assert found["files"]["beside"] == ["files", "memory"]
 
 
-@pytest.mark.nightly
 def test_a_disk_without_room_is_named_before_anything_is_written(found: dict[str, Any]) -> None:
     failure = found["no room"]
     assert failure["kind"] == "memory"
@@ -60,7 +56,6 @@ def test_a_disk_without_room_is_named_before_anything_is_written(found: dict[str
     assert failure["beside"] == ["files", "memory", "no room"]
 
 
-@pytest.mark.nightly
 def test_weights_of_twice_the_free_memory_are_exported(tmp_path: Path) -> None:
     checkpoint = save_large(tmp_path / "model", Shape(), sys.executable)
     weights = (checkpoint / "model.safetensors").stat().st_size

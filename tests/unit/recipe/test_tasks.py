@@ -12,6 +12,7 @@ from etdeploy.core.errors import RecipeError
 from etdeploy.export.spec import TaskInput, export_spec
 from etdeploy.recipe.load import default_recipe, load_recipe
 from etdeploy.recipe.model import Task
+from etdeploy.recipe.paths import hub_model
 from etdeploy.recipe.tasks import TASKS, task_of
 from tests.support.facts import lacks
 
@@ -111,6 +112,22 @@ def test_speech_recognition_generates_unless_by_ctc(
     assert (export_spec(recipe).generation is not None) == generates
     again = type(recipe).model_validate(recipe.model_dump(exclude_none=True))
     assert again.is_language_model == generates
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("org/model", ("org/model", "main")),
+        ("https://huggingface.co/org/model/tree/v2", ("org/model", "v2")),
+        ("hf-hub:org/model@v2", ("org/model", "v2")),
+        ("models/missing.gguf", None),
+        ("./model", None),
+    ],
+)
+def test_only_an_id_or_an_address_is_a_model_of_the_hub(
+    name: str, model: tuple[str, str] | None
+) -> None:
+    assert hub_model(name) == model
 
 
 def test_the_default_recipe_follows_the_model(tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ class Lowering:
             example input; another delegate reads their memory as if they were by channel.
         shortens: Whether its programs were seen to stay the same, byte for byte, without what
             ExecuTorch's lowering repeats. Language models are lowered without it with any backend.
-        conditional: Whether its partitions were seen to run in a branch of a condition, as those of
-            experts do.
+        conditional: Whether its partitions were tested in a branch of a condition, where those of
+            experts are.
         sharing: How weights that methods share could be stored once; empty where they cannot.
     """
 

@@ -1,12 +1,13 @@
 """The experts of a language model's layers, of which a router chooses a few for each token.
 
-A program's operators do not depend on values, but ExecuTorch's runtime has conditional jumps. So
-each expert becomes a partition of its own behind a condition: markers keep the partitioner from
-joining experts, and `conditional_experts` replaces what is between them in the lowered graph with
-a `cond`. Conditions in the traced graph would not do: there, weights are inputs of a branch, and no
-delegate packs those.
+A program's operators are fixed, but ExecuTorch's runtime has conditional jumps. With XNNPACK, each
+expert is a separate partition that runs only if the router chose it: marker operators prevent the
+partitioner from fusing experts, and after lowering, `conditional_experts` wraps the nodes between
+two markers in a `cond`. A `cond` in the traced graph does not work: it passes the weights to its
+branches as inputs, and a delegate packs only constants.
 
-Where that cannot be, the experts of a layer are joined, and each token computes all of them.
+With other backends, and for models with very many experts, the experts of a layer are joined into
+larger linear layers, and each token computes all of them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from etdeploy.export.worker.language.attention import register_operator
 from etdeploy.export.worker.language.cache import UnsupportedModelError
 
 JOINED, SEPARATE = "etdeploy_joined", "etdeploy_separate"
-# Of a whole model: the export takes about a second for each, and a call of a delegate some
-# microseconds.
+# In all layers together: each adds about a second to the export, and a few microseconds to a token.
 _MOST_SEPARATE = 512
 
 # Markers, which `conditional_experts` removes: the input of an expert, which depends on the sum of
@@ -48,17 +48,17 @@ SUM = register_operator(
 
 
 def register_experts() -> None:
-    """Makes both ways known to transformers, by their names."""
+    """Registers both implementations with transformers, by their names."""
     ExpertsInterface.register(JOINED, joined_experts)
     ExpertsInterface.register(SEPARATE, separate_experts)
 
 
 def split_experts(model: Any, *, conditional: bool) -> None:
-    """Makes linear layers of a model's experts, in place; nothing where it has none.
+    """Replaces the weights of a model's experts by linear layers, in place.
 
     Args:
         model: Of transformers.
-        conditional: Whether an expert may be behind a condition.
+        conditional: Whether the backend can run an expert on a condition.
     """
     every = (m for m in model.modules() if hasattr(m, "has_post_expert_norm"))
     found = [each for each in every if not hasattr(each, "expert_count")]
@@ -101,7 +101,7 @@ def cost_note(model: Any) -> str | None:
 
 
 class Expert(torch.nn.Module):  # type: ignore[misc]
-    """An expert, whose layers have the names that they have in most checkpoints."""
+    """An expert, whose layers are named as in most checkpoints."""
 
     def __init__(self, experts: Any, index: int) -> None:
         super().__init__()
@@ -113,10 +113,10 @@ class Expert(torch.nn.Module):  # type: ignore[misc]
             parts = {"gate_proj": slice(half), "up_proj": slice(half, None)}
         for name, part in parts.items():
             own = None if bias is None else bias[index, part].clone()
-            setattr(self, name, _linear(rows[part].contiguous().clone(), own))
-        bias = _bias(experts, "down_proj")
-        last = _rows(experts, "down_proj")[index].contiguous().clone()
-        self.down_proj = _linear(last, None if bias is None else bias[index].clone())
+            setattr(self, name, _linear(_contiguous_copy(rows[part]), own))
+        bias, last = _bias(experts, "down_proj"), _rows(experts, "down_proj")[index]
+        own = None if bias is None else bias[index].clone()
+        self.down_proj = _linear(_contiguous_copy(last), own)
 
     def forward(self, x: torch.Tensor, experts: Any) -> torch.Tensor:
         """The output for all tokens, of shape (S, hidden)."""
@@ -219,6 +219,11 @@ def _bias(experts: Any, name: str) -> torch.Tensor | None:
     return getattr(experts, f"{name}_bias").detach() if experts.has_bias else None
 
 
+def _contiguous_copy(weight: torch.Tensor) -> torch.Tensor:
+    """A copy, so that the weights of all experts of the layer can be freed."""
+    return weight.clone(memory_format=torch.contiguous_format)
+
+
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.nn.Linear:
     layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     layer.weight = torch.nn.Parameter(weight, requires_grad=False)
@@ -229,27 +234,27 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.nn.Linear:
 
 @contextmanager
 def conditional_experts(programs: Iterable[torch.export.ExportedProgram]) -> Iterator[None]:
-    """Puts each expert of lowered programs behind the condition that it is chosen, in place.
+    """Makes each expert of lowered programs run only if it is chosen, in place.
 
-    In the block, ExecuTorch makes the program of them.
+    ExecuTorch must emit the programs in the block.
     """
     if not sum([_skip_experts(program.graph_module) for program in programs]):
         yield
         return
-    # torch.fx takes the delegates in branches for unused, and deletes them.
+    # torch.fx considers the delegates in branches unused, and would delete them.
     with patched(torch.fx.GraphModule, delete_all_unused_submodules=lambda _: None):
         yield
 
 
 def _skip_experts(module: torch.fx.GraphModule) -> int:
-    """Returns the number of experts."""
+    """Wraps each expert in a `cond`; returns the number of experts."""
     markers = [node for node in module.graph.nodes if _calls(node, INPUT)]
     for number, marker in enumerate(markers):
         moved = _expert_nodes(marker)
         results = [node for node in moved if any(user not in moved for user in node.users)]
         if len(results) == 1:
             _make_conditional(module, marker, moved, results[0], number)
-        else:  # its partition computes something else, too
+        else:  # its partition also computes something that others use
             _make_unconditional(marker, moved)
     for node in list(module.graph.nodes):
         if _calls(node, SUM):
@@ -291,7 +296,7 @@ def _make_conditional(
         cond.meta["val"] = (result.meta["val"],)
         first = graph.call_function(operator.getitem, (cond, 0))
         first.meta["val"] = result.meta["val"]
-        # What a branch gives is in memory that all branches use.
+        # The memory planner gives all branches the same memory.
         copy = _copied(graph, first)
     result.replace_all_uses_with(copy)
     for node in reversed(moved):
@@ -312,15 +317,18 @@ def _make_unconditional(marker: torch.fx.Node, moved: list[torch.fx.Node]) -> No
 
 
 def _expert_nodes(marker: torch.fx.Node) -> list[torch.fx.Node]:
-    """What depends on an expert's input and not on the next one's, in the order of the graph."""
-    own, later = {marker}, set[torch.fx.Node]()
+    """The nodes that depend on an expert's input and not on the next one's, in graph order."""
+    own, later = {marker: None}, set[torch.fx.Node]()
     for node in marker.graph.nodes:
         if not later.isdisjoint(node.all_input_nodes):
             later.add(node)
-        elif not own.isdisjoint(node.all_input_nodes):
-            ends = _calls(node, INPUT) or _calls(node, SUM)
-            (later if ends else own).add(node)
-    return [node for node in marker.graph.nodes if node in own and node is not marker]
+        elif not own.keys().isdisjoint(node.all_input_nodes):
+            if _calls(node, INPUT) or _calls(node, SUM):
+                later.add(node)
+            else:
+                own[node] = None
+    del own[marker]
+    return list(own)
 
 
 def _chosen(

@@ -80,8 +80,7 @@ def generation_sources(
 ) -> GenerationSources:
     """The methods of a language model.
 
-    `fixed` and `conditional` are about the lowering: `fixed_shapes`, and whether it takes experts
-    one by one.
+    `fixed` and `conditional` are the lowering's `fixed_shapes` and `conditional`.
     """
     register()
     register_experts()

@@ -58,7 +58,7 @@ def _conditional(
 ) -> AbstractContextManager[None]:
     if spec.generation is None or not lowering_of(spec).conditional:
         return nullcontext()
-    from etdeploy.export.worker.language.experts import conditional_experts  # and transformers
+    from etdeploy.export.worker.language.experts import conditional_experts  # imports transformers
 
     return conditional_experts(edge.exported_program(name) for name in methods)
 
