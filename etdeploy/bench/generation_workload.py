@@ -16,7 +16,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.program.folder import Provenance, Stored, TensorFile
-from etdeploy.program.generation import ENCODER, Generation, GenerationEncoder, sampled_ids
+from etdeploy.program.generation import TOKEN_EMBEDDING, Generation, GenerationEncoder, sampled_ids
 from etdeploy.program.generation import random_ids as draw_ids
 from etdeploy.program.tokenizer import load_tokenizer
 from etdeploy.recipe.load import LoadedRecipe
@@ -290,7 +290,6 @@ TIMING_REQUEST = f"{FOLDER}/timing.txt"
 MEMORY_REQUEST = f"{FOLDER}/memory.txt"
 TEXT_REQUEST = f"{FOLDER}/text.txt"
 PROFILE_REQUEST = f"{FOLDER}/profile.txt"
-_ENCODER_INPUTS = "encoder.txt"
 # Of a start that is timed; the first is a warm-up.
 _ENCODINGS = 4
 # New tokens of the warm-up before traced calls.
@@ -328,26 +327,41 @@ def write_request(work: GenerationWorkload, folder: Path) -> Mapping[str, Path]:
     return paths
 
 
-def encoder_run(repetitions: int = 1) -> EncoderRun:
+def encoder_run(encoder: GenerationEncoder | None, repetitions: int = 1) -> EncoderRun | None:
     """The encoder, as a request beside the files of `encoder_files` asks for it."""
-    return EncoderRun(method=ENCODER, repetitions=repetitions, path=_ENCODER_INPUTS)
+    if encoder is None:
+        return None
+    return EncoderRun(
+        method=encoder.method,
+        repetitions=repetitions,
+        paths=tuple(map(_encoder_inputs, range(encoder.calls))),
+        embedding=None if encoder.image_id is None else (TOKEN_EMBEDDING, encoder.image_id),
+    )
+
+
+def _encoder_inputs(call: int) -> str:
+    return f"encoder-{call}.txt"
 
 
 def encoder_files(provenance: Provenance, program_folder: Path, folder: Path) -> Mapping[str, Path]:
-    """Write the list of the encoder's inputs; return all by their names beside a request."""
-    if provenance.generation is None or provenance.generation.encoder is None:
+    """Write the lists of the encoder's inputs; return all by their names beside a request."""
+    encoder = provenance.generation.encoder if provenance.generation else None
+    if encoder is None:
         return {}
     files: dict[str, Path] = {}
     named: list[Stored] = []
-    for index, each in enumerate(provenance.methods[ENCODER].inputs):
+    for index, each in enumerate(provenance.methods[encoder.method].inputs):
         if isinstance(each, TensorFile):
             name = f"encoder-{index}.bin"
             files[name] = program_folder / each.path
             each = each.model_copy(update={"path": name})
         named.append(each)
-    path = folder / _ENCODER_INPUTS
-    write_atomic(path, inputs_list(named))
-    return {**files, _ENCODER_INPUTS: path}
+    size = len(named) // encoder.calls
+    for call in range(encoder.calls):
+        path = folder / _encoder_inputs(call)
+        write_atomic(path, inputs_list(named[call * size : (call + 1) * size]))
+        files[path.name] = path
+    return files
 
 
 def _expected(work: GenerationWorkload) -> dict[str, bytes]:
@@ -420,7 +434,7 @@ def _requested(
     encodings: int = 1,
 ) -> bytes:
     made = work.generation
-    encoder = encoder_run(encodings) if made.encoder else None
+    encoder = encoder_run(made.encoder, encodings)
     lines = request_lines(
         made.methods, work.sampling, work.stop_ids, list(points), made.rewind, logit_ids, encoder
     )

@@ -102,7 +102,7 @@ class TextGenerator:
         point = PromptRun(name="prompt", new_tokens=new_tokens, path=_PROMPT)
         request = request_lines(
             self.generation.methods, sampling, self.generation.stop_ids, [point],
-            rewind=self.generation.rewind, encoder=encoder_run() if self.encoder else None,
+            rewind=self.generation.rewind, encoder=encoder_run(self.generation.encoder),
         )  # fmt: skip
         for name, path in self.encoder.items():
             self.folder.put(path, name)

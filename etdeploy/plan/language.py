@@ -15,7 +15,7 @@ from etdeploy.program.generation import (
     attention_of,
 )
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.tasks import has_encoder
+from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 _STOCK = (
     "products and softmax are operators of every runtime, also of ExecuTorch's own release for apps"
@@ -98,7 +98,7 @@ def _path(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
     if generation:
         value, reason = generation.path, generation.path_reason.rstrip(".")
         return ReasonedChoice(name="path", value=value, reason=reason[0].lower() + reason[1:])
-    if has_encoder(recipe.model.task):
+    if has_cross_attention(recipe.model.task):
         return ReasonedChoice(name="path", value="fast", reason=ENCODED_ONCE)
     if wanted == "auto":
         reason = (

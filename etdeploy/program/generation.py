@@ -13,6 +13,11 @@ etdeploy's kernel, at those up to the position.
 
 Where a program has a method `encoder`, it is called before, with the tensors of the model's
 processor. Its outputs are further inputs of every other method, after the position.
+
+A vision-language model has the methods of ExecuTorch's multimodal contract (extension/llm/runner/
+constants.h): `vision_encoder` takes an image or a part of one and gives rows of embeddings, float32
+of shape (1, N, d); `token_embedding` gives those of tokens, of shape (1, S, d). The other methods
+take embeddings in place of tokens, and `text_decoder` is the one that has the most positions.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from pydantic import Field
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
 from etdeploy.recipe.model import ExportGeneration, Recipe
-from etdeploy.recipe.tasks import has_encoder
+from etdeploy.recipe.tasks import has_cross_attention
 
 
 class GenerationMethod(Value):
@@ -51,6 +56,8 @@ class GenerationMethod(Value):
 
 
 ENCODER = "encoder"
+VISION_ENCODER, TOKEN_EMBEDDING = "vision_encoder", "token_embedding"
+TEXT_DECODER = "text_decoder"
 ENCODED_ONCE = "keys and values of the encoder's output are computed once for all tokens"
 
 
@@ -58,6 +65,11 @@ class GenerationEncoder(Value):
     """How a program's encoder is called for the input that it was exported with.
 
     Attributes:
+        method: Its name.
+        calls: How often it is called for the input: its inputs in the program folder are those of
+            all calls, one after the other.
+        image_id: The token in place of which the decoder takes a row of the encoder; null where the
+            encoder's outputs are further inputs.
         prompt_ids: What the text begins with; it is not part of the answer.
         is_real: Whether the input is the user's, or a text; else it is random.
         audio_s: Length of the speech in seconds; null for text.
@@ -65,6 +77,9 @@ class GenerationEncoder(Value):
             that exported it.
     """
 
+    method: str = ENCODER
+    calls: int = Field(default=1, ge=1)
+    image_id: int | None = None
     prompt_ids: tuple[int, ...] = Field(min_length=1)
     is_real: bool
     audio_s: float | None
@@ -150,7 +165,7 @@ def attention_of(recipe: Recipe) -> tuple[Attention, str] | None:
     """The attention that a recipe asks for, and why, as a clause; None for other models."""
     if not recipe.is_language_model:
         return None
-    if has_encoder(recipe.model.task):
+    if has_cross_attention(recipe.model.task):
         return "stock", "a decoder also looks at all of what the encoder gave"
     return attention_for(recipe.export.generation or ExportGeneration(), recipe.export.backend)
 

@@ -25,7 +25,7 @@ from etdeploy.backends.schemes import (
 )
 from etdeploy.core.errors import EtdeployError
 from etdeploy.recipe.llm_config import contradictions
-from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, TIMM_TASKS, generates, has_encoder
+from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, TIMM_TASKS, generates, has_cross_attention, has_encoder
 from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ def _input_findings(model: Mapping[str, Any], given: Mapping[str, Any]) -> Itera
     takes = ("image",) if model.get("timm") else takes
     for key in named:
         if key == "language" and takes:
-            if not TASKS[str(task)].generates:
+            if not has_cross_attention(task):
                 yield f"benchmark.input.{key}", f"models of the task {task} know no languages"
             continue
         if takes and key not in takes:
@@ -420,11 +420,16 @@ def _findings_without_text(
 # What models with an encoder do not have: by a key, and the values that stand for nothing.
 _PROMPTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("export", "calibration", ("none",)),
-    ("export.generation", "path", ("auto", "fast")),
-    ("export.generation", "attention", ("auto", "stock")),
     ("export.generation", "evaluate", ("none",)),
     ("benchmark.generation", "prompt", ()),
     ("benchmark.generation", "depth", ([0], (0,), 0)),
+)
+
+
+# And where the decoder attends to it.
+_ATTENDING: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("export.generation", "path", ("auto", "fast")),
+    ("export.generation", "attention", ("auto", "stock")),
 )
 
 
@@ -440,7 +445,7 @@ def _encoder_findings(
         "export.generation": _keys_of(export.get("generation")),
         "benchmark.generation": benchmark,
     }
-    for section, key, nothing in _PROMPTED:
+    for section, key, nothing in (*_PROMPTED, *(_ATTENDING if has_cross_attention(task) else ())):
         value = sections[section].get(key)
         if value is not None and value not in nothing:
             text = f"a model of the task {task} generates its text from benchmark.input"

@@ -70,7 +70,9 @@ TASKS: Mapping[str, TaskFacts] = {
         ("audio",), ("AutoModelForAudioClassification",), ("ForAudioClassification",)
     ),
     TEXT_TO_TEXT: TaskFacts(("text",), ("AutoModelForSeq2SeqLM",), generates=True),
-    IMAGE_TO_TEXT: TaskFacts(("image", "text"), architectures=("ForVision2Seq",), generates=True),
+    IMAGE_TO_TEXT: TaskFacts(
+        ("image", "text"), ("AutoModelForImageTextToText",), ("ForVision2Seq",), generates=True
+    ),
     "text-to-speech": TaskFacts(
         ("text",),
         ("AutoModelForTextToWaveform", "AutoModelForTextToSpectrogram"),
@@ -169,6 +171,11 @@ def generates(task: object, generation: object) -> bool:
 
 def has_encoder(task: str | None) -> bool:
     """Whether text that models of a task generate follows from an input and no prompt."""
+    return has_cross_attention(task) or task == IMAGE_TO_TEXT
+
+
+def has_cross_attention(task: str | None) -> bool:
+    """Whether the decoder of such models attends to the outputs of the encoder."""
     return task in (SPEECH_RECOGNITION, TEXT_TO_TEXT)
 
 

@@ -4,6 +4,7 @@ The request is a file of lines, words separated by one space:
 
     method NAME ROLE MAX_TOKENS DYNAMIC CAPACITY
     encoder NAME REPETITIONS INPUTS
+    embedding NAME ID
     rewind TOKENS
     sampling TEMPERATURE TOP_K TOP_P SEED MIN_P REPETITION_PENALTY
     stop ID ID ...
@@ -12,7 +13,9 @@ The request is a file of lines, words separated by one space:
     follow NAME NEW_TOKENS PATH
 
 DYNAMIC is 0 or 1. The encoder runs before everything else; INPUTS is a list of its inputs as
-`--inputs` names one (runner/protocol.py), relative to the request. Without the line `rewind`, a
+`--inputs` names one (runner/protocol.py), relative to the request. Several lines are several calls
+of it, and its time is that of all. With a line `embedding`, the methods take embeddings in place of
+tokens: NAME gives them, and the encoder those of the token ID, one row after the other. Without the line `rewind`, a
 position may be set back to any other (etdeploy/program/generation.py). With TEMPERATURE 0, the most
 probable token is taken. PATH, which may have spaces, is a file of little-endian int64 token ids,
 relative to the request.
@@ -34,7 +37,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -76,17 +79,21 @@ class EncoderRun(Value):
     Attributes:
         method: Its name.
         repetitions: How often it runs.
-        path: The list of its inputs, relative to the request.
+        paths: The lists of its inputs, one for each call, relative to the request.
+        embedding: The method that gives the embeddings of tokens, and the token whose embeddings
+            are the encoder's rows; None where methods take tokens.
     """
 
     method: str
     repetitions: int = Field(default=1, ge=1)
-    path: str = Field(pattern=r"^[^\s][^\r\n]*$")
+    paths: tuple[Annotated[str, Field(pattern=r"^[^\s][^\r\n]*$")], ...] = Field(min_length=1)
+    embedding: tuple[str, int] | None = None
 
     @property
-    def line(self) -> str:
+    def lines(self) -> list[str]:
         """In a request."""
-        return f"encoder {self.method} {self.repetitions} {self.path}"
+        calls = [f"encoder {self.method} {self.repetitions} {path}" for path in self.paths]
+        return [*calls, *(["embedding {} {}".format(*self.embedding)] if self.embedding else [])]
 
 
 class PromptRun(Value):
@@ -206,7 +213,7 @@ def request_lines(
         f"method {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity}" for m in methods
     ]
     if encoder is not None:
-        lines.append(encoder.line)
+        lines += encoder.lines
     if rewind is not None:
         lines.append(f"rewind {rewind}")
     lines.append(" ".join(["sampling", *sampling.words]))

@@ -281,6 +281,116 @@ def _marian(folder: Path) -> None:
     _save(folder, t.MarianMTModel(config))
 
 
+_SEES: dict[str, Any] = {**_SMALL, "patch_size": 8}
+_TALKS: dict[str, Any] = {**_SMALL, "num_key_value_heads": 2, "max_position_embeddings": 512}
+# Every message's parts, an image as {image}; then the answer begins.
+_TEMPLATE = (
+    "{{% for message in messages %}}{{{{ message['role'] }}}}: "
+    "{{% for part in message['content'] %}}"
+    "{{% if part['type'] == 'image' %}}{image}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}"
+    "{{% endfor %}}\n{{% endfor %}}{{% if add_generation_prompt %}}assistant:{{% endif %}}"
+)
+
+
+def _sees(folder: Path, special: tuple[str, ...], **named: str) -> dict[str, int]:
+    """A tokenizer of single bytes with tokens around images; `named` are attributes of it."""
+    ids = _words(folder, special)
+    if named:
+        tokenizer = t.AutoTokenizer.from_pretrained(folder, extra_special_tokens=named)
+        tokenizer.save_pretrained(folder)
+    return ids
+
+
+def _save_with_processor(folder: Path, model: Any, kind: Any, image: str, *parts: Any, **more: Any) -> None:
+    tokenizer = t.AutoTokenizer.from_pretrained(folder)
+    template = _TEMPLATE.format(image=image)
+    processor = kind(parts[0], tokenizer, *parts[1:], chat_template=template, **more)
+    _save(folder, _spread(model), processor)
+
+
+def _spread(model: Any) -> Any:
+    """Weights so large that the image changes the answer."""
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.15)
+    return model
+
+
+def _llava(folder: Path, **text: Any) -> None:
+    ids = _sees(folder, ("<image>",))
+    config = t.LlavaConfig(
+        vision_config=t.CLIPVisionConfig(**_SEES, image_size=32, projection_dim=64),
+        text_config=t.LlamaConfig(**{**_TALKS, "vocab_size": 270, **text}),
+        image_token_id=ids["<image>"], vision_feature_layer=-2, image_seq_length=16,
+    )  # fmt: skip
+    side = {"height": 32, "width": 32}
+    pixels = t.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=side)
+    _save_with_processor(
+        folder, t.LlavaForConditionalGeneration(config), t.LlavaProcessor, "<image>\n", pixels,
+        patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+    )  # fmt: skip
+
+
+def _smolvlm(folder: Path, kind: str = "SmolVLM", **text: Any) -> None:
+    tiles = tuple(f"<row_{i}_col_{j}>" for i in range(1, 3) for j in range(1, 3))
+    special = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *tiles)
+    ids = _sees(folder, special)
+    config = getattr(t, f"{kind}Config")(
+        vision_config={**_SEES, "image_size": 32},
+        text_config=t.LlamaConfig(**{**_TALKS, "vocab_size": 280, **text}),
+        image_token_id=ids["<image>"], scale_factor=2, pad_token_id=1,
+    )  # fmt: skip
+    pixels = getattr(t, f"{kind}ImageProcessor")(
+        size={"longest_edge": 64}, max_image_size={"longest_edge": 32}, do_image_splitting=True
+    )
+    video = [t.SmolVLMVideoProcessor()] if kind == "SmolVLM" else []
+    model = getattr(t, f"{kind}ForConditionalGeneration")(config)
+    processor = getattr(t, f"{kind}Processor")
+    _save_with_processor(folder, model, processor, "<image>", pixels, *video, image_seq_len=4)
+
+
+def _gemma3_vision(folder: Path) -> None:
+    named = {"image_token": "<img>", "boi_token": "<boi>", "eoi_token": "<eoi>"}
+    ids = _sees(folder, tuple(named.values()), **named)
+    config = t.Gemma3Config(
+        text_config=t.Gemma3TextConfig(
+            **{**_TALKS, "vocab_size": 280, "num_hidden_layers": 3, "head_dim": 16},
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            sliding_window=24,
+        ),
+        vision_config=t.SiglipVisionConfig(**_SEES, image_size=32, vision_use_head=False),
+        mm_tokens_per_image=4, image_token_index=ids["<img>"], image_token_id=ids["<img>"],
+        boi_token_index=ids["<boi>"], eoi_token_index=ids["<eoi>"],
+    )  # fmt: skip
+    pixels = t.Gemma3ImageProcessor(size={"height": 32, "width": 32})
+    model = t.Gemma3ForConditionalGeneration(config)
+    _save_with_processor(folder, model, t.Gemma3Processor, "<boi>", pixels, image_seq_length=4)
+
+
+def _qwen_vision(folder: Path) -> None:
+    special = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    ids = _sees(folder, special)
+    config = t.Qwen2_5_VLConfig(
+        text_config={
+            **_TALKS, "vocab_size": 280,
+            "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3],
+                                "rope_theta": 10000.0},
+        },
+        vision_config={
+            "depth": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 128,
+            "out_hidden_size": 64, "patch_size": 8, "spatial_merge_size": 2, "window_size": 32,
+            "fullatt_block_indexes": [1], "temporal_patch_size": 2,
+        },
+        image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
+    )  # fmt: skip
+    pixels = t.Qwen2VLImageProcessor(patch_size=8, min_pixels=32 * 32, max_pixels=64 * 64)
+    video = t.Qwen2VLVideoProcessor(patch_size=8)
+    model = t.Qwen2_5_VLForConditionalGeneration(config)
+    image = "<|vision_start|><|image_pad|><|vision_end|>"
+    _save_with_processor(folder, model, t.Qwen2_5_VLProcessor, image, pixels, video)
+
+
 MODELS: Mapping[str, Callable[[Path], None]] = {
     "bert": _bert,
     "minilm": _minilm,
@@ -302,6 +412,11 @@ MODELS: Mapping[str, Callable[[Path], None]] = {
     "t5": _t5,
     "bart": _bart,
     "marian": _marian,
+    "llava": _llava,
+    "smolvlm": _smolvlm,
+    "idefics3": partial(_smolvlm, kind="Idefics3"),
+    "gemma3-vision": _gemma3_vision,
+    "qwen2.5-vl": _qwen_vision,
 }
 
 

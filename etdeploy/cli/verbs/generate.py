@@ -52,7 +52,7 @@ def sampling_options(function: F) -> F:
 
 
 @click.command()
-@options("language-recipe", "set", "model", "text", "audio", "lora", "context", "device", "target")
+@options("language-recipe", "set", "model", "text", "image", "audio", "lora", "context", "device", "target")
 @click.option(
     "-p",
     "--prompt",
@@ -74,19 +74,20 @@ def generate(prompt: str | None, max_new_tokens: int, as_json: bool, **values: A
 
     The model is exported, built and pushed unless that is done already. The text appears as it is
     generated, and its speed at the end. The model gets the prompt unchanged: `chat` applies the
-    model's chat template. A model with an encoder gets --text or --audio instead; each other input
-    is another export.
+    model's chat template. A model with an encoder gets --text, --image or --audio instead, and a
+    vision-language model both an image and its question; each other input is another export.
     """
     text = _read() if prompt == _STDIN else prompt
-    given = values.get("text") or values.get("audio")
+    given = values.get("text") or values.get("image") or values.get("audio")
     if (text is None) == (given is None):
         raise UsageError(
             "there is nothing to generate from"
             if text is None
-            else "--prompt is continued, and --text and --audio are inputs of an encoder: both at "
-            "once have no meaning",
+            else "--prompt is continued, and --text, --image and --audio are inputs of an encoder: "
+            "both at once have no meaning",
             remedy="For a language model: --prompt TEXT\n"
-            "For a model with an encoder: --text TEXT, or --audio FILE.wav",
+            "For a vision-language model: --image FILE --text QUESTION\n"
+            "For another model with an encoder: --text TEXT, or --audio FILE.wav",
         )
     sampling = take_sampling(values)
     named = replace(
@@ -120,7 +121,8 @@ def _wrong_source(*, has_encoder: bool) -> UsageError:
     if has_encoder:
         return UsageError(
             "the model continues no prompt: it generates its text from an input",
-            remedy="etdeploy generate, with --text TEXT or --audio FILE.wav",
+            remedy="etdeploy generate, with --text TEXT, --audio FILE.wav, or --image FILE and "
+            "--text QUESTION",
         )
     return UsageError("the model has no encoder: it continues a prompt", remedy="--prompt TEXT")
 

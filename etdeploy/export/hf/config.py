@@ -22,6 +22,7 @@ from etdeploy.recipe.tasks import (
     TEXT_GENERATION,
     architectures,
     config_here,
+    has_cross_attention,
     has_encoder,
     is_ctc,
     is_timm,
@@ -129,7 +130,7 @@ def config_refusals(
         )
     if task not in (None, TEXT_GENERATION):
         yield from _of_task(config, place, str(task), generates=context > 0)
-        yield from _of_context(config, context)
+        yield from _of_context(_language_config(config), context)
         return
     yield from _of_architecture(config, place)
     yield from _of_layers(config, place)
@@ -138,6 +139,12 @@ def config_refusals(
     except UnreadableError as error:
         yield ConfigProblem(str(error), ORIGINAL, place=place)
     yield from _of_context(config, context)
+
+
+def _language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a model of several modalities that is the language model."""
+    part = config.get("text_config")
+    return part if isinstance(part, Mapping) else config
 
 
 def _of_context(config: Mapping[str, Any], context: int) -> Iterator[ConfigProblem]:
@@ -183,11 +190,15 @@ def _of_task(
             f"Leave out the sections `generation`, or name a recipe without: -r {DEFAULT_RECIPE}",
             ("export", "generation"),
         )
-    encodes = TASKS[task].modalities in (("audio",), ("text",)) and config.get("is_encoder_decoder")
-    if TASKS[task].generates and not is_ctc(config) and not encodes:
+    is_split = bool(config.get("is_encoder_decoder")) == has_cross_attention(task)
+    if TASKS[task].generates and not is_ctc(config) and not is_split:
         yield ConfigProblem(
-            f"{_name(config)} is of the task {task}, whose models are not supported yet unless "
-            "they are an encoder with a decoder (Whisper, T5)",
+            f"{_name(config)} is of the task {task}, whose models are supported if they are "
+            + (
+                "an encoder with a decoder that attends to it (Whisper, T5)"
+                if has_cross_attention(task)
+                else "a language model that takes an image as embeddings (LLaVA, SmolVLM)"
+            ),
             FACTORY,
             place=place,
         )

@@ -66,7 +66,6 @@ from etdeploy.export.worker.tracing.tensors import (
 )
 from etdeploy.export.worker.tracing.trace import trace, use_known_operators
 from etdeploy.program.folder import EXPORT_INFO, FORWARD, MEMORY, PROGRAM_FILE
-from etdeploy.program.generation import ENCODER
 from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
@@ -256,8 +255,8 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         inputs = _for_each(
             sources, lambda name: flat_inputs(sources[name].module, sources[name].inputs)
         )
-        if ENCODER in sources and language:  # gives those of the other methods
-            inputs = {name: each if name == ENCODER else [] for name, each in inputs.items()}
+        if language and (encoder := language.generation.encoder):  # gives those of the others
+            inputs = {name: [] for name in inputs} | {encoder.method: language.encoder_inputs()}
     log = Log(spec.rewrites)
     if CHANNELS_LAST in log.names:
         sources = _for_each(sources, lambda name: _by_pixel(sources[name], log))
@@ -506,7 +505,9 @@ def _traced(spec: ExportSpec, source: MethodSource, model: EvaluatedModule, log:
     check_numbers(source, program)
     use_known_operators(program)
     quantized = model.module is not source.module
-    rewritten = rewritten_to_lower(program, log, quantized=quantized)
+    rewritten = program
+    if not source.is_text:
+        rewritten = rewritten_to_lower(program, log, quantized=quantized)
     return Traced(model.module, source, rewritten, log, program)
 
 

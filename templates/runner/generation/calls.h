@@ -7,6 +7,7 @@
 #include "pages.h"
 #include "request.h"
 
+using executorch::extension::TensorPtr;
 using executorch::runtime::EventTracer;
 using executorch::runtime::MethodMeta;
 using executorch::runtime::TensorInfo;
@@ -53,7 +54,10 @@ class Calls {
   Calls(Module& module, const Request& request, const std::string& trace)
       : module_(module), trace_(trace), rewind_(request.rewind) {
     if (request.encoder) {
-      encode(*request.encoder);
+      encode(*request.encoder, request.embedding.has_value());
+    }
+    if (request.embedding) {
+      add_embedding(*request.embedding, request.methods);
     }
     for (const GenerationMethod& method : request.methods) {
       add(method, share_memory(request.methods));
@@ -114,16 +118,16 @@ class Calls {
     Loaded& loaded = loaded_[method->loaded];
     trace_call(loaded, method->facts, taken, position,
                method->facts.prefill ? count : count + later);
-    std::memcpy(tokens_.data(), tokens, static_cast<size_t>(taken) * sizeof(int64_t));
+    const TensorPtr first = embedding_
+        ? embed(tokens, taken, position, method->inputs[0])
+        : tokens_tensor(tokens, {1, taken}, method->inputs[0]);
     // Of the first token, or of each.
     const int64_t positions = method->inputs[1].sizes()[0] == 1 ? 1 : taken;
     for (int64_t i = 0; i < positions; ++i) {
       const int64_t here = position + i;
       std::memcpy(position_.data() + i * sizeof here, &here, sizeof here);
     }
-    std::vector<executorch::extension::TensorPtr> inputs{
-        make_tensor({1, taken}, tokens_, method->inputs[0]),
-        make_tensor({positions}, position_, method->inputs[1])};
+    std::vector<TensorPtr> inputs{first, make_tensor({positions}, position_, method->inputs[1])};
     std::vector<EValue> values(inputs.begin(), inputs.end());
     values.insert(values.end(), encoded_.begin(), encoded_.end());
     const auto outputs = module_.execute(loaded.name, values);
@@ -156,6 +160,14 @@ class Calls {
     std::unique_ptr<EventTracer> tracer;
     std::vector<Bytes> outputs;
     Traced traced;
+  };
+  // `placeholders[i]`: how many tokens before position i are the placeholder.
+  struct EmbeddingMethod {
+    size_t loaded;
+    int64_t placeholder, size;
+    bool dynamic;
+    TensorInfo input;
+    std::vector<int64_t> placeholders{0};
   };
   struct Method {
     GenerationMethod facts;
@@ -190,19 +202,92 @@ class Calls {
     return loaded_.size() - 1;
   }
 
-  // Runs the encoder; its outputs stay where they are until it runs again.
-  void encode(const Encoder& encoder) {
+  // Runs the encoder. Its outputs stay where they are until it runs again, unless they are `rows`:
+  // methods that share memory would overwrite these.
+  void encode(const Encoder& encoder, bool rows) {
     Loaded& loaded = loaded_[load(encoder.method, false)];
-    const Inputs inputs = read_inputs(encoder.inputs, *module_.method_meta(encoder.method));
-    loaded.traced = {text_, 1, 1, 0};
+    const MethodMeta meta = *module_.method_meta(encoder.method);
+    std::vector<Inputs> calls;
+    for (const std::string& path : encoder.inputs) {
+      calls.push_back(read_inputs(path, meta));
+    }
+    loaded.traced = {text_, static_cast<int64_t>(calls.size()), 1, 0};
     for (int64_t i = 0; i < encoder.repetitions; ++i) {
       restart_trace(loaded.tracer.get());
-      const int64_t started = now_ns();
-      auto outputs = module_.execute(encoder.method, inputs.values);
-      require(outputs.error(), kInference, "method " + encoder.method + " failed");
-      encode_ns_.push_back(now_ns() - started);
-      encoded_ = std::move(*outputs);
+      encode_ns_.push_back(0);
+      rows_.clear();
+      for (const Inputs& inputs : calls) {
+        const int64_t started = now_ns();
+        auto outputs = module_.execute(encoder.method, inputs.values);
+        require(outputs.error(), kInference, "method " + encoder.method + " failed");
+        encode_ns_.back() += now_ns() - started;
+        if (rows) {
+          const Bytes given = contiguous_bytes(outputs->at(0).toTensor());
+          rows_.insert(rows_.end(), given.begin(), given.end());
+        } else {
+          encoded_ = std::move(*outputs);
+        }
+      }
     }
+  }
+
+  void add_embedding(const Embedding& embedding, const std::vector<GenerationMethod>& methods) {
+    const size_t loaded = load(embedding.method, false);
+    const MethodMeta meta = *module_.method_meta(embedding.method);
+    const auto most = std::max_element(methods.begin(), methods.end(), [](const auto& a, const auto& b) {
+      return a.max_tokens < b.max_tokens;
+    });
+    const int64_t tokens = most == methods.end() ? 1 : most->max_tokens;
+    const TensorInfo input = tensor_info(meta, "input", 0, ScalarType::Long, {{1, tokens}});
+    const TensorInfo output =
+        tensor_info(meta, "output", 0, ScalarType::Float, {{1, tokens, 0}});
+    const bool dynamic = std::any_of(methods.begin(), methods.end(),
+                                     [](const auto& method) { return method.dynamic; });
+    embedding_ = EmbeddingMethod{loaded, embedding.placeholder, output.sizes()[2], dynamic, input};
+    tokens_.resize(static_cast<size_t>(tokens) * sizeof(int64_t) + kPadding);
+    embeddings_.resize(output.nbytes() + kPadding);
+    const size_t row = static_cast<size_t>(embedding_->size) * sizeof(float);
+    if (rows_.size() % row != 0) {
+      throw Failure(kInputs, "the encoder gives " + std::to_string(rows_.size()) +
+                    " bytes, which are no rows of " + std::to_string(row));
+    }
+  }
+
+  TensorPtr tokens_tensor(const int64_t* tokens, const Shape& shape, const TensorInfo& info) {
+    const auto count = static_cast<size_t>(shape.back());
+    std::memcpy(tokens_.data(), tokens, count * sizeof(int64_t));
+    return make_tensor(shape, tokens_, info);
+  }
+
+  // Embeddings of tokens, with those of the encoder in place of the placeholder's.
+  TensorPtr embed(const int64_t* tokens, int64_t count, int64_t position, const TensorInfo& info) {
+    EmbeddingMethod& embedding = *embedding_;
+    std::vector<int64_t> ids(tokens, tokens + count);
+    if (!embedding.dynamic) { // whose further rows are not used
+      ids.resize(static_cast<size_t>(embedding.input.sizes()[1]), tokens[0]);
+    }
+    const auto taken = static_cast<int64_t>(ids.size());
+    Loaded& loaded = loaded_[embedding.loaded];
+    restart_trace(loaded.tracer.get());
+    loaded.traced = {text_, 1, count, position};
+    const auto outputs = module_.execute(
+        loaded.name, EValue(tokens_tensor(ids.data(), {1, taken}, embedding.input)));
+    require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
+            std::to_string(position));
+    const size_t row = static_cast<size_t>(embedding.size) * sizeof(float);
+    const void* given = outputs->at(0).toTensor().const_data_ptr();
+    std::memcpy(embeddings_.data(), given, static_cast<size_t>(count) * row);
+    auto& before = embedding.placeholders;
+    before.resize(static_cast<size_t>(position) + 1, before.back());
+    for (int64_t i = 0; i < count; ++i) {
+      const auto index = static_cast<size_t>(before.back()) * row;
+      const bool replaced = tokens[i] == embedding.placeholder && index < rows_.size();
+      if (replaced) {
+        std::memcpy(embeddings_.data() + static_cast<size_t>(i) * row, rows_.data() + index, row);
+      }
+      before.push_back(before.back() + (replaced ? 1 : 0));
+    }
+    return make_tensor({1, count, embedding.size}, embeddings_, info);
   }
 
   void add(const GenerationMethod& facts, bool shared) {
@@ -214,7 +299,9 @@ class Calls {
                     " inputs, to generate it would take " + std::to_string(wanted));
     }
     const int64_t most = facts.max_tokens;
-    method.inputs = {tensor_info(meta, "input", 0, ScalarType::Long, {{1, most}}),
+    method.inputs = {embedding_
+            ? tensor_info(meta, "input", 0, ScalarType::Float, {{1, most, embedding_->size}})
+            : tensor_info(meta, "input", 0, ScalarType::Long, {{1, most}}),
                      tensor_info(meta, "input", 1, ScalarType::Long, {{1}, {most}})};
     const TensorInfo logits = tensor_info(meta, "output", 0, ScalarType::Float,
                                           {{1, vocabulary_}, {1, most, vocabulary_}});
@@ -268,11 +355,13 @@ class Calls {
   const std::string trace_;
   std::vector<Loaded> loaded_;
   std::vector<Method> methods_;
-  // What the encoder gave.
+  // What the encoder gave: inputs of the other methods, or rows among their embeddings.
   std::vector<EValue> encoded_;
+  Bytes rows_;
+  std::optional<EmbeddingMethod> embedding_;
   std::vector<int64_t> encode_ns_;
   // Memory of the inputs.
-  Bytes tokens_, position_;
+  Bytes tokens_, position_, embeddings_;
   int64_t vocabulary_ = 0, context_ = 0;
   uint64_t text_ = 1, huge_page_bytes_ = 0;
   // The furthest end of a call since position 0.

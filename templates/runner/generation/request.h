@@ -38,18 +38,26 @@ struct Point {
   bool follows = false;
 };
 
-// The method whose outputs the others take after the position.
+// The method whose outputs the others take after the position, or in place of embeddings.
 struct Encoder {
   std::string method;
   // How often it runs: all times are in the results.
   int64_t repetitions;
-  // The list of its inputs, as --inputs names one.
-  std::string inputs;
+  // Lists of its inputs, as --inputs names one: a call for each.
+  std::vector<std::string> inputs;
+};
+
+// The method that gives the embeddings of tokens, which the others take in place of tokens. Those of
+// `placeholder` are the encoder's rows, one after the other.
+struct Embedding {
+  std::string method;
+  int64_t placeholder;
 };
 
 struct Request {
   std::vector<GenerationMethod> methods;
   std::optional<Encoder> encoder;
+  std::optional<Embedding> embedding;
   // How far a position may be set back, unless to 0; without a limit if none is given.
   int64_t rewind = std::numeric_limits<int64_t>::max();
   Sampling sampling;
@@ -132,12 +140,24 @@ inline Sampling read_sampling(Words& words) {
   return sampling;
 }
 
-inline Encoder read_encoder(Words& words, const std::filesystem::path& folder) {
-  Encoder encoder;
-  encoder.method = words.word("the name of a method");
-  encoder.repetitions = words.number("repetitions from 1 on", 1);
-  encoder.inputs = (folder / words.rest("the path of a list of inputs")).string();
-  return encoder;
+// Several lines are calls of one encoder.
+inline void read_encoder(Words& words, const std::filesystem::path& folder,
+                         std::optional<Encoder>& encoder) {
+  const std::string method = words.word("the name of a method");
+  const int64_t repetitions = words.number("repetitions from 1 on", 1);
+  if (!encoder) {
+    encoder = Encoder{method, repetitions, {}};
+  }
+  words.require(encoder->method == method && encoder->repetitions == repetitions,
+                "the method and repetitions of the first encoder");
+  encoder->inputs.push_back((folder / words.rest("the path of a list of inputs")).string());
+}
+
+inline Embedding read_embedding(Words& words) {
+  Embedding embedding;
+  embedding.method = words.word("the name of a method");
+  embedding.placeholder = words.number("an id from 0 on", 0);
+  return embedding;
 }
 
 inline std::vector<int64_t> read_tokens(const std::string& path) {
@@ -192,7 +212,9 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   if (kind == "method") {
     request.methods.push_back(read_method(words));
   } else if (kind == "encoder") {
-    request.encoder = read_encoder(words, folder);
+    read_encoder(words, folder, request.encoder);
+  } else if (kind == "embedding") {
+    request.embedding = read_embedding(words);
   } else if (kind == "rewind") {
     request.rewind = words.number("a number of tokens from 1 on", 1);
   } else if (kind == "sampling") {
@@ -204,7 +226,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   } else if (kind == "logits") {
     read_ids(words, [&](int64_t id) { request.logit_ids.push_back(id); });
   } else {
-    words.require(kind == "stop", "method, encoder, rewind, sampling, stop, logits, follow or point");
+    words.require(kind == "stop", "method, encoder, embedding, rewind, sampling, stop, logits, "
+                  "follow or point");
     read_ids(words, [&](int64_t id) { request.stop_ids.insert(id); });
   }
   words.require(!words.more(), "nothing more");

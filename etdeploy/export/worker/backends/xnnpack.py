@@ -64,8 +64,8 @@ class XnnpackLowering(Lowering):
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         """As in the base class, with passes for layouts that get them right."""
-        if spec.generation and not spec.rewrites:
-            _rewrite_text(methods)
+        for method in methods.values():
+            _rewrite(method)
         if not may_replace_parts(spec):
             return super().lower(spec, methods)
         from etdeploy.export.worker.backends.xnnpack_layouts import (
@@ -106,17 +106,18 @@ class XnnpackLowering(Lowering):
             sdpa.get_graphs()
 
 
-def _rewrite_text(methods: Mapping[str, Traced]) -> None:
-    """Writes what XNNPACK does not take of language models in another way, in place."""
-    from etdeploy.export.worker.language.passes import (
-        exact_activations,
-        means_as_products,
-        rotations_by_kernel,
-    )
+def _rewrite(method: Traced) -> None:
+    """Writes in another way what XNNPACK computes inexactly, or of language models not; in place."""
+    from etdeploy.export.worker.rewrites.activations import exact_gelus
 
-    for method in methods.values():
+    exact_gelus(method.program)
+    if method.source.is_text:
+        from etdeploy.export.worker.language.passes import (
+            means_as_products,
+            rotations_by_kernel,
+        )
+
         rotations_by_kernel(method.program)
-        exact_activations(method.program)
         means_as_products(method.program)
 
 

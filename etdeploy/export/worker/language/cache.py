@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import torch
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
@@ -343,6 +344,36 @@ class UnsupportedModelError(Exception):
     """A path cannot compute the model; the text is a clause about it."""
 
 
+class EmbeddedLanguageModel(torch.nn.Module):  # type: ignore[misc]
+    """The language model in a model of several modalities, called as one of transformers.
+
+    Its methods take embeddings in place of tokens, and `embeddings` gives those.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
+        self.embeddings = model.get_input_embeddings()
+        self.config = self.decoder.config
+
+    def forward(self, *, logits_to_keep: int = 0, **inputs: Any) -> CausalLMOutputWithPast:
+        """The logits of the last tokens, or of all."""
+        out = self.decoder(**inputs)
+        logits = self.head(out.last_hidden_state[:, -logits_to_keep:])
+        return CausalLMOutputWithPast(logits=logits, past_key_values=out.past_key_values)
+
+    def get_output_embeddings(self) -> torch.nn.Module:
+        """The layer that gives logits."""
+        return self.head
+
+    def set_attn_implementation(self, name: str) -> None:
+        """Replaces the attention of the language model alone."""
+        self.decoder.set_attn_implementation(name)
+
+    def _can_set_attn_implementation(self) -> bool:
+        return bool(self.decoder._can_set_attn_implementation())
+
+
 class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
     """A method that looks at the first positions of the cache."""
 
@@ -351,19 +382,30 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         self.model, self.cache, self.prefix, self.batched = model, cache, prefix, batched
         takes = inspect.signature(model.forward).parameters
         self.options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        embedded = isinstance(model, EmbeddedLanguageModel)
+        self.takes = "inputs_embeds" if embedded else "input_ids"
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """The logits of the last token."""
+        """The logits of the last token; `tokens` are ids, or embeddings of shape (1, S, d)."""
         length = tokens.shape[1]
         positions = position if length == 1 else position + torch.arange(length)
         out = self.model(
-            input_ids=tokens,
+            **{self.takes: tokens},
             position_ids=positions.unsqueeze(0),
             past_key_values=self.cache.layers(positions, self.prefix, batched=self.batched),
             use_cache=True,
             **self.options,
         )
         return out.logits[:, -1:, :].squeeze(1)
+
+
+def taken_by(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """What a model's methods take in place of token ids of shape (1, S)."""
+    if not isinstance(model, EmbeddedLanguageModel):
+        return tokens
+    with torch.no_grad():
+        embedded: torch.Tensor = model.embeddings(tokens)
+    return embedded
 
 
 def plain_embeddings(model: Any) -> None:
@@ -413,9 +455,9 @@ def source_of(
     module = CachePrefixMethod(model, cache, method.capacity, batched=batched)
     length = method.max_tokens
     # All kinds of tokens: of one alone, attention gives the same at every position.
-    tokens = torch.arange(length).unsqueeze(0) % model.config.vocab_size
+    tokens = taken_by(model, torch.arange(length).unsqueeze(0) % model.config.vocab_size)
     inputs = ExampleInputs((tokens, torch.zeros(1, dtype=torch.int64)))
     shapes = None
     if method.dynamic:
         shapes = ({1: torch.export.Dim("tokens", min=2, max=length)}, None)
-    return MethodSource(module.eval(), inputs, shapes)
+    return MethodSource(module.eval(), inputs, shapes, is_text=True)

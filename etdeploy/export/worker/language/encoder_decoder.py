@@ -9,7 +9,7 @@ these tensors. Its own keys and values are in buffers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from etdeploy.export.worker.language.cache import (
     UnsupportedModelError,
     plain_embeddings,
 )
-from etdeploy.export.worker.language.forward import OwnForward
+from etdeploy.export.worker.language.forward import MethodsForward, OwnForward
 from etdeploy.export.worker.language.load import own_forward
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tasks.inputs import (
@@ -71,6 +71,19 @@ class EncoderInput:
         """The model's own forward, at the beginning of its text."""
         allowed = SuppressedTokens(model, len(self.prompt))
         return OwnForward(model, self.tensors.values, allowed)
+
+    def methods_forward(
+        self, methods: Sequence[GenerationMethod], modules: Mapping[str, torch.nn.Module]
+    ) -> MethodsForward:
+        """The same by the methods of the program."""
+        with torch.no_grad():
+            encoded = modules[ENCODER](*self.tensors.values.values())
+        return MethodsForward(methods, modules, encoded)
+
+    @property
+    def calls(self) -> tuple[ExampleInputs, ...]:
+        """The inputs of each call of the encoder."""
+        return (ExampleInputs(tuple(self.tensors.values.values())),)
 
     @property
     def facts(self) -> GenerationEncoder:
@@ -371,10 +384,9 @@ def _sources(
         tokens = torch.export.Dim("tokens", min=2, max=given.longest)
         encoder_shapes = (tuple({1: tokens} for _ in encoder.names),)
         decode_shapes = (None, None, tuple({1: tokens} for _ in cross))
-    inputs = ExampleInputs(tuple(given.tensors.values.values()))
     first = torch.tensor([[given.prompt[0]]]), torch.zeros(1, dtype=torch.int64)
     return {
-        ENCODER: MethodSource(encoder.eval(), inputs, encoder_shapes),
+        ENCODER: MethodSource(encoder.eval(), given.calls[0], encoder_shapes),
         DECODE: MethodSource(decode.eval(), ExampleInputs((*first, *cross)), decode_shapes),
     }
 

@@ -13,7 +13,7 @@ import torch
 
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
-from etdeploy.program.generation import GenerationMethod, QuantizationCost
+from etdeploy.program.generation import TOKEN_EMBEDDING, GenerationMethod, QuantizationCost
 
 # What the module of a method calls the cache.
 _CACHE = "cache."
@@ -33,7 +33,7 @@ class OwnForward:
     """transformers' own forward, with its own cache.
 
     Of a model that has an encoder, `encoded` are its inputs, and `allowed` takes away the logits of
-    tokens that may not come.
+    tokens that may not come. `beside` are inputs beside the first tokens, such as an image.
     """
 
     def __init__(
@@ -41,12 +41,13 @@ class OwnForward:
         model: Any,
         encoded: Mapping[str, torch.Tensor] | None = None,
         allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        beside: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         takes = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._model, self._cache = model, None
         self._tokens, self._given = "input_ids", dict[str, Any]()
-        self._allowed, self._position = allowed, 0
+        self._allowed, self._position, self._beside = allowed, 0, beside or {}
         if encoded is not None:
             with torch.no_grad():
                 outputs = model.get_encoder()(**encoded)
@@ -61,7 +62,8 @@ class OwnForward:
     def _logits(self, ids: Sequence[int], **options: Any) -> torch.Tensor:
         tokens = torch.tensor([list(ids)])
         with torch.no_grad():
-            options |= {self._tokens: tokens, **self._given}
+            beside = self._beside if self._position == 0 else {}
+            options |= {self._tokens: tokens, **self._given, **beside}
             out = self._model(past_key_values=self._cache, use_cache=True, **options)
         self._cache = out.past_key_values
         logits: torch.Tensor = out.logits[0].float()
@@ -75,7 +77,7 @@ class OwnForward:
 @contextmanager
 def own_attention(model: Any, name: str) -> Iterator[None]:
     """The model with the attention that it was loaded with, in the block."""
-    of_path = model.config._attn_implementation
+    of_path = _attentions(model.config)
     model.set_attn_implementation(name)
     try:
         yield
@@ -83,11 +85,19 @@ def own_attention(model: Any, name: str) -> Iterator[None]:
         model.set_attn_implementation(of_path)
 
 
+def _attentions(config: Any) -> dict[str, Any]:
+    """Those of a model and of its parts, as `set_attn_implementation` takes them."""
+    parts = {name: getattr(config, name, None) for name in config.sub_configs}
+    own = {"": config._attn_implementation}
+    return own | {name: _attentions(part) for name, part in parts.items() if part is not None}
+
+
 class MethodsForward:
     """The methods of the program, called as the runner calls them.
 
     Each may have its own cache: quantization copies the module where it works on the graph.
-    `encoded` are the outputs of the encoder, of a model that has one.
+    `encoded` are the outputs of the encoder, of a model that has one; with `image_id`, its rows,
+    which are the embeddings of this token.
     """
 
     def __init__(
@@ -95,9 +105,11 @@ class MethodsForward:
         methods: Sequence[GenerationMethod],
         modules: Mapping[str, torch.nn.Module],
         encoded: Sequence[torch.Tensor] = (),
+        image_id: int | None = None,
     ) -> None:
         self._methods, self._modules, self._encoded = methods, modules, encoded
         self._position, self._called = 0, ""
+        self._image_id, self._rows = image_id, 0
 
     def last(self, ids: Sequence[int]) -> torch.Tensor:
         rest, logits = list(ids), torch.empty(0)
@@ -124,11 +136,24 @@ class MethodsForward:
         module = self._modules[name]
         if self._called not in ("", name):
             _hand_over(self._modules[self._called], module)
+        tokens, position = torch.tensor([list(part)]), torch.tensor([self._position])
         with torch.no_grad():
-            out = module(torch.tensor([list(part)]), torch.tensor([self._position]), *self._encoded)
+            if self._image_id is None:
+                out = module(tokens, position, *self._encoded)
+            else:
+                out = module(self._embedded(tokens), position)
         self._called, self._position = name, self._position + len(part)
         logits: torch.Tensor = out[0]
         return logits.float()
+
+
+    def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self._modules[TOKEN_EMBEDDING](tokens).clone()
+        [images] = self._encoded
+        for index in (tokens[0] == self._image_id).nonzero().flatten()[: len(images) - self._rows]:
+            rows[0, index] = images[self._rows]
+            self._rows += 1
+        return rows
 
 
 def _hand_over(before: torch.nn.Module, after: torch.nn.Module) -> None:

@@ -50,13 +50,18 @@ from etdeploy.export.worker.language.texts import (
     prompts_for,
 )
 from etdeploy.export.worker.language.tokenizer import TOKENIZER_FOLDER, stop_ids
+from etdeploy.export.worker.language.vision_language import (
+    ImageInput,
+    image_input,
+    vision_language_sources,
+)
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tasks.inputs import Processor
+from etdeploy.export.worker.tracing.tensors import Values, flat_inputs
 from etdeploy.program.generation import (
     ENCODED_ONCE,
-    ENCODER,
     Evaluation,
     ExpectedText,
     Generation,
@@ -70,6 +75,7 @@ from etdeploy.program.generation import (
     sampled_ids,
 )
 from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.tasks import has_cross_attention
 
 Begin = Callable[[], Forward]
 _FINEST = "8da8w"
@@ -96,7 +102,7 @@ class Eager:
     original: Original | None
     notes: tuple[str, ...]
     adapted: Mapping[str, tuple[GreedyText, ...]] = field(default_factory=dict)
-    encoder: EncoderInput | None = None
+    encoder: EncoderInput | ImageInput | None = None
 
     def forward(self, model: Any) -> Forward:
         """The model's own forward, at the beginning of a text."""
@@ -106,11 +112,9 @@ class Eager:
         self, methods: Sequence[GenerationMethod], modules: Mapping[str, torch.nn.Module]
     ) -> Forward:
         """The same by the methods of the program."""
-        encoded: Sequence[torch.Tensor] = ()
         if self.encoder:
-            with torch.no_grad():
-                encoded = modules[ENCODER](*self.encoder.tensors.values.values())
-        return MethodsForward(methods, modules, encoded)
+            return self.encoder.methods_forward(methods, modules)
+        return MethodsForward(methods, modules)
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,14 @@ class LanguageModel:
         """
         return max(self.generation.methods, key=lambda method: method.max_tokens).name
 
+    def encoder_inputs(self) -> Values:
+        """Those of all calls of its encoder; none without one."""
+        encoder = self.eager.encoder if self.eager else None
+        if encoder is None or self.generation.encoder is None:
+            return []
+        module = self.sources[self.generation.encoder.method].module
+        return [value for call in encoder.calls for value in flat_inputs(module, call)]
+
     def activations(self, spec: ExportSpec) -> Activations:
         """What its linear layers are given on the text that calibrates it."""
         if self.eager is None:
@@ -145,7 +157,7 @@ class LanguageModel:
         return activations(spec, self.loaded, self.eager.attention)
 
     def _encoder_activations(
-        self, spec: ExportSpec, eager: Eager, encoder: EncoderInput
+        self, spec: ExportSpec, eager: Eager, encoder: EncoderInput | ImageInput
     ) -> Activations:
         if spec.calibration_text is None:
             return Activations(origin="export.calibration is none")
@@ -222,17 +234,20 @@ def _asked(spec: ExportSpec) -> ExportGeneration:
 def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> LanguageModel:
     """Makes the methods of a model."""
     asked = _asked(spec)
-    if eager.encoder:
+    if isinstance(eager.encoder, EncoderInput):
         return _encoder_decoder(spec, loaded, eager, eager.encoder)
-    made = generation_sources(
-        loaded.model,
-        context=asked.context,
-        prefill_tokens=asked.prefill_tokens,
-        path=asked.path,
-        attention=attention_for(asked, str(spec.backend))[0],
-        fixed=lowering_of(spec).fixed_shapes,
-        conditional=lowering_of(spec).conditional,
-    )
+    options: dict[str, Any] = {
+        "context": asked.context,
+        "prefill_tokens": asked.prefill_tokens,
+        "path": asked.path,
+        "attention": attention_for(asked, str(spec.backend))[0],
+        "fixed": lowering_of(spec).fixed_shapes,
+        "conditional": lowering_of(spec).conditional,
+    }
+    if eager.encoder:
+        made = vision_language_sources(loaded.model, eager.encoder, **options)
+    else:
+        made = generation_sources(loaded.model, **options)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
     adapted = {name: made.adapted(name, model) for name, model in models.items()}
     sources = {**made.sources}
@@ -253,6 +268,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         attention=made.attention,
         rewind=made.rewind,
         adapters={name: GenerationAdapter(methods=each.methods) for name, each in adapted.items()},
+        encoder=eager.encoder.facts if eager.encoder else None,
     )
     with_notes = replace(loaded, notes=(*loaded.notes, *made.notes))
     return LanguageModel(sources, generation, with_notes, eager, models)
@@ -311,13 +327,17 @@ def run_original(
 
 def _run_encoder_decoder(spec: ExportSpec, loaded: LoadedModel, processor: Processor) -> Eager:
     model, context = loaded.model, _asked(spec).context
-    given = encoder_input(spec, model, processor)
+    given: EncoderInput | ImageInput
+    if has_cross_attention(spec.task):
+        given = encoder_input(spec, model, processor)
+    else:
+        given = image_input(spec.input, model, processor)
     room = context - len(given.prompt) + 1
     if room < 1:
         raise fail(
             "outputs",
             f"the text begins with {count(len(given.prompt), 'token')}, and the context has "
-            f"{context}",
+            f"{context:,}",
             remedy=f"--context {2 * len(given.prompt)}",
             file=spec.place("export", "generation", "context"),
         )

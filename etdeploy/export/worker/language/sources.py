@@ -19,6 +19,7 @@ from etdeploy.export.worker.language.cache import (
     plain_embeddings,
     probed,
     source_of,
+    taken_by,
 )
 from etdeploy.export.worker.language.experts import cost_note, register_experts, split_experts
 from etdeploy.export.worker.language.load import own_forward
@@ -170,10 +171,11 @@ def _tokens(model: Any) -> torch.Tensor:
 def _in_parts(model: Any, cache: Buffers, tokens: torch.Tensor, *, batched: bool) -> torch.Tensor:
     """The logits after a part of the tokens at once, and the rest one by one."""
     method = CachePrefixMethod(model, cache, cache.capacity, batched=batched)
+    taken = taken_by(model, tokens)
     with buffers_restored(cache.buffers()):
-        logits = method(tokens[:, :_PROMPT], torch.tensor([0]))
+        logits = method(taken[:, :_PROMPT], torch.tensor([0]))
         for position in range(_PROMPT, _PROMPT + _SINGLE):
-            logits = method(tokens[:, position : position + 1], torch.tensor([position]))
+            logits = method(taken[:, position : position + 1], torch.tensor([position]))
     return logits
 
 

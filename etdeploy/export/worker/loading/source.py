@@ -40,6 +40,8 @@ class MethodSource:
         calibration: Returns calibration inputs; None when there are only the example inputs.
         exported: The program that a `.pt2` held; `module` is made from it.
         notes: Sentences for the user about the inputs.
+        is_text: Whether it is a method of a language model, which is formulated for backends
+            already: rewrites leave it as it is.
     """
 
     module: torch.nn.Module
@@ -48,6 +50,7 @@ class MethodSource:
     calibration: Callable[[], Iterable[Any]] | None = None
     exported: torch.export.ExportedProgram | None = None
     notes: tuple[str, ...] = ()
+    is_text: bool = False
 
 
 def load_sources(spec: ExportSpec) -> dict[str, MethodSource]:

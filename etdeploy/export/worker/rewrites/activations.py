@@ -8,6 +8,7 @@ over the last dimension only.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from etdeploy.export.worker.rewrites.base import Program, RewriteLog, Writer, re
 
 _aten = torch.ops.aten
 _IMAGE = 4
+# Of the GELU with tanh, doubled: 2 sqrt(2 / pi) (x + 0.044715 x^3), from arXiv:1606.08415.
+_LINEAR, _CUBIC = 2 * math.sqrt(2 / math.pi), 0.044715
 
 
 def silu_as_product(program: Program, log: RewriteLog) -> None:
@@ -49,6 +52,33 @@ def _is_view(node: torch.fx.Node) -> bool:
     if schema is None or schema.is_mutable:
         return schema is None
     return any(each.alias_info is not None for each in schema.returns)
+
+
+def exact_gelus(program: Program) -> None:
+    """Writes out each GELU that is computed with tanh, as Gemma and SigLIP have it; in place.
+
+    ExecuTorch 1.5.1 hands every GELU to XNNPACK without its `approximate` (operators/op_gelu.py),
+    which computes the other one: values then differ by 5e-4.
+    """
+    for node in list(program.graph.nodes):
+        if node.target is not _aten.gelu.default or node.kwargs.get("approximate") != "tanh":
+            continue
+        with program.graph.inserting_before(node):
+            x = node.args[0]
+            # (1 + tanh(z)) / 2 is sigmoid(2 z).
+            square = _like(node, _aten.mul.Tensor, x, x)
+            weighted = _like(node, _aten.mul.Tensor, square, _CUBIC * _LINEAR)
+            linear = _like(node, _aten.add.Tensor, weighted, _LINEAR)
+            gate = _like(node, _aten.sigmoid.default, _like(node, _aten.mul.Tensor, linear, x))
+            node.replace_all_uses_with(_like(node, _aten.mul.Tensor, x, gate))
+        program.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def _like(node: torch.fx.Node, operator: Any, *args: Any) -> torch.fx.Node:
+    made = node.graph.call_function(operator, args)
+    made.meta = dict(node.meta)  # of the same shape and type, from the same line
+    return made
 
 
 def prelu_as_relus(program: Program, log: RewriteLog) -> None:

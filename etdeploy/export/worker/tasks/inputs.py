@@ -18,7 +18,7 @@ from etdeploy.export.hf.files import PROCESSOR_FILES, TOKENIZER_FILES, has_token
 from etdeploy.export.spec import TaskInput
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.recipe.hub_cache import CONFIG, read_object
-from etdeploy.recipe.tasks import FEATURE_EXTRACTION, TASKS, Modality
+from etdeploy.recipe.tasks import FEATURE_EXTRACTION, IMAGE_TO_TEXT, TASKS, Modality
 
 PROCESSOR_FOLDER = "processor"
 # The labels of a model of timm, in place of a processor.
@@ -27,6 +27,7 @@ LABELS = "labels.json"
 INPUT_IMAGE = "input.png"
 _SENTENCE = "The quick brown fox jumps over the lazy dog."
 _MASKED_SENTENCE = "The quick brown {mask} jumps over the lazy dog."
+_QUESTION = "What is in this image?"
 # As models of several families write it; each reads its own.
 _MASKS = ("[MASK]", "<mask>")
 # Of random pixels and samples.
@@ -77,6 +78,46 @@ class TaskTensors:
     content: Any
 
 
+@dataclass(frozen=True)
+class ImageQuestion:
+    """An image, and the text that the model continues: the question, as a chat writes it."""
+
+    image: Any
+    text: str
+
+
+def question_of(processor: Processor, given: str | None) -> str:
+    """The prompt of a vision-language model: its chat template with an image and the question."""
+    question = _QUESTION if given is None else given
+    if not question.strip():
+        raise fail("inputs", "the text is empty", file="benchmark.input.text")
+    reads = processor.reads
+    image = getattr(reads, "image_token", None)
+    if isinstance(image, str) and image in question:
+        raise fail(
+            "inputs",
+            f"the text has the token {image}, which stands for an image: the model is given one "
+            "image, and its processor adds the token",
+            remedy=f"Leave {image} out of the text.",
+            file="benchmark.input.text",
+        )
+    if not getattr(reads, "chat_template", None):
+        return f"{image}\n{question}"
+    content = [{"type": "image"}, {"type": "text", "text": question}]
+    try:
+        prompt: str = reads.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+        )
+    except Exception as error:  # of the model's template
+        raise fail(
+            "checkpoint",
+            f"the chat template raised {exception_text(error)}",
+            remedy="Get its files again from where the model came.",
+            file=str(processor.folder),
+        ) from error
+    return prompt
+
+
 def processor_files(folder: Path) -> dict[str, Path]:
     """The files that a processor is loaded from, by their names, with the configuration."""
     names = (CONFIG, *PROCESSOR_FILES, *TOKENIZER_FILES)
@@ -88,6 +129,8 @@ def load_processor(folder: Path, task: str) -> Processor:
     import transformers
 
     modality = _modality(folder, task)
+    if task == IMAGE_TO_TEXT:
+        return _image_text_processor(folder)
     tokenizer = None
     if has_tokenizer(folder):
         tokenizer = _loaded(transformers.AutoTokenizer, folder, "tokenizer")
@@ -101,6 +144,20 @@ def load_processor(folder: Path, task: str) -> Processor:
         raise _missing(folder, what, PROCESSOR_FILES[0])
     reads = _loaded(getattr(transformers, kinds[modality]), folder, kinds[modality])
     return Processor(folder, task, modality, reads, tokenizer)
+
+
+def _image_text_processor(folder: Path) -> Processor:
+    """That of a vision-language model, which puts an image's tokens among those of a text."""
+    import transformers
+
+    if not has_tokenizer(folder):
+        raise _missing(folder, "tokenizer", "tokenizer.json")
+    if not any((folder / name).is_file() for name in PROCESSOR_FILES):
+        raise _missing(folder, "processor", PROCESSOR_FILES[1])
+    reads = _loaded(transformers.AutoProcessor, folder, "processor")
+    if not hasattr(reads, "image_processor"):
+        raise _missing(folder, "image processor", PROCESSOR_FILES[0])
+    return Processor(folder, IMAGE_TO_TEXT, "image", reads, reads.tokenizer)
 
 
 def _modality(folder: Path, task: str) -> Modality:
@@ -151,6 +208,8 @@ def task_tensors(processor: Processor, given: TaskInput, longest: int | None) ->
         "audio": lambda: _audio(given.audio, processor.sampling_rate),
     }[processor.modality]
     content, is_real = read()
+    if processor.task == IMAGE_TO_TEXT:
+        content = ImageQuestion(content, question_of(processor, given.text))
     started = time.perf_counter()
     try:
         made = _processed(processor, content)
@@ -161,7 +220,8 @@ def task_tensors(processor: Processor, given: TaskInput, longest: int | None) ->
             file=_place(processor),
         ) from error
     took_ms = 1000 * (time.perf_counter() - started)
-    values = {k: v for k, v in made.items() if isinstance(v, torch.Tensor) and k not in _IMPLIED}
+    implied = _IMPLIED if processor.task != IMAGE_TO_TEXT else _IMPLIED[:1]
+    values = {k: v for k, v in made.items() if isinstance(v, torch.Tensor) and k not in implied}
     if processor.modality == "text":
         _require_length(values, longest)
     return TaskTensors(values, is_real, took_ms, content)
@@ -186,6 +246,8 @@ def _processed(processor: Processor, content: Any) -> Mapping[str, Any]:
     if processor.modality == "audio":
         rate = processor.sampling_rate
         made: Mapping[str, Any] = processor.reads(content, sampling_rate=rate, return_tensors="pt")
+    elif isinstance(content, ImageQuestion):
+        made = processor.reads(text=content.text, images=[content.image], return_tensors="pt")
     elif processor.modality == "image":
         made = processor.reads(images=content, return_tensors="pt")
     else:

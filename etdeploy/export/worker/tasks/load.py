@@ -252,9 +252,7 @@ def _method(model: Any, task: str, inputs: TaskTensors, folder: Path) -> TaskMet
         )
     method = TaskMethod(model, inputs.values, names, pooling)
     own = getattr(model.config, "_attn_implementation", None)
-    if own and model._can_set_attn_implementation():
-        _register_unmasked()
-        model.set_attn_implementation(_UNMASKED)
+    if own and use_unmasked_attention(model):
         if not all(_equal(wanted[n], t) for n, t in _tried(method, inputs).items() if n in wanted):
             model.set_attn_implementation(own)
     return method
@@ -290,10 +288,17 @@ def _equal(wanted: torch.Tensor, found: torch.Tensor) -> bool:
     return bool((wanted - found).abs().max() <= bound)
 
 
-def _register_unmasked() -> None:
-    """Attention to all positions: of one whole input, none is padding."""
+def use_unmasked_attention(model: Any) -> bool:
+    """Replaces a model's attention by one to all positions: of one whole input, none is padding.
+
+    Returns whether the model can do that.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    if not model._can_set_attn_implementation():
+        return False
     AttentionInterface.register(_UNMASKED, sdpa_attention_forward)
     AttentionMaskInterface.register(_UNMASKED, lambda *_, **__: None)
+    model.set_attn_implementation(_UNMASKED)
+    return True
