@@ -290,6 +290,7 @@ TIMING_REQUEST = f"{FOLDER}/timing.txt"
 MEMORY_REQUEST = f"{FOLDER}/memory.txt"
 TEXT_REQUEST = f"{FOLDER}/text.txt"
 PROFILE_REQUEST = f"{FOLDER}/profile.txt"
+_POSITIONS = "positions.bin"
 # Of a start that is timed; the first is a warm-up.
 _ENCODINGS = 4
 # New tokens of the warm-up before traced calls.
@@ -336,6 +337,7 @@ def encoder_run(encoder: GenerationEncoder | None, repetitions: int = 1) -> Enco
         repetitions=repetitions,
         paths=tuple(map(_encoder_inputs, range(encoder.calls))),
         embedding=None if encoder.image_id is None else (TOKEN_EMBEDDING, encoder.image_id),
+        positions=(len(encoder.positions), _POSITIONS) if encoder.positions else None,
     )
 
 
@@ -361,6 +363,10 @@ def encoder_files(provenance: Provenance, program_folder: Path, folder: Path) ->
         path = folder / _encoder_inputs(call)
         write_atomic(path, inputs_list(named[call * size : (call + 1) * size]))
         files[path.name] = path
+    if encoder.positions:
+        files[_POSITIONS] = folder / _POSITIONS
+        numbers = [number for row in encoder.positions for number in row]
+        write_atomic(files[_POSITIONS], prompt_bytes(numbers))
     return files
 
 

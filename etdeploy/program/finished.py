@@ -47,6 +47,21 @@ def constants(program: Program) -> dict[str, tuple[bool | int | float | None, ..
     }
 
 
+def constants_for(generation: Generation) -> dict[str, bool | int | list[int]]:
+    """The methods that a program has to return facts, by which ExecuTorch's own runner finds them.
+
+    Only its runner of several modalities takes etdeploy's methods.
+    """
+    if generation.encoder is None or generation.encoder.image_id is None:
+        return {}
+    facts: dict[str, bool | int | list[int]] = {name: generation.context for name in _CONTEXT}
+    facts |= {_KV_CACHE: True, "get_vocab_size": generation.vocabulary}
+    facts |= {"enable_dynamic_shape": any(method.dynamic for method in generation.methods)}
+    if generation.stop_ids:
+        facts[_STOP[0]] = list(generation.stop_ids)
+    return facts if generation.bos_id is None else {**facts, _BOS: generation.bos_id}
+
+
 def generation_of(
     program: Program, model: str, tokenizer: str | None, facts: TokenFacts
 ) -> Generation | str | None:

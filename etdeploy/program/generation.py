@@ -17,7 +17,8 @@ processor. Its outputs are further inputs of every other method, after the posit
 A vision-language model has the methods of ExecuTorch's multimodal contract (extension/llm/runner/
 constants.h): `vision_encoder` takes an image or a part of one and gives rows of embeddings, float32
 of shape (1, N, d); `token_embedding` gives those of tokens, of shape (1, S, d). The other methods
-take embeddings in place of tokens, and `text_decoder` is the one that has the most positions.
+take embeddings in place of tokens, and `text_decoder` is the one that has the most positions. They
+may take further positions of each token after the first one's: see `GenerationEncoder`.
 """
 
 from __future__ import annotations
@@ -70,6 +71,9 @@ class GenerationEncoder(Value):
             all calls, one after the other.
         image_id: The token in place of which the decoder takes a row of the encoder; null where the
             encoder's outputs are further inputs.
+        positions: For each token of the prompt, numbers that the methods take after the position,
+            in rows, int64 of shape (rows, S); after the prompt, each goes on by one. Empty where
+            they take none.
         prompt_ids: What the text begins with; it is not part of the answer.
         is_real: Whether the input is the user's, or a text; else it is random.
         audio_s: Length of the speech in seconds; null for text.
@@ -80,6 +84,7 @@ class GenerationEncoder(Value):
     method: str = ENCODER
     calls: int = Field(default=1, ge=1)
     image_id: int | None = None
+    positions: tuple[tuple[int, ...], ...] = ()
     prompt_ids: tuple[int, ...] = Field(min_length=1)
     is_real: bool
     audio_s: float | None

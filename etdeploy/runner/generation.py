@@ -5,6 +5,7 @@ The request is a file of lines, words separated by one space:
     method NAME ROLE MAX_TOKENS DYNAMIC CAPACITY
     encoder NAME REPETITIONS INPUTS
     embedding NAME ID
+    positions ROWS PATH
     rewind TOKENS
     sampling TEMPERATURE TOP_K TOP_P SEED MIN_P REPETITION_PENALTY
     stop ID ID ...
@@ -15,7 +16,9 @@ The request is a file of lines, words separated by one space:
 DYNAMIC is 0 or 1. The encoder runs before everything else; INPUTS is a list of its inputs as
 `--inputs` names one (runner/protocol.py), relative to the request. Several lines are several calls
 of it, and its time is that of all. With a line `embedding`, the methods take embeddings in place of
-tokens: NAME gives them, and the encoder those of the token ID, one row after the other. Without the line `rewind`, a
+tokens: NAME gives them, and the encoder those of the token ID, one row after the other. With a line
+`positions`, they take ROWS further positions of each token, for a prompt those in its file of int64
+numbers, row by row; after the last one of a row, numbers go on by one. Without the line `rewind`, a
 position may be set back to any other (etdeploy/program/generation.py). With TEMPERATURE 0, the most
 probable token is taken. PATH, which may have spaces, is a file of little-endian int64 token ids,
 relative to the request.
@@ -82,18 +85,21 @@ class EncoderRun(Value):
         paths: The lists of its inputs, one for each call, relative to the request.
         embedding: The method that gives the embeddings of tokens, and the token whose embeddings
             are the encoder's rows; None where methods take tokens.
+        positions: The number of rows, and the path, of the table of positions; None without one.
     """
 
     method: str
     repetitions: int = Field(default=1, ge=1)
     paths: tuple[Annotated[str, Field(pattern=r"^[^\s][^\r\n]*$")], ...] = Field(min_length=1)
     embedding: tuple[str, int] | None = None
+    positions: tuple[int, str] | None = None
 
     @property
     def lines(self) -> list[str]:
         """In a request."""
         calls = [f"encoder {self.method} {self.repetitions} {path}" for path in self.paths]
-        return [*calls, *(["embedding {} {}".format(*self.embedding)] if self.embedding else [])]
+        named = {"embedding": self.embedding, "positions": self.positions}
+        return calls + [f"{name} {of[0]} {of[1]}" for name, of in named.items() if of]
 
 
 class PromptRun(Value):

@@ -320,7 +320,7 @@ def _llava(folder: Path, **text: Any) -> None:
     ids = _sees(folder, ("<image>",))
     config = t.LlavaConfig(
         vision_config=t.CLIPVisionConfig(**_SEES, image_size=32, projection_dim=64),
-        text_config=t.LlamaConfig(**{**_TALKS, "vocab_size": 270, **text}),
+        text_config=t.LlamaConfig(**{**_TALKS, "vocab_size": max(ids.values()) + 1, **text}),
         image_token_id=ids["<image>"], vision_feature_layer=-2, image_seq_length=16,
     )  # fmt: skip
     side = {"height": 32, "width": 32}
@@ -337,7 +337,7 @@ def _smolvlm(folder: Path, kind: str = "SmolVLM", **text: Any) -> None:
     ids = _sees(folder, special)
     config = getattr(t, f"{kind}Config")(
         vision_config={**_SEES, "image_size": 32},
-        text_config=t.LlamaConfig(**{**_TALKS, "vocab_size": 280, **text}),
+        text_config=t.LlamaConfig(**{**_TALKS, "vocab_size": max(ids.values()) + 1, **text}),
         image_token_id=ids["<image>"], scale_factor=2, pad_token_id=1,
     )  # fmt: skip
     pixels = getattr(t, f"{kind}ImageProcessor")(
@@ -354,13 +354,14 @@ def _gemma3_vision(folder: Path) -> None:
     ids = _sees(folder, tuple(named.values()), **named)
     config = t.Gemma3Config(
         text_config=t.Gemma3TextConfig(
-            **{**_TALKS, "vocab_size": 280, "num_hidden_layers": 3, "head_dim": 16},
+            **{**_TALKS, "num_hidden_layers": 3}, head_dim=16, vocab_size=max(ids.values()) + 1,
+            tie_word_embeddings=False,
             layer_types=["sliding_attention", "full_attention", "sliding_attention"],
             sliding_window=24,
         ),
         vision_config=t.SiglipVisionConfig(**_SEES, image_size=32, vision_use_head=False),
         mm_tokens_per_image=4, image_token_index=ids["<img>"], image_token_id=ids["<img>"],
-        boi_token_index=ids["<boi>"], eoi_token_index=ids["<eoi>"],
+        boi_token_index=ids["<boi>"], eoi_token_index=ids["<eoi>"], tie_word_embeddings=False,
     )  # fmt: skip
     pixels = t.Gemma3ImageProcessor(size={"height": 32, "width": 32})
     model = t.Gemma3ForConditionalGeneration(config)
@@ -372,7 +373,7 @@ def _qwen_vision(folder: Path) -> None:
     ids = _sees(folder, special)
     config = t.Qwen2_5_VLConfig(
         text_config={
-            **_TALKS, "vocab_size": 280,
+            **_TALKS, "vocab_size": max(ids.values()) + 1, "bos_token_id": 0, "eos_token_id": 2,
             "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3],
                                 "rope_theta": 10000.0},
         },

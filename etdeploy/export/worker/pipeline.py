@@ -65,6 +65,7 @@ from etdeploy.export.worker.tracing.tensors import (
     run_eagerly,
 )
 from etdeploy.export.worker.tracing.trace import trace, use_known_operators
+from etdeploy.program.finished import constants_for
 from etdeploy.program.folder import EXPORT_INFO, FORWARD, MEMORY, PROGRAM_FILE
 from etdeploy.program.quality import OutputLoss
 
@@ -288,7 +289,8 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         lowers = spec.model_copy(update={"etrecord": spec.etrecord and weights.files is None})
         edge = lower(lowers, traced)
         counts = {name: delegation(edge, name) for name in traced}
-        program = emit(lowers, edge, traced)
+        constants = constants_for(language.generation) if language else {}
+        program = emit(lowers, edge, traced, constants)
     rewrites = _rewrites(spec, traced, counts, log, steps, compares=not unrolled)
     methods = {
         name: _method(

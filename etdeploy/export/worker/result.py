@@ -43,6 +43,7 @@ from etdeploy.program.folder import (
     OutputQuantization,
     Provenance,
 )
+from etdeploy.program.generation import TOKEN_EMBEDDING
 from etdeploy.program.quality import OutputLoss
 from etdeploy.program.task import TaskProgram
 
@@ -209,7 +210,8 @@ def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
         yield from _of_each(methods, _state_notes)
     lowering = lowering_of(spec)
     yield from lowering.notes(spec)
-    for name, method in methods.items():
+    # A table has no operator that a backend would take.
+    for name, method in ((n, m) for n, m in methods.items() if n != TOKEN_EMBEDDING):
         what = "the model" if len(methods) == 1 else f"the method {name}"
         yield from delegation_notes(spec.backend, method.counts, lowering.apart, what)
     if lowering.stores_once:

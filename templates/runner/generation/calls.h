@@ -52,7 +52,7 @@ class Calls {
   // Traces of methods go to files that begin with `trace`; where it is empty, there are none. Each
   // has the last calls of its method, of the last text in which it was called.
   Calls(Module& module, const Request& request, const std::string& trace)
-      : module_(module), trace_(trace), rewind_(request.rewind) {
+      : module_(module), trace_(trace), table_(request.positions), rewind_(request.rewind) {
     if (request.encoder) {
       encode(*request.encoder, request.embedding.has_value());
     }
@@ -128,6 +128,9 @@ class Calls {
       std::memcpy(position_.data() + i * sizeof here, &here, sizeof here);
     }
     std::vector<TensorPtr> inputs{first, make_tensor({positions}, position_, method->inputs[1])};
+    if (table_) {
+      inputs.push_back(columns(taken, position, method->inputs[2]));
+    }
     std::vector<EValue> values(inputs.begin(), inputs.end());
     values.insert(values.end(), encoded_.begin(), encoded_.end());
     const auto outputs = module_.execute(loaded.name, values);
@@ -290,10 +293,24 @@ class Calls {
     return make_tensor({1, count, embedding.size}, embeddings_, info);
   }
 
+  // The table's numbers for tokens from a position on.
+  TensorPtr columns(int64_t count, int64_t position, const TensorInfo& info) {
+    const auto length = static_cast<int64_t>(table_->numbers.size()) / table_->rows;
+    for (int64_t row = 0; row < table_->rows; ++row) {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t column = std::min(position + i, length - 1);
+        const int64_t number = table_->numbers[static_cast<size_t>(row * length + column)] +
+            (position + i - column);
+        std::memcpy(columns_.data() + (row * count + i) * sizeof number, &number, sizeof number);
+      }
+    }
+    return make_tensor({table_->rows, count}, columns_, info);
+  }
+
   void add(const GenerationMethod& facts, bool shared) {
     Method method{facts, {}, load(facts.name, shared)};
     const MethodMeta meta = *module_.method_meta(facts.name);
-    const size_t wanted = 2 + encoded_.size();
+    const size_t wanted = (table_ ? 3 : 2) + encoded_.size();
     if (meta.num_inputs() != wanted) {
       throw Failure(kInputs, "method " + facts.name + " takes " + std::to_string(meta.num_inputs()) +
                     " inputs, to generate it would take " + std::to_string(wanted));
@@ -303,6 +320,12 @@ class Calls {
             ? tensor_info(meta, "input", 0, ScalarType::Float, {{1, most, embedding_->size}})
             : tensor_info(meta, "input", 0, ScalarType::Long, {{1, most}}),
                      tensor_info(meta, "input", 1, ScalarType::Long, {{1}, {most}})};
+    if (table_) {
+      method.inputs.push_back(
+          tensor_info(meta, "input", 2, ScalarType::Long, {{table_->rows, most}}));
+      columns_.resize(std::max(columns_.size(), static_cast<size_t>(table_->rows * most) *
+          sizeof(int64_t) + kPadding));
+    }
     const TensorInfo logits = tensor_info(meta, "output", 0, ScalarType::Float,
                                           {{1, vocabulary_}, {1, most, vocabulary_}});
     vocabulary_ = logits.sizes()[logits.sizes().size() - 1];
@@ -353,6 +376,7 @@ class Calls {
 
   Module& module_;
   const std::string trace_;
+  const std::optional<PositionTable> table_;
   std::vector<Loaded> loaded_;
   std::vector<Method> methods_;
   // What the encoder gave: inputs of the other methods, or rows among their embeddings.
@@ -361,7 +385,7 @@ class Calls {
   std::optional<EmbeddingMethod> embedding_;
   std::vector<int64_t> encode_ns_;
   // Memory of the inputs.
-  Bytes tokens_, position_, embeddings_;
+  Bytes tokens_, position_, embeddings_, columns_;
   int64_t vocabulary_ = 0, context_ = 0;
   uint64_t text_ = 1, huge_page_bytes_ = 0;
   // The furthest end of a call since position 0.

@@ -54,10 +54,18 @@ struct Embedding {
   int64_t placeholder;
 };
 
+// What the methods take of each token after the position: `rows` numbers, for those of a prompt one
+// row after the other in `numbers`, and one more for each further token.
+struct PositionTable {
+  int64_t rows;
+  std::vector<int64_t> numbers;
+};
+
 struct Request {
   std::vector<GenerationMethod> methods;
   std::optional<Encoder> encoder;
   std::optional<Embedding> embedding;
+  std::optional<PositionTable> positions;
   // How far a position may be set back, unless to 0; without a limit if none is given.
   int64_t rewind = std::numeric_limits<int64_t>::max();
   Sampling sampling;
@@ -173,6 +181,15 @@ inline std::vector<int64_t> read_tokens(const std::string& path) {
   return tokens;
 }
 
+inline PositionTable read_positions(Words& words, const std::filesystem::path& folder) {
+  PositionTable table;
+  table.rows = words.number("rows from 1 on", 1);
+  table.numbers = read_tokens((folder / words.rest("the path of a table")).string());
+  words.require(static_cast<int64_t>(table.numbers.size()) % table.rows == 0,
+                "a table of that many rows");
+  return table;
+}
+
 inline Point read_point(Words& words, const std::filesystem::path& folder) {
   Point point;
   point.name = words.word("the name of a point");
@@ -215,6 +232,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
     read_encoder(words, folder, request.encoder);
   } else if (kind == "embedding") {
     request.embedding = read_embedding(words);
+  } else if (kind == "positions") {
+    request.positions = read_positions(words, folder);
   } else if (kind == "rewind") {
     request.rewind = words.number("a number of tokens from 1 on", 1);
   } else if (kind == "sampling") {
@@ -226,8 +245,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   } else if (kind == "logits") {
     read_ids(words, [&](int64_t id) { request.logit_ids.push_back(id); });
   } else {
-    words.require(kind == "stop", "method, encoder, embedding, rewind, sampling, stop, logits, "
-                  "follow or point");
+    words.require(kind == "stop", "method, encoder, embedding, positions, rewind, sampling, "
+                  "stop, logits, follow or point");
     read_ids(words, [&](int64_t id) { request.stop_ids.insert(id); });
   }
   words.require(!words.more(), "nothing more");

@@ -186,16 +186,27 @@ def additive_mask(
     config: Any = None,
     **_: Any,
 ) -> torch.Tensor:
-    """What is added to scores: 0 where a token sees a position, -1e9 where it does not."""
+    """What is added to scores: 0 where a token sees a position, -1e9 where it does not.
+
+    `q_offset` has the position of each token, and may have the last that it sees in a second row.
+    """
     _require_causal(mask_function, attention_mask, local_size, use_vmap)
-    rows = q_offset.to(torch.float32)
-    if q_length != 1 and config._attn_implementation == GROUPED:
-        rows = rows.unsqueeze(0).expand(_groups(config), -1).reshape(-1)
-    ahead = rows.unsqueeze(-1) - kv_offset
-    seen = torch.clamp(ahead, -1.0, 0.0)
+    own, *ends = (
+        _per_query(row.to(torch.float32), q_length, config)
+        for row in (q_offset.unbind() if q_offset.dim() == 2 else (q_offset,))
+    )
+    seen = torch.clamp((ends or [own])[0] - kv_offset, -1.0, 0.0)
     if local_size is not None:
-        seen = torch.minimum(seen, torch.clamp((local_size - 1) - ahead, -1.0, 0.0))
+        behind = own - kv_offset
+        seen = torch.minimum(seen, torch.clamp((local_size - 1) - behind, -1.0, 0.0))
     return (seen * MASKED).unsqueeze(0)
+
+
+def _per_query(row: torch.Tensor, length: int, config: Any) -> torch.Tensor:
+    """A number for each token as a column, in the order of the attention's rows."""
+    if length != 1 and config._attn_implementation == GROUPED:
+        row = row.unsqueeze(0).expand(_groups(config), -1).reshape(-1)
+    return row.unsqueeze(-1)
 
 
 def seen(

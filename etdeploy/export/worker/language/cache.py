@@ -115,12 +115,14 @@ class CachePositions:
         positions: Of its tokens, int64 of shape (S,).
         whole, sliding: Where the layers without and with a window keep them.
         batched: Whether keys and values have a first dimension of 1.
+        ends: The last position that each token sees, of shape (S,); None for its own.
     """
 
     positions: torch.Tensor
     whole: Places
     sliding: Places
     batched: bool
+    ends: torch.Tensor | None = None
 
 
 class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -159,8 +161,9 @@ class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.places.held.shape[0], self.places.held
 
     def get_seq_length(self) -> Any:
-        """The positions of the tokens: the mask function takes them as its offset."""
-        return self.step.positions
+        """The positions of the tokens, with their ends: the mask function takes both as offset."""
+        step = self.step
+        return step.positions if step.ends is None else torch.stack([step.positions, step.ends])
 
     def get_max_length(self) -> int:
         return sum(int(buffer.shape[1]) for buffer in self.keys)
@@ -242,11 +245,18 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         """Of a layer's buffers."""
         return (self.ring.places,) if self.ring and kind == _SLIDING else self.segments.places
 
-    def layers(self, positions: torch.Tensor, prefix: int, *, batched: bool) -> Cache:
+    def layers(
+        self,
+        positions: torch.Tensor,
+        prefix: int,
+        *,
+        batched: bool,
+        ends: torch.Tensor | None = None,
+    ) -> Cache:
         """What the model is called with."""
         whole = self._in_segments(positions, prefix)
         sliding = self.ring.at(positions, self.slots, prefix) if self.ring else whole
-        step = CachePositions(positions, whole, sliding, batched)
+        step = CachePositions(positions, whole, sliding, batched, ends)
         return Cache(layers=[self._layer(i, kind, step) for i, kind in enumerate(self.kinds)])
 
     def _in_segments(self, positions: torch.Tensor, prefix: int) -> Places:
@@ -344,14 +354,24 @@ class UnsupportedModelError(Exception):
     """A path cannot compute the model; the text is a clause about it."""
 
 
+PositionTable = Literal["rope", "ends"]
+_ROWS: dict[PositionTable | None, int] = {None: 0, "rope": 3, "ends": 1}
+
+
 class EmbeddedLanguageModel(torch.nn.Module):  # type: ignore[misc]
     """The language model in a model of several modalities, called as one of transformers.
 
     Its methods take embeddings in place of tokens, and `embeddings` gives those.
+
+    Attributes:
+        table: What the methods take of each token after the position, int64: `rope` three positions
+            for the rotary embedding, of shape (3, S); `ends` the last position that it sees, of
+            shape (1, S). None for nothing, where both are the token's own position.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, table: PositionTable | None = None) -> None:
         super().__init__()
+        self.table = table
         self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
         self.embeddings = model.get_input_embeddings()
         self.config = self.decoder.config
@@ -384,28 +404,43 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         self.options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         embedded = isinstance(model, EmbeddedLanguageModel)
         self.takes = "inputs_embeds" if embedded else "input_ids"
+        self.table = model.table if embedded else None
 
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """The logits of the last token; `tokens` are ids, or embeddings of shape (1, S, d)."""
+    def forward(
+        self, tokens: torch.Tensor, position: torch.Tensor, *table: torch.Tensor
+    ) -> torch.Tensor:
+        """The logits of the last token.
+
+        `tokens` are ids, or embeddings of shape (1, S, d), and then there may be a table of
+        positions.
+        """
         length = tokens.shape[1]
         positions = position if length == 1 else position + torch.arange(length)
+        turned = table[0].unsqueeze(1) if self.table == "rope" else positions.unsqueeze(0)
+        ends = table[0][0] if self.table == "ends" else None
         out = self.model(
             **{self.takes: tokens},
-            position_ids=positions.unsqueeze(0),
-            past_key_values=self.cache.layers(positions, self.prefix, batched=self.batched),
+            position_ids=turned,
+            past_key_values=self.cache.layers(
+                positions, self.prefix, batched=self.batched, ends=ends
+            ),
             use_cache=True,
             **self.options,
         )
         return out.logits[:, -1:, :].squeeze(1)
 
 
-def taken_by(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """What a model's methods take in place of token ids of shape (1, S)."""
+def inputs_at(model: Any, tokens: torch.Tensor, position: int) -> tuple[torch.Tensor, ...]:
+    """What a model's methods take for token ids of shape (1, S), the first at a position."""
+    start = torch.tensor([position])
     if not isinstance(model, EmbeddedLanguageModel):
-        return tokens
+        return tokens, start
     with torch.no_grad():
-        embedded: torch.Tensor = model.embeddings(tokens)
-    return embedded
+        embedded = model.embeddings(tokens)
+    if model.table is None:
+        return embedded, start
+    table = torch.arange(position, position + tokens.shape[1]).repeat(_ROWS[model.table], 1)
+    return embedded, start, table
 
 
 def plain_embeddings(model: Any) -> None:
@@ -455,9 +490,11 @@ def source_of(
     module = CachePrefixMethod(model, cache, method.capacity, batched=batched)
     length = method.max_tokens
     # All kinds of tokens: of one alone, attention gives the same at every position.
-    tokens = taken_by(model, torch.arange(length).unsqueeze(0) % model.config.vocab_size)
-    inputs = ExampleInputs((tokens, torch.zeros(1, dtype=torch.int64)))
-    shapes = None
+    tokens = torch.arange(length).unsqueeze(0) % model.config.vocab_size
+    inputs = ExampleInputs(inputs_at(model, tokens, 0))
+    shapes: Any = None
     if method.dynamic:
-        shapes = ({1: torch.export.Dim("tokens", min=2, max=length)}, None)
+        tokens_of = {1: torch.export.Dim("tokens", min=2, max=length)}
+        further = tuple(tokens_of for _ in inputs.args[2:])
+        shapes = (tokens_of, None, *([further] if further else ()))
     return MethodSource(module.eval(), inputs, shapes, is_text=True)

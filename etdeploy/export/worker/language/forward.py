@@ -33,7 +33,8 @@ class OwnForward:
     """transformers' own forward, with its own cache.
 
     Of a model that has an encoder, `encoded` are its inputs, and `allowed` takes away the logits of
-    tokens that may not come. `beside` are inputs beside the first tokens, such as an image.
+    tokens that may not come. `beside` are inputs beside the first tokens, such as an image, and how
+    many tokens these are.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class OwnForward:
         model: Any,
         encoded: Mapping[str, torch.Tensor] | None = None,
         allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-        beside: Mapping[str, torch.Tensor] | None = None,
+        beside: tuple[Mapping[str, torch.Tensor], int] | None = None,
     ) -> None:
         takes = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._model, self._cache = model, None
         self._tokens, self._given = "input_ids", dict[str, Any]()
-        self._allowed, self._position, self._beside = allowed, 0, beside or {}
+        self._allowed, self._position = allowed, 0
+        self._beside, self._first = beside or ({}, 0)
         if encoded is not None:
             with torch.no_grad():
                 outputs = model.get_encoder()(**encoded)
@@ -60,6 +62,9 @@ class OwnForward:
         return self._logits(ids)
 
     def _logits(self, ids: Sequence[int], **options: Any) -> torch.Tensor:
+        first = self._first if self._position == 0 else 0
+        if 0 < first < len(ids):
+            return torch.cat([self._logits(part, **options) for part in (ids[:first], ids[first:])])
         tokens = torch.tensor([list(ids)])
         with torch.no_grad():
             beside = self._beside if self._position == 0 else {}
@@ -97,7 +102,8 @@ class MethodsForward:
 
     Each may have its own cache: quantization copies the module where it works on the graph.
     `encoded` are the outputs of the encoder, of a model that has one; with `image_id`, its rows,
-    which are the embeddings of this token.
+    which are the embeddings of this token, and with `table` the positions that methods take of each
+    token of the prompt, of shape (rows, tokens).
     """
 
     def __init__(
@@ -106,10 +112,11 @@ class MethodsForward:
         modules: Mapping[str, torch.nn.Module],
         encoded: Sequence[torch.Tensor] = (),
         image_id: int | None = None,
+        table: torch.Tensor | None = None,
     ) -> None:
         self._methods, self._modules, self._encoded = methods, modules, encoded
         self._position, self._called = 0, ""
-        self._image_id, self._rows = image_id, 0
+        self._image_id, self._rows, self._table = image_id, 0, table
 
     def last(self, ids: Sequence[int]) -> torch.Tensor:
         rest, logits = list(ids), torch.empty(0)
@@ -141,7 +148,7 @@ class MethodsForward:
             if self._image_id is None:
                 out = module(tokens, position, *self._encoded)
             else:
-                out = module(self._embedded(tokens), position)
+                out = module(self._embedded(tokens), position, *self._columns(len(part)))
         self._called, self._position = name, self._position + len(part)
         logits: torch.Tensor = out[0]
         return logits.float()
@@ -154,6 +161,14 @@ class MethodsForward:
             rows[0, index] = images[self._rows]
             self._rows += 1
         return rows
+
+
+    def _columns(self, count: int) -> Iterator[torch.Tensor]:
+        """Those of the table for the next tokens; after the prompt, they go on by one."""
+        if self._table is not None:
+            columns = torch.arange(self._position, self._position + count)
+            last = self._table.shape[1] - 1
+            yield self._table[:, columns.clamp(max=last)] + (columns - last).clamp(min=0)
 
 
 def _hand_over(before: torch.nn.Module, after: torch.nn.Module) -> None:

@@ -245,7 +245,8 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         "conditional": lowering_of(spec).conditional,
     }
     if eager.encoder:
-        made = vision_language_sources(loaded.model, eager.encoder, **options)
+        made, placed = vision_language_sources(loaded.model, eager.encoder, **options)
+        eager = replace(eager, encoder=placed)
     else:
         made = generation_sources(loaded.model, **options)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}

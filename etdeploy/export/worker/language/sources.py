@@ -15,11 +15,11 @@ from etdeploy.export.worker.language.cache import (
     CachePrefixMethod,
     UnsupportedModelError,
     bounds_of,
+    inputs_at,
     methods_for,
     plain_embeddings,
     probed,
     source_of,
-    taken_by,
 )
 from etdeploy.export.worker.language.experts import cost_note, register_experts, split_experts
 from etdeploy.export.worker.language.load import own_forward
@@ -171,11 +171,11 @@ def _tokens(model: Any) -> torch.Tensor:
 def _in_parts(model: Any, cache: Buffers, tokens: torch.Tensor, *, batched: bool) -> torch.Tensor:
     """The logits after a part of the tokens at once, and the rest one by one."""
     method = CachePrefixMethod(model, cache, cache.capacity, batched=batched)
-    taken = taken_by(model, tokens)
     with buffers_restored(cache.buffers()):
-        logits = method(taken[:, :_PROMPT], torch.tensor([0]))
+        logits = method(*inputs_at(model, tokens[:, :_PROMPT], 0))
         for position in range(_PROMPT, _PROMPT + _SINGLE):
-            logits = method(taken[:, position : position + 1], torch.tensor([position]))
+            single = tokens[:, position : position + 1]
+            logits = method(*inputs_at(model, single, position))
     return logits
 
 

@@ -43,8 +43,15 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
     return totals
 
 
-def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
-    """Plans the memory and makes the program; an `ExecutorchProgramManager`."""
+def emit(
+    spec: ExportSpec, edge: Any, methods: Mapping[str, Traced], constants: Mapping[str, Any]
+) -> Any:
+    """Plans the memory and makes the program; an `ExecutorchProgramManager`.
+
+    It also has a method for each of `constants`, which returns its value.
+    """
+    # Of the lowerings to a backend, not all take them.
+    edge._config_methods = {**(edge._config_methods or {}), **constants}
     with (
         explain_errors("making the program failed:", graphs(methods)),
         _shortened(spec),

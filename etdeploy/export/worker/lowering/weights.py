@@ -70,6 +70,9 @@ _BITS = {"torch.int4": 4, "torch.int8": 8}
 _FLOAT_BITS = 32
 
 
+_TIES = "tie_word_embeddings"
+
+
 def tied_notes(model: Any, saved_bytes: int) -> Iterator[str]:
     """Sentences about the two tensors that one tensor of the model has become."""
     if saved_bytes:
@@ -77,7 +80,7 @@ def tied_notes(model: Any, saved_bytes: int) -> Iterator[str]:
             "Weights that are equal in a delegate and outside of it are stored once: the program "
             f"is {size(saved_bytes)} smaller."
         )
-    elif model is not None and model.config.get_text_config(decoder=True).tie_word_embeddings:
+    elif model is not None and _ties_embeddings(model.config):
         table, layer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         yield (
             "The model's embeddings are its output layer's weights, too; the program has both "
@@ -85,6 +88,12 @@ def tied_notes(model: Any, saved_bytes: int) -> Iterator[str]:
             "differently. With 8 bits in both, they are stored once: "
             "export.embeddings 8w, and 8da8w for lm_head in export.overrides."
         )
+
+
+def _ties_embeddings(config: Any) -> bool:
+    """Of a model of several modalities, either configuration may say it."""
+    parts = (config.get_text_config(decoder=True), config)
+    return bool(next((p.tie_word_embeddings for p in parts if hasattr(p, _TIES)), False))
 
 
 def _stored(weight: Any) -> str:
