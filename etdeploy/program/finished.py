@@ -54,7 +54,7 @@ def constants_for(generation: Generation) -> dict[str, bool | int | list[int]]:
     """
     if generation.encoder is None or generation.encoder.image_id is None:
         return {}
-    facts: dict[str, bool | int | list[int]] = {name: generation.context for name in _CONTEXT}
+    facts: dict[str, bool | int | list[int]] = dict.fromkeys(_CONTEXT, generation.context)
     facts |= {_KV_CACHE: True, "get_vocab_size": generation.vocabulary}
     facts |= {"enable_dynamic_shape": any(method.dynamic for method in generation.methods)}
     if generation.stop_ids:

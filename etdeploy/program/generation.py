@@ -76,7 +76,7 @@ class GenerationEncoder(Value):
             they take none.
         prompt_ids: What the text begins with; it is not part of the answer.
         is_real: Whether the input is the user's, or a text; else it is random.
-        audio_s: Length of the speech in seconds; null for text.
+        audio_s: Length of the speech in seconds; null for text and images.
         preprocess_ms: Time of the model's processor to make tensors of the input, on the machine
             that exported it.
     """

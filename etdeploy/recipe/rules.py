@@ -25,7 +25,14 @@ from etdeploy.backends.schemes import (
 )
 from etdeploy.core.errors import EtdeployError
 from etdeploy.recipe.llm_config import contradictions
-from etdeploy.recipe.tasks import TASKS, TEXT_GENERATION, TIMM_TASKS, generates, has_cross_attention, has_encoder
+from etdeploy.recipe.tasks import (
+    TASKS,
+    TEXT_GENERATION,
+    TIMM_TASKS,
+    generates,
+    has_cross_attention,
+    has_encoder,
+)
 from etdeploy.targets.platforms import android_id_problem
 
 if TYPE_CHECKING:

@@ -301,7 +301,9 @@ def _sees(folder: Path, special: tuple[str, ...], **named: str) -> dict[str, int
     return ids
 
 
-def _save_with_processor(folder: Path, model: Any, kind: Any, image: str, *parts: Any, **more: Any) -> None:
+def _save_with_processor(
+    folder: Path, model: Any, kind: Any, image: str, *parts: Any, **more: Any
+) -> None:
     tokenizer = t.AutoTokenizer.from_pretrained(folder)
     template = _TEMPLATE.format(image=image)
     processor = kind(parts[0], tokenizer, *parts[1:], chat_template=template, **more)

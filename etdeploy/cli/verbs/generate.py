@@ -52,7 +52,18 @@ def sampling_options(function: F) -> F:
 
 
 @click.command()
-@options("language-recipe", "set", "model", "text", "image", "audio", "lora", "context", "device", "target")
+@options(
+    "language-recipe",
+    "set",
+    "model",
+    "text",
+    "image",
+    "audio",
+    "lora",
+    "context",
+    "device",
+    "target",
+)
 @click.option(
     "-p",
     "--prompt",

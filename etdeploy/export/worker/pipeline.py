@@ -320,6 +320,8 @@ def _rewrites(
     """What the rewrites did, and if it `compares`, what a backend would have taken without them."""
     if not log.names:
         return {}
+    methods = {name: method for name, method in methods.items() if not method.source.is_text}
+    counts = {name: counts[name] for name in methods}
     keys = {"partitions": "partitions", "outside": "undelegated_nodes"}
     after = {key: sum(each[own] for each in counts.values()) for key, own in keys.items()}
     with steps.step("gain", "counting what the rewrites gained", 0.9):

@@ -27,7 +27,7 @@ from etdeploy.bench.threads import ThreadCounts
 from etdeploy.core.errors import UsageError
 from etdeploy.program.folder import MethodValues, Provenance, TensorFile
 from etdeploy.program.generation import GenerationAdapter, GenerationEncoder
-from etdeploy.runner.generation import Sampling
+from etdeploy.runner.generation import Sampling, prompt_bytes
 from tests.support.text_values import (
     METHODS,
     generated,
@@ -294,8 +294,8 @@ def test_the_encoder_runs_before_the_prompts_and_has_its_inputs_beside_them(
     work = _encoded({})
     requests = write_request(work, tmp_path)
     timed = requests["generation/timing.txt"].read_text().splitlines()
-    assert timed[1] == "encoder encoder 4 encoder.txt"
-    assert "encoder encoder 1 encoder.txt" in requests["generation/memory.txt"].read_text()
+    assert timed[1] == "encoder encoder 4 encoder-0.txt"
+    assert "encoder encoder 1 encoder-0.txt" in requests["generation/memory.txt"].read_text()
     values = TensorFile(path="inputs/encoder/0.bin", dtype="float32", shape=(1, 80, 300), name="x")
     made = Provenance(
         source="tiny",
@@ -306,9 +306,36 @@ def test_the_encoder_runs_before_the_prompts_and_has_its_inputs_beside_them(
     files = encoder_files(made, Path("/program"), tmp_path)
     assert files == {
         "encoder-0.bin": Path("/program/inputs/encoder/0.bin"),
-        "encoder.txt": tmp_path / "encoder.txt",
+        "encoder-0.txt": tmp_path / "encoder-0.txt",
     }
-    assert files["encoder.txt"].read_text() == "float32 3 1 80 300 encoder-0.bin\n"
+    assert files["encoder-0.txt"].read_text() == "float32 3 1 80 300 encoder-0.bin\n"
+
+
+def test_an_image_of_two_tiles_is_encoded_in_two_calls(tmp_path: Path) -> None:
+    work = _encoded(
+        {}, method="vision_encoder", calls=2, image_id=49, positions=((0, 2, 2), (0, 1, 5))
+    )
+    requests = write_request(work, tmp_path)
+    assert requests["generation/timing.txt"].read_text().splitlines()[1:5] == [
+        "encoder vision_encoder 4 encoder-0.txt",
+        "encoder vision_encoder 4 encoder-1.txt",
+        "embedding token_embedding 49",
+        "positions 2 positions.bin",
+    ]
+    tiles = tuple(
+        TensorFile(path=f"inputs/{i}.bin", dtype="float32", shape=(1, 3, 32, 32), name="pixels")
+        for i in range(2)
+    )
+    made = Provenance(
+        source="tiny",
+        method="decode",
+        methods={"vision_encoder": MethodValues(inputs=tiles), "decode": MethodValues()},
+        generation=work.generation,
+    )
+    files = encoder_files(made, Path("/program"), tmp_path)
+    assert files["encoder-1.txt"].read_text() == "float32 4 1 3 32 32 encoder-1.bin\n"
+    assert files["encoder-1.bin"] == Path("/program/inputs/1.bin")
+    assert files["positions.bin"].read_bytes() == prompt_bytes((0, 2, 2, 0, 1, 5))
 
 
 def test_real_time_is_that_of_encoder_and_text(tmp_path: Path) -> None:

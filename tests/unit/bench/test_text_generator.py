@@ -22,6 +22,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, OutputError, RunError, UsageError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
 from etdeploy.program.tokenizer import Tokenizer
+from etdeploy.program.generation import GenerationEncoder
 from etdeploy.runner.generation import Sampling
 from tests.support.runtime_values import make_recipe
 from tests.support.talk_values import GENERATION, STOP, TalkingDevice, printing
@@ -41,15 +42,17 @@ def _say(
 
 def test_an_encoder_gets_its_inputs_with_the_request(tmp_path: Path) -> None:
     device, log = TalkingDevice(printing([1])), tmp_path / "log.txt"
-    inputs = {"encoder-0.bin": tmp_path / "0.bin", "encoder.txt": tmp_path / "list.txt"}
+    inputs = {"encoder-0.bin": tmp_path / "0.bin", "encoder-0.txt": tmp_path / "list.txt"}
+    encoder = GenerationEncoder(prompt_ids=(5,), is_real=True, audio_s=None, preprocess_ms=1.0)
+    generation = GENERATION.model_copy(update={"encoder": encoder})
     for path in inputs.values():
         path.write_bytes(b"values")
     with open_generator(
-        cast(Device, device), _BUNDLE, GENERATION, make_recipe(), log, inputs
+        cast(Device, device), _BUNDLE, generation, make_recipe(), log, inputs
     ) as generator:
         generator.generate((5, 6), 1, Sampling(), lambda _: None)
     assert device.given[0]["encoder-0.bin"] == b"values"
-    assert b"encoder encoder 1 encoder.txt\n" in device.given[0]["request.txt"]
+    assert b"encoder encoder 1 encoder-0.txt\n" in device.given[0]["request.txt"]
 
 
 def test_tokens_come_one_by_one_and_results_at_the_end(tmp_path: Path) -> None:

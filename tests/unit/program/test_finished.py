@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from etdeploy.program.finished import TokenFacts, generation_of
-from etdeploy.program.generation import Generation, GenerationMethod
+from etdeploy.program.finished import TokenFacts, constants_for, generation_of
+from etdeploy.program.generation import Generation, GenerationEncoder, GenerationMethod
 from etdeploy.program.inspect import inspect_file
 from tests.support.program_files import INT64, Plan, Tensor, pte
 
@@ -38,6 +38,25 @@ def test_one_method_takes_prompts_and_single_tokens(tmp_path: Path) -> None:
     )
     assert (made.vocabulary, made.context) == (256, 64)
     assert (made.bos_id, made.stop_ids, made.model) == (1, (2, 3), "model.pte")
+
+
+def test_a_vision_language_model_has_the_facts_that_executorchs_runner_reads() -> None:
+    encoder = GenerationEncoder(
+        method="vision_encoder", image_id=49, prompt_ids=(1, 49), is_real=True, audio_s=None,
+        preprocess_ms=1.0,
+    )  # fmt: skip
+    decoder = GenerationMethod(
+        name="text_decoder", role="prefill", max_tokens=63, dynamic=True, capacity=64
+    )
+    made = Generation(
+        methods=(decoder,), vocabulary=256, context=64, stop_ids=(2, 3), model="llava",
+        path="fast", path_reason="",
+    )  # fmt: skip
+    assert constants_for(made.model_copy(update={"encoder": encoder})) == {
+        "get_max_context_len": 64, "get_max_seq_len": 64, "get_vocab_size": 256,
+        "use_kv_cache": True, "enable_dynamic_shape": True, "get_eos_ids": [2, 3],
+    }  # fmt: skip
+    assert constants_for(made) == {}
 
 
 def test_a_method_of_a_single_token(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class XnnpackLowering(Lowering):
 
 
 def _rewrite(method: Traced) -> None:
-    """Writes in another way what XNNPACK computes inexactly, or of language models not; in place."""
+    """Rewrites what XNNPACK computes inexactly, or does not take of language models; in place."""
     from etdeploy.export.worker.rewrites.activations import exact_gelus
 
     exact_gelus(method.program)

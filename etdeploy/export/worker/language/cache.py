@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import torch
-from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
@@ -21,6 +20,7 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
     get_layer_types_and_kwargs,
 )
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import ExampleInputs

@@ -153,7 +153,6 @@ class MethodsForward:
         logits: torch.Tensor = out[0]
         return logits.float()
 
-
     def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         rows: torch.Tensor = self._modules[TOKEN_EMBEDDING](tokens).clone()
         [images] = self._encoded
@@ -161,7 +160,6 @@ class MethodsForward:
             rows[0, index] = images[self._rows]
             self._rows += 1
         return rows
-
 
     def _columns(self, count: int) -> Iterator[torch.Tensor]:
         """Those of the table for the next tokens; after the prompt, they go on by one."""

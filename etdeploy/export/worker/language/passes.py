@@ -13,6 +13,7 @@ from etdeploy.export.worker.language import attention
 from etdeploy.export.worker.rewrites.shapes import view_sizes
 from etdeploy.export.worker.tracing.structure import fixed_size
 
+
 def plain_views(graph: torch.fx.GraphModule) -> PassResult:
     """Makes every change of shape a view_copy, with -1 for its symbolic size.
 

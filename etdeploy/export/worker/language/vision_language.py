@@ -1,7 +1,7 @@
 """Vision-language models of transformers: text that follows from an image and a question.
 
 The methods have the names and inputs of ExecuTorch's multimodal contract, which
-`program/generation.py` describes. What a processor makes of an image may have several parts, such as
+`program/generation.py` describes. What a processor makes of an image may have several parts, like
 the tiles of a large one: the encoder takes one, and is called for each.
 """
 
@@ -55,8 +55,8 @@ _PREFILL = "prefill"
 # From a model and pixels to rows of embeddings.
 Features = Callable[[Any, torch.Tensor], torch.Tensor]
 _WHOLE = (
-    "The tokens of an image see all of it, so one call takes the whole prompt, and its attention is "
-    "of stock operators: etdeploy's kernel lets no token see a later one."
+    "The tokens of an image see all of it, so one call takes the whole prompt, and attention "
+    "has stock operators: with etdeploy's kernel, no token sees a later one."
 )
 
 
@@ -301,9 +301,7 @@ def _refused(model: Any, reason: str) -> WorkerError:
     )
 
 
-def _tables(
-    model: Any, given: ImageInput
-) -> Iterator[tuple[PositionTable, torch.Tensor] | None]:
+def _tables(model: Any, given: ImageInput) -> Iterator[tuple[PositionTable, torch.Tensor] | None]:
     """The positions that tokens may have: those of its rope index, or else of the image's ends."""
     of_rope = getattr(model.base_model, "get_rope_index", None)
     if of_rope:
@@ -368,7 +366,8 @@ def _encoder(model: Any, given: ImageInput, wanted: torch.Tensor) -> VisionEncod
     _replace_convolutions(_tower(model))
     reasons = []
     for features in _ways(model, given):
-        encoder = VisionEncoder(model, features).eval()
+        encoder = VisionEncoder(model, features)
+        encoder.eval()
         try:
             with torch.no_grad():
                 found = torch.cat([encoder(part)[0] for part in given.parts])
@@ -442,6 +441,6 @@ def _compare(given: ImageInput, made: GenerationSources, wanted: torch.Tensor) -
     moved = (wanted - found).abs().max().item()
     if not moved <= _TOLERANCE * max(1.0, wanted.abs().max().item()):
         raise UnsupportedModelError(
-            f"its logits after {count(len(given.prompt), 'token')} differ by {moved:.2g} from those "
-            "of its own forward"
+            f"its logits after {count(len(given.prompt), 'token')} differ by {moved:.2g} from "
+            "those of its own forward"
         )

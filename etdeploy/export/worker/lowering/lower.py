@@ -44,14 +44,17 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
 
 
 def emit(
-    spec: ExportSpec, edge: Any, methods: Mapping[str, Traced], constants: Mapping[str, Any]
+    spec: ExportSpec,
+    edge: Any,
+    methods: Mapping[str, Traced],
+    constants: Mapping[str, Any] | None = None,
 ) -> Any:
     """Plans the memory and makes the program; an `ExecutorchProgramManager`.
 
     It also has a method for each of `constants`, which returns its value.
     """
-    # Of the lowerings to a backend, not all take them.
-    edge._config_methods = {**(edge._config_methods or {}), **constants}
+    if constants:  # which not all lowerings to a backend take
+        edge._config_methods = {**(edge._config_methods or {}), **constants}
     with (
         explain_errors("making the program failed:", graphs(methods)),
         _shortened(spec),

@@ -180,7 +180,9 @@ def _loaded(kind: Any, folder: Path, what: str) -> Any:
         raise fail(
             "checkpoint",
             f"the {what} cannot be loaded: {exception_text(error)}",
-            remedy="Get its files again from where the model came; the log has the traceback.",
+            remedy="Install the package that it names."
+            if isinstance(error, ImportError)
+            else "Get its files again from where the model came; the log has the traceback.",
             file=str(folder),
         ) from error
 

@@ -253,8 +253,9 @@ def _method(model: Any, task: str, inputs: TaskTensors, folder: Path) -> TaskMet
     method = TaskMethod(model, inputs.values, names, pooling)
     own = getattr(model.config, "_attn_implementation", None)
     if own and use_unmasked_attention(model):
-        if not all(_equal(wanted[n], t) for n, t in _tried(method, inputs).items() if n in wanted):
-            model.set_attn_implementation(own)
+        tried = _tried(method, inputs).items()
+        is_same = all(_equal(wanted[name], value) for name, value in tried if name in wanted)
+        model.set_attn_implementation(_UNMASKED if is_same else own)
     return method
 
 
