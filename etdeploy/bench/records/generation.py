@@ -80,7 +80,8 @@ class EncodedInput(Value):
         preprocess_ms: Time of the model's processor to make tensors of it, on the machine that runs
             etdeploy.
         encode_ms: Time of the encoder, for an image in several parts of all its calls, in all
-            starts, each time after a first one that does not count. Neither this nor `preprocess_ms` is part of `ttft_ms`.
+            starts, each time after a first one that does not count. Neither this nor
+            `preprocess_ms` is part of `ttft_ms`.
         audio_s: Length of the speech in seconds; null for text and images.
         real_time_factor: Time of the encoder and the text of the first point, by `audio_s`: below 1
             where speech is recognized faster than it is spoken. null for text and images.

@@ -21,8 +21,8 @@ from etdeploy.bench.text_generator import (
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, OutputError, RunError, UsageError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
-from etdeploy.program.tokenizer import Tokenizer
 from etdeploy.program.generation import GenerationEncoder
+from etdeploy.program.tokenizer import Tokenizer
 from etdeploy.runner.generation import Sampling
 from tests.support.runtime_values import make_recipe
 from tests.support.talk_values import GENERATION, STOP, TalkingDevice, printing
