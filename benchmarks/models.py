@@ -1,0 +1,318 @@
+#!/usr/bin/env python3
+"""Models of many families on this machine: exported, measured and compared with eager.
+
+    python benchmarks/models.py [--families vit t5] [--write docs/models.md]
+    python benchmarks/models.py --make vit ./models
+
+Each row is one run of `etdeploy run`, whose command it names; `--make` saves the model that the
+command reads, small and with random weights. Prints a Markdown table, or `--json`; `--write`
+replaces the table of a file. `--folder` keeps measured rows, so that a second start runs only the
+others. tests/support/task_models.py and tests/support/language_models.py make the models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import wave
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+# The folder of the repository: tests.support is no installed package.
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+_INPUTS = {
+    "text": ("--text", "a quick brown fox"),
+    "masked": ("--text", "a quick [MASK] fox"),
+    "image": ("--image", "photo.png"),
+    "audio": ("--audio", "tone.wav"),
+    "question": ("--image", "photo.png", "--text", "What is in this image?"),
+    "prompt": (),
+}
+_ONE_CALL = ("none", "int8_static")
+_FURTHER = (*_ONE_CALL, "openvino/none", "openvino/int8_static", "portable/none")
+_TEXT = ("none", "8da4w")
+_GENERATION = ("--set", "benchmark.generation.new_tokens=[32]", "--context", "256")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model of the table.
+
+    Attributes:
+        name: As `--make` takes it.
+        title: In the table.
+        input: A key of `_INPUTS`.
+        schemes: Of XNNPACK, or `BACKEND/SCHEME`.
+        settings: Further arguments of `etdeploy run`.
+    """
+
+    name: str
+    title: str
+    task: str
+    input: str
+    schemes: tuple[str, ...] = _ONE_CALL
+    settings: tuple[str, ...] = ()
+
+
+FAMILIES = (
+    Family("bert", "BERT", "fill-mask", "masked", _FURTHER),
+    Family("roberta", "RoBERTa", "text-classification", "text"),
+    Family("modernbert", "ModernBERT", "text-classification", "text"),
+    Family("minilm", "MiniLM, sentence embeddings", "feature-extraction", "text"),
+    Family("deberta", "DeBERTa-V2", "token-classification", "text"),
+    Family("vit", "ViT", "image-classification", "image", _FURTHER),
+    Family("dinov2", "DINOv2", "image-classification", "image"),
+    Family("convnext", "ConvNeXt", "image-classification", "image"),
+    Family("swin", "Swin", "image-classification", "image"),
+    Family("timm-resnet18", "ResNet-18 of timm", "image-classification", "image"),
+    Family("yolos", "YOLOS", "object-detection", "image"),
+    Family("detr", "DETR", "object-detection", "image"),
+    Family("segformer", "SegFormer", "semantic-segmentation", "image"),
+    Family("dpt", "DPT", "depth-estimation", "image"),
+    Family("wav2vec2", "wav2vec 2.0", "automatic-speech-recognition", "audio"),
+    Family("ast", "AST", "audio-classification", "audio"),
+    Family("whisper", "Whisper", "automatic-speech-recognition", "audio", _TEXT, ()),
+    Family("t5", "T5", "text2text-generation", "text", _TEXT, _GENERATION),
+    Family("bart", "BART", "text2text-generation", "text", _TEXT, _GENERATION),
+    Family("marian", "Marian", "text2text-generation", "text", _TEXT, _GENERATION),
+    Family("llava", "LLaVA", "image-text-to-text", "question", _TEXT, _GENERATION),
+    Family("smolvlm", "SmolVLM", "image-text-to-text", "question", _TEXT, _GENERATION),
+    Family("gemma3-vision", "Gemma 3", "image-text-to-text", "question", _TEXT, _GENERATION),
+    Family("qwen2.5-vl", "Qwen2.5-VL", "image-text-to-text", "question", _TEXT, _GENERATION),
+    Family("llama", "Llama", "text-generation", "prompt", _TEXT, _GENERATION),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a run gave.
+
+    Attributes:
+        command: With which to repeat it.
+        export_s: Wall time of the export; None where it was not made anew.
+        latency_ms: Of an inference, or of a token after the first.
+        prefill_ms: Of text, the time to the first token.
+        agreement: With eager.
+        failure: The first line of the message of a run that failed; None for others.
+    """
+
+    family: str
+    scheme: str
+    command: str
+    export_s: float | None = None
+    size_bytes: int = 0
+    latency_ms: float = 0.0
+    prefill_ms: float | None = None
+    agreement: str = ""
+    failure: str | None = None
+
+
+def main() -> None:
+    given = _arguments()
+    if given.make:
+        make(given.make, Path(given.make_folder))
+        return
+    given.folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        _stored(given.folder, family, scheme)
+        for family in FAMILIES
+        if family.name in given.families
+        for scheme in family.schemes
+    ]
+    text = "\n".join(table(rows))
+    if given.write:
+        given.write.write_text(replaced(given.write.read_text(), text))
+    else:
+        print(json.dumps([asdict(row) for row in rows]) if given.json else text)
+
+
+def _arguments() -> argparse.Namespace:
+    names = [family.name for family in FAMILIES]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--families", nargs="+", choices=names, default=names)
+    parser.add_argument("--make", choices=names, help="save the model of a family, and do no more")
+    parser.add_argument("make_folder", nargs="?", default="models", help="where (models)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "etdeploy-models",
+        help="of models and rows (%(default)s)",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true")
+    how.add_argument("--write", type=Path, help="a Markdown file whose table is replaced")
+    return parser.parse_args()
+
+
+def make(name: str, folder: Path) -> None:
+    """Saves a model, with the inputs of all rows beside it."""
+    from tests.support import language_models, task_models
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if name == "llama":
+        language_models.save_llama(folder / name)
+    else:
+        task_models.main(folder, [name])
+    _picture(folder / "photo.png")
+    _tone(folder / "tone.wav")
+
+
+def _picture(path: Path) -> None:
+    from PIL import Image
+
+    Image.effect_mandelbrot((320, 240), (-3, -2.5, 2, 2.5), 20).convert("RGB").save(path)
+
+
+def _tone(path: Path) -> None:
+    import numpy as np
+
+    samples = np.sin(np.arange(32_000) * 0.05) * 8000
+    with wave.open(str(path), "wb") as stream:
+        stream.setnchannels(1)
+        stream.setsampwidth(2)
+        stream.setframerate(16_000)
+        stream.writeframes(samples.astype("<i2").tobytes())
+
+
+def arguments(family: Family, scheme: str) -> list[str]:
+    """Those of `etdeploy`, in the folder where `--make` saved the model."""
+    backend, _, quantization = scheme.rpartition("/")
+    settings = [f"export.backend={backend}"] if backend else []
+    settings.append(f"export.quantization={quantization}")
+    chosen = (word for setting in settings for word in ("--set", setting))
+    given = (*_INPUTS[family.input], *chosen, *family.settings)
+    return ["run", "--model", f"./{family.name}", *given, "--device", "host"]
+
+
+def _stored(folder: Path, family: Family, scheme: str) -> Row:
+    """The row, measured unless that is done."""
+    path = folder / f"{family.name}-{scheme.replace('/', '-')}.json"
+    if path.is_file():
+        return Row(**json.loads(path.read_text()))
+    print(f"{family.title}, {scheme}", file=sys.stderr)
+    if not (folder / family.name / "config.json").is_file():
+        command = [sys.executable, __file__, "--make", family.name, str(folder)]
+        subprocess.run(command, check=True, capture_output=True)
+    row = _measured(folder, family, scheme)
+    path.write_text(json.dumps(asdict(row)))
+    return row
+
+
+def _measured(folder: Path, family: Family, scheme: str) -> Row:
+    asked = arguments(family, scheme)
+    command = shlex.join(["etdeploy", *asked])
+    started = time.monotonic()
+    program = [sys.executable, "-c", "from etdeploy.cli.entry import main; main()"]
+    done = subprocess.run([*program, *asked, "--json"], cwd=folder, capture_output=True, text=True)
+    took_s = time.monotonic() - started
+    try:
+        record = json.loads(done.stdout)
+    except ValueError:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("error")]
+        return Row(family.name, scheme, command, failure=(lines or ["no message"])[0])
+    return Row(
+        family.name,
+        scheme,
+        command,
+        export_s=_export_s(done.stderr) or took_s,
+        **figures(record),
+        failure=None if done.returncode == 0 else f"exit code {done.returncode}",
+    )
+
+
+def _export_s(progress: str) -> float | None:
+    found = re.search(r"exported.*\(([\d.,]+) s\)", progress)
+    return float(found[1].replace(",", "")) if found else None
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Size, times and agreement of a run's record."""
+    workload = record["workload"]
+    found: dict[str, Any] = {"size_bytes": record["program"]["size_bytes"]}
+    if "points" in workload:
+        point = workload["points"][0]
+        found |= {"latency_ms": point["token_ms"]["median"], "prefill_ms": point["ttft_ms"]}
+        return found | {"agreement": _text_agreement(workload["texts"])}
+    found["latency_ms"] = workload["latency_ms"]["median"]
+    return found | {"agreement": _output_agreement(workload["outputs"])}
+
+
+def _text_agreement(texts: Sequence[Mapping[str, Any]]) -> str:
+    equal = sum(text["equal_tokens"] for text in texts)
+    tokens = sum(len(text["expected_ids"]) for text in texts)
+    if equal == tokens:
+        return f"all {tokens} tokens"
+    within = all(text["within_tolerance"] for text in texts)
+    return f"{equal} of {tokens} tokens, logits {'' if within else 'not '}within tolerance"
+
+
+def _output_agreement(outputs: Sequence[Mapping[str, Any]]) -> str:
+    worst = max(outputs, key=lambda output: output["max_abs_error"])
+    within = all(output["within_tolerance"] for output in outputs)
+    return f"{worst['max_abs_error']:.1e}, {'' if within else 'not '}within tolerance"
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Lines of Markdown."""
+    families = {family.name: family for family in FAMILIES}
+    yield f"{_machine()}, {date.today():%Y-%m-%d}."
+    yield ""
+    yield "| family, task | backend and scheme | export | size | latency | agreement with eager |"
+    yield "| --- | --- | ---: | ---: | ---: | --- |"
+    for row in rows:
+        family = families[row.family]
+        cells = (f"{family.title}, `{family.task}`", f"`{_scheme(row.scheme)}`", *_cells(row))
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield "```console"
+    for row in rows:
+        yield f"$ {row.command}"
+    yield "```"
+
+
+def _machine() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        return f"{names[0]}, {len(names)} processors, {platform.system()}"
+    except (OSError, IndexError):
+        return platform.platform()
+
+
+def _scheme(scheme: str) -> str:
+    return scheme if "/" in scheme else f"xnnpack/{scheme}"
+
+
+def _cells(row: Row) -> tuple[str, str, str, str]:
+    if row.failure and not row.size_bytes:
+        return "", "", "", row.failure.replace("|", "\\|")
+    latency = f"{row.latency_ms:.3g} ms"
+    if row.prefill_ms is not None:
+        latency = f"{1000 / row.latency_ms:,.0f} tokens/s, first after {row.prefill_ms:.3g} ms"
+    export = "" if row.export_s is None else f"{row.export_s:.0f} s"
+    return export, f"{row.size_bytes / 1e6:.2f} MB", latency, row.agreement
+
+
+def replaced(page: str, table: str) -> str:
+    """The page with the table between its marks."""
+    pattern = re.compile(r"(<!-- models\.py -->\n).*?(<!-- end -->)", re.DOTALL)
+    found = pattern.search(page)
+    if not found:
+        sys.exit("the page has no line <!-- models.py -->")
+    return f"{page[: found.end(1)]}\n{table}\n\n{page[found.start(2) :]}"
+
+
+if __name__ == "__main__":
+    main()
