@@ -23,6 +23,7 @@ from etdeploy.export.worker.backends.xnnpack_layouts import (
     ExplainedPartitioner,
     preprocessing_by_layout,
 )
+from etdeploy.export.worker.rewrites.activations import exact_gelus
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import (
     edge_passes,
@@ -323,6 +324,7 @@ def cases() -> dict[str, Case]:
             (x, (torch.rand(2, 1, 1, 5) > 0.4).float()),
         ),
         "softmax": Case(lambda a: a.softmax(1) * 2, (x,)),
+        "GELU by tanh": Case(lambda a: functional.gelu(a, approximate="tanh"), (x,)),
         "upsampling": Case(lambda a: functional.interpolate(a, size=(10, 24)), (x,)),
         "upsampling by a half": Case(lambda a: functional.interpolate(a, size=(7, 12)), (x,)),
         "depthwise": Case(lambda c, a: c(a), (image,), (large,)),
@@ -378,6 +380,7 @@ def found(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
     if case.quantized:
         program = _quantized(rewritten_to_quantize(program, log), case)
     program = rewritten_to_lower(program, log, quantized=case.quantized)
+    exact_gelus(program)
     with preprocessing_by_layout():
         edge = to_edge_transform_and_lower(
             program,

@@ -98,6 +98,7 @@ WHOLE = {
     "class token": {},
     "mean of an image": {},
     "softmax": {"softmax": 1},
+    "GELU by tanh": {},
     "upsampling": {"upsampling": 1},
     "depthwise": {"depthwise": 1},
     "depthwise, no bias": {"depthwise": 1},
@@ -123,7 +124,7 @@ STAYING = (
 )  # fmt: skip
 # One of each rewrite; the others are nightly.
 _SMOKE = (
-    "attention", "norm of groups", "RMS norm", "length", "average", "PReLU", "softmax of channels",
+    "attention", "norm of groups", "RMS norm", "GELU by tanh", "length", "average", "PReLU", "softmax of channels",
     "patches", "hidden by a constant", "upsampling", "depthwise", "split", "views",
     "tokens of any number", "mask", "hidden by an input", "dropout", "table", "silu, 8 bits",
 )  # fmt: skip
