@@ -40,8 +40,8 @@ _INPUTS = {
     "question": ("--image", "photo.png", "--text", "What is in this image?"),
     "prompt": (),
 }
-_ONE_CALL = ("none", "int8_static")
-_FURTHER = (*_ONE_CALL, "openvino/none", "openvino/int8_static", "portable/none")
+_FLOATS, _ONE_CALL = ("none",), ("none", "int8_static")
+_FURTHER = (*_ONE_CALL, "openvino/none", "portable/none")
 _TEXT = ("none", "8da4w")
 _GENERATION = ("--set", "benchmark.generation.new_tokens=[32]", "--context", "256")
 
@@ -68,30 +68,32 @@ class Family:
 
 FAMILIES = (
     Family("bert", "BERT", "fill-mask", "masked", _FURTHER),
-    Family("roberta", "RoBERTa", "text-classification", "text"),
+    Family("roberta", "RoBERTa", "text-classification", "text", _FLOATS),
     Family("modernbert", "ModernBERT", "text-classification", "text"),
     Family("minilm", "MiniLM, sentence embeddings", "feature-extraction", "text"),
-    Family("deberta", "DeBERTa-V2", "token-classification", "text"),
+    Family("deberta", "DeBERTa-V2", "token-classification", "text", _FLOATS),
     Family("vit", "ViT", "image-classification", "image", _FURTHER),
-    Family("dinov2", "DINOv2", "image-classification", "image"),
-    Family("convnext", "ConvNeXt", "image-classification", "image"),
-    Family("swin", "Swin", "image-classification", "image"),
+    Family("dinov2", "DINOv2", "image-classification", "image", _FLOATS),
+    Family("convnext", "ConvNeXt", "image-classification", "image", _FLOATS),
+    Family("swin", "Swin", "image-classification", "image", _FLOATS),
     Family("timm-resnet18", "ResNet-18 of timm", "image-classification", "image"),
-    Family("yolos", "YOLOS", "object-detection", "image"),
-    Family("detr", "DETR", "object-detection", "image"),
-    Family("segformer", "SegFormer", "semantic-segmentation", "image"),
-    Family("dpt", "DPT", "depth-estimation", "image"),
+    Family("yolos", "YOLOS", "object-detection", "image", _FLOATS),
+    Family("detr", "DETR", "object-detection", "image", _FLOATS),
+    Family("segformer", "SegFormer", "semantic-segmentation", "image", _FLOATS),
+    Family("dpt", "DPT", "depth-estimation", "image", _FLOATS),
     Family("wav2vec2", "wav2vec 2.0", "automatic-speech-recognition", "audio"),
-    Family("ast", "AST", "audio-classification", "audio"),
+    Family("ast", "AST", "audio-classification", "audio", _FLOATS),
     Family("whisper", "Whisper", "automatic-speech-recognition", "audio", _TEXT, ()),
     Family("t5", "T5", "text2text-generation", "text", _TEXT, _GENERATION),
-    Family("bart", "BART", "text2text-generation", "text", _TEXT, _GENERATION),
-    Family("marian", "Marian", "text2text-generation", "text", _TEXT, _GENERATION),
-    Family("llava", "LLaVA", "image-text-to-text", "question", _TEXT, _GENERATION),
+    Family("bart", "BART", "text2text-generation", "text", _FLOATS, _GENERATION),
+    Family("marian", "Marian", "text2text-generation", "text", _FLOATS, _GENERATION),
+    Family("llava", "LLaVA", "image-text-to-text", "question", _FLOATS, _GENERATION),
     Family("smolvlm", "SmolVLM", "image-text-to-text", "question", _TEXT, _GENERATION),
     Family("gemma3-vision", "Gemma 3", "image-text-to-text", "question", _TEXT, _GENERATION),
     Family("qwen2.5-vl", "Qwen2.5-VL", "image-text-to-text", "question", _TEXT, _GENERATION),
     Family("llama", "Llama", "text-generation", "prompt", _TEXT, _GENERATION),
+    Family("mamba", "Mamba", "text-generation", "prompt", _TEXT, _GENERATION),
+    Family("jamba", "Jamba", "text-generation", "prompt", _FLOATS, _GENERATION),
 )
 
 
@@ -161,8 +163,8 @@ def make(name: str, folder: Path) -> None:
     from tests.support import language_models, task_models
 
     folder.mkdir(parents=True, exist_ok=True)
-    if name == "llama":
-        language_models.save_llama(folder / name)
+    if name in language_models.FAMILIES:
+        language_models.FAMILIES[name](folder / name)
     else:
         task_models.main(folder, [name])
     _picture(folder / "photo.png")

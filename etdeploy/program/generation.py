@@ -111,8 +111,8 @@ class Generation(Value):
         attention: `kernel` where it is an operator of etdeploy's own, else `stock`.
         expected: Texts that the program has to give; empty where the model gives none eagerly.
         evaluation: How well the model predicts the recipe's text; null where it names none.
-        rewind: How far a position may be set back, unless to 0; null where there is no limit. At
-            least `max_tokens` of any method.
+        rewind: How far a position may be set back, unless to 0; null where there is no limit. 0 of
+            models with a recurrent state, else at least `max_tokens` of any method.
         adapters: What the program has for each adapter, by name; `methods`, `expected` and
             `evaluation` are those of the model without one.
         encoder: Of a model with an encoder; null for others.

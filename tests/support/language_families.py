@@ -112,6 +112,51 @@ FAMILIES = {
             "block_auto_adjust_ff_dim": False,
         },
     ),
+    "mamba": Family("Mamba", {"state_size": 8, "tie_word_embeddings": False}),
+    "mamba2": Family(
+        "Mamba2", {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8}
+    ),
+    "falcon-mamba": Family("FalconMamba", {"state_size": 8, "tie_word_embeddings": False}),
+    "jamba": Family(
+        "Jamba",
+        {
+            "num_hidden_layers": 2,
+            "mamba_d_state": 8,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+        },
+        backend="xnnpack",
+    ),
+    "falcon-h1": Family(
+        "FalconH1",
+        {
+            "mamba_d_ssm": 32,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 8,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 8,
+            "mamba_chunk_size": 8,
+        },
+    ),
+    "granite-hybrid": Family(
+        "GraniteMoeHybrid",
+        {
+            "num_hidden_layers": 2,
+            "layer_types": ["mamba", "attention"],
+            "mamba_n_heads": 4,
+            "mamba_d_head": 16,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 8,
+            "mamba_chunk_size": 8,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "shared_intermediate_size": 32,
+        },
+    ),
     "mixtral": Family("Mixtral", _MIXTRAL),
     "qwen2-moe": Family("Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 32}),
     "qwen3-moe": Family("Qwen3Moe", {**_EXPERTS, "head_dim": 16}),
@@ -176,7 +221,8 @@ def found(family: Family, path: Path) -> dict[str, Any]:
         lowered(spec, made.sources).write_to_file(stream)
     program = Runtime.get().load_program(str(path))
     methods = {method.name: program.load_method(method.name) for method in made.methods}
-    text = _greedy(lambda name, *inputs: methods[name].execute(inputs)[0])
+    part = PART if "prefill" in methods else 1
+    text = _greedy(lambda name, *inputs: methods[name].execute(inputs)[0], part)
     return {
         "jumps": _jumps(path, "decode"),
         "path": made.path,
@@ -200,13 +246,13 @@ def _jumps(path: Path, method: str) -> int:
     return sum(isinstance(call, JumpFalseCall) for call in calls)
 
 
-def _greedy(step: Step) -> list[int]:
+def _greedy(step: Step, most: int = PART) -> list[int]:
     """The text after the prompt, which is taken in parts."""
     import torch
 
     ids, at = prompt(), 0
     while True:
-        part = ids[at : at + PART]
+        part = ids[at : at + most]
         method = "prefill" if len(part) > 1 else "decode"
         with torch.no_grad():
             logits = step(method, torch.tensor([part]), torch.tensor([at]))

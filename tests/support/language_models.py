@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,32 @@ def save_llama(folder: Path, *, tokenizer: bool = True, **config: Any) -> Path:
     if tokenizer:
         save_tokenizer(folder)
     return folder
+
+
+_MAMBA: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2, "bos_token_id": 1,
+    "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
+}  # fmt: skip
+# Mamba in the first layer, attention and experts in the second.
+_JAMBA: dict[str, Any] = {
+    **_MAMBA, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "mamba_d_state": 8, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2,
+    "num_experts_per_tok": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+}  # fmt: skip
+
+
+def save_recurrent(folder: Path, kind: str, config: dict[str, Any]) -> Path:
+    """Writes a model with recurrent states and a tokenizer."""
+    spread_model(kind, config, std=0.2).save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+FAMILIES: dict[str, Callable[[Path], Path]] = {
+    "llama": save_llama,
+    "mamba": lambda folder: save_recurrent(folder, "Mamba", _MAMBA),
+    "jamba": lambda folder: save_recurrent(folder, "Jamba", _JAMBA),
+}
 
 
 def spread_model(kind: str, config: dict[str, Any], *, std: float) -> Any:

@@ -38,9 +38,10 @@ FACTORY = (
 )
 AGAIN = "Get the file again from where the model came; save_pretrained writes it, too."
 # Layers that have no cache by position, as transformers names them, ...
-_OTHER_LAYERS = ("linear_attention", "mamba", "recurrent", "hybrid", "chunked_attention")
-# ... and keys of configurations of models that have such layers only, or name none.
-_STATES = ("state_size", "ssm_state_size", "ssm_cfg", "mamba_d_state", "rescale_every")
+_OTHER_LAYERS = ("recurrent", "chunked_attention")
+# ... and keys of configurations of models that have such layers only, or name none: RecurrentGemma,
+# RWKV and xLSTM, whose states are not in transformers' caches.
+_STATES = ("block_types", "rescale_every", "mlstm_block", "ssm_cfg")
 # The most positions, by the names that configs have for it.
 _LONGEST = (
     "max_target_positions",
@@ -243,12 +244,12 @@ def _of_layers(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]
     if other:
         what = f"has layers of the kind {other}"
     elif any(config.get(key) is not None for key in _STATES):
-        what = "keeps one state of all tokens, which cannot be set back to a position"
+        what = "keeps its state in a form that only its own code knows"
     else:
         return
     yield ConfigProblem(
-        f"{_name(config)} {what}; model.hf takes models whose layers are full or sliding attention "
-        "or short convolutions",
+        f"{_name(config)} {what}; model.hf takes models whose layers are full or sliding "
+        "attention, short convolutions, or have one recurrent state",
         FACTORY,
         place=place,
     )

@@ -76,7 +76,7 @@ struct Request: Sendable {
         Method(
           name: words[1], role: words[2], maxTokens: numbers[3], dynamic: numbers[4] == 1,
           capacity: numbers[5]))
-    case ("rewind", 2) where numbers[1] >= 1: rewind = numbers[1]
+    case ("rewind", 2) where numbers[1] >= 0: rewind = numbers[1]
     case ("sampling", 6):
       let last = words[5].split(separator: " ").compactMap { Double($0) }
       guard let temperature = Double(words[1]), let topP = Double(words[3]),

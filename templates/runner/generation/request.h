@@ -235,7 +235,7 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   } else if (kind == "positions") {
     request.positions = read_positions(words, folder);
   } else if (kind == "rewind") {
-    request.rewind = words.number("a number of tokens from 1 on", 1);
+    request.rewind = words.number("a number of tokens from 0 on", 0);
   } else if (kind == "sampling") {
     request.sampling = read_sampling(words);
   } else if (kind == "point") {

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # One for each way through the export; the others take minutes.
-_DAILY = ("llama3", "mixtral", "mixtral-plain-8da4w")
+_DAILY = ("llama3", "jamba", "mixtral", "mixtral-plain-8da4w")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,12 @@ def test_the_text_is_that_of_the_eager_model(found: dict[str, dict[str, Any]], n
     assert told["text"] == told["wanted"]
     # One token again and again would be right by chance.
     assert len(set(told["text"])) > 2
+
+
+def test_a_recurrent_state_takes_one_token_at_a_time(found: dict[str, dict[str, Any]]) -> None:
+    told = found["jamba"]
+    assert [method["name"] for method in told["methods"]] == ["decode"]
+    assert any("recurrent state" in note for note in told["notes"])
 
 
 def test_experts_are_computed_if_they_are_chosen(found: dict[str, dict[str, Any]]) -> None:

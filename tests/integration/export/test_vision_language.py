@@ -11,7 +11,7 @@ from etdeploy.cache.workspace import Workspace
 from tests.integration.export.test_tasks import SHORT, picture, saved
 from tests.support.adbd import AndroidRoot, android_x86_64, make_android  # noqa: F401 - fixtures
 from tests.support.cli import Cli
-from tests.support.export import export_workspace, run_support  # noqa: F401 - a fixture
+from tests.support.export import export_workspace, run_python, run_support  # noqa: F401
 from tests.support.facts import lacks
 
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
@@ -28,8 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(models: Path) -> Any:
-    for name in FAMILIES:
-        saved(models, name)
+    run_python("-m", "tests.support.task_models", str(models), *FAMILIES)
     return run_support("vision_language", str(models))
 
 

@@ -104,6 +104,9 @@ class Segments:
 
 _SLIDING = "sliding_attention"
 _ATTENTION = ("full_attention", _SLIDING)
+# transformers' names of layers with a state of all tokens, the second with attention beside it.
+_HYBRID = "hybrid"
+_RECURRENT = ("linear_attention", _HYBRID)
 Parts: TypeAlias = tuple[torch.Tensor, ...]
 
 
@@ -198,11 +201,54 @@ class ConvolutionLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
     def update_recurrent_state(
         self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs: Any
     ) -> torch.Tensor:
-        """Refused: such a state knows no positions."""
-        raise UnsupportedModelError("its layers keep a state that cannot be set back to a position")
+        """Refused, for what `probed` found no state of."""
+        raise UnsupportedModelError("its layers have a recurrent state after several tokens only")
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: the buffer is there."""
+
+
+class RecurrentLayer(ConvolutionLayer):
+    """A convolution's inputs, and a state that has all tokens before the call's one.
+
+    Models write the state in place, or hand over the next one. Here that is another tensor than the
+    buffer, which is zero at position 0, whatever was computed before; `store` writes it.
+    """
+
+    def __init__(
+        self, rows: torch.Tensor, back: int, state: torch.Tensor, step: CachePositions
+    ) -> None:
+        super().__init__(rows, back, step)
+        self.state = state
+        begun = torch.clamp(step.positions[:1].to(torch.float32), max=1.0)
+        self.conv_states = {0: rows}  # models ask whether there is one
+        self.recurrent_states = {0: state * begun}
+        self.has_previous_state = {0: True}
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        """Takes the next state."""
+        self.recurrent_states[0] = recurrent_states
+        return recurrent_states
+
+    def store(self) -> None:
+        """Writes the state to the buffer."""
+        self.state.copy_(self.recurrent_states[0])
+
+
+class HybridLayer(AttentionLayer, RecurrentLayer):
+    """Attention beside a recurrent state."""
+
+    def __init__(
+        self, keys: Parts, values: Parts, rows: torch.Tensor, back: int, state: torch.Tensor,
+        step: CachePositions,
+    ) -> None:  # fmt: skip
+        RecurrentLayer.__init__(self, rows, back, state, step)
+        AttentionLayer.__init__(self, keys, values, step, sliding=False)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the buffers are there."""
 
 
 class Buffers(torch.nn.Module):  # type: ignore[misc]
@@ -217,6 +263,7 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         config = model.config.get_text_config(decoder=True)
         kinds, options = get_layer_types_and_kwargs(config)
         self.kinds = tuple(kinds)
+        self.has_state = any(kind in _RECURRENT for kind in kinds)
         each = zip(kinds, options, strict=True)
         windows = [option.get("sliding_window") for kind, option in each if kind == _SLIDING]
         self.ring = ring_of(windows, capacity, most_tokens)
@@ -226,20 +273,27 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         for number, table in enumerate(self.segments.tables()):
             self.register_buffer(f"places_{number}", table)
         for index, (kind, layer) in enumerate(zip(kinds, examples, strict=True)):
-            if kind in _ATTENTION:
+            if kind not in (*_ATTENTION, *_RECURRENT, "conv", "dummy"):
+                raise UnsupportedModelError(f"it has layers of the kind {kind}")
+            if kind in (*_ATTENTION, _HYBRID):
                 self._keep(f"key_{index}", layer.keys, kind)
                 self._keep(f"value_{index}", layer.values, kind)
-            elif kind == "conv":
-                channels, back = layer.conv_states[0].shape[1:]
-                rows = torch.zeros(capacity + back, channels)
-                self.register_buffer(f"inputs_{index}", rows)
-            elif kind != "dummy":
-                raise UnsupportedModelError(f"it has layers of the kind {kind}")
+            if kind in (*_RECURRENT, "conv"):
+                self._keep_states(index, kind, layer)
 
     def _keep(self, name: str, example: torch.Tensor, kind: str) -> None:
         _, heads, _, size = example.shape
         for number, places in enumerate(self._places(kind)):
             self.register_buffer(f"{name}_{number}", torch.zeros(heads, places, size))
+
+    def _keep_states(self, index: int, kind: str, example: Any) -> None:
+        if example.number_of_states != 1 or example.conv_states[0] is None:
+            raise UnsupportedModelError("its layers have several states, or none of a convolution")
+        channels, back = example.conv_states[0].shape[1:]
+        self.register_buffer(f"inputs_{index}", torch.zeros(self.capacity + back, channels))
+        if kind in _RECURRENT:
+            state = torch.zeros_like(example.recurrent_states[0], dtype=torch.float32)
+            self.register_buffer(f"state_{index}", state)
 
     def _places(self, kind: str) -> tuple[int, ...]:
         """Of a layer's buffers."""
@@ -268,18 +322,27 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         return Places(written, _first(self.held, sum(self.segments.places[:count])))
 
     def _layer(self, index: int, kind: str, step: CachePositions) -> Any:
+        if kind == "dummy":
+            return DummyLayer()
         if kind in _ATTENTION:
-            sliding = kind == _SLIDING
-            count = len((step.sliding if sliding else step.whole).written)
-            keys, values = (
-                tuple(getattr(self, f"{name}_{index}_{k}") for k in range(count))
-                for name in ("key", "value")
-            )
-            return AttentionLayer(keys, values, step, sliding=sliding)
+            return AttentionLayer(*self._kept(index, kind, step), step, sliding=kind == _SLIDING)
+        rows = getattr(self, f"inputs_{index}")
+        back = rows.shape[0] - self.capacity
         if kind == "conv":
-            rows = getattr(self, f"inputs_{index}")
-            return ConvolutionLayer(rows, rows.shape[0] - self.capacity, step)
-        return DummyLayer()
+            return ConvolutionLayer(rows, back, step)
+        state = getattr(self, f"state_{index}")
+        if kind == _HYBRID:
+            return HybridLayer(*self._kept(index, kind, step), rows, back, state, step)
+        return RecurrentLayer(rows, back, state, step)
+
+    def _kept(self, index: int, kind: str, step: CachePositions) -> tuple[Parts, Parts]:
+        """Keys and values of a layer, in segments."""
+        count = len((step.sliding if kind == _SLIDING else step.whole).written)
+        keys, values = (
+            tuple(getattr(self, f"{name}_{index}_{k}") for k in range(count))
+            for name in ("key", "value")
+        )
+        return keys, values
 
 
 def _first(held: torch.Tensor, places: int) -> torch.Tensor:
@@ -292,9 +355,22 @@ def probed(model: Any) -> list[Any]:
     The model has its own attention for this.
     """
     cache = DynamicCache(config=model.config)
+    tokens = torch.zeros(1, 1, dtype=torch.int64)
     with torch.no_grad():
-        model(input_ids=torch.zeros(1, 1, dtype=torch.int64), past_key_values=cache, use_cache=True)
+        model(input_ids=tokens, use_cache=True, **{cache_argument(model): cache})
     return list(cache.layers)
+
+
+def cache_argument(model: Any) -> str:
+    """What a model calls its cache, as an argument and in its outputs."""
+    takes = inspect.signature(model.forward).parameters
+    return "cache_params" if "cache_params" in takes else "past_key_values"
+
+
+def has_attention(model: Any) -> bool:
+    """Whether any of its layers looks at earlier tokens, and not at a state of them alone."""
+    kinds, _ = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
+    return any(kind in (*_ATTENTION, _HYBRID) for kind in kinds)
 
 
 # The columns of XNNPACK's products are packed in blocks of up to 32; any more, and a block is full.
@@ -403,6 +479,7 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         takes = inspect.signature(model.forward).parameters
         self.options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         embedded = isinstance(model, EmbeddedLanguageModel)
+        self.named, self.numbered = cache_argument(model), embedded or "position_ids" in takes
         self.takes = "inputs_embeds" if embedded else "input_ids"
         self.table = model.table if embedded else None
 
@@ -418,15 +495,14 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         positions = position if length == 1 else position + torch.arange(length)
         turned = table[0].unsqueeze(1) if self.table == "rope" else positions.unsqueeze(0)
         ends = table[0][0] if self.table == "ends" else None
-        out = self.model(
-            **{self.takes: tokens},
-            position_ids=turned,
-            past_key_values=self.cache.layers(
-                positions, self.prefix, batched=self.batched, ends=ends
-            ),
-            use_cache=True,
-            **self.options,
-        )
+        cache = self.cache.layers(positions, self.prefix, batched=self.batched, ends=ends)
+        given = {self.takes: tokens, self.named: cache, **self.options}
+        if self.numbered:
+            given["position_ids"] = turned
+        out = self.model(**given, use_cache=True)
+        for layer in cache.layers:
+            if isinstance(layer, RecurrentLayer):
+                layer.store()
         return out.logits[:, -1:, :].squeeze(1)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from etdeploy.export.worker.language.cache import cache_argument
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import TOKEN_EMBEDDING, GenerationMethod, QuantizationCost
@@ -46,7 +47,7 @@ class OwnForward:
     ) -> None:
         takes = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
-        self._model, self._cache = model, None
+        self._model, self._cache, self._named = model, None, cache_argument(model)
         self._tokens, self._given = "input_ids", dict[str, Any]()
         self._allowed, self._position = allowed, 0
         self._beside, self._first = beside or ({}, 0)
@@ -61,16 +62,28 @@ class OwnForward:
     def each(self, ids: Sequence[int]) -> torch.Tensor:
         return self._logits(ids)
 
-    def _logits(self, ids: Sequence[int], **options: Any) -> torch.Tensor:
+    def _parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
+        """What the model takes in one call each.
+
+        The beginning of a text goes with what is beside it. Of several tokens later on, layers with
+        a recurrent state would not see it.
+        """
         first = self._first if self._position == 0 else 0
         if 0 < first < len(ids):
-            return torch.cat([self._logits(part, **options) for part in (ids[:first], ids[first:])])
+            return [ids[:first], ids[first:]]
+        has_state = self._position > 0 and any(map(_is_recurrent, self._cache.layers))
+        return [[token] for token in ids] if has_state else [ids]
+
+    def _logits(self, ids: Sequence[int], **options: Any) -> torch.Tensor:
+        parts = self._parts(ids)
+        if len(parts) > 1:
+            return torch.cat([self._logits(part, **options) for part in parts])
         tokens = torch.tensor([list(ids)])
         with torch.no_grad():
             beside = self._beside if self._position == 0 else {}
             options |= {self._tokens: tokens, **self._given, **beside}
-            out = self._model(past_key_values=self._cache, use_cache=True, **options)
-        self._cache = out.past_key_values
+            out = self._model(**{self._named: self._cache}, use_cache=True, **options)
+        self._cache = getattr(out, self._named)
         logits: torch.Tensor = out.logits[0].float()
         self._position += len(ids)
         if self._allowed is None:
@@ -88,6 +101,11 @@ def own_attention(model: Any, name: str) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(of_path)
+
+
+def _is_recurrent(layer: Any) -> bool:
+    initialized = getattr(layer, "is_recurrent_states_initialized", {})
+    return any(initialized.values())
 
 
 def _attentions(config: Any) -> dict[str, Any]:

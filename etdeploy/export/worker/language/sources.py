@@ -15,6 +15,7 @@ from etdeploy.export.worker.language.cache import (
     CachePrefixMethod,
     UnsupportedModelError,
     bounds_of,
+    has_attention,
     inputs_at,
     methods_for,
     plain_embeddings,
@@ -36,8 +37,12 @@ _BOUNDS = (3, 6)
 _TOLERANCE = 1e-3
 _NAMES: dict[Attention, str] = {"kernel": KERNEL, "stock": GROUPED}
 _LAYERS = (
-    "model.hf takes models of transformers whose layers are full or sliding attention or short "
-    f"convolutions.\n{FACTORY}"
+    "model.hf takes models of transformers whose layers are full or sliding attention, short "
+    f"convolutions, or have one recurrent state.\n{FACTORY}"
+)
+_ONE_BY_ONE = (
+    "Layers of the model have a recurrent state of all earlier tokens: the program takes a prompt "
+    "token by token, and can go back to the beginning of a text only."
 )
 
 
@@ -96,11 +101,15 @@ def generation_sources(
         except UnsupportedModelError as misfit:
             reasons.append(str(misfit))
             continue
-        methods = methods_for(context, prefill_tokens, attention=own_attention, fixed=fixed)
+        # Without attention, all positions cost the same.
+        single = own_attention if has_attention(model) else "kernel"
+        methods = methods_for(context, prefill_tokens, attention=single, fixed=fixed)
         batched = each == "plain"
-        sources = {m.name: source_of(m, model, cache, batched=batched) for m in methods}
         rewind = cache.ring.rewind if cache.ring else None
-        note = cost_note(model)
+        if cache.has_state:
+            methods, rewind = tuple(m for m in methods if m.role == "decode"), 0
+        sources = {m.name: source_of(m, model, cache, batched=batched) for m in methods}
+        notes = (cost_note(model), _ONE_BY_ONE if cache.has_state else None)
         return GenerationSources(
             sources,
             methods,
@@ -109,7 +118,7 @@ def generation_sources(
             own_attention,
             rewind,
             cache,
-            (note,) if note else (),
+            tuple(filter(None, notes)),
         )
     raise _refused(model, wanted, reasons)
 
@@ -172,8 +181,10 @@ def _in_parts(model: Any, cache: Buffers, tokens: torch.Tensor, *, batched: bool
     """The logits after a part of the tokens at once, and the rest one by one."""
     method = CachePrefixMethod(model, cache, cache.capacity, batched=batched)
     with buffers_restored(cache.buffers()):
-        logits = method(*inputs_at(model, tokens[:, :_PROMPT], 0))
-        for position in range(_PROMPT, _PROMPT + _SINGLE):
+        # Layers with a state take one token at a time.
+        first = 1 if cache.has_state else _PROMPT
+        logits = method(*inputs_at(model, tokens[:, :first], 0))
+        for position in range(first, _PROMPT + _SINGLE):
             single = tokens[:, position : position + 1]
             logits = method(*inputs_at(model, single, position))
     return logits
@@ -189,7 +200,7 @@ def _compare(wanted: torch.Tensor, found: torch.Tensor) -> None:
 
 def _use_exportable_parts(model: Any, context: int) -> None:
     """Chooses, of what transformers offers, what torch.export can trace."""
-    if not model._can_set_attn_implementation():
+    if has_attention(model) and not model._can_set_attn_implementation():
         raise UnsupportedModelError("the model hard-codes its attention, so it cannot be replaced")
     plain_embeddings(model)
     for module in model.modules():
