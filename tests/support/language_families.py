@@ -142,6 +142,20 @@ FAMILIES = {
             "mamba_chunk_size": 8,
         },
     ),
+    "qwen3-next": Family(
+        "Qwen3Next",
+        {
+            **_EXPERTS,
+            "num_hidden_layers": 2,
+            "layer_types": ["linear_attention", "full_attention"],
+            "head_dim": 8,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "shared_expert_intermediate_size": 32,
+        },
+    ),
     "granite-hybrid": Family(
         "GraniteMoeHybrid",
         {

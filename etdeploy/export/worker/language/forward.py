@@ -47,7 +47,8 @@ class OwnForward:
     ) -> None:
         takes = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
-        self._model, self._cache, self._named = model, None, cache_argument(model)
+        self._model, self._named = model, cache_argument(model)
+        self._cache: Any = None
         self._tokens, self._given = "input_ids", dict[str, Any]()
         self._allowed, self._position = allowed, 0
         self._beside, self._first = beside or ({}, 0)

@@ -72,6 +72,9 @@ def trace(
     return program
 
 
+_ORDER = "memory_format"
+
+
 def use_known_operators(program: torch.export.ExportedProgram) -> None:
     """Replace operators that ExecuTorch does not have by equal ones that it has; in place.
 
@@ -85,9 +88,13 @@ def use_known_operators(program: torch.export.ExportedProgram) -> None:
         if not isinstance(value, torch.Tensor) or schema is None or is_by_pixel(value):
             continue
         ordered = with_strides(value)
-        takes_order = any(each.name == "memory_format" for each in schema.arguments)
-        if takes_order and ordered is not value and not _has_dynamic_size(value):
-            node.update_kwarg("memory_format", torch.contiguous_format)
+        names = [each.name for each in schema.arguments]
+        if _ORDER in names and ordered is not value and not _has_dynamic_size(value):
+            index = names.index(_ORDER)
+            if index < len(node.args):
+                node.update_arg(index, torch.contiguous_format)
+            else:
+                node.update_kwarg(_ORDER, torch.contiguous_format)
             node.meta["val"] = ordered
     program.graph_module.recompile()
 
