@@ -59,9 +59,9 @@ def test_the_text_is_that_of_the_eager_model(found: dict[str, dict[str, Any]], n
 
 
 def test_a_recurrent_state_takes_one_token_at_a_time(found: dict[str, dict[str, Any]]) -> None:
-    told = found["jamba"]
-    assert [method["name"] for method in told["methods"]] == ["decode"]
-    assert any("recurrent state" in note for note in told["notes"])
+    jamba = found["jamba"]
+    assert [method["name"] for method in jamba["methods"]] == ["decode"]
+    assert any("recurrent state" in note for note in jamba["notes"])
 
 
 def test_experts_are_computed_if_they_are_chosen(found: dict[str, dict[str, Any]]) -> None:

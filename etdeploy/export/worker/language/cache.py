@@ -325,17 +325,19 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         if kind == "dummy":
             return DummyLayer()
         if kind in _ATTENTION:
-            return AttentionLayer(*self._kept(index, kind, step), step, sliding=kind == _SLIDING)
+            return AttentionLayer(
+                *self._keys_and_values(index, kind, step), step, sliding=kind == _SLIDING
+            )
         rows = getattr(self, f"inputs_{index}")
         back = rows.shape[0] - self.capacity
         if kind == "conv":
             return ConvolutionLayer(rows, back, step)
         state = getattr(self, f"state_{index}")
         if kind == _HYBRID:
-            return HybridLayer(*self._kept(index, kind, step), rows, back, state, step)
+            return HybridLayer(*self._keys_and_values(index, kind, step), rows, back, state, step)
         return RecurrentLayer(rows, back, state, step)
 
-    def _kept(self, index: int, kind: str, step: CachePositions) -> tuple[Parts, Parts]:
+    def _keys_and_values(self, index: int, kind: str, step: CachePositions) -> tuple[Parts, Parts]:
         """Keys and values of a layer, in segments."""
         count = len((step.sliding if kind == _SLIDING else step.whole).written)
         keys, values = (

@@ -34,7 +34,7 @@ class OwnForward:
     """transformers' own forward, with its own cache.
 
     Of a model that has an encoder, `encoded` are its inputs, and `allowed` takes away the logits of
-    tokens that may not come. `beside` are inputs beside the first tokens, such as an image, and how
+    tokens that may not come. `beside` are inputs beside the first tokens, like an image, and how
     many tokens these are.
     """
 

@@ -397,7 +397,7 @@ def _moved(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def fix_positions(encoder: torch.nn.Module, parts: Sequence[torch.Tensor]) -> None:
-    """Replaces embeddings that give the same rows for every image, such as those of positions.
+    """Replaces embeddings that give the same rows for every image, as those of positions do.
 
     What computes their indices, with operators that have no kernel, is then not part of the graph.
     """
