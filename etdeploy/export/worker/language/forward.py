@@ -72,7 +72,9 @@ class OwnForward:
         first = self._first if self._position == 0 else 0
         if 0 < first < len(ids):
             return [ids[:first], ids[first:]]
-        has_state = self._position > 0 and any(map(_is_recurrent, self._cache.layers))
+        # A decoder that attends to an encoder has two caches, and no such layers.
+        layers = getattr(self._cache, "layers", ())
+        has_state = self._position > 0 and any(map(_is_recurrent, layers))
         return [[token] for token in ids] if has_state else [ids]
 
     def _logits(self, ids: Sequence[int], **options: Any) -> torch.Tensor:
