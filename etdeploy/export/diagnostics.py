@@ -178,6 +178,8 @@ _WITHOUT_HUB = (
     "On a machine with a network: hf download {name} --local-dir {folder}\n"
     "Then copy that folder here: --model ./{folder}"
 )
+# Follows the text for an id without an organization, which may be meant as a folder.
+BARE_ID = "\n[no organization]"
 HUB_FAILURES = FailureTable(
     "Models of the Hugging Face hub",
     _EXIT_CODE,
@@ -196,6 +198,14 @@ HUB_FAILURES = FailureTable(
             r"^\w+ 401: [\s\S]*Invalid credentials",
             "the Hugging Face hub refuses the token",
             f"Log in again: {_LOG_IN}",
+        ),
+        FailurePattern(
+            r"^\w+ 40[134]: [\s\S]*\n\[no organization\]$",
+            "there is no folder {model}, and the Hugging Face hub has no model {model}, or it is "
+            "private",
+            "Name the path of a folder, or an id with its organization, like "
+            "openai-community/gpt2.\n"
+            f"If {{hub}}/{{model}} is there in a browser, log in: {_LOG_IN}",
         ),
         FailurePattern(
             r"^\w+ 40[134]: ",

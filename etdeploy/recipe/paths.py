@@ -201,7 +201,7 @@ def hub_model(name: str) -> tuple[str, str] | None:
     """The id on the hub and the revision that --model names; None for a file or a folder."""
     found = _ADDRESS.fullmatch(name) or _TIMM_PLACE.fullmatch(name)
     model = found["id"] if found else name
-    is_id = "/" in model and _ID.fullmatch(model) and Path(model).suffix not in KEYS_BY_SUFFIX
+    is_id = _ID.fullmatch(model) and Path(model).suffix not in KEYS_BY_SUFFIX
     if not is_id or Path(model).exists():
         return None
     return model, (found and found["revision"]) or "main"

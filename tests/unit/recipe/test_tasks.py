@@ -120,6 +120,8 @@ def test_speech_recognition_generates_unless_by_ctc(
         ("org/model", ("org/model", "main")),
         ("https://huggingface.co/org/model/tree/v2", ("org/model", "v2")),
         ("hf-hub:org/model@v2", ("org/model", "v2")),
+        ("gpt2", ("gpt2", "main")),
+        ("missing.gguf", None),
         ("models/missing.gguf", None),
         ("./model", None),
     ],
@@ -128,6 +130,14 @@ def test_only_an_id_or_an_address_is_a_model_of_the_hub(
     name: str, model: tuple[str, str] | None
 ) -> None:
     assert hub_model(name) == model
+
+
+def test_a_file_or_folder_is_no_model_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2").mkdir()
+    assert hub_model("gpt2") is None
 
 
 def test_the_default_recipe_follows_the_model(tmp_path: Path) -> None:

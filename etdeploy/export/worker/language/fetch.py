@@ -14,7 +14,7 @@ from etdeploy.core.console import count, listed, size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import require_room
 from etdeploy.core.hashing import sha256_file
-from etdeploy.export.diagnostics import HUB_FAILURES
+from etdeploy.export.diagnostics import BARE_ID, HUB_FAILURES
 from etdeploy.export.hf.check import (
     folder_here,
     has_text_files,
@@ -338,7 +338,7 @@ def _failure(error: Exception, spec: ExportSpec, model: HfModel, hub: str) -> Wo
     status = f" {response.status_code}" if response is not None else ""
     name = str(model.id)
     found = HUB_FAILURES.diagnose(
-        f"{type(cause).__name__}{status}: {cause}",
+        f"{type(cause).__name__}{status}: {cause}{'' if '/' in name else BARE_ID}",
         model=name,
         revision=repr(model.revision),
         hub=hub,

@@ -17,8 +17,9 @@ from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language import fetch as fetching
 from etdeploy.export.worker.language.fetch import Checkpoint, fetch, fetch_adapter
-from etdeploy.recipe.load import default_recipe
+from etdeploy.recipe.load import default_recipe, load_recipe
 from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.paths import hub_model
 from tests.support.checkpoints import write_adapter, write_checkpoint
 from tests.support.facts import lacks
 from tests.support.gguf_files import write_gguf
@@ -108,6 +109,28 @@ def test_the_configuration_alone_chooses_the_recipe_of_a_model_that_is_not_here(
     hub.asked.clear()
     download_config("org/model", "main")
     assert hub.asked == []
+
+
+def test_an_id_without_an_organization_is_downloaded_like_others(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with serving(Hub("gpt2", write_checkpoint(tmp_path / "given"))) as server:
+        point_at(server.address, monkeypatch)
+        server.files["config.json"] = json.dumps({"architectures": ["BertForMaskedLM"]}).encode()
+        in_hub = hub_model("gpt2")
+        assert in_hub is not None
+        download_config(*in_hub)
+        assert default_recipe("gpt2") == "xnnpack"
+        assert load_recipe("xnnpack", ["--model=gpt2"]).recipe.model.task == "fill-mask"
+    assert [p.parent.parent.parent.name for p in cache.rglob("snapshots/*/*")] == ["models--gpt2"]
+
+
+def test_a_name_that_is_neither_a_folder_nor_a_model_of_the_hub(hub: Hub) -> None:
+    found = failure(spec_of("gpt5"))
+    assert found.message.startswith("there is no folder gpt5, and the Hugging Face hub has no ")
+    assert not lacks(str(found.remedy), "path of a folder", "openai-community/gpt2", LOG_IN[:13])
 
 
 @pytest.mark.parametrize("offline", [True, False])
