@@ -112,3 +112,23 @@ def dark() -> tuple[nn.Module, Inputs]:
 
 def undefined_example() -> tuple[nn.Module, Inputs]:
     return nn.Linear(4, 4), (torch.full((1, 4), float("nan")),)
+
+
+class Positions(nn.Module):
+    """Computes the positions of words as RoBERTa does: only words count, and padding is 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, 16)
+        self.positions = nn.Embedding(16, 16)
+        self.linear = nn.Linear(16, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        counts = tokens.ne(1).int()
+        places = ((torch.cumsum(counts, dim=1).type_as(counts) + 0) * counts).long() + 1
+        return self.linear(2 * self.words(tokens) + self.positions(places))
+
+
+def positions() -> tuple[nn.Module, Inputs]:
+    torch.manual_seed(0)
+    return Positions().eval(), (torch.tensor([[0, 5, 6, 1, 1]]),)

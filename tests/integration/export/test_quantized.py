@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "conv1d-vulkan": {"python": "conv1d", "backend": "vulkan", **_STATIC},
     "cell": {"python": "cell", **_DYNAMIC},
     "cell-static": {"python": "cell", **_STATIC},
+    "positions": {"python": "positions", **_STATIC},
     "partly": {"python": "partly", **_DYNAMIC},
     # Its input is called `input`, and it is rewritten before it is quantized.
     "sequential": {"example": "mlp", "rewrites": ("views",), **_STATIC},
@@ -53,6 +54,11 @@ def test_the_loss_against_the_unquantized_model_is_measured(found: dict[str, Any
     assert found["dynamic"]["loss"][0]["sqnr_db"] > 17
     assert found["floats"]["loss"] == []
     assert found["sequential"]["loss"][0]["sqnr_db"] > 17
+
+
+def test_arithmetic_on_integers_stays_in_integers(found: dict[str, Any]) -> None:
+    [output] = found["positions"]["loss"]
+    assert output["cosine_similarity"] > 0.99
 
 
 def test_a_high_loss_is_a_warning_that_names_the_calibration(found: dict[str, Any]) -> None:

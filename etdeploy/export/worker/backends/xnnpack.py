@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
+
+import torch
 
 from etdeploy.export.needs import may_replace_parts
 from etdeploy.export.spec import ExportSpec
@@ -34,11 +37,14 @@ class XnnpackLowering(Lowering):
             is_per_channel=True, is_dynamic=spec.quantization == "int8_dynamic"
         )
         # The only scheme that a part can have beside these: its operators stay in floats.
-        return (
+        quantizer = (
             XNNPACKQuantizer()
             .set_global(config)
             .set_filter_function(lambda node: scheme_of(spec, node) is None)
         )
+        transform = quantizer.transform_for_annotation
+        quantizer.transform_for_annotation = partial(_transform_floats_only, transform)
+        return quantizer
 
     def partitioners(self, spec: ExportSpec) -> list[Any]:
         """One partitioner for every scheme: it takes float, static and dynamic nodes alike.
@@ -104,6 +110,29 @@ class XnnpackLowering(Lowering):
 
             bilinear_2d.get_graphs()
             sdpa.get_graphs()
+
+
+def _transform_floats_only(transform: Callable[[Any], Any], model: Any) -> Any:
+    """Apply ExecuTorch's transform, which makes tensors of numbers, to arithmetic on floats only.
+
+    Its tensors are floats. Added to integers, such as positions or indices, they make floats of
+    these, which an embedding or a gather does not take.
+    """
+    before = {node: node.args for node in model.graph.nodes if _has_integers(node)}
+    model = transform(model)
+    for node, args in before.items():
+        added = [arg for arg in node.args if arg not in args]
+        node.args = args
+        for constant in added:
+            model.graph.erase_node(constant)
+            delattr(model, constant.target)
+    model.recompile()
+    return model
+
+
+def _has_integers(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not value.is_floating_point()
 
 
 def _rewrite(method: Traced) -> None:
