@@ -114,7 +114,7 @@ def undefined_example() -> tuple[nn.Module, Inputs]:
     return nn.Linear(4, 4), (torch.full((1, 4), float("nan")),)
 
 
-class Positions(nn.Module):
+class Positions(nn.Module):  # type: ignore[misc]
     """Computes the positions of words as RoBERTa does: only words count, and padding is 1."""
 
     def __init__(self) -> None:

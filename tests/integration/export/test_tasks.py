@@ -183,6 +183,33 @@ def test_a_device_gives_the_text_of_an_encoder_decoder(
     assert again["encode_ms"] > 0
 
 
+@pytest.mark.nightly
+def test_a_phone_gives_the_text_of_speech(
+    models: Path,
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+    android_x86_64: AndroidRoot,  # noqa: F811
+) -> None:
+    cli = Cli(export_workspace.root, tmp_path, {"HOME": str(tmp_path)})  # for its own adb key
+    speech = ("--audio", str(tone(tmp_path / "tone.wav")), "--device", android_x86_64.spec)
+    floats = ("--set", "export.quantization=none")
+    folder = str(saved(models, "whisper"))
+    record: dict[str, Any] = cli.ok(
+        "run", "--model", folder, *speech, *floats, *SHORT, "--json"
+    ).json
+    assert record["device"]["facts"]["kind"] == "android"
+    workload = record["workload"]
+    [text] = workload["texts"]
+    assert text["within_tolerance"]
+    assert text["token_ids"] == text["expected_ids"]
+    assert text["compared_tokens"] == len(text["expected_ids"]) > 0
+    assert workload["encoder"]["audio_s"] == pytest.approx(1)
+    again = cli.ok(
+        "generate", "--model", folder, *speech, *floats, "--max-new-tokens", "8", "--json"
+    ).json
+    assert again["token_ids"] == text["expected_ids"][:8]
+
+
 def test_a_model_for_another_task_is_named_before_anything_runs(
     models: Path,
     export_workspace: Workspace,  # noqa: F811
