@@ -181,7 +181,7 @@ def test_what_cannot_be_generated_is_told(
 
 @pytest.mark.parametrize(
     "line",
-    ["method decode decode 0 0 32", "sampling x 0 1.0 0", "point a 0 0 1 p.bin", "rewind 0", "x"],
+    ["method decode decode 0 0 32", "sampling x 0 1.0 0", "point a 0 0 1 p.bin", "rewind -1", "x"],
 )
 def test_a_wrong_line_of_a_request_is_told(text: Text, line: str) -> None:
     (text.documents / "request.txt").write_text(line + "\n")
