@@ -6,8 +6,9 @@
 
 Each row is one run of `etdeploy run`, whose command it names; `--make` saves the model that the
 command reads, small and with random weights. Prints a Markdown table, or `--json`; `--write`
-replaces the table of a file. `--folder` keeps measured rows, so that a second start runs only the
-others. tests/support/task_models.py and tests/support/language_models.py make the models.
+replaces the rows of the chosen families in a file. `--folder` stores measured rows, so that a
+second start runs only the others. tests/support/task_models.py and
+tests/support/language_models.py make the models.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _INPUTS = {
 _FLOATS, _ONE_CALL = ("none",), ("none", "int8_static")
 _FURTHER = (*_ONE_CALL, "openvino/none", "portable/none")
 _TEXT = ("none", "8da4w")
+_TEXT_FURTHER = (*_TEXT, "portable/none")
+_MARK, _END = "<!-- models.py -->", "<!-- end -->"
 _GENERATION = ("--set", "benchmark.generation.new_tokens=[32]", "--context", "256")
 
 
@@ -83,7 +86,7 @@ FAMILIES = (
     Family("dpt", "DPT", "depth-estimation", "image", _FLOATS),
     Family("wav2vec2", "wav2vec 2.0", "automatic-speech-recognition", "audio"),
     Family("ast", "AST", "audio-classification", "audio", _FLOATS),
-    Family("whisper", "Whisper", "automatic-speech-recognition", "audio", _TEXT, ()),
+    Family("whisper", "Whisper", "automatic-speech-recognition", "audio", _TEXT_FURTHER),
     Family("t5", "T5", "text2text-generation", "text", _TEXT, _GENERATION),
     Family("bart", "BART", "text2text-generation", "text", _FLOATS, _GENERATION),
     Family("marian", "Marian", "text2text-generation", "text", _FLOATS, _GENERATION),
@@ -91,7 +94,14 @@ FAMILIES = (
     Family("smolvlm", "SmolVLM", "image-text-to-text", "question", _TEXT, _GENERATION),
     Family("gemma3-vision", "Gemma 3", "image-text-to-text", "question", _TEXT, _GENERATION),
     Family("qwen2.5-vl", "Qwen2.5-VL", "image-text-to-text", "question", _TEXT, _GENERATION),
-    Family("llama", "Llama", "text-generation", "prompt", _TEXT, _GENERATION),
+    Family(
+        "llama",
+        "Llama",
+        "text-generation",
+        "prompt",
+        (*_TEXT_FURTHER, "openvino/none"),
+        _GENERATION,
+    ),
     Family("mamba", "Mamba", "text-generation", "prompt", _TEXT, _GENERATION),
     Family("jamba", "Jamba", "text-generation", "prompt", _FLOATS, _GENERATION),
 )
@@ -126,6 +136,8 @@ def main() -> None:
     if given.make:
         make(given.make, Path(given.make_folder))
         return
+    page = given.write.read_text() if given.write else ""
+    others = rows_of(page, _machine()) if given.write else {}
     given.folder.mkdir(parents=True, exist_ok=True)
     rows = [
         _stored(given.folder, family, scheme)
@@ -133,11 +145,13 @@ def main() -> None:
         if family.name in given.families
         for scheme in family.schemes
     ]
-    text = "\n".join(table(rows))
+    measured = {row.command: line(row) for row in rows}
     if given.write:
-        given.write.write_text(replaced(given.write.read_text(), text))
+        given.write.write_text(replaced(page, "\n".join(table(others | measured))))
+    elif given.json:
+        print(json.dumps([asdict(row) for row in rows]))
     else:
-        print(json.dumps([asdict(row) for row in rows]) if given.json else text)
+        print("\n".join(table(measured)))
 
 
 def _arguments() -> argparse.Namespace:
@@ -154,7 +168,7 @@ def _arguments() -> argparse.Namespace:
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true")
-    how.add_argument("--write", type=Path, help="a Markdown file whose table is replaced")
+    how.add_argument("--write", type=Path, help="a Markdown file that gets the rows")
     return parser.parse_args()
 
 
@@ -188,14 +202,14 @@ def _tone(path: Path) -> None:
         stream.writeframes(samples.astype("<i2").tobytes())
 
 
-def arguments(family: Family, scheme: str) -> list[str]:
-    """Those of `etdeploy`, in the folder where `--make` saved the model."""
+def command(family: Family, scheme: str) -> list[str]:
+    """The command of a row, in the folder where `--make` saved the model."""
     backend, _, quantization = scheme.rpartition("/")
     settings = [f"export.backend={backend}"] if backend else []
     settings.append(f"export.quantization={quantization}")
     chosen = (word for setting in settings for word in ("--set", setting))
     given = (*_INPUTS[family.input], *chosen, *family.settings)
-    return ["run", "--model", f"./{family.name}", *given, "--device", "host"]
+    return ["etdeploy", "run", "--model", f"./{family.name}", *given, "--device", "host"]
 
 
 def _stored(folder: Path, family: Family, scheme: str) -> Row:
@@ -213,21 +227,22 @@ def _stored(folder: Path, family: Family, scheme: str) -> Row:
 
 
 def _measured(folder: Path, family: Family, scheme: str) -> Row:
-    asked = arguments(family, scheme)
-    command = shlex.join(["etdeploy", *asked])
+    words = command(family, scheme)
     started = time.monotonic()
     program = [sys.executable, "-c", "from etdeploy.cli.entry import main; main()"]
-    done = subprocess.run([*program, *asked, "--json"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [*program, *words[1:], "--json"], cwd=folder, capture_output=True, text=True
+    )
     took_s = time.monotonic() - started
     try:
         record = json.loads(done.stdout)
     except ValueError:
         lines = [line for line in done.stderr.splitlines() if line.startswith("error")]
-        return Row(family.name, scheme, command, failure=(lines or ["no message"])[0])
+        return Row(family.name, scheme, shlex.join(words), failure=(lines or ["no message"])[0])
     return Row(
         family.name,
         scheme,
-        command,
+        shlex.join(words),
         export_s=_export_s(done.stderr) or took_s,
         **figures(record),
         failure=None if done.returncode == 0 else f"exit code {done.returncode}",
@@ -266,22 +281,41 @@ def _output_agreement(outputs: Sequence[Mapping[str, Any]]) -> str:
     return f"{worst['max_abs_error']:.1e}, {'' if within else 'not '}within tolerance"
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of Markdown."""
-    families = {family.name: family for family in FAMILIES}
-    yield f"{_machine()}, {date.today():%Y-%m-%d}."
+def line(row: Row) -> str:
+    """A row as Markdown."""
+    family = next(family for family in FAMILIES if family.name == row.family)
+    cells = (f"{family.title}, `{family.task}`", f"`{_scheme(row.scheme)}`", *_cells(row))
+    return f"| {' | '.join(cells)} |"
+
+
+def table(rows: Mapping[str, str]) -> Iterator[str]:
+    """Lines of Markdown, of rows by their commands, in the order of `FAMILIES`."""
+    order = [
+        shlex.join(command(family, scheme)) for family in FAMILIES for scheme in family.schemes
+    ]
+    commands = [command for command in order if command in rows]
+    yield f"{_machine()}, last measured on {date.today():%Y-%m-%d}."
     yield ""
     yield "| family, task | backend and scheme | export | size | latency | agreement with eager |"
     yield "| --- | --- | ---: | ---: | ---: | --- |"
-    for row in rows:
-        family = families[row.family]
-        cells = (f"{family.title}, `{family.task}`", f"`{_scheme(row.scheme)}`", *_cells(row))
-        yield f"| {' | '.join(cells)} |"
+    yield from (rows[command] for command in commands)
     yield ""
     yield "```console"
-    for row in rows:
-        yield f"$ {row.command}"
+    yield from (f"$ {command}" for command in commands)
     yield "```"
+
+
+def rows_of(page: str, machine: str) -> dict[str, str]:
+    """The rows of a page's table by their commands; exits if another machine measured them."""
+    _, found, rest = page.partition(_MARK)
+    measured = rest.partition(_END)[0].strip().splitlines()
+    if not found:
+        sys.exit(f"the page has no line {_MARK}")
+    if measured and not measured[0].startswith(f"{machine}, "):
+        sys.exit(f"measured on another machine: {measured[0]} Delete that table and measure all")
+    lines = [line for line in measured if line.startswith("| ")][2:]
+    commands = [line.removeprefix("$ ") for line in measured if line.startswith("$ ")]
+    return dict(zip(commands, lines, strict=True))
 
 
 def _machine() -> str:
@@ -309,11 +343,8 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
 
 def replaced(page: str, table: str) -> str:
     """The page with the table between its marks."""
-    pattern = re.compile(r"(<!-- models\.py -->\n).*?(<!-- end -->)", re.DOTALL)
-    found = pattern.search(page)
-    if not found:
-        sys.exit("the page has no line <!-- models.py -->")
-    return f"{page[: found.end(1)]}\n{table}\n\n{page[found.start(2) :]}"
+    before, mark, rest = page.partition(_MARK)
+    return f"{before}{mark}\n\n{table}\n\n{_END}{rest.partition(_END)[2]}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.models import FAMILIES, Row, arguments, figures, replaced, table
+import pytest
+
+from benchmarks.models import FAMILIES, Row, command, figures, line, replaced, rows_of, table
 
 _FAMILY = {family.name: family for family in FAMILIES}
 _TEXT: dict[str, Any] = {
@@ -26,35 +28,57 @@ _OUTPUTS: dict[str, Any] = {
 }
 
 
+_MACHINE = "AMD EPYC, 2 processors, Linux"
+_COMMANDS = [
+    "etdeploy run --model ./vit --image photo.png --set export.quantization=none --device host",
+    "etdeploy run --model ./yolos --image photo.png --set export.quantization=none --device host",
+]
+
+
 def test_rows_show_text_outputs_and_failures() -> None:
-    text = Row("t5", "8da4w", "etdeploy run --model ./t5", 30.4, **figures(_TEXT))
-    outputs = Row("vit", "openvino/none", "etdeploy run --model ./vit", None, **figures(_OUTPUTS))
-    failed = Row("detr", "none", "etdeploy run --model ./detr", failure="error (export): a | b")
-    lines = list(table([text, outputs, failed]))
-    assert lines[4:7] == [
+    text = Row("t5", "8da4w", "", 30.4, **figures(_TEXT))
+    outputs = Row("vit", "openvino/none", "", None, **figures(_OUTPUTS))
+    failed = Row("detr", "none", "", failure="error (export): a | b")
+    assert [line(row) for row in (text, outputs, failed)] == [
         "| T5, `text2text-generation` | `xnnpack/8da4w` | 30 s | 2.00 MB | 2,000 tokens/s, first "
         "after 4 ms | 12 of 16 tokens, logits within tolerance |",
         "| ViT, `image-classification` | `openvino/none` |  | 0.50 MB | 0.125 ms | 2.0e-03, not "
         "within tolerance |",
         "| DETR, `object-detection` | `xnnpack/none` |  |  |  | error (export): a \\| b |",
     ]
-    assert lines[8:] == [
-        "```console",
-        "$ etdeploy run --model ./t5",
-        "$ etdeploy run --model ./vit",
-        "$ etdeploy run --model ./detr",
-        "```",
-    ]
 
 
 def test_a_command_names_backend_and_scheme() -> None:
-    assert arguments(_FAMILY["vit"], "openvino/none") == [
-        "run", "--model", "./vit", "--image", "photo.png", "--set", "export.backend=openvino",
-        "--set", "export.quantization=none", "--device", "host",
+    assert command(_FAMILY["vit"], "openvino/none") == [
+        "etdeploy", "run", "--model", "./vit", "--image", "photo.png",
+        "--set", "export.backend=openvino", "--set", "export.quantization=none",
+        "--device", "host",
     ]  # fmt: skip
-    assert "export.backend" not in " ".join(arguments(_FAMILY["t5"], "8da4w"))
+    assert "export.backend" not in " ".join(command(_FAMILY["t5"], "8da4w"))
 
 
-def test_the_table_of_a_page_is_replaced() -> None:
-    page = "a\n<!-- models.py -->\nold\n<!-- end -->\nb\n"
-    assert replaced(page, "| new |") == "a\n<!-- models.py -->\n\n| new |\n\n<!-- end -->\nb\n"
+def test_a_table_has_the_order_of_the_families_and_only_their_rows() -> None:
+    vit, yolos = _COMMANDS
+    lines = list(table({yolos: "| b |", "etdeploy run --model ./gone": "| c |", vit: "| a |"}))
+    assert lines[4:] == ["| a |", "| b |", "", "```console", f"$ {vit}", f"$ {yolos}", "```"]
+
+
+def test_a_pages_rows_are_read_and_replaced() -> None:
+    text = "\n".join(table(dict(zip(_COMMANDS, ("| a |", "| b |"), strict=True))))
+    text = text.replace(text.splitlines()[0], f"{_MACHINE}, last measured on 2026-11-27.")
+    page = replaced("a\n<!-- models.py -->\nold\n<!-- end -->\nb\n", text)
+    assert page == f"a\n<!-- models.py -->\n\n{text}\n\n<!-- end -->\nb\n"
+    assert rows_of(page, _MACHINE) == dict(zip(_COMMANDS, ("| a |", "| b |"), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("no table", "<!-- models.py -->"),
+        (f"<!-- models.py -->\n\n{_MACHINE}, last measured\n\n<!-- end -->", _MACHINE),
+    ],
+)
+def test_a_page_that_cannot_be_written_ends_before_the_runs(page: str, message: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        rows_of(page, "another processor")
+    assert message in str(caught.value)
