@@ -225,7 +225,8 @@ def _stored(folder: Path, family: Family, scheme: str) -> Row:
         subprocess.run(command, check=True, capture_output=True)
     measured_on = f"{_machine()}, {date.today():%Y-%m-%d}"
     row = replace(_measured(folder, family, scheme), measured_on=measured_on)
-    path.write_text(json.dumps(asdict(row)))
+    if row.failure is None:  # what failed is tried again
+        path.write_text(json.dumps(asdict(row)))
     return row
 
 
