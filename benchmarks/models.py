@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
-import time
 import wave
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import date
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +41,11 @@ _INPUTS = {
 _FLOATS, _ONE_CALL = ("none",), ("none", "int8_static")
 _FURTHER = (*_ONE_CALL, "openvino/none", "portable/none")
 _TEXT = ("none", "8da4w")
-_TEXT_FURTHER = (*_TEXT, "portable/none")
-_MARK, _END = "<!-- models.py -->", "<!-- end -->"
-_GENERATION = ("--set", "benchmark.generation.new_tokens=[32]", "--context", "256")
+_TEXT_PORTABLE = (*_TEXT, "portable/none")
+_TEXT_FURTHER = (*_TEXT_PORTABLE, "openvino/none")
+_NEW_TOKENS = ("--set", "benchmark.generation.new_tokens=[32]")
+_GENERATION = (*_NEW_TOKENS, "--context", "256")
+_BETWEEN_MARKS = re.compile(r"(<!-- models\.py -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -86,22 +85,15 @@ FAMILIES = (
     Family("dpt", "DPT", "depth-estimation", "image", _FLOATS),
     Family("wav2vec2", "wav2vec 2.0", "automatic-speech-recognition", "audio"),
     Family("ast", "AST", "audio-classification", "audio", _FLOATS),
-    Family("whisper", "Whisper", "automatic-speech-recognition", "audio", _TEXT_FURTHER),
+    Family("whisper", "Whisper", "automatic-speech-recognition", "audio", _TEXT_PORTABLE),
     Family("t5", "T5", "text2text-generation", "text", _TEXT, _GENERATION),
-    Family("bart", "BART", "text2text-generation", "text", _FLOATS, _GENERATION[:2]),
-    Family("marian", "Marian", "text2text-generation", "text", _FLOATS, _GENERATION[:2]),
+    Family("bart", "BART", "text2text-generation", "text", _FLOATS, _NEW_TOKENS),
+    Family("marian", "Marian", "text2text-generation", "text", _FLOATS, _NEW_TOKENS),
     Family("llava", "LLaVA", "image-text-to-text", "question", _FLOATS, _GENERATION),
     Family("smolvlm", "SmolVLM", "image-text-to-text", "question", _TEXT, _GENERATION),
     Family("gemma3-vision", "Gemma 3", "image-text-to-text", "question", _TEXT, _GENERATION),
     Family("qwen2.5-vl", "Qwen2.5-VL", "image-text-to-text", "question", _TEXT, _GENERATION),
-    Family(
-        "llama",
-        "Llama",
-        "text-generation",
-        "prompt",
-        (*_TEXT_FURTHER, "openvino/none"),
-        _GENERATION,
-    ),
+    Family("llama", "Llama", "text-generation", "prompt", _TEXT_FURTHER, _GENERATION),
     Family("mamba", "Mamba", "text-generation", "prompt", _TEXT, _GENERATION),
     Family("jamba", "Jamba", "text-generation", "prompt", _FLOATS, _GENERATION),
 )
@@ -118,7 +110,7 @@ class Row:
         prefill_ms: Of text, the time to the first token.
         agreement: With eager.
         failure: The first line of the message of a run that failed; None for others.
-        measured_on: The machine, and the day.
+        measured_on: The processor, and the day in UTC.
     """
 
     family: str
@@ -138,8 +130,8 @@ def main() -> None:
     if given.make:
         make(given.make, Path(given.make_folder))
         return
-    page = given.write.read_text() if given.write else ""
-    others = rows_of(page) if given.write else {}
+    if given.write:
+        rows_of(given.write.read_text())  # ends without its marks, before an hour of runs
     given.folder.mkdir(parents=True, exist_ok=True)
     rows = [
         _stored(given.folder, family, scheme)
@@ -149,7 +141,9 @@ def main() -> None:
     ]
     measured = {row.command: line(row) for row in rows}
     if given.write:
-        given.write.write_text(replaced(page, "\n".join(table(others | measured))))
+        page = given.write.read_text()
+        text = "\n".join(table(rows_of(page) | measured))
+        given.write.write_text(replaced(page, text))
     elif given.json:
         print(json.dumps([asdict(row) for row in rows]))
     else:
@@ -170,7 +164,9 @@ def _arguments() -> argparse.Namespace:
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true")
-    how.add_argument("--write", type=Path, help="a Markdown file that gets the rows")
+    how.add_argument(
+        "--write", type=Path, help="a Markdown file whose rows of these families are replaced"
+    )
     return parser.parse_args()
 
 
@@ -218,13 +214,14 @@ def _stored(folder: Path, family: Family, scheme: str) -> Row:
     """The row, measured unless that is done."""
     path = folder / f"{family.name}-{scheme.replace('/', '-')}.json"
     if path.is_file():
-        return Row(**json.loads(path.read_text()))
+        row = Row(**json.loads(path.read_text()))
+        if row.command == shlex.join(command(family, scheme)):
+            return row
     print(f"{family.title}, {scheme}", file=sys.stderr)
     if not (folder / family.name / "config.json").is_file():
-        command = [sys.executable, __file__, "--make", family.name, str(folder)]
-        subprocess.run(command, check=True, capture_output=True)
-    measured_on = f"{_machine()}, {date.today():%Y-%m-%d}"
-    row = replace(_measured(folder, family, scheme), measured_on=measured_on)
+        maker = [sys.executable, __file__, "--make", family.name, str(folder)]
+        subprocess.run(maker, check=True, capture_output=True)
+    row = _measured(folder, family, scheme)
     if row.failure is None:  # what failed is tried again
         path.write_text(json.dumps(asdict(row)))
     return row
@@ -232,12 +229,10 @@ def _stored(folder: Path, family: Family, scheme: str) -> Row:
 
 def _measured(folder: Path, family: Family, scheme: str) -> Row:
     words = command(family, scheme)
-    started = time.monotonic()
     program = [sys.executable, "-c", "from etdeploy.cli.entry import main; main()"]
     done = subprocess.run(
         [*program, *words[1:], "--json"], cwd=folder, capture_output=True, text=True
     )
-    took_s = time.monotonic() - started
     try:
         record = json.loads(done.stdout)
     except ValueError:
@@ -247,7 +242,7 @@ def _measured(folder: Path, family: Family, scheme: str) -> Row:
         family.name,
         scheme,
         shlex.join(words),
-        export_s=_export_s(done.stderr) or took_s,
+        export_s=_export_s(done.stderr),
         **figures(record),
         failure=None if done.returncode == 0 else f"exit code {done.returncode}",
     )
@@ -259,9 +254,13 @@ def _export_s(progress: str) -> float | None:
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Size, times and agreement of a run's record."""
-    workload = record["workload"]
-    found: dict[str, Any] = {"size_bytes": record["program"]["size_bytes"]}
+    """Size, times, agreement and machine of a run's record."""
+    workload, machine = record["workload"], record["device"]["facts"]
+    found: dict[str, Any] = {
+        "size_bytes": record["program"]["size_bytes"],
+        "measured_on": f"{machine['model']}, {machine['cpu_count']} processors, "
+        f"{record['started_at'].partition('T')[0]}",
+    }
     if "points" in workload:
         point = workload["points"][0]
         found |= {"latency_ms": point["token_ms"]["median"], "prefill_ms": point["ttft_ms"]}
@@ -302,35 +301,30 @@ def table(rows: Mapping[str, str]) -> Iterator[str]:
     order = [
         shlex.join(command(family, scheme)) for family in FAMILIES for scheme in family.schemes
     ]
-    commands = [command for command in order if command in rows]
+    listed = [each for each in order if each in rows]
     heads = ("family, task", "backend and scheme", "export", "size", "latency")
     yield f"| {' | '.join(heads)} | agreement with eager | measured on |"
     yield "| --- | --- | ---: | ---: | ---: | --- | --- |"
-    yield from (rows[command] for command in commands)
+    yield from (rows[each] for each in listed)
     yield ""
     yield "```console"
-    yield from (f"$ {command}" for command in commands)
+    yield from (f"$ {each}" for each in listed)
     yield "```"
 
 
 def rows_of(page: str) -> dict[str, str]:
     """The rows of a page's table by their commands."""
-    _, found, rest = page.partition(_MARK)
-    if not found:
-        sys.exit(f"the page has no line {_MARK}")
-    measured = rest.partition(_END)[0].splitlines()
-    lines = [line for line in measured if line.startswith("| ")][2:]
-    commands = [line.removeprefix("$ ") for line in measured if line.startswith("$ ")]
+    measured = _between_marks(page)[2].splitlines()
+    lines = [each for each in measured if each.startswith("| ")][2:]
+    commands = [each.removeprefix("$ ") for each in measured if each.startswith("$ ")]
     return dict(zip(commands, lines, strict=True))
 
 
-def _machine() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        return f"{names[0]}, {len(names)} processors"
-    except (OSError, IndexError):
-        return platform.platform()
+def _between_marks(page: str) -> re.Match[str]:
+    found = _BETWEEN_MARKS.search(page)
+    if not found:
+        sys.exit("the page has no line <!-- models.py --> with a line <!-- end --> after it")
+    return found
 
 
 def _scheme(scheme: str) -> str:
@@ -349,8 +343,8 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
 
 def replaced(page: str, table: str) -> str:
     """The page with the table between its marks."""
-    before, mark, rest = page.partition(_MARK)
-    return f"{before}{mark}\n\n{table}\n\n{_END}{rest.partition(_END)[2]}"
+    found = _between_marks(page)
+    return f"{page[: found.end(1)]}\n{table}\n\n{page[found.start(3) :]}"
 
 
 if __name__ == "__main__":

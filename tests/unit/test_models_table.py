@@ -8,8 +8,13 @@ import pytest
 
 from benchmarks.models import FAMILIES, Row, command, figures, line, replaced, rows_of, table
 
+_RUN: dict[str, Any] = {
+    "started_at": "2026-11-27T21:06:26+00:00",
+    "device": {"facts": {"model": "Some CPU", "cpu_count": 2}},
+}
 _FAMILY = {family.name: family for family in FAMILIES}
 _TEXT: dict[str, Any] = {
+    **_RUN,
     "program": {"size_bytes": 2_000_000},
     "workload": {
         "points": [{"token_ms": {"median": 0.5}, "ttft_ms": 4.0}],
@@ -17,6 +22,7 @@ _TEXT: dict[str, Any] = {
     },
 }
 _OUTPUTS: dict[str, Any] = {
+    **_RUN,
     "program": {"size_bytes": 500_000},
     "workload": {
         "latency_ms": {"median": 0.125},
@@ -35,14 +41,15 @@ _COMMANDS = [
 
 
 def test_rows_show_text_outputs_and_failures() -> None:
-    text = Row("t5", "8da4w", "", 30.4, measured_on="Arm, 2026-11-27", **figures(_TEXT))
+    text = Row("t5", "8da4w", "", 30.4, **figures(_TEXT))
     outputs = Row("vit", "openvino/none", "", None, **figures(_OUTPUTS))
     failed = Row("detr", "none", "", failure="error (export): a | b")
     assert [line(row) for row in (text, outputs, failed)] == [
         "| T5, `text2text-generation` | `xnnpack/8da4w` | 30 s | 2.00 MB | 2,000 tokens/s, first "
-        "after 4 ms | 12 of 16 tokens, logits within tolerance | Arm, 2026-11-27 |",
+        "after 4 ms | 12 of 16 tokens, logits within tolerance "
+        "| Some CPU, 2 processors, 2026-11-27 |",
         "| ViT, `image-classification` | `openvino/none` |  | 0.50 MB | 0.125 ms | 2.0e-03, not "
-        "within tolerance |  |",
+        "within tolerance | Some CPU, 2 processors, 2026-11-27 |",
         "| DETR, `object-detection` | `xnnpack/none` |  |  |  | error (export): a \\| b |  |",
     ]
 
@@ -69,7 +76,12 @@ def test_a_pages_rows_are_read_and_replaced() -> None:
     assert rows_of(page) == dict(zip(_COMMANDS, ("| a |", "| b |"), strict=True))
 
 
-def test_a_page_without_a_table_ends_before_the_runs() -> None:
-    with pytest.raises(SystemExit) as caught:
-        rows_of("no table")
-    assert "<!-- models.py -->" in str(caught.value)
+@pytest.mark.parametrize(
+    ("page", "mark"),
+    [("no table", "<!-- models.py -->"), ("<!-- models.py -->\nand more\n", "<!-- end -->")],
+)
+def test_a_page_without_marks_is_not_replaced(page: str, mark: str) -> None:
+    for call in (rows_of, lambda page: replaced(page, "| new |")):
+        with pytest.raises(SystemExit) as caught:
+            call(page)
+        assert mark in str(caught.value)
