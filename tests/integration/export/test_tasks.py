@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from etdeploy.cache.workspace import Workspace
-from tests.support.adbd import android_x86_64, make_android  # noqa: F401 - fixtures
+from tests.support.adbd import AndroidRoot, android_x86_64, make_android  # noqa: F401 - fixtures
 from tests.support.cli import Cli
 from tests.support.export import export_workspace  # noqa: F401 - a fixture
 from tests.support.facts import lacks
@@ -132,6 +132,23 @@ def test_a_device_gives_the_result_of_a_model_of_timm(
     assert all(loss["cosine_similarity"] > 0.98 for loss in losses)
 
 
+@pytest.mark.nightly
+def test_a_phones_outputs_are_read_as_those_of_this_machine(
+    models: Path,
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+    android_x86_64: AndroidRoot,  # noqa: F811
+) -> None:
+    cli = Cli(export_workspace.root, tmp_path, {"HOME": str(tmp_path)})  # for its own adb key
+    run = ("run", "--model", str(saved(models, "vit")), *given("vit", tmp_path), *SHORT, "--json")
+    here: dict[str, Any] = cli.ok(*run).json["workload"]["task"]
+    there = cli.ok(*run, "--device", android_x86_64.spec).json["workload"]["task"]
+    assert there["agrees"]
+    for task in (here, there):
+        del task["result"]["took_ms"]
+    assert there == here
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -201,6 +218,8 @@ def test_other_devices_give_the_models_result(
     assert text["within_tolerance"]
     assert text["token_ids"] == text["expected_ids"]
     assert text["compared_tokens"] == len(text["expected_ids"]) > 0
+    audio_s = workload["encoder"]["audio_s"]
+    assert (audio_s == pytest.approx(1)) == (name == "whisper")
     again = ("generate", *asked, "--device", spec, "--max-new-tokens", "8", "--json")
     assert cli.ok(*again).json["token_ids"] == text["expected_ids"][:8]
 

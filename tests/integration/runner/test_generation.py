@@ -314,7 +314,11 @@ def test_logits_that_are_no_numbers_are_told(
         (4, "point p0 0 1 1 gone.bin", "the prompt gone.bin cannot be read"),
         (4, "point p0 0 1 1 odd.bin", "the prompt odd.bin has 9 bytes, ids have 8 each"),
         (4, "stop", "the request request.txt has no point"),
-        (4, "temperature 1", "request.txt:5 expects method, encoder, embedding, positions, rewind"),
+        (
+            4,
+            "temperature 1",
+            "request.txt:5 expects method, encoder, embedding, positions, rewind, sampling, stop",
+        ),
         (4, "rewind -1", "request.txt:5 expects a number of tokens from 0 on"),
     ],
 )
