@@ -21,9 +21,9 @@ from etdeploy.export.worker.backends.qnn_placement import (
     blocked,
     check_adaptor,
     chipset,
+    conversions_by_node,
     explain_partitions,
     has_quantized_cache,
-    joined_views,
     passes_of,
     placing,
     shares,
@@ -63,7 +63,7 @@ class QnnLowering(Lowering):
         specs = compile_specs(spec, several=len(methods) > 1)
         taken = {n: positional(each.module, each.source.inputs) for n, each in methods.items()}
         # Without gradients, as the model was traced: switching them is an operator, too.
-        with placing(), explain_partitions(), joined_views(), torch.no_grad():
+        with placing(), explain_partitions(), conversions_by_node(), torch.no_grad():
             return to_edge_transform_and_lower_to_qnn(
                 {name: each.module for name, each in taken.items()},
                 {name: each.inputs for name, each in taken.items()},

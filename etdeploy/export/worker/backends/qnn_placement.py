@@ -296,27 +296,85 @@ def explain_partitions() -> Iterator[None]:
         ) from error
 
 
+_CONVERTED = "etdeploy_converted"
+
+
 @contextmanager
-def joined_views() -> Iterator[None]:
-    """Lets `ConvertMhaToSha` see the heads of a projection while it lasts.
+def conversions_by_node() -> Iterator[None]:
+    """Lets values be converted between two quantizations whatever their operators are called.
 
-    It knows one as a convolution, a permutation and a view of four dimensions. A linear layer that
-    became a convolution has a view of three dimensions between them.
+    ExecuTorch notes at an operator which of its users take its value in another quantization, by
+    their names. When a graph is copied, names change: such a user is then refused, or converts
+    nothing.
     """
-    from executorch.backends.qualcomm._passes import ConvertMhaToSha
+    from executorch.backends.qualcomm._passes import (
+        AnnotateQuantAttrs,
+        ConvertMhaToSha,
+        InsertRequantize,
+    )
+    from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
 
-    split = ConvertMhaToSha.call
+    note, split = AnnotateQuantAttrs.call, ConvertMhaToSha.call
+    convert, parted = InsertRequantize.call, QnnPartitioner.generate_partitions
 
-    def call(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+    def noted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        found = note(self, graph_module)
+        _mark_converted(found.graph_module.graph)
+        return found
+
+    def joined(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        _rename_converted(graph_module.graph)
         join_views(graph_module.graph)
         return split(self, graph_module)
 
-    with patched(ConvertMhaToSha, call=call):
+    def converted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        _rename_converted(graph_module.graph)
+        return convert(self, graph_module)
+
+    def partitions(self: Any, program: Any) -> Any:
+        _rename_converted(program.graph)
+        return parted(self, program)
+
+    with (
+        patched(AnnotateQuantAttrs, call=noted),
+        patched(ConvertMhaToSha, call=joined),
+        patched(InsertRequantize, call=converted),
+        patched(QnnPartitioner, generate_partitions=partitions),
+    ):
         yield
 
 
+def _mark_converted(graph: torch.fx.Graph) -> None:
+    """Gives each user that converts its operand the name that the operand knows it by."""
+    from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
+
+    nodes = {node.name: node for node in graph.nodes}
+    for node in nodes.values():
+        for name in node.meta.get(QCOM_REQUANTIZE, ()):
+            if name in nodes:
+                nodes[name].meta[_CONVERTED] = name
+
+
+def _rename_converted(graph: torch.fx.Graph) -> None:
+    from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
+
+    for node in graph.nodes:
+        known = node.meta.get(QCOM_REQUANTIZE)
+        if not known:
+            continue
+        names = {user.meta.get(_CONVERTED): user.name for user in node.users}
+        node.meta[QCOM_REQUANTIZE] = {names.get(old, old): each for old, each in known.items()}
+    for node in graph.nodes:  # afterwards, since a user may convert several operands
+        if _CONVERTED in node.meta:
+            node.meta[_CONVERTED] = node.name
+
+
 def join_views(graph: torch.fx.Graph) -> None:
-    """Makes each view of a view one of what that is a view of."""
+    """Makes each view of a view one of what that is a view of.
+
+    `ConvertMhaToSha` knows a projection as a convolution, a permutation and a view of four
+    dimensions; a linear layer that became a convolution has another view between them.
+    """
     from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
     from executorch.exir.dialects._ops import ops
 

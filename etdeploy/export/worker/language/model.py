@@ -45,6 +45,7 @@ from etdeploy.export.worker.language.static_cache import (
     StaticCalls,
     static_calibration,
     static_methods,
+    use_convolutions,
 )
 from etdeploy.export.worker.language.texts import (
     Prompt,
@@ -268,6 +269,9 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         eager = replace(eager, static_cache=made.static_cache)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
     adapted = {name: made.adapted(name, model) for name, model in models.items()}
+    if made.static_cache:
+        for model in (loaded.model, *models.values()):
+            use_convolutions(model)
     sources = {**made.sources}
     for each in adapted.values():
         sources |= each.sources

@@ -177,6 +177,41 @@ def static_parts(model: Any, context: int) -> Iterator[None]:
         raise
 
 
+class Pointwise(torch.nn.Module):  # type: ignore[misc]
+    """A linear layer as a convolution with a kernel of 1 x 1.
+
+    The HTP computes these faster, blocks of weights are right in them alone, and `ConvertMhaToSha`
+    knows projections by them. ExecuTorch's pass that converts linear layers runs after values got
+    their ranges, and loses those by the names of operators.
+    """
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        out, into = linear.weight.shape
+        with torch.device("meta"):
+            self.conv = torch.nn.Conv2d(into, out, 1, bias=linear.bias is not None)
+        self.conv.weight = torch.nn.Parameter(linear.weight.detach().reshape(out, into, 1, 1))
+        self.conv.bias = linear.bias
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Of shape (outputs, inputs, 1, 1)."""
+        return self.conv.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """From (1, S, inputs) to (1, S, outputs)."""
+        found = self.conv(x.unsqueeze(2).transpose(1, 3))
+        return found.permute(0, 3, 1, 2).squeeze(3)
+
+
+def use_convolutions(model: torch.nn.Module) -> None:
+    """Replaces the linear layers of a model in place."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is torch.nn.Linear:
+                setattr(parent, name, Pointwise(child))
+
+
 class StaticMethod(torch.nn.Module):  # type: ignore[misc]
     """A method of the program: its tensors are all inputs."""
 

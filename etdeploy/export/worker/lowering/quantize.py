@@ -195,7 +195,7 @@ def _pt2e(
         _take_ranges(prepared, observers[source.ranges_from])
     else:
         samples = _calibrate(prepared, calibration, static, at_fault)
-        observers[name] = list(_observers(prepared))
+        observers[name] = list(dict(_observers(prepared)).values())
     with describe_errors("quantization", at_fault, _OTHERWISE), _without_training_patterns():
         module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
     if left := _layers_in_floats(module):
@@ -206,20 +206,23 @@ def _pt2e(
     return Quantized(module, notes, samples, calibration.misfits)
 
 
-def _observers(prepared: Any) -> Iterator[Observer]:
-    """Those of a graph, in its order."""
-    modules = dict(prepared.named_modules())
+# torchao's names of the observers that it inserts.
+_OBSERVER = "activation_post_process"
+
+
+def _observers(prepared: Any) -> Iterator[tuple[str, Observer]]:
+    """Those of a graph by their names, in its order."""
     for node in prepared.graph.nodes:
-        if node.op == "call_module":
-            source = node.args[0]
+        if node.op == "call_module" and str(node.target).startswith(_OBSERVER):
+            source, name = node.args[0], str(node.target)
             operator = str(source.target) if source.op == "call_function" else source.op
-            yield Observer(operator, modules[str(node.target)])
+            yield name, Observer(operator, prepared.get_submodule(name))
 
 
 def _take_ranges(prepared: Any, observers: Sequence[Observer]) -> None:
     """Gives a graph the ranges that another one of the same operators has."""
-    own = list(_observers(prepared))
-    found, wanted = ([each.operator for each in them] for them in (own, observers))
+    own = dict(_observers(prepared))
+    found, wanted = ([each.operator for each in them] for them in (own.values(), observers))
     if found != wanted:
         at = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), None)
         differ = "" if at is None else f"; value {at} is of {found[at]} in one, of {wanted[at]}"
@@ -229,9 +232,8 @@ def _take_ranges(prepared: Any, observers: Sequence[Observer]) -> None:
             f"{len(wanted)} values{differ}",
             remedy="Export one method alone: --set export.generation.mode=kv",
         )
-    calls = [node for node in prepared.graph.nodes if node.op == "call_module"]
-    for node, observer in zip(calls, observers, strict=True):
-        prepared.set_submodule(str(node.target), observer.module)
+    for name, observer in zip(own, observers, strict=True):
+        prepared.set_submodule(name, observer.module)
 
 
 def with_float_weights(module: Any) -> Any:
