@@ -193,7 +193,14 @@ def _arguments(spec: ExportSpec, scheme: str) -> dict[str, Any]:
     from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
 
     channels = bool(spec.options["per_channel"])
+    observer = {}
+    if spec.generation:
+        # A mean of ranges would cut off the first token's, which all others look at.
+        from torchao.quantization.pt2e import MinMaxObserver
+
+        observer = {"act_observer": MinMaxObserver}
     return {
+        **observer,
         "quant_dtype": QuantDtype[_DTYPES[scheme]],
         "is_conv_per_channel": channels,
         "is_linear_per_channel": channels,

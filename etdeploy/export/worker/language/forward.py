@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from etdeploy.export.worker.language.cache import cache_argument
-from etdeploy.export.worker.language.static_cache import StaticCalls
+from etdeploy.export.worker.language.static_cache import StaticCalls, with_all_logits
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import TOKEN_EMBEDDING, GenerationMethod, QuantizationCost
@@ -153,7 +153,17 @@ class MethodsForward:
         return logits
 
     def each(self, ids: Sequence[int]) -> torch.Tensor:
+        if self._static:
+            return torch.cat([*self._each_static(ids)])
         return torch.stack([self.last([token]) for token in ids])
+
+    def _each_static(self, ids: Sequence[int]) -> Iterator[torch.Tensor]:
+        rest = list(ids)
+        while rest:
+            method = self._method_for(len(rest))
+            part, rest = rest[: method.max_tokens], rest[method.max_tokens :]
+            module = with_all_logits(self._modules[method.name])
+            yield self._called_static(method, part, module)[0, -len(part) :].float()
 
     def _method_for(self, waiting: int) -> GenerationMethod:
         least = 1 if self._static else 2
@@ -181,16 +191,22 @@ class MethodsForward:
         return logits.float()
 
     def _call_static(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
+        logits = self._called_static(method, part, self._modules[method.name])
+        return logits[0].float()
+
+    def _called_static(
+        self, method: GenerationMethod, part: Sequence[int], module: torch.nn.Module
+    ) -> torch.Tensor:
         calls = self._static
         if calls is None:
             raise ValueError("the methods have no static cache")
         with torch.no_grad():
             given = calls.inputs(part, self._position, method.max_tokens)
-            logits, *new = self._modules[method.name](*given)
+            logits: torch.Tensor
+            logits, *new = module(*given)
         calls.store(self._position, len(part), new)
         self._position += len(part)
-        found: torch.Tensor = logits[0]
-        return found.float()
+        return logits
 
     def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         rows: torch.Tensor = self._modules[TOKEN_EMBEDDING](tokens).clone()

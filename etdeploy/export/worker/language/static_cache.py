@@ -6,6 +6,7 @@ token sees is said by a mask. `program/generation.py` has the contract (`StaticC
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -238,6 +239,17 @@ class StaticMethod(torch.nn.Module):  # type: ignore[misc]
             **self.options,
         )
         return (out.logits[:, -1], *(each for layer in layers for each in layer.new))
+
+
+def with_all_logits(module: Any) -> Any:
+    """A traced method, with the logits of each of its tokens, of shape (1, S, vocabulary)."""
+    graph = copy.deepcopy(module.graph)
+    for node in list(graph.nodes):
+        last = node.target in (torch.ops.aten.slice.Tensor, torch.ops.aten.select.int)
+        if last and tuple(node.args[1:3]) == (1, -1):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    return torch.fx.GraphModule(module, graph)
 
 
 class StaticCalls:
