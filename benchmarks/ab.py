@@ -25,7 +25,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from etdeploy.bench.measure import PreparedMeasurement, measure_interleaved
 from etdeploy.compare.model import Comparison, Ratio, Verdict, judge
@@ -109,7 +111,7 @@ NOISES: dict[str, Noise] = {
 }
 
 
-def pairs(noise: Noise, draw: random.Random, count: int, ratio: float) -> Ratio:
+def pairs(noise: Noise, count: int, draw: random.Random, ratio: float) -> Ratio:
     """As `etdeploy compare` measures: A B B A ..."""
     times = [math.exp(x) for x in noise(draw, 2 * count)]
     first, second = times[::2], times[1::2]
@@ -124,12 +126,12 @@ def record(draw: random.Random, starts: float, apart: float, count: int) -> list
     return [math.exp(day + draw.gauss(0, starts)) for _ in range(count)]
 
 
-def records(draw: random.Random, apart: float, count: int, ratio: float) -> Ratio:
+def records(apart: float, count: int, draw: random.Random, ratio: float) -> Ratio:
     a, b = (record(draw, 0.01, apart, count) for _ in range(2))
     return unpaired_ratio(a, [x * ratio for x in b])
 
 
-def history(draw: random.Random, apart: float, count: int, ratio: float) -> Ratio:
+def history(apart: float, count: int, draw: random.Random, ratio: float) -> Ratio:
     *earlier, now = (sorted(record(draw, 0.01, apart, 3))[1] for _ in range(count + 1))
     return deviation_from_history(now * ratio, earlier, 0.01 / math.sqrt(3)).ratio
 
@@ -149,16 +151,14 @@ def simulate(series: int, counts: Sequence[int] = (3, 5, 6, 10, 20)) -> list[Row
     rows = []
     for name, noise in NOISES.items():
         for n in counts:
-            rates = found(
-                series, f"{name}{n}", lambda r, x, noise=noise, n=n: pairs(noise, r, n, x)
-            )
+            rates = found(series, f"{name}{n}", partial(pairs, noise, n))
             rows.append(Row(f"pairs: {name}", n, *rates))
     for apart in (0.0, 0.02, 0.03, 0.05):
         for n in (3, 10):
-            rates = found(series, f"{apart}{n}", lambda r, x, a=apart, n=n: records(r, a, n, x))
+            rates = found(series, f"{apart}{n}", partial(records, apart, n))
             rows.append(Row(f"two records, {100 * apart:.0f} % apart", n, *rates))
         for n in (5, 10, 20):
-            rates = found(series, f"h{apart}{n}", lambda r, x, a=apart, n=n: history(r, a, n, x))
+            rates = found(series, f"h{apart}{n}", partial(history, apart, n))
             rows.append(Row(f"earlier records, {100 * apart:.0f} % apart", n, *rates))
     return rows
 
@@ -197,11 +197,8 @@ def runner_that_can_spin(folder: Path) -> Iterator[None]:
     def folder_of(name: str) -> Path:
         return changed if name == "templates" else resource_folder(name)
 
-    fingerprint.resource_folder = folder_of
-    try:
+    with patch.object(fingerprint, "resource_folder", folder_of):
         yield
-    finally:
-        fingerprint.resource_folder = resource_folder
 
 
 @contextmanager
@@ -231,6 +228,7 @@ def made(folder: Path, pairs_: int) -> Iterator[Job]:
 
 def spinning(ready: PreparedMeasurement, share: float) -> PreparedMeasurement:
     launch = ready.bundle.launch
+    assert launch.kind == "process"
     environment = {**launch.environment, SPIN: str(share)}
     launch = launch.model_copy(update={"environment": environment})
     return replace(ready, bundle=ready.bundle.model_copy(update={"launch": launch}))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,8 @@ from unittest.mock import patch
 
 # The folder of the repository: tests.support is no installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from models import replaced
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import EtdeployError
@@ -85,7 +86,10 @@ def main() -> None:
     tables = {name: _measured(name, given.schemes, workspace) for name in given.families}
     printed = {name: "\n".join(_table(name, rows)) for name, rows in tables.items()}
     if given.write:
-        given.write.write_text(_replaced(given.write.read_text(), printed))
+        page = given.write.read_text()
+        for name, table in printed.items():
+            page = replaced(page, table, f"accuracy.py: {name}")
+        given.write.write_text(page)
     elif given.json:
         print(json.dumps({name: [asdict(r) for r in rows] for name, rows in tables.items()}))
     else:
@@ -208,18 +212,6 @@ def _refusals(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         for name, reason in row.refused.items():
             yield f"* {_program(row.scheme)}, {name}: not exported. {reason}."
-
-
-def _replaced(page: str, tables: Mapping[str, str]) -> str:
-    """The page with each table between its marks."""
-    for name, table in tables.items():
-        marks = (f"<!-- accuracy.py: {name} -->\n", "<!-- end -->")
-        pattern = re.compile(f"({re.escape(marks[0])}).*?({re.escape(marks[1])})", re.DOTALL)
-        found = pattern.search(page)
-        if not found:
-            sys.exit(f"the page has no line {marks[0].strip()}")
-        page = f"{page[: found.end(1)]}\n{table}\n\n{page[found.start(2) :]}"
-    return page
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ _TEXT_PORTABLE = (*_TEXT, "portable/none")
 _TEXT_FURTHER = (*_TEXT_PORTABLE, "openvino/none")
 _NEW_TOKENS = ("--set", "benchmark.generation.new_tokens=[32]")
 _GENERATION = (*_NEW_TOKENS, "--context", "256")
-_BETWEEN_MARKS = re.compile(r"(<!-- models\.py -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -314,16 +313,17 @@ def table(rows: Mapping[str, str]) -> Iterator[str]:
 
 def rows_of(page: str) -> dict[str, str]:
     """The rows of a page's table by their commands."""
-    measured = _between_marks(page)[2].splitlines()
+    measured = _between_marks(page, "models.py")[2].splitlines()
     lines = [each for each in measured if each.startswith("| ")][2:]
     commands = [each.removeprefix("$ ") for each in measured if each.startswith("$ ")]
     return dict(zip(commands, lines, strict=True))
 
 
-def _between_marks(page: str) -> re.Match[str]:
-    found = _BETWEEN_MARKS.search(page)
+def _between_marks(page: str, name: str) -> re.Match[str]:
+    mark = f"<!-- {name} -->"
+    found = re.search(rf"({re.escape(mark)}\n)(.*?)(<!-- end -->)", page, re.DOTALL)
     if not found:
-        sys.exit("the page has no line <!-- models.py --> with a line <!-- end --> after it")
+        sys.exit(f"the page has no line {mark} with a line <!-- end --> after it")
     return found
 
 
@@ -341,9 +341,9 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
     return export, f"{row.size_bytes / 1e6:.2f} MB", latency, row.agreement
 
 
-def replaced(page: str, table: str) -> str:
-    """The page with the table between its marks."""
-    found = _between_marks(page)
+def replaced(page: str, table: str, name: str = "models.py") -> str:
+    """The page with the table between the marks of that name."""
+    found = _between_marks(page, name)
     return f"{page[: found.end(1)]}\n{table}\n\n{page[found.start(3) :]}"
 
 
