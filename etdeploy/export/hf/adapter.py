@@ -16,8 +16,12 @@ from typing import Any
 from etdeploy.core.commands import python_command
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, are_pickles, other_weights
+from etdeploy.export.hf.meta import name_in_transformers
+from etdeploy.export.hf.tensors import read_tensors
 from etdeploy.recipe.hub_cache import read_object
 
+# Before the path of each layer in the names of tensors.
+PREFIX = "base_model.model."
 _KEY = ("model", "lora")
 _AGAIN = "Name the folder that the save_pretrained of a peft model wrote."
 _CONVERT = (
@@ -39,6 +43,10 @@ _MORE = {
     "monteclora_config": "draws its weights at random",
     "velora_config": "is a VeLoRA adapter",
 }
+# What names of quantized models end with, like `-Q4_K_M.gguf` or `-GPTQ-Int4`.
+_QUANTIZED = re.compile(
+    r"([-._](gguf|i?q\d\w*|b?f(16|32)|gptq|awq|quantized|unsloth|bnb|int\d|\d+bit|w\d+a\d+|g\d+))+$"
+)
 # Initial values that peft takes out of the model's own weights.
 _CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _KEEP = (
@@ -151,7 +159,7 @@ def _config_refusals(content: Mapping[str, Any], path: Path) -> Iterator[ConfigP
 
 def _weights_refusal(folder: Path) -> ConfigProblem | None:
     if (folder / ADAPTER_WEIGHTS).is_file():
-        return None
+        return _tensors_refusal(folder / ADAPTER_WEIGHTS)
     pickles = [n for n in other_weights([p.name for p in folder.iterdir()]) if are_pickles([n])]
     if not pickles:
         return _problem(f"there is no {ADAPTER_WEIGHTS}", folder)
@@ -162,6 +170,26 @@ def _weights_refusal(folder: Path) -> ConfigProblem | None:
         "Convert them, with a loader that runs no code:\n"
         + python_command(_CONVERT, source=str(source), target=str(target)),
     )
+
+
+def _tensors_refusal(path: Path) -> ConfigProblem | None:
+    try:
+        names = read_tensors(path).infos
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        cause = f"{type(error).__name__}: {error}"
+        return _problem(f"the adapter's weights are damaged: {cause}", path, "Get them again.")
+    for name in names:
+        layer, is_matrix, _ = name.removeprefix(PREFIX).partition(".lora_")
+        found = name_in_transformers(f"{layer}.weight") if is_matrix else None
+        if found:
+            return _problem(
+                f"the adapter names layers as Meta or torchtune does, like {layer}; "
+                f"{found.removesuffix('.weight')} would be transformers' name",
+                path,
+                "Save it as peft does, with a configuration: torchtune's FullModelHFCheckpointer "
+                "writes such a folder.",
+            )
+    return None
 
 
 def _problem(message: str, place: Path, remedy: str = _AGAIN) -> ConfigProblem:
@@ -179,4 +207,5 @@ def base_note(config: LoraConfig, adapter: str, model: str) -> str | None:
 
 
 def _last(name: str) -> str:
-    return name.rstrip("/\\").replace("\\", "/").rpartition("/")[2].casefold()
+    last = name.rstrip("/\\").replace("\\", "/").rpartition("/")[2].casefold()
+    return _QUANTIZED.sub("", last)

@@ -349,13 +349,14 @@ def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> L
     if spec.hf is None or spec.generation is None:
         return None
     from etdeploy.export.worker.language.load import load_model
-    from etdeploy.export.worker.language.lora import with_adapters
+    from etdeploy.export.worker.language.lora import require_adapters, with_adapters
     from etdeploy.export.worker.language.model import language_model, original_texts
 
     prepare(spec)
     # What is read of the model is known: its files, or the commit. The recorder would also see
     # the user's token for the hub.
     with recorder.ignoring("transformers"):
+        require_adapters(spec, steps.tell)
         loaded = load_model(spec, steps.tell, steps.files)
         loaded = with_adapters(spec, loaded, steps.tell)
         with steps.step("texts", "generating texts with the model", 0.15):

@@ -154,6 +154,16 @@ def test_mistakes_about_adapters(folder: Path, model: str, place: str, facts: tu
     assert not lacks(problem.message, *facts)
 
 
+@pytest.mark.parametrize(("lora", "key"), [("a.gguf", "lora"), ("{x: a.gguf}", "lora.x")])
+def test_an_adapter_of_llama_cpp_is_not_one_of_peft(folder: Path, lora: str, key: str) -> None:
+    (folder / "a.gguf").touch()
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(f"model: {{gguf: a.gguf, lora: {lora}}}\n"))
+    [problem] = caught.value.problems
+    assert not lacks(problem.message, f"model.{key}: a.gguf is a file in GGUF")
+    assert problem.hint == "name the folder that the save_pretrained of a peft model wrote"
+
+
 def test_an_adapter_is_chosen_by_its_name(folder: Path) -> None:
     for name in ("a", "no"):
         (folder / name).mkdir()

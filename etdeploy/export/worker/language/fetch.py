@@ -349,8 +349,10 @@ def _failure(error: Exception, spec: ExportSpec, model: HfModel, hub: str) -> Wo
     if found is None:
         raise ValueError(f"no row for {error!r}")
     own = "revision" if isinstance(error, RevisionNotFoundError) else "hf"
-    key = own if model in (spec.hf, spec.hub_program) else "lora"
-    return fail("hub", found.cause, remedy=found.remedy, file=spec.place("model", key))
+    key, remedy = own, found.remedy
+    if model not in (spec.hf, spec.hub_program):
+        key, remedy = "lora", remedy.replace("--model ", "--set model.lora=")
+    return fail("hub", found.cause, remedy=remedy, file=spec.place("model", key))
 
 
 def require_code(spec: ExportSpec, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from etdeploy.core.console import listed
-from etdeploy.export.hf.adapter import LoraConfig, base_note, read_adapter
+from etdeploy.export.hf.adapter import PREFIX, LoraConfig, base_note, read_adapter
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.files import ADAPTER_WEIGHTS
 from etdeploy.export.spec import ExportSpec, HfModel
@@ -25,7 +25,6 @@ from etdeploy.export.worker.language.fetch import (
 )
 from etdeploy.export.worker.language.load import LoadedModel
 
-_PREFIX = "base_model.model."
 _MATRIX = re.compile(
     r"(?P<layer>.+)\.lora_(?P<part>A|B|embedding_A|embedding_B|magnitude_vector)"
     r"(\.(?P<kind>weight|bias))?"
@@ -194,17 +193,28 @@ def adapted_model(model: Any, adapter: Adapter) -> Any:
     return adapted
 
 
-def _load(spec: ExportSpec, source: HfModel, model: Any, tell: Tell) -> Adapter:
-    """An adapter of the spec, checked against the model."""
+def require_adapters(spec: ExportSpec, tell: Tell) -> None:
+    """Gets all adapters; refuses files that cannot be used, before the model is loaded."""
+    for source in spec.all_adapters:
+        _read(spec, source, tell)
+
+
+def _read(spec: ExportSpec, source: HfModel, tell: Tell) -> tuple[Checkpoint, LoraConfig]:
     checkpoint = fetch_adapter(spec, source, tell)
     config = read_adapter(checkpoint.folder)
     if isinstance(config, ConfigProblem):
         raise checkpoint_failure(config, spec)
+    return checkpoint, config
+
+
+def _load(spec: ExportSpec, source: HfModel, model: Any, tell: Tell) -> Adapter:
+    """An adapter of the spec, checked against the model."""
+    checkpoint, config = _read(spec, source, tell)
     path = checkpoint.folder / ADAPTER_WEIGHTS
     matrices: dict[str, dict[str, torch.Tensor]] = {}
     parameters: dict[str, torch.Tensor] = {}
     for key, tensor in _tensors(path).items():
-        own = key.removeprefix(_PREFIX)
+        own = key.removeprefix(PREFIX)
         if found := _MATRIX.fullmatch(own):
             bias = "_bias" if found["kind"] == "bias" else ""
             part = found["part"].removeprefix("embedding_") + bias
@@ -223,7 +233,9 @@ def _load(spec: ExportSpec, source: HfModel, model: Any, tell: Tell) -> Adapter:
     _require_untied(config, model, path, {*changes, *(n.rpartition(".")[0] for n in parameters)})
     # peft saves embeddings as they are in the model, too, where an adapter changes them.
     others = {n: t for n, t in parameters.items() if not torch.equal(t, model.get_parameter(n))}
-    note = base_note(config, source.name, spec.source)
+    # Meta's files are all called alike.
+    is_named = spec.hf is not None and spec.hf.checkpoint is None
+    note = base_note(config, source.name, spec.source) if is_named else None
     return Adapter(checkpoint, changes, others, note)
 
 
@@ -255,7 +267,12 @@ def _require_places(
             if missing
             else "nothing"
         )
-        raise _misfit(path, f"the adapter changes {what}", f"Name the model {trained} as model.hf.")
+        raise _misfit(
+            path,
+            f"the adapter changes {what}",
+            f"Name the model {trained}. If it is the one that you named, merge the adapter with it "
+            "in peft,\nand export the merged model.",
+        )
     kinds = (torch.nn.Linear, torch.nn.Embedding, transformers.pytorch_utils.Conv1D)
     others = [each for each in layers if not isinstance(modules[each], kinds)]
     if others:

@@ -16,7 +16,7 @@ from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.needs import check_needs
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.model import ExportGeneration
-from tests.support.checkpoints import write_adapter, write_checkpoint
+from tests.support.checkpoints import write_adapter, write_checkpoint, write_safetensors
 from tests.support.facts import lacks
 
 
@@ -95,6 +95,56 @@ def test_pickled_weights_are_never_loaded(tmp_path: Path) -> None:
     code = shlex.split(str(found.remedy).splitlines()[-1])[-1]
     compile(code, "remedy", "exec")
     assert not lacks(code, "weights_only=True", str(folder / "adapter_model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        ("layers.3.attention.wq", "model.layers.3.self_attn.q_proj"),
+        ("layers.3.feed_forward.w2", "model.layers.3.mlp.down_proj"),
+        ("base_model.model.layers.3.attn.output_proj", "model.layers.3.self_attn.o_proj"),
+    ],
+)
+def test_names_of_meta_and_torchtune_are_refused_with_those_of_transformers(
+    tmp_path: Path, layer: str, name: str
+) -> None:
+    path = write_adapter(tmp_path) / "adapter_model.safetensors"
+    write_safetensors(path, {f"{layer}.lora_{part}.weight": (4, 4) for part in "ab"})
+    found = refusal(tmp_path)
+    assert found.place == str(path)
+    own = layer.removeprefix("base_model.model.")
+    assert not lacks(found.message, "Meta or torchtune", f"like {own};", name)
+    assert not lacks(str(found.remedy), "FullModelHFCheckpointer")
+
+
+def test_damaged_weights_are_found_by_their_header(tmp_path: Path) -> None:
+    path = write_adapter(tmp_path) / "adapter_model.safetensors"
+    content = path.read_bytes()
+    for size, fact in ((4, "no header"), (len(content) - 1, "it ends too early")):
+        path.write_bytes(content[:size])
+        assert refusal(tmp_path).place == str(path)
+        assert not lacks(refusal(tmp_path).message, "damaged", fact)
+
+
+@pytest.mark.parametrize(
+    ("base", "model"),
+    [
+        ("unsloth/Llama-3.2-1B-Instruct-unsloth-bnb-4bit", "llama-3.2-1b-instruct"),
+        ("org/Llama-3.2-1B", "./Llama-3.2-1B-Q4_K_M.gguf"),
+        ("org/Llama-3.2-1B", "org/Llama-3.2-1B.IQ4_XS.gguf"),
+        ("org/Qwen3-0.6B", "org/Qwen3-0.6B-GPTQ-Int4"),
+        ("org/Qwen3-0.6B", "org/Qwen3-0.6B-quantized.w4a16"),
+        ("org/SmolLM2-135M", "SmolLM2-135M-BF16.gguf"),
+    ],
+)
+def test_a_quantized_model_is_called_like_the_original(base: str, model: str) -> None:
+    assert base_note(LoraConfig(8, 8, base=base), "poems", model) is None
+
+
+@pytest.mark.parametrize("model", ["Llama-3.2-1B-Instruct-Q8_0.gguf", "Llama-3.2-3B", "Llama-3"])
+def test_another_model_of_the_family_is_noted(model: str) -> None:
+    note = base_note(LoraConfig(8, 8, base="org/Llama-3.2-1B"), "poems", model)
+    assert not lacks(str(note), "org/Llama-3.2-1B", model)
 
 
 def test_an_adapter_of_another_model_is_noted(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def test_an_adapter_is_downloaded_once(
     (folder / "adapter_model.bin").touch()
     adapter = HfModel(id="org/lora")
     spec = spec_of().model_copy(update={"lora": (adapter,)})
-    with serving(Hub("org/lora", folder)) as server:
+    hub = Hub("org/lora", folder)
+    with serving(hub) as server:
         point_at(server.address, monkeypatch)
         found = fetch_adapter(spec, adapter, lambda *_: None)
         assert found == Checkpoint(cache / "models--org--lora" / "snapshots" / COMMIT, COMMIT)
@@ -162,8 +163,12 @@ def test_an_adapter_is_downloaded_once(
         assert server.asked == []
         with pytest.raises(WorkerError) as caught:
             fetch_adapter(spec, HfModel(id="org/none"), lambda *_: None)
+        hub.refusal = 503, {}
+        with pytest.raises(WorkerError) as unavailable:
+            fetch_adapter(spec, HfModel(id="org/other"), lambda *_: None)
     assert caught.value.failure.file == "model.lora"
     assert not lacks(caught.value.failure.message, "org/none")
+    assert not lacks(str(unavailable.value.failure.remedy), "--set model.lora=./other")
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
