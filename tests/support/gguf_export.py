@@ -21,7 +21,7 @@ from tests.support.gguf_files import HEADS, LAYERS, SHARED_HEADS, write_gguf
 from tests.support.quantized_text import exported, register_kernels
 
 KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0")
-_PARTS = {
+PARTS = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
@@ -53,7 +53,7 @@ def found(kind: str, folder: Path) -> dict[str, Any]:
     layers = {
         f"blk.{n}.{name}": (name, loaded.model.model.layers[n].get_submodule(part))
         for n in range(LAYERS)
-        for name, part in _PARTS.items()
+        for name, part in PARTS.items()
     }
     off = 0.0
     for tensor in GGUFReader(path).tensors:

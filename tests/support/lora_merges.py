@@ -10,27 +10,46 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from etdeploy.export.hf.meta import meta_name
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language.load import load_model
 from etdeploy.export.worker.language.lora import adapted_model, with_adapters
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.recipe.model import ExportGeneration
+from tests.support.gguf_export import PARTS, as_written
+from tests.support.gguf_files import (
+    HEADS,
+    HIDDEN,
+    INNER,
+    LAYERS,
+    SHARED_HEADS,
+    VOCABULARY,
+    write_gguf,
+)
 from tests.support.language_models import LLAMA, save_llama, save_tokenizer, spread_model
+from tests.support.quantized_checkpoints import gptq, save
+from tests.support.tokenizers import CHAT
 
 _TOKENS = torch.arange(3, 19).unsqueeze(0)
 _ATTENTION = ["q_proj", "v_proj"]
 _GPT2 = {"vocab_size": 320, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
+_AS_IN_GGUF = {
+    "vocab_size": VOCABULARY, "intermediate_size": INNER, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}  # fmt: skip
 # What each adapter is made with; `tied` and `gpt2` are other models than Llama.
 ADAPTERS: dict[str, dict[str, Any]] = {
     "plain": {"target_modules": _ATTENTION},
@@ -62,7 +81,15 @@ def _save_gpt2(folder: Path) -> None:
 
 def _adapted(model: Path, **config: Any) -> Any:
     """A peft model whose adapter has random values everywhere."""
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    return _with_adapter(_plain(model), **config)
+
+
+def _plain(model: Path) -> Any:
+    """The model without an adapter, in floats."""
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+
+
+def _with_adapter(base: Any, **config: Any) -> Any:
     adapted = get_peft_model(base, LoraConfig(**{"r": 8, "lora_alpha": 24, **config}))
     torch.manual_seed(len(str(config)))
     for parameter in adapted.parameters():
@@ -90,13 +117,22 @@ def _logits(model: Any) -> torch.Tensor:
 
 
 def _compared(folder: Path, name: str) -> dict[str, Any]:
-    model, adapter = folder / f"{name}-model", folder / name
-    save: Callable[[Path], Any] = _OTHER_MODELS.get(name, save_llama)
-    save(model)
-    reference = _adapted(model, **ADAPTERS[name])
+    model = folder / f"{name}-model"
+    make: Callable[[Path], Any] = _OTHER_MODELS.get(name, save_llama)
+    make(model)
+    # peft ties the merged weights of that one again.
+    checkpoint, merges = HfModel(folder=str(model)), name != "tied_output"
+    return _against_peft(folder / name, checkpoint, _plain(model), ADAPTERS[name], merges=merges)
+
+
+def _against_peft(
+    adapter: Path, checkpoint: HfModel, base: Any, config: dict[str, Any], *, merges: bool = True
+) -> dict[str, Any]:
+    """Compares a checkpoint with an adapter, merged and apart, with peft on a model in floats."""
+    before = _logits(base)
+    reference = _with_adapter(base, **config)
     reference.save_pretrained(adapter)
-    before = _logits(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32))
-    spec = _spec(model, adapter)
+    spec = _spec(Path(), adapter).model_copy(update={"hf": checkpoint})
     merged = with_adapters(spec, load_model(spec, _silent), _silent)
     ours, wanted = _logits(merged.model), _logits(reference)
     apart = spec.model_copy(update={"lora": (), "adapters": {"own": spec.lora[0]}})
@@ -109,11 +145,65 @@ def _compared(folder: Path, name: str) -> dict[str, Any]:
         "base_moves": float((_logits(beside.model) - before).abs().max()),
         "shared": _shared_share(beside.model, adapted),
         "notes": list(merged.notes),
+        "stored": len(merged.stored),
+        "stored_apart": len(beside.stored),
     }
-    if name != "tied_output":  # whose merged weights peft ties again
+    if merges:
         theirs = _logits(reference.merge_and_unload())
         found["distance_from_merged"] = float((ours - theirs).abs().max())
     return found
+
+
+def _other_checkpoints(folder: Path) -> dict[str, dict[str, Any]]:
+    """The same model as a GGUF file, a checkpoint of GPTQ and one of Meta, with an adapter."""
+    source, file = folder / "other-model", folder / "base.gguf"
+    model = spread_model("Llama", {**LLAMA, **_AS_IN_GGUF}, std=0.1)
+    model.save_pretrained(source)
+    state = {name: t for name, t in model.state_dict().items() if name != "lm_head.weight"}
+    written = {
+        name: (own, as_written(part, state[own].numpy())) for name, part, own in _gguf_names()
+    }
+    write_gguf(file, "Q4_0", weights={name: weight for name, (_, weight) in written.items()})
+    blocks = GGMLQuantizationType.Q4_0
+    # A block has inputs of one output, so the order of outputs does not matter.
+    in_gguf = {
+        name: torch.from_numpy(dequantize(quantize(t.numpy(), blocks), blocks))
+        for name, t in state.items()
+        if t.dim() == 2
+    }
+    in_gptq = gptq(state)
+    save(in_gptq, source, folder / "base-gptq")
+    params = {
+        "dim": HIDDEN, "n_layers": LAYERS, "n_heads": HEADS, "n_kv_heads": SHARED_HEADS,
+        "hidden_dim": INNER, "norm_eps": 1e-5, "rope_theta": 10000.0,
+    }  # fmt: skip
+    (folder / "params.json").write_text(json.dumps(params))
+    # Meta has the halves of a rotation in the same order as GGUF.
+    tensors = {meta_name(own): torch.from_numpy(weight) for own, weight in written.values()}
+    torch.save(tensors, folder / "base.pth")
+    meta = {"checkpoint": str(folder / "base.pth"), "params": str(folder / "params.json")}
+    checkpoints = {
+        "gguf_base": (HfModel(folder=str(folder), gguf=file.name), in_gguf),
+        "gptq_base": (HfModel(folder=str(folder / "base-gptq")), in_gptq.floats),
+        "meta_base": (HfModel(**meta), {}),
+    }
+    found = {}
+    for name, (checkpoint, floats) in checkpoints.items():
+        base = _plain(source)
+        base.load_state_dict(floats, strict=False)
+        config = {"target_modules": "all-linear"}
+        found[name] = _against_peft(folder / name, checkpoint, base.eval(), config)
+    return found
+
+
+def _gguf_names() -> Iterator[tuple[str, str, str]]:
+    """Of each tensor: its name in GGUF, without a layer's number, too, and in transformers."""
+    yield "token_embd.weight", "token_embd", "model.embed_tokens.weight"
+    yield "output_norm.weight", "output_norm", "model.norm.weight"
+    norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+    for part, path in {**PARTS, **norms}.items():
+        for n in range(LAYERS):
+            yield f"blk.{n}.{part}.weight", part, f"model.layers.{n}.{path}.weight"
 
 
 def _shared_share(model: Any, adapted: Any) -> float:
@@ -139,6 +229,7 @@ def _two_of_them(folder: Path) -> dict[str, Any]:
 def _two_for_a_program(folder: Path) -> None:
     """A model of one layer with two adapters, which a program has apart."""
     model = save_llama(folder / "small-model", num_hidden_layers=1)
+    (model / "chat_template.jinja").write_text(CHAT)
     for name in ("few", "all"):
         modules = _ATTENTION if name == "few" else "all-linear"
         _adapted(model, target_modules=modules).save_pretrained(folder / f"small-{name}")
@@ -225,6 +316,7 @@ def wider(_adapter: Path) -> None:
 def main(folder: Path) -> dict[str, Any]:
     """What came of each."""
     found = {name: _compared(folder, name) for name in ADAPTERS}
+    found |= _other_checkpoints(folder)
     _two_for_a_program(folder)
     found["two_of_them"] = _two_of_them(folder)
     found["stored"] = _stored(folder)

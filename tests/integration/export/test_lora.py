@@ -91,7 +91,7 @@ def test_a_changed_layer_is_no_longer_what_the_checkpoint_stores(
         ("other_rank", ("lora_A", "[8, 64]", "[16, 64]")),
         ("deeper", ("model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.v_proj")),
         ("missing_matrix", ("lora_B of model.layers.1.self_attn.q_proj", "missing")),
-        ("cut", ("damaged", "SafetensorError")),
+        ("cut", ("damaged", "ends too early", "968 of 14336 bytes")),
     ],
 )
 def test_adapters_that_do_not_fit_are_refused(
@@ -104,10 +104,41 @@ def test_adapters_that_do_not_fit_are_refused(
     assert found["remedy"]
 
 
+@pytest.mark.parametrize("name", ["gguf", "gptq", "meta"])
+def test_adapters_of_other_checkpoints_give_the_logits_of_peft(
+    merges: dict[str, dict[str, Any]], name: str
+) -> None:
+    """The reference is a model with the floats that the checkpoint stands for."""
+    found = merges[f"{name}_base"]
+    assert found["adapter_moves"] > 0.5
+    assert found["distance"] < _ROUNDING
+    assert found["distance_from_merged"] < _ROUNDING
+    assert found["distance_apart"] < _ROUNDING
+    assert found["base_moves"] < _ROUNDING
+    # Beside weights that are not changed, what the checkpoint has quantized is carried over.
+    quantized = {"gguf": 15, "gptq": 14, "meta": 0}[name]
+    tied = name == "gguf"  # whose output layer the adapter does not change
+    assert (found["stored"], found["stored_apart"]) == (int(tied), quantized)
+
+
 def test_an_adapter_of_another_model_that_fits_is_noted(merges: dict[str, dict[str, Any]]) -> None:
     assert merges["unchanged"]["notes"] == []
     [note] = merges["other_base"]["notes"]
     assert not lacks(note, "org/Other-1B", "plain-model")
+
+
+def _chat(cli: Cli, recipe: str, *chosen: str) -> list[dict[str, Any]]:
+    """Two answers of one chat."""
+    done = subprocess.run(
+        cli.argv("chat", "--recipe", recipe, "--json", "-q", "--max-new-tokens", "4", *chosen),
+        cwd=cli.folder,
+        env=cli.environment(),
+        input="the fox\nthe dog\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 _APART = """
@@ -139,3 +170,8 @@ def test_each_adapter_of_a_program_gives_its_own_texts(
         for chosen in ((), ("--lora", "all"))
     ]
     assert answers[0]["token_ids"] != answers[1]["token_ids"]
+    alone, adapted = (_chat(cli, recipe), _chat(cli, recipe, "--lora", "all"))
+    assert [each["token_ids"] for each in alone] != [each["token_ids"] for each in adapted]
+    for first, second in (alone, adapted):
+        # Each adapter begins with an empty cache, which keeps its own conversation.
+        assert (first["cached_tokens"], second["cached_tokens"] > 0) == (0, True)
