@@ -133,8 +133,8 @@ def _absolute_model(
         yield from _name_of_timm(section, place, value)
     elif Path(path).suffix == _GGUF_SUFFIX:
         message = f"{key}: {value} is a file in GGUF, not a folder"
-        known = "name the folder that the save_pretrained of a peft model wrote"
-        hint = known if keys[: len(LORA)] == LORA else f"name it as {'.'.join(GGUF)}"
+        of_adapter = "name the folder that the save_pretrained of a peft model wrote"
+        hint = of_adapter if keys[: len(LORA)] == LORA else f"name it as {'.'.join(GGUF)}"
         yield Problem(str(place), message, hint)
     elif not _ID.fullmatch(value) or Path(path).exists():
         if Path(path).with_name("config.json").is_file():
