@@ -80,6 +80,7 @@ def make_payload(
     generation = None
     if provenance.generation:
         _refuse_encoder(provenance.generation, str(loaded.path))
+        _refuse_static_cache(provenance.generation, str(loaded.path))
         _refuse_logits_of_each(program, provenance.generation, str(loaded.path))
         generation, made_files, why = _generation(loaded, provenance.generation, folder)
         files |= made_files
@@ -100,6 +101,18 @@ def _refuse_encoder(generation: Generation, place: str) -> None:
             "no processor for its input",
             place=place,
             remedy="Use the device's shell instead: etdeploy run, or etdeploy generate",
+        )
+
+
+def _refuse_static_cache(generation: Generation, place: str) -> None:
+    if generation.static_cache:
+        raise UsageError(
+            "keys and values are inputs and outputs of the program (the path static), and the "
+            "app's own code keeps none",
+            place=place,
+            remedy="Use the device's shell instead: etdeploy run, or etdeploy generate.\n"
+            "Or export the cache as part of the program, which copies it for each token:\n"
+            "--set export.generation.path=fast --set export.quantization=fp16",
         )
 
 

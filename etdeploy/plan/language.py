@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import REWRITES, Chosen
 from etdeploy.backends.schemes import SEARCHED_SCHEMES
 from etdeploy.core.values import ReasonedChoice
@@ -86,6 +87,9 @@ def _attention(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
 def _looks_at(generation: Generation, method: GenerationMethod) -> str:
     if generation.attention == "kernel":
         return f"its attention looks at what is filled of {generation.context:,} positions"
+    if generation.static_cache:
+        padded = ", after padding where there are fewer" if method.max_tokens > 1 else ""
+        return f"its attention looks at {generation.context:,} positions through a mask{padded}"
     return (
         f"its attention looks at {method.capacity:,} of {generation.context:,} positions, whatever "
         "the position is"
@@ -100,6 +104,13 @@ def _path(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
         return ReasonedChoice(name="path", value=value, reason=reason[0].lower() + reason[1:])
     if has_cross_attention(recipe.model.task):
         return ReasonedChoice(name="path", value="fast", reason=ENCODED_ONCE)
+    if wanted == "auto" and backend_named(recipe.export.backend).static_cache:
+        reason = (
+            f"{recipe.export.backend} keeps no state between calls: keys and values are inputs and "
+            "outputs of the program where the model's logits with them are those of its own "
+            "forward, which the export compares; else they are copied for each token"
+        )
+        return ReasonedChoice(name="path", value="static, fast or plain", reason=reason)
     if wanted == "auto":
         reason = (
             "export.generation.path is auto: fast where the model's logits there are those of its "

@@ -7,14 +7,15 @@ Started as a process of its own:
 The folder gets `<name>.pte` for each program, and `texts.json`: what the eager model makes of each
 prompt, as lists of token ids that are one longer than the context; `expected.json` has the logits
 of one of them. The program `forgetful` is that of `static` with a method `decode` whose cache is
-wrong, which shows from the second token on that it takes.
+wrong, which shows from the second token on that it takes. In `cached`, keys and values are inputs
+and outputs.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -22,9 +23,18 @@ from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 
 from etdeploy.export.worker.language.model import greedy_text
+from etdeploy.export.worker.language.static_cache import StaticCalls
 from etdeploy.export.worker.language.texts import Prompt
 from etdeploy.program.generation import ExpectedText
-from tests.support.generation_values import CAPACITY, CHUNK, PROMPTS, UNDEFINED, VOCABULARY
+from tests.support.generation_values import (
+    CACHE,
+    CAPACITY,
+    CHUNK,
+    METHODS,
+    PROMPTS,
+    UNDEFINED,
+    VOCABULARY,
+)
 
 _WIDTH = 16
 
@@ -74,6 +84,27 @@ class Forgetful(TinyModel):
         return logits
 
 
+class Cached(TinyModel):
+    """One with a second attention that looks back over a window; values are 16-bit floats."""
+
+    def forward(  # type: ignore[override]
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor,
+        window: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        x = self.tokens[tokens[0]] + self.places[positions[0]]
+        new = (x @ self.key).T[None, None], (x @ self.value)[None, None].half()
+        scores = (x @ self.query) @ torch.cat([keys, new[0]], dim=3)[0, 0] / _WIDTH
+        held = torch.cat([values, new[1]], dim=2)[0, 0].float()
+        for each in (mask, window):
+            x = x + (scores + each[0, 0]).softmax(-1) @ held
+        return (x @ self.head)[-1:], *new
+
+
 class TokensOnly(TinyModel):
     """One that is not told the position."""
 
@@ -121,6 +152,16 @@ def main(folder: Path) -> None:
     _write(
         folder / "forgetful.pte", static | {"decode": export(Forgetful(CAPACITY), (one, position))}
     )
+    calls = StaticCalls(CACHE)
+    calls.caches[1] = calls.caches[1].half()
+    of_cache = {
+        method.name: export(
+            Cached(CAPACITY), calls.inputs([0] * method.max_tokens, 0, method.max_tokens)
+        )
+        for method in METHODS["cached"]
+    }
+    _write(folder / "cached.pte", of_cache)
+    (folder / "cached.json").write_text(json.dumps([_cached(prompt) for prompt in PROMPTS]))
     text = greedy_text(_Eager(), Prompt(PROMPTS[1], 16))
     expected = ExpectedText(prompt_ids=PROMPTS[1], original=text)
     (folder / "expected.json").write_text(expected.model_dump_json())
@@ -140,9 +181,27 @@ def _write(
 
 def _continued(prompt: Sequence[int]) -> list[int]:
     """The greedy text that fills the context."""
-    model, ids = TinyModel(CAPACITY), list(prompt)
+    model = TinyModel(CAPACITY)
+    return _greedy(prompt, lambda token, at: model(torch.tensor([[token]]), torch.tensor([at]))[0])
+
+
+def _cached(prompt: Sequence[int]) -> list[int]:
+    """That of the model whose keys and values are inputs, by single tokens."""
+    model, calls = Cached(CAPACITY), StaticCalls(CACHE)
+    calls.caches[1] = calls.caches[1].half()
+
+    def logits(token: int, at: int) -> torch.Tensor:
+        found, *new = model(*calls.inputs([token], at, 1))
+        calls.store(at, 1, new)
+        return found[0]
+
+    return _greedy(prompt, logits)
+
+
+def _greedy(prompt: Sequence[int], logits_of: Callable[[int, int], torch.Tensor]) -> list[int]:
+    ids = list(prompt)
     for at in range(CAPACITY):
-        logits = model(torch.tensor([[ids[at]]]), torch.tensor([at]))[0]
+        logits = logits_of(ids[at], at)
         if at >= len(prompt) - 1:
             best, next_best = logits.topk(2).values.tolist()
             assert best - next_best > 0.01, "another processor may round to another token"

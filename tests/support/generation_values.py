@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.generation import GenerationMethod, StaticCache
 
 VOCABULARY, CAPACITY, CHUNK = 48, 32, 8
 # The token whose logits are NaN.
@@ -38,4 +38,14 @@ METHODS = {
             name="decode_half", role="decode", max_tokens=1, dynamic=False, capacity=_HALF
         ),
     ),
+    "cached": (
+        GenerationMethod(
+            name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY
+        ),
+        GenerationMethod(
+            name="decode", role="decode", max_tokens=1, dynamic=False, capacity=CAPACITY
+        ),
+    ),
 }  # fmt: skip
+# That of `cached`, with a mask for all positions and one for the last five.
+CACHE = StaticCache(places=CAPACITY - 1, windows=(0, 5), masked=-1e6, layers=((1, 16),))

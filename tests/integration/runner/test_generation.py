@@ -26,7 +26,14 @@ from etdeploy.runner.generation import PromptRun, Sampling, listening_arguments,
 from etdeploy.runner.missing import check_program
 from etdeploy.targets.platforms import host_target
 from tests.support.bundles import make_bundle
-from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, UNDEFINED, VOCABULARY
+from tests.support.generation_values import (
+    CACHE,
+    CAPACITY,
+    METHODS,
+    PROMPTS,
+    UNDEFINED,
+    VOCABULARY,
+)
 from tests.support.runtime_runs import Run, Start, build, plan_here
 from tests.support.runtime_values import make_recipe
 
@@ -81,7 +88,10 @@ def _write(
     for i, (prompt, asked) in enumerate(points):
         (folder / f"{i}.bin").write_bytes(np.array(prompt, "<i8").tobytes())
         listed.append(PromptRun(name=f"p{i}", path=f"{i}.bin", **asked))
-    text = request_lines(METHODS[name], sampling or Sampling(), stop, listed, rewind)
+    cache = CACHE if name == "cached" else None
+    text = request_lines(
+        METHODS[name], sampling or Sampling(), stop, listed, rewind, static_cache=cache
+    )
     (folder / "request.txt").write_text(text)
 
 
@@ -105,6 +115,60 @@ def test_greedy_text_is_the_eager_models(
     # A chunk is one call, and so is a rest where a call may take fewer tokens than a chunk.
     calls = [len(text.prefill_ms) for text in run.generated.generation.runs]
     assert calls == {"dynamic": [1, 1, 2, 3, 4], "static": [1, 1, 2, 5, 4]}[name]
+
+
+def test_keys_and_values_may_be_inputs_and_outputs(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    """Of prompts that fill a call, and of those before which there is padding."""
+    _write(tmp_path, _whole_context(), "cached")
+    run = runner.generate(programs.path("cached"), tmp_path)
+    texts = [[*prompt, *new] for prompt, new in zip(PROMPTS, _ids(run), strict=True)]
+    assert texts == json.loads((programs.folder / "cached.json").read_text())
+    assert texts != programs.texts
+    calls = [len(text.prefill_ms) for text in run.generated.generation.runs]
+    assert calls == [1, 1, 2, 3, 4]
+
+
+def test_a_prompt_may_be_all_that_a_program_takes(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    """Without a method for single tokens, each is one behind padding; without prefill, the same."""
+    wanted = json.loads((programs.folder / "cached.json").read_text())
+    for role in ("prefill", "decode"):
+        _write(tmp_path, _whole_context(), "cached")
+        request = tmp_path / "request.txt"
+        lines = request.read_text().splitlines(keepends=True)
+        request.write_text("".join(x for x in lines if not x.startswith(f"method {role}")))
+        texts = _ids(runner.generate(programs.path("cached"), tmp_path))
+        assert [[*p, *new] for p, new in zip(PROMPTS, texts, strict=True)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "facts"),
+    [
+        ("cached", "static 30 -1.0 0 5", ("input 2", "[1, 1, 8, 38]", "[1, 1, 8, 39]")),
+        ("cached", "static 31 -1.0 0", ("takes 6 inputs", "3 outputs")),
+        ("cached", "static 31 1.0 0 5", ("a mask's number up to 0",)),
+        ("cached", "static 31 -1.0", ("a window from 0 on",)),
+        ("dynamic", "static 31 -1.0 0", ("input 1", "[1, 8]")),
+    ],
+)
+def test_a_cache_that_does_not_fit_the_program(
+    runner: Start,
+    programs: Programs,
+    tmp_path: Path,
+    name: str,
+    line: str,
+    facts: tuple[str, ...],
+) -> None:
+    _write(tmp_path, [((3,), {"new_tokens": 2})], name)
+    request = tmp_path / "request.txt"
+    lines = [x for x in request.read_text().splitlines() if not x.startswith("static ")]
+    request.write_text("\n".join([*lines, line]) + "\n")
+    run = runner.generate(programs.path(name), tmp_path)
+    assert run.exit_code == 4
+    assert all(fact in run.stderr for fact in facts), run.stderr
 
 
 def test_results_tell_every_measurement(runner: Start, programs: Programs, tmp_path: Path) -> None:
@@ -317,7 +381,7 @@ def test_logits_that_are_no_numbers_are_told(
         (
             4,
             "temperature 1",
-            "request.txt:5 expects method, encoder, embedding, positions, rewind, sampling, stop",
+            "request.txt:5 expects method, encoder, embedding, positions, static, rewind, sampling, stop",
         ),
         (4, "rewind -1", "request.txt:5 expects a number of tokens from 0 on"),
     ],

@@ -324,6 +324,7 @@ def conversions_by_node() -> Iterator[None]:
 
     def joined(self: Any, graph_module: torch.fx.GraphModule) -> Any:
         _rename_converted(graph_module.graph)
+        take_parts(graph_module.graph)
         join_views(graph_module.graph)
         return split(self, graph_module)
 
@@ -385,6 +386,31 @@ def join_views(graph: torch.fx.Graph) -> None:
             node.replace_input_with(between, source)
             if (changed := between.meta.get(QCOM_REQUANTIZE, {}).pop(node.name, None)) is not None:
                 source.meta.setdefault(QCOM_REQUANTIZE, {})[node.name] = changed
+    graph.eliminate_dead_code()
+
+
+def take_parts(graph: torch.fx.Graph) -> None:
+    """Lets users of a slice of joined values take the one value that it is."""
+    from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
+    from executorch.exir.dialects._ops import ops
+
+    aten = ops.edge.aten
+    for node in list(graph.nodes):
+        if node.target != aten.slice_copy.Tensor or node.args[0].target != aten.cat.default:
+            continue
+        dim, start = (*node.args[1:3], 0, 0)[:2]
+        parts, axis = (*node.args[0].args, 0)[:2]
+        rank = node.meta["val"].dim()
+        if dim % rank != axis % rank:
+            continue
+        at = 0
+        for part in parts:
+            size = part.meta["val"].shape[dim]
+            if at == start and node.meta["val"].shape[dim] == size:
+                part.meta.setdefault(QCOM_REQUANTIZE, {}).update(node.meta.get(QCOM_REQUANTIZE, {}))
+                node.replace_all_uses_with(part)
+                break
+            at += size
     graph.eliminate_dead_code()
 
 

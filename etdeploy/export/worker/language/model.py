@@ -45,7 +45,7 @@ from etdeploy.export.worker.language.static_cache import (
     StaticCalls,
     static_calibration,
     static_methods,
-    use_convolutions,
+    use_native_layers,
 )
 from etdeploy.export.worker.language.texts import (
     Prompt,
@@ -271,7 +271,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
     adapted = {name: made.adapted(name, model) for name, model in models.items()}
     if made.static_cache:
         for model in (loaded.model, *models.values()):
-            use_convolutions(model)
+            use_native_layers(model, made.static_cache)
     sources = {**made.sources}
     for each in adapted.values():
         sources |= each.sources

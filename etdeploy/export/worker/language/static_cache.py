@@ -186,13 +186,13 @@ class Pointwise(torch.nn.Module):  # type: ignore[misc]
     their ranges, and loses those by the names of operators.
     """
 
-    def __init__(self, linear: torch.nn.Linear) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
-        out, into = linear.weight.shape
+        out, into = weight.shape
         with torch.device("meta"):
-            self.conv = torch.nn.Conv2d(into, out, 1, bias=linear.bias is not None)
-        self.conv.weight = torch.nn.Parameter(linear.weight.detach().reshape(out, into, 1, 1))
-        self.conv.bias = linear.bias
+            self.conv = torch.nn.Conv2d(into, out, 1, bias=bias is not None)
+        self.conv.weight = torch.nn.Parameter(weight.detach().reshape(out, into, 1, 1))
+        self.conv.bias = None if bias is None else torch.nn.Parameter(bias.detach())
 
     @property
     def weight(self) -> torch.Tensor:
@@ -200,17 +200,50 @@ class Pointwise(torch.nn.Module):  # type: ignore[misc]
         return self.conv.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From (1, S, inputs) to (1, S, outputs)."""
-        found = self.conv(x.unsqueeze(2).transpose(1, 3))
-        return found.permute(0, 3, 1, 2).squeeze(3)
+        """From (1, S, inputs), or without the first dimension, to as many outputs."""
+        rows = x if x.dim() == 3 else x.unsqueeze(0)
+        found = self.conv(rows.unsqueeze(2).transpose(1, 3)).permute(0, 3, 1, 2).squeeze(3)
+        return found if x.dim() == 3 else found.squeeze(0)
 
 
-def use_convolutions(model: torch.nn.Module) -> None:
-    """Replaces the linear layers of a model in place."""
+class Packed(torch.nn.Module):  # type: ignore[misc]
+    """The projections of queries, keys and values that a model has as one layer.
+
+    Apart, since `ConvertMhaToSha` splits no packed ones; `backends/qnn_placement.py` takes away the
+    join and the slices.
+    """
+
+    def __init__(self, linear: torch.nn.Linear, sizes: Sequence[int]) -> None:
+        super().__init__()
+        biases: Sequence[torch.Tensor | None] = [None] * len(sizes)
+        if linear.bias is not None:
+            biases = linear.bias.split(list(sizes))
+        weights = linear.weight.split(list(sizes))
+        self.parts = torch.nn.ModuleList(map(Pointwise, weights, biases))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part(x) for part in self.parts], dim=-1)
+
+
+# transformers' name of a layer with all queries, then all keys, then all values: Phi-3.
+_PACKED = "qkv_proj"
+
+
+def use_native_layers(model: Any, facts: StaticCache) -> None:
+    """Replaces layers of a model, in place, by those that the HTP has an operator for."""
+    kept = {heads * size for heads, size in facts.layers}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is torch.nn.Linear:
-                setattr(parent, name, Pointwise(child))
+            if norm := _rms_norm(child):
+                setattr(parent, name, norm)
+            if type(child) is not torch.nn.Linear:
+                continue
+            if name == _PACKED and len(kept) == 1:
+                [keys] = kept
+                sizes = (child.out_features - 2 * keys, keys, keys)
+                setattr(parent, name, Packed(child, sizes))
+            else:
+                setattr(parent, name, Pointwise(child.weight, child.bias))
 
 
 class StaticMethod(torch.nn.Module):  # type: ignore[misc]
@@ -239,6 +272,26 @@ class StaticMethod(torch.nn.Module):  # type: ignore[misc]
             **self.options,
         )
         return (out.logits[:, -1], *(each for layer in layers for each in layer.new))
+
+
+def _rms_norm(module: torch.nn.Module) -> torch.nn.RMSNorm | None:
+    """A norm of transformers as torch's own; None for what is none.
+
+    ExecuTorch recognizes a norm that is written out by its operators, not that of Gemma, whose
+    factors are 1 + weight, and takes a later product for its end. Here, the factors are what the
+    module makes of ones.
+    """
+    weight = getattr(module, "weight", None)
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    named = type(module).__name__.endswith("RMSNorm") and isinstance(eps, float)
+    if not named or not isinstance(weight, torch.Tensor) or weight.dim() != 1:
+        return None
+    norm = torch.nn.RMSNorm(len(weight), eps)
+    values = torch.randn(4, len(weight), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        norm.weight.copy_(module(torch.ones(1, len(weight)))[0] * (1 + eps) ** 0.5)
+        same = torch.allclose(norm(values), module(values), rtol=1e-4, atol=1e-5)
+    return norm if same else None
 
 
 def with_all_logits(module: Any) -> Any:
