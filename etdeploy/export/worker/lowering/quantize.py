@@ -102,7 +102,8 @@ def quantize(
     traced, found = {}, {}
     for name, source in sources.items():
         with name_method(name, sources):
-            traced[name] = rewritten_to_quantize(_traced(spec, source), log or Log())
+            program = lowering_of(spec).simplified(_traced(spec, source))
+            traced[name] = rewritten_to_quantize(program, log or Log())
     check_overrides(spec, traced)
     for name, source in sources.items():
         with name_method(name, sources):
