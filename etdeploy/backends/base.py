@@ -83,6 +83,8 @@ class Backend:
         threaded: Whether it runs on the thread pool of ExecuTorch.
         own_kernels: Whether kernels of etdeploy's own may stand between its partitions: it computes
             on the CPU, and in 32-bit floats.
+        static_cache: Whether a language model's keys and values are inputs and outputs of its
+            methods, since it keeps no state between calls; see `program/generation.py`.
         tried: Whether it was built and run with etdeploy; the others follow ExecuTorch's
             documentation.
         socs: The SoCs that a program can be compiled for, each for one of them, which `export.soc`
@@ -121,6 +123,7 @@ class Backend:
     loads: bool = False
     threaded: bool = False
     own_kernels: bool = False
+    static_cache: bool = False
     tried: bool = False
     socs: tuple[str, ...] = ()
     profile_compiled: bool = False

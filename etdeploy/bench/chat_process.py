@@ -130,7 +130,7 @@ class ChatProcess:
         """Starts the runner, and waits until it has loaded the program."""
         request = request_lines(
             self.generation.methods, Sampling(), self.generation.stop_ids, [],
-            rewind=self.generation.rewind,
+            rewind=self.generation.rewind, static_cache=self.generation.static_cache,
         )  # fmt: skip
         self._generator.put(_REQUEST, request)
         arguments = listening_arguments(

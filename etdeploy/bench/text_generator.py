@@ -103,6 +103,7 @@ class TextGenerator:
         request = request_lines(
             self.generation.methods, sampling, self.generation.stop_ids, [point],
             rewind=self.generation.rewind, encoder=encoder_run(self.generation.encoder),
+            static_cache=self.generation.static_cache,
         )  # fmt: skip
         for name, path in self.encoder.items():
             self.folder.put(path, name)

@@ -15,6 +15,7 @@ from etdeploy.backends.schemes import (
     GROUPED_SCHEMES,
     LINEAR_SCHEMES,
     SEARCHED_SCHEMES,
+    STATIC_SCHEMES,
 )
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError, UsageError
@@ -409,7 +410,8 @@ def _override_groups(export: Export) -> dict[str, int]:
 def _generation(export: Export) -> ExportGeneration:
     """With the text that the model is evaluated on; None for none."""
     asked = export.generation or ExportGeneration()
-    bundled = EVALUATION_TEXT if export.quantization in LINEAR_SCHEMES else NO_TEXT
+    quantized = export.quantization in (*LINEAR_SCHEMES, *STATIC_SCHEMES)
+    bundled = EVALUATION_TEXT if quantized else NO_TEXT
     text = asked.evaluate or bundled
     return asked.model_copy(update={"evaluate": None if text == NO_TEXT else text})
 
@@ -417,7 +419,8 @@ def _generation(export: Export) -> ExportGeneration:
 def _calibration_text(export: Export) -> str | None:
     schemes = {export.quantization, *dict(_overrides(export)).values()}
     text = export.calibration or CALIBRATION_TEXT
-    return text if schemes & {*SEARCHED_SCHEMES} and text != NO_TEXT else None
+    read = schemes & {*SEARCHED_SCHEMES, *STATIC_SCHEMES}
+    return text if read and text != NO_TEXT else None
 
 
 def _has_groups(recipe: Recipe) -> bool:

@@ -19,6 +19,8 @@ constants.h): `vision_encoder` takes an image or a part of one and gives rows of
 of shape (1, N, d); `token_embedding` gives those of tokens, of shape (1, S, d). The other methods
 take embeddings in place of tokens, and `text_decoder` is the one that has the most positions. They
 may take further positions of each token after the first one's: see `GenerationEncoder`.
+
+With a static cache, keys and values are inputs and outputs of methods: see `StaticCache`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from pydantic import Field
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
-from etdeploy.recipe.model import ExportGeneration, Recipe
+from etdeploy.recipe.model import ExportGeneration, GenerationMode, Recipe
 from etdeploy.recipe.tasks import has_cross_attention
 
 
@@ -91,6 +93,33 @@ class GenerationEncoder(Value):
     preprocess_ms: float
 
 
+class StaticCache(Value):
+    """Keys and values as inputs and outputs of methods, for a backend that keeps no state.
+
+    A method takes S token ids, int64 of shape (1, S); the position of each, int64 of shape (1, S);
+    for each window a mask, float32 of shape (1, 1, S, places + S), which is added to the scores of
+    earlier positions and of the call's own tokens; and of each layer the keys, (1, heads, d,
+    places), and values, (1, heads, places, d), of the tokens before. It gives the logits of the
+    last token, float32 of shape (1, vocabulary), and of each layer the keys, (1, heads, d, S), and
+    values, (1, heads, S, d), of its own tokens. These have the dtype of the inputs, quantized alike
+    in all methods, and go to the places of their positions before the next call.
+
+    Fewer tokens than S are the last ones, after padding whose outputs count for nothing.
+
+    Attributes:
+        places: Positions of the inputs: one less than the context, since nothing looks back at the
+            last.
+        windows: For each mask, how many positions a token sees, itself the last; 0 for all.
+        masked: What a mask has where a token does not see a position; 0 where it does.
+        layers: Heads of keys, and their size d, of each layer.
+    """
+
+    places: int
+    windows: tuple[int, ...]
+    masked: float
+    layers: tuple[tuple[int, int], ...]
+
+
 class Generation(Value):
     """What the host and the runner know of a program that generates text.
 
@@ -106,7 +135,7 @@ class Generation(Value):
         model: Id or folder that the recipe names.
         revision: Commit of the model's repository; null for a folder.
         path: How it was exported: `fast`, or `plain` where the model does not fit the fast path;
-            `finished` where another exporter made it.
+            `static` with a static cache; `finished` where another exporter made it.
         path_reason: Why.
         attention: `kernel` where it is an operator of etdeploy's own, else `stock`.
         expected: Texts that the program has to give; empty where the model gives none eagerly.
@@ -116,6 +145,7 @@ class Generation(Value):
         adapters: What the program has for each adapter, by name; `methods`, `expected` and
             `evaluation` are those of the model without one.
         encoder: Of a model with an encoder; null for others.
+        static_cache: Where keys and values are inputs and outputs; null where they are buffers.
     """
 
     methods: tuple[GenerationMethod, ...]
@@ -126,7 +156,7 @@ class Generation(Value):
     tokenizer: str | None = None
     model: str
     revision: str | None = None
-    path: Literal["fast", "plain", "finished"]
+    path: Literal["fast", "plain", "static", "finished"]
     path_reason: str
     attention: Literal["kernel", "stock"] = "stock"
     expected: tuple[ExpectedText, ...] = ()
@@ -134,6 +164,7 @@ class Generation(Value):
     rewind: int | None = None
     adapters: dict[str, GenerationAdapter] = {}
     encoder: GenerationEncoder | None = None
+    static_cache: StaticCache | None = None
 
     def with_adapter(self, name: str | None) -> Generation:
         """How the program is called to generate with an adapter; without one for None."""

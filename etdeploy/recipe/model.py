@@ -89,7 +89,8 @@ Rewrites = Annotated[
 ]
 AppRuntime = Literal["auto", "prebuilt", "source"]
 AppBuild = Literal["auto", "gradle", "sdk"]
-GenerationPath = Literal["auto", "fast", "plain"]
+GenerationPath = Literal["auto", "fast", "plain", "static"]
+GenerationMode = Literal["hybrid", "kv", "prefill"]
 AttentionChoice = Literal["auto", "kernel", "stock"]
 # Far above any model's context.
 _MOST_TOKENS = 2**20
@@ -253,8 +254,14 @@ class ExportGeneration(Section):
 
     path: GenerationPath = "auto"
     """`fast` writes the cache in place, and the attention reads only its filled part. `plain`
-    computes as transformers does, for models that do not support `fast`. `auto` uses `fast` if the
-    model supports it, and records the reason if not."""
+    computes as transformers does, for models that do not support `fast`. `static` has keys and
+    values as inputs and outputs of the program, for a backend that keeps no state: QNN. `auto` uses
+    `static` there and `fast` elsewhere if the model supports it, and records the reason if not."""
+
+    mode: GenerationMode = "hybrid"
+    """Which methods the path `static` has. `hybrid`: one for prompts and one for single tokens.
+    `kv`: only that for single tokens, also for prompts; it compiles in half the time. `prefill`:
+    only that for prompts, also for single tokens."""
 
     attention: AttentionChoice = "auto"
     """The attention of the path `fast`. `kernel`: an operator of etdeploy, which its runner has; it

@@ -154,6 +154,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     yield from _prefill_findings(_keys_of(section.get("generation")))
     yield from _evaluation_findings(section)
     yield from _attention_findings(backend, _keys_of(section.get("generation")))
+    yield from _static_findings(backend, _keys_of(section.get("generation")))
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
         yield "soc", f"soc applies to the backend {_backends_where(lambda b: b.socs)} only"
 
@@ -277,6 +278,22 @@ def _evaluation_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
         )
 
 
+def _static_findings(
+    backend: Backend | None, generation: Mapping[str, Any]
+) -> Iterator[RecipeFinding]:
+    """Keys of the path static, for another one."""
+    path, mode = generation.get("path") or "auto", generation.get("mode") or "hybrid"
+    if backend is None:
+        return
+    those = _backends_where(lambda b: b.static_cache)
+    if path == "static" and not backend.static_cache:
+        text = f"{backend.name} keeps the cache in the program; the path static is for {those}"
+        yield "generation.path", text
+    if mode != "hybrid" and (path not in ("auto", "static") or not backend.static_cache):
+        text = f"the mode {mode} is one of the path static, which the backends {those} have"
+        yield "generation.mode", text
+
+
 def _attention_findings(
     backend: Backend | None, generation: Mapping[str, Any]
 ) -> Iterator[RecipeFinding]:
@@ -373,7 +390,7 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
         for key in _OF_ONE_METHOD:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a language model is measured by `benchmark.generation`"
-        yield from _language_findings(export)
+        yield from _language_findings(export, model.get("task") or TEXT_GENERATION)
         if has_encoder(model.get("task")):
             yield from _encoder_findings(model, export, _keys_of(benchmark.get("generation")))
     elif sources:
@@ -480,10 +497,13 @@ def _adapter_findings(
     yield "benchmark.generation.lora", text
 
 
-def _language_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
-    """Ranges of activations would be those of one example: a cache has no calibration inputs."""
+def _language_findings(export: Mapping[str, Any], task: str) -> Iterator[RecipeFinding]:
+    """Ranges of activations would be those of one example: buffers have no calibration inputs."""
     scheme = export.get("quantization")
     backend = find_backend(str(export.get("backend") or DEFAULT))
+    path = _keys_of(export.get("generation")).get("path") or "auto"
+    if backend and backend.static_cache and path in ("auto", "static") and task == TEXT_GENERATION:
+        return
     if export.get("overrides") and backend and backend.overrides and not _mixes(backend):
         yield (
             "export.overrides",

@@ -6,6 +6,7 @@ The request is a file of lines, words separated by one space:
     encoder NAME REPETITIONS INPUTS
     embedding NAME ID
     positions ROWS PATH
+    static PLACES MASKED WINDOW [WINDOW ...]
     rewind TOKENS
     sampling TEMPERATURE TOP_K TOP_P SEED MIN_P REPETITION_PENALTY
     stop ID ID ...
@@ -18,7 +19,9 @@ DYNAMIC is 0 or 1. The encoder runs before everything else; INPUTS is a list of 
 of it, and its time is that of all. With a line `embedding`, the methods take embeddings in place of
 tokens: NAME gives them, and the encoder those of the token ID, one row after the other. With a line
 `positions`, they take ROWS further positions of each token, for a prompt those in its file of int64
-numbers, row by row; after the last one of a row, numbers go on by one. Without the line `rewind`, a
+numbers, row by row; after the last one of a row, numbers go on by one. With a line `static`, keys
+and values are inputs and outputs of methods (`StaticCache` in etdeploy/program/generation.py).
+Without the line `rewind`, a
 position may be set back to any other (etdeploy/program/generation.py). With TEMPERATURE 0, the most
 probable token is taken. PATH, which may have spaces, is a file of little-endian int64 token ids,
 relative to the request.
@@ -45,7 +48,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from etdeploy.core.values import Value
-from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.generation import GenerationMethod, StaticCache
 from etdeploy.runner.protocol import StartResults
 
 
@@ -210,6 +213,7 @@ def request_lines(
     rewind: int | None = None,
     logit_ids: Sequence[int] = (),
     encoder: EncoderRun | None = None,
+    static_cache: StaticCache | None = None,
 ) -> str:
     """The text of the file that the runner's --generation names.
 
@@ -220,6 +224,9 @@ def request_lines(
     ]
     if encoder is not None:
         lines += encoder.lines
+    if static_cache is not None:
+        numbers = (static_cache.places, static_cache.masked, *static_cache.windows)
+        lines.append(" ".join(["static", *map(str, numbers)]))
     if rewind is not None:
         lines.append(f"rewind {rewind}")
     lines.append(" ".join(["sampling", *sampling.words]))

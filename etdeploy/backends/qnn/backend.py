@@ -218,5 +218,6 @@ QNN = Qnn(
     loads=True,
     socs=tuple(QUALCOMM_SOCS),
     profile_compiled=True,
+    static_cache=True,
     judged_as={"none": "fp16"},  # the HTP has no 32-bit floats
 )

@@ -165,6 +165,20 @@ OPTIONS = (
         "all of it. Less leaves room for programs that run beside it.",
     ),
     Option(
+        "mha2sha",
+        "auto",
+        "Whether attention with many heads is split into single heads after it was quantized, by "
+        "ExecuTorch's pass ConvertMhaToSha: it computes faster on the HTP. `auto`: in language "
+        "models, where the compiler takes longer with it.",
+        ("auto", "always", "never"),
+    ),
+    Option(
+        "kv_cache_bits",
+        "8",
+        "Bits of the keys and values of a quantized language model.",
+        ("8", "16"),
+    ),
+    Option(
         "weight_sharing",
         False,
         "Stores weights once that several methods have in common, for the HTP V69 and newer. "

@@ -6,6 +6,7 @@
 #include "../loading.h"
 #include "pages.h"
 #include "request.h"
+#include "static_cache.h"
 
 using executorch::extension::TensorPtr;
 using executorch::runtime::EventTracer;
@@ -53,6 +54,9 @@ class Calls {
   // has the last calls of its method, of the last text in which it was called.
   Calls(Module& module, const Request& request, const std::string& trace)
       : module_(module), trace_(trace), table_(request.positions), rewind_(request.rewind) {
+    if (request.static_cache) {
+      static_.emplace(*request.static_cache);
+    }
     if (request.encoder) {
       encode(*request.encoder, request.embedding.has_value());
     }
@@ -60,7 +64,7 @@ class Calls {
       add_embedding(*request.embedding, request.methods);
     }
     for (const GenerationMethod& method : request.methods) {
-      add(method, share_memory(request.methods));
+      add(method, !static_ && share_memory(request.methods));
     }
     if (context_ == 0) {
       throw Failure(kInputs, "the request has no method that takes a single token");
@@ -118,6 +122,10 @@ class Calls {
     Loaded& loaded = loaded_[method->loaded];
     trace_call(loaded, method->facts, taken, position,
                method->facts.prefill ? count : count + later);
+    if (static_) {
+      take_static(*method, loaded.name, tokens, taken, position, logits);
+      return taken;
+    }
     const TensorPtr first = embedding_
         ? embed(tokens, taken, position, method->inputs[0])
         : tokens_tensor(tokens, {1, taken}, method->inputs[0]);
@@ -293,6 +301,73 @@ class Calls {
     return make_tensor({1, count, embedding.size}, embeddings_, info);
   }
 
+  // The same with keys and values among inputs and outputs. Tokens are the last of the method's.
+  void take_static(const Method& method, const std::string& name, const int64_t* tokens,
+                   int64_t taken, int64_t position, const float*& logits) {
+    const int64_t length = method.facts.max_tokens, padding = length - taken;
+    std::vector<int64_t> ids(static_cast<size_t>(length), tokens[0]), places(ids.size(), 0);
+    std::copy(tokens, tokens + taken, ids.begin() + padding);
+    for (int64_t i = 0; i < length; ++i) {
+      places[static_cast<size_t>(i)] = std::max<int64_t>(0, position + i - padding);
+    }
+    std::memcpy(position_.data(), places.data(), places.size() * sizeof(int64_t));
+    std::vector<TensorPtr> inputs{tokens_tensor(ids.data(), {1, length}, method.inputs[0]),
+                                  make_tensor({1, length}, position_, method.inputs[1])};
+    const size_t caches = StaticCacheTensors::kFirstMask + static_->masks();
+    for (size_t i = StaticCacheTensors::kFirstMask; i < caches; ++i) {
+      inputs.push_back(make_tensor(
+          {1, 1, length, static_->places() + length},
+          static_->mask(i - StaticCacheTensors::kFirstMask, length, padding, position),
+          method.inputs[i]));
+    }
+    for (size_t i = 0; i < static_->size(); ++i) {
+      inputs.push_back(
+          make_tensor(static_->sizes(i), static_->bytes(i), method.inputs[caches + i]));
+    }
+    const auto outputs =
+        module_.execute(name, std::vector<EValue>(inputs.begin(), inputs.end()));
+    require(outputs.error(), kInference, "method " + name + " failed at position " +
+            std::to_string(position));
+    for (size_t i = 0; i < static_->size(); ++i) {
+      static_->store(i, outputs->at(1 + i).toTensor().const_data_ptr(), length, taken, position);
+    }
+    end_ = std::max(position == 0 ? 0 : end_, position + taken);
+    logits = outputs->at(0).toTensor().const_data_ptr<float>();
+  }
+
+  void add_static(Method& method, const MethodMeta& meta) {
+    const int64_t length = method.facts.max_tokens, width = static_->places() + length;
+    const auto type_of = [&](size_t index) { return meta.input_tensor_meta(index)->scalar_type(); };
+    method.inputs = {tensor_info(meta, "input", 0, ScalarType::Long, {{1, length}}),
+                     tensor_info(meta, "input", 1, ScalarType::Long, {{1, length}})};
+    const size_t caches = StaticCacheTensors::kFirstMask + static_->masks();
+    for (size_t i = StaticCacheTensors::kFirstMask; i < caches; ++i) {
+      method.inputs.push_back(
+          tensor_info(meta, "input", i, ScalarType::Float, {{1, 1, length, width}}));
+    }
+    if (meta.num_inputs() <= caches || (meta.num_inputs() - caches) % 2 != 0 ||
+        meta.num_outputs() != meta.num_inputs() - caches + 1) {
+      throw Failure(kInputs, "method " + method.facts.name + " takes " +
+                    std::to_string(meta.num_inputs()) + " inputs and gives " +
+                    std::to_string(meta.num_outputs()) + " outputs: to generate, it would take " +
+                    std::to_string(caches) + " and keys and values of each layer, and give logits " +
+                    "and keys and values");
+    }
+    for (size_t i = 0; caches + i < meta.num_inputs(); ++i) {
+      const bool keys = i % 2 == 0;
+      const int64_t places = static_->places();
+      const auto type = type_of(caches + i);
+      const auto info = tensor_info(meta, "input", caches + i, type,
+                                    {keys ? Shape{1, 0, 0, places} : Shape{1, 0, places, 0}});
+      const Shape sizes(info.sizes().begin(), info.sizes().end());
+      Shape given = sizes;
+      given[keys ? 3 : 2] = length;
+      tensor_info(meta, "output", 1 + i, type, {given});
+      static_->add(i, type, sizes, method.facts.name);
+      method.inputs.push_back(info);
+    }
+  }
+
   // The table's numbers for tokens from a position on.
   TensorPtr columns(int64_t count, int64_t position, const TensorInfo& info) {
     const auto length = static_cast<int64_t>(table_->numbers.size()) / table_->rows;
@@ -311,15 +386,19 @@ class Calls {
     Method method{facts, {}, load(facts.name, shared)};
     const MethodMeta meta = *module_.method_meta(facts.name);
     const size_t wanted = (table_ ? 3 : 2) + encoded_.size();
-    if (meta.num_inputs() != wanted) {
+    if (!static_ && meta.num_inputs() != wanted) {
       throw Failure(kInputs, "method " + facts.name + " takes " + std::to_string(meta.num_inputs()) +
                     " inputs, to generate it would take " + std::to_string(wanted));
     }
     const int64_t most = facts.max_tokens;
-    method.inputs = {embedding_
-            ? tensor_info(meta, "input", 0, ScalarType::Float, {{1, most, embedding_->size}})
-            : tensor_info(meta, "input", 0, ScalarType::Long, {{1, most}}),
-                     tensor_info(meta, "input", 1, ScalarType::Long, {{1}, {most}})};
+    if (static_) {
+      add_static(method, meta);
+    } else {
+      method.inputs = {embedding_
+              ? tensor_info(meta, "input", 0, ScalarType::Float, {{1, most, embedding_->size}})
+              : tensor_info(meta, "input", 0, ScalarType::Long, {{1, most}}),
+                       tensor_info(meta, "input", 1, ScalarType::Long, {{1}, {most}})};
+    }
     if (table_) {
       method.inputs.push_back(
           tensor_info(meta, "input", 2, ScalarType::Long, {{table_->rows, most}}));
@@ -383,6 +462,7 @@ class Calls {
   std::vector<EValue> encoded_;
   Bytes rows_;
   std::optional<EmbeddingMethod> embedding_;
+  std::optional<StaticCacheTensors> static_;
   std::vector<int64_t> encode_ns_;
   // Memory of the inputs.
   Bytes tokens_, position_, embeddings_, columns_;

@@ -61,11 +61,20 @@ struct PositionTable {
   std::vector<int64_t> numbers;
 };
 
+// Keys and values as inputs and outputs of methods: how many earlier positions these have, what a
+// mask has where a token does not see one, and for each mask how many it sees, 0 for all.
+struct StaticCache {
+  int64_t places;
+  float masked;
+  std::vector<int64_t> windows;
+};
+
 struct Request {
   std::vector<GenerationMethod> methods;
   std::optional<Encoder> encoder;
   std::optional<Embedding> embedding;
   std::optional<PositionTable> positions;
+  std::optional<StaticCache> static_cache;
   // How far a position may be set back, unless to 0; without a limit if none is given.
   int64_t rewind = std::numeric_limits<int64_t>::max();
   Sampling sampling;
@@ -190,6 +199,16 @@ inline PositionTable read_positions(Words& words, const std::filesystem::path& f
   return table;
 }
 
+inline StaticCache read_static_cache(Words& words) {
+  StaticCache cache;
+  cache.places = words.number("places from 1 on", 1);
+  cache.masked = static_cast<float>(words.real("a mask's number up to 0", -1e9, 0));
+  do {
+    cache.windows.push_back(words.number("a window from 0 on", 0));
+  } while (words.more());
+  return cache;
+}
+
 inline Point read_point(Words& words, const std::filesystem::path& folder) {
   Point point;
   point.name = words.word("the name of a point");
@@ -234,6 +253,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
     request.embedding = read_embedding(words);
   } else if (kind == "positions") {
     request.positions = read_positions(words, folder);
+  } else if (kind == "static") {
+    request.static_cache = read_static_cache(words);
   } else if (kind == "rewind") {
     request.rewind = words.number("a number of tokens from 0 on", 0);
   } else if (kind == "sampling") {
@@ -245,8 +266,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   } else if (kind == "logits") {
     read_ids(words, [&](int64_t id) { request.logit_ids.push_back(id); });
   } else {
-    words.require(kind == "stop", "method, encoder, embedding, positions, rewind, sampling, "
-                  "stop, logits, follow or point");
+    words.require(kind == "stop", "method, encoder, embedding, positions, static, rewind, "
+                  "sampling, stop, logits, follow or point");
     read_ids(words, [&](int64_t id) { request.stop_ids.insert(id); });
   }
   words.require(!words.more(), "nothing more");

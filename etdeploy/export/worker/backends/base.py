@@ -146,7 +146,7 @@ class Lowering:
         goes to the log: the export that needs it raises it again.
         """
 
-    def adjust(self, config: Any) -> None:
+    def adjust(self, config: Any, spec: ExportSpec) -> None:
         """Changes the `ExecutorchBackendConfig` with which the program is made."""
 
     def shares_weights(self, spec: ExportSpec) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +17,18 @@ from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.backends.qnn_placement import (
     IN_BLOCKS,
     SHARING,
+    annotate_caches,
     blocked,
     changing_nodes,
     check_adaptor,
     chipset,
+    conversions_by_node,
     explain_partitions,
+    has_quantized_cache,
+    passes_of,
     placing,
     shares,
+    splits_heads,
 )
 from etdeploy.export.worker.failures import WorkerError, fail, failure_at
 from etdeploy.export.worker.loading.source import MethodSource
@@ -64,7 +70,7 @@ class QnnLowering(Lowering):
         specs = compile_specs(spec, several=len(methods) > 1)
         taken = {n: positional(_lowered(each), each.source.inputs) for n, each in methods.items()}
         # Without gradients, as the model was traced: switching them is an operator, too.
-        with placing(), explain_partitions(), torch.no_grad():
+        with placing(), explain_partitions(), conversions_by_node(), torch.no_grad():
             return to_edge_transform_and_lower_to_qnn(
                 {name: each.module for name, each in taken.items()},
                 {name: each.inputs for name, each in taken.items()},
@@ -74,7 +80,9 @@ class QnnLowering(Lowering):
                 skip_mutable_buffer=True,
                 # The compiler takes linear layers in blocks, too, and their outputs are wrong
                 # (QNN 2.49.40: cosine 0.7 for two layers).
-                convert_linear_to_conv2d=spec.quantization == IN_BLOCKS,
+                # The pass that splits heads knows projections as convolutions.
+                convert_linear_to_conv2d=spec.quantization == IN_BLOCKS or splits_heads(spec),
+                passes_job={name: passes_of(spec, each.source) for name, each in methods.items()},
                 generate_etrecord=spec.etrecord,
             )
 
@@ -88,10 +96,13 @@ class QnnLowering(Lowering):
         import executorch.backends.qualcomm.quantizer.quantizer
         import executorch.backends.qualcomm.utils.utils  # noqa: F401
 
-    def adjust(self, config: Any) -> None:
+    def adjust(self, config: Any, spec: ExportSpec) -> None:
         """Aligns segments as the SDK requires of a context binary in the program."""
+        from executorch.backends.qualcomm._passes.build_quant_io import BuildQuantIo
         from executorch.backends.qualcomm.utils.utils import get_qnn_context_binary_alignment
 
+        if has_quantized_cache(spec):
+            config.passes = [*config.passes, BuildQuantIo()]
         config.segment_alignment = int(get_qnn_context_binary_alignment())
 
     def notes(self, spec: ExportSpec) -> Iterator[str]:
@@ -175,6 +186,7 @@ def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:
             htp_performance_mode=QnnExecuTorchHtpPerformanceMode(PERFORMANCE_MODES[mode]),
             use_weight_sharing=several and shares(spec),
         ),
+        use_mha2sha=splits_heads(spec),
         profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
     )
     wanted_mib = int(spec.options["vtcm_mib"])
@@ -215,6 +227,8 @@ def htp_quantizer(spec: ExportSpec) -> Any:
         kind = blocked(QnnQuantizer, lambda: _config(spec, scheme), spec)
     made = kind(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=chipset(spec))
     made.set_default_quant_config(**_arguments(spec, scheme))
+    if spec.generation:
+        made.add_custom_quant_annotations((partial(annotate_caches, spec),))
     made.set_submodule_qconfig_list(
         [
             (_has(spec, other), _config(spec, other))

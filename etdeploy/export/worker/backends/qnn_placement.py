@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 
+from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON, patched
 from etdeploy.export.worker.failures import fail
+from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.lower_failures import capture_output
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
@@ -330,3 +332,198 @@ def explain_partitions() -> Iterator[None]:
             remedy="Let every method use operators that the HTP takes, so that each is one "
             "partition; or export\nthe methods as programs of their own.",
         ) from error
+
+
+_CONVERTED = "etdeploy_converted"
+
+
+@contextmanager
+def conversions_by_node() -> Iterator[None]:
+    """Lets values be converted between two quantizations whatever their operators are called.
+
+    ExecuTorch notes at an operator which of its users take its value in another quantization, by
+    their names. When a graph is copied, names change: such a user is then refused, or converts
+    nothing.
+    """
+    from executorch.backends.qualcomm._passes import (
+        AnnotateQuantAttrs,
+        ConvertMhaToSha,
+        InsertRequantize,
+    )
+    from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
+
+    note, split = AnnotateQuantAttrs.call, ConvertMhaToSha.call
+    convert, parted = InsertRequantize.call, QnnPartitioner.generate_partitions
+
+    def noted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        found = note(self, graph_module)
+        _mark_converted(found.graph_module.graph)
+        return found
+
+    def joined(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        _rename_converted(graph_module.graph)
+        join_views(graph_module.graph)
+        return split(self, graph_module)
+
+    def converted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        _rename_converted(graph_module.graph)
+        return convert(self, graph_module)
+
+    def partitions(self: Any, program: Any) -> Any:
+        _rename_converted(program.graph)
+        return parted(self, program)
+
+    with (
+        patched(AnnotateQuantAttrs, call=noted),
+        patched(ConvertMhaToSha, call=joined),
+        patched(InsertRequantize, call=converted),
+        patched(QnnPartitioner, generate_partitions=partitions),
+    ):
+        yield
+
+
+def _mark_converted(graph: torch.fx.Graph) -> None:
+    """Gives each user that converts its operand the name that the operand knows it by."""
+    from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
+
+    nodes = {node.name: node for node in graph.nodes}
+    for node in nodes.values():
+        for name in node.meta.get(QCOM_REQUANTIZE, ()):
+            if name in nodes:
+                nodes[name].meta[_CONVERTED] = name
+
+
+def _rename_converted(graph: torch.fx.Graph) -> None:
+    from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
+
+    for node in graph.nodes:
+        known = node.meta.get(QCOM_REQUANTIZE)
+        if not known:
+            continue
+        names = {user.meta.get(_CONVERTED): user.name for user in node.users}
+        node.meta[QCOM_REQUANTIZE] = {names.get(old, old): each for old, each in known.items()}
+    for node in graph.nodes:  # afterwards, since a user may convert several operands
+        if _CONVERTED in node.meta:
+            node.meta[_CONVERTED] = node.name
+
+
+def join_views(graph: torch.fx.Graph) -> None:
+    """Makes each view of a view one of what that is a view of.
+
+    `ConvertMhaToSha` knows a projection as a convolution, a permutation and a view of four
+    dimensions; a linear layer that became a convolution has another view between them.
+    """
+    from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
+    from executorch.exir.dialects._ops import ops
+
+    view = ops.edge.aten.view_copy.default
+    for node in graph.nodes:
+        while node.target == view and (between := node.args[0]).target == view:
+            source = between.args[0]
+            node.replace_input_with(between, source)
+            if (changed := between.meta.get(QCOM_REQUANTIZE, {}).pop(node.name, None)) is not None:
+                source.meta.setdefault(QCOM_REQUANTIZE, {})[node.name] = changed
+    graph.eliminate_dead_code()
+
+
+def splits_heads(spec: ExportSpec) -> bool:
+    """Whether attention is split into single heads."""
+    wanted = spec.options["mha2sha"]
+    return wanted == "always" or (wanted == "auto" and spec.generation is not None)
+
+
+def has_quantized_cache(spec: ExportSpec) -> bool:
+    """Whether keys and values of a language model are integers."""
+    return spec.generation is not None and spec.quantization not in FLOAT_SCHEMES
+
+
+def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> None:
+    """Gives keys and values of the attention one range each, from the cache to the product.
+
+    Those of earlier tokens, which are inputs, and those of the call's, which are outputs, have to
+    be the same integers. As ExecuTorch's `annotate_kv_8bit`, which knows projections as
+    convolutions.
+    """
+    from executorch.backends.qualcomm.quantizer import quantizer
+    from torchao.quantization.pt2e import MinMaxObserver
+    from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQuantizationSpec
+
+    narrow = str(spec.options["kv_cache_bits"]) == "8" or spec.quantization in _EIGHT_BITS
+    product = quantizer.get_16a8w_qnn_ptq_config if narrow else quantizer.get_16a16w_qnn_ptq_config
+    if spec.quantization in _EIGHT_BITS:
+        product = quantizer.get_8a8w_qnn_ptq_config
+    cached = quantizer.get_8a8w_qnn_ptq_config if narrow else quantizer.get_16a16w_qnn_ptq_config
+    aten = torch.ops.aten
+
+    def annotate(node: torch.fx.Node, inputs: dict[Any, Any], output: Any) -> None:
+        node.meta["quantization_annotation"] = QuantizationAnnotation(
+            input_qspec_map=inputs, output_qspec=output, _annotated=True
+        )
+
+    for node in graph_module.graph.nodes:
+        if node.target != aten.matmul.default or not _joins(node.args[1]):
+            continue
+        config = product(act_observer=MinMaxObserver)
+        first, second = node.args
+        kind = config.weight if narrow else config.input_activation
+        annotate(node, {first: config.input_activation, second: kind}, config.output_activation)
+        held = cached(act_symmetric=True, act_observer=MinMaxObserver).input_activation
+        while second.target in _PASSED_ON:
+            source, *others = second.args[0] if second.target == aten.cat.default else second.args[:1]
+            shared = SharedQuantizationSpec((source, second))
+            annotate(second, {source: held} | dict.fromkeys(others, shared), shared)
+            second = others[0] if others else source
+
+
+# Schemes whose activations have 8 bits anyway.
+_EIGHT_BITS = ("int8_static", "8a4w")
+# Between the cache and the product: values stay what they are.
+_PASSED_ON = tuple(
+    getattr(torch.ops.aten, name)
+    for name in ("cat", "view", "reshape", "expand", "unsqueeze", "permute")
+)
+_PASSED_ON = frozenset(
+    {each.default for each in _PASSED_ON} | {torch.ops.aten.transpose.int}
+)
+
+
+def _joins(node: Any) -> bool:
+    """Whether a product's second operand is a cache with what is new."""
+    while isinstance(node, torch.fx.Node) and node.target in _PASSED_ON:
+        if node.target == torch.ops.aten.cat.default:
+            return len(node.args[0]) == 2 and node.args[0][0].op == "placeholder"
+        node = node.args[0]
+    return False
+
+
+def passes_of(spec: ExportSpec, source: MethodSource) -> Any:
+    """ExecuTorch's passes over a graph that is to be partitioned.
+
+    A quantized model's keys and values stay integers between calls; without that, the HTP would
+    quantize the whole cache for each token.
+    """
+    from executorch.backends.qualcomm._passes import TagQuantIO
+    from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
+    from executorch.backends.qualcomm.utils.constants import (
+        QCOM_DTYPE,
+        QCOM_PASS_ACTIVATE_KEY,
+        QCOM_PASS_ARGS_KWARGS_DEFAULTS_KEY,
+        QCOM_QUANT_ATTRS,
+    )
+
+    passes = get_qnn_pass_manager_cls().get_capture_program_passes()
+    if not source.is_text or not has_quantized_cache(spec):
+        return passes
+    count = 2 * len(source.module.layers)
+
+    def dtype(node: torch.fx.Node) -> torch.dtype | None:
+        nodes = node.graph.nodes
+        caches = [each for each in nodes if each.op == "placeholder"][-count:]
+        new = next(iter(reversed(nodes))).args[0][-count:]
+        if node in caches or node in new:
+            return node.meta[QCOM_QUANT_ATTRS][QCOM_DTYPE]
+        return None
+
+    passes[TagQuantIO][QCOM_PASS_ACTIVATE_KEY] = True
+    passes[TagQuantIO][QCOM_PASS_ARGS_KWARGS_DEFAULTS_KEY]["get_quant_io_dtype_fn"] = dtype
+    return passes

@@ -52,7 +52,7 @@ def grouped_attention(
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention of a cache whose keys and values have no dimension for a batch."""
-    _refuse(module, others)
+    refuse_tensors(module, others)
     length = query.shape[2]
     keys, values = _segments(key, length), _segments(value, length)
     heads, groups = query.shape[1], keys[0].shape[0]
@@ -108,7 +108,7 @@ def kernel_attention(
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention by etdeploy's operator, of a cache without a dimension for a batch."""
-    _refuse(module, others)
+    refuse_tensors(module, others)
     if key.dim() != 3 or query.shape[1] % key.shape[0]:
         raise UnsupportedModelError(
             "its attention changes keys or values after they are in the cache"
@@ -128,7 +128,7 @@ def whole_attention(
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention as models write it themselves, with keys of shape (1, key heads, N, d)."""
-    _refuse(module, others)
+    refuse_tensors(module, others)
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     values = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -151,7 +151,7 @@ def unbatched_attention(
 
     Without a mask, all positions are seen: those of one whole input.
     """
-    _refuse(module, others)
+    refuse_tensors(module, others)
     keys, values = (each.squeeze(0) if each.dim() == 4 else each for each in (key, value))
     if keys.shape[0] != query.shape[1]:
         raise UnsupportedModelError("several of its queries share a key")
@@ -166,7 +166,7 @@ def _capped(scores: torch.Tensor, bound: float | None) -> torch.Tensor:
     return scores if bound is None else torch.tanh(scores / bound) * bound
 
 
-def _refuse(module: torch.nn.Module, others: dict[str, Any]) -> None:
+def refuse_tensors(module: torch.nn.Module, others: dict[str, Any]) -> None:
     """Flags change nothing at inference; a tensor, such as a bias or sinks, is there to be used."""
     wanted = [k for k, v in others.items() if isinstance(v, torch.Tensor) and k not in _USED]
     if wanted:
@@ -190,7 +190,7 @@ def additive_mask(
 
     `q_offset` has the position of each token, and may have the last that it sees in a second row.
     """
-    _require_causal(mask_function, attention_mask, local_size, use_vmap)
+    require_causal(mask_function, attention_mask, local_size, use_vmap)
     own, *ends = (
         _per_query(row.to(torch.float32), q_length, config)
         for row in (q_offset.unbind() if q_offset.dim() == 2 else (q_offset,))
@@ -218,11 +218,11 @@ def seen(
     **_: Any,
 ) -> AttentionWindow:
     """What `kernel_attention` takes as a mask; see `additive_mask`."""
-    _require_causal(mask_function, attention_mask, local_size, use_vmap)
+    require_causal(mask_function, attention_mask, local_size, use_vmap)
     return AttentionWindow(q_offset, local_size or 0)
 
 
-def _require_causal(
+def require_causal(
     mask_function: Any, attention_mask: torch.Tensor | None, local_size: int | None, use_vmap: bool
 ) -> None:
     plain = mask_function is causal_mask_function or local_size is not None

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from etdeploy.export.worker.language.cache import cache_argument
+from etdeploy.export.worker.language.static_cache import StaticCalls
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import TOKEN_EMBEDDING, GenerationMethod, QuantizationCost
@@ -124,7 +125,7 @@ class MethodsForward:
     Each may have its own cache: quantization copies the module where it works on the graph.
     `encoded` are the outputs of the encoder, of a model that has one; with `image_id`, its rows,
     which are the embeddings of this token, and with `table` the positions that methods take of each
-    token of the prompt, of shape (rows, tokens).
+    token of the prompt, of shape (rows, tokens). `static` has the caches, where they are inputs.
     """
 
     def __init__(
@@ -134,7 +135,9 @@ class MethodsForward:
         encoded: Sequence[torch.Tensor] = (),
         image_id: int | None = None,
         table: torch.Tensor | None = None,
+        static: StaticCalls | None = None,
     ) -> None:
+        self._static = static
         self._methods, self._modules, self._encoded = methods, modules, encoded
         self._position, self._called = 0, ""
         self._image_id, self._rows, self._table = image_id, 0, table
@@ -145,22 +148,25 @@ class MethodsForward:
             method = self._method_for(len(rest))
             part = rest[: method.max_tokens]
             rest = rest[len(part) :]
-            logits = self._call(method.name, part)
+            call = self._call_static if self._static else self._call
+            logits = call(method, part)
         return logits
 
     def each(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.stack([self.last([token]) for token in ids])
 
     def _method_for(self, waiting: int) -> GenerationMethod:
+        least = 1 if self._static else 2
         fitting = [
             m
             for m in self._methods
             if self._position + min(waiting, m.max_tokens) <= m.capacity
-            and (m.max_tokens == 1 or waiting >= (2 if m.dynamic else m.max_tokens))
+            and (m.max_tokens == 1 or waiting >= (least if m.dynamic else m.max_tokens))
         ]
-        return min(fitting, key=lambda m: (-min(waiting, m.max_tokens), m.capacity))
+        return min(fitting, key=lambda m: (-min(waiting, m.max_tokens), m.max_tokens, m.capacity))
 
-    def _call(self, name: str, part: Sequence[int]) -> torch.Tensor:
+    def _call(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
+        name = method.name
         module = self._modules[name]
         if self._called not in ("", name):
             _hand_over(self._modules[self._called], module)
@@ -173,6 +179,18 @@ class MethodsForward:
         self._called, self._position = name, self._position + len(part)
         logits: torch.Tensor = out[0]
         return logits.float()
+
+    def _call_static(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
+        calls = self._static
+        if calls is None:
+            raise ValueError("the methods have no static cache")
+        with torch.no_grad():
+            given = calls.inputs(part, self._position, method.max_tokens)
+            logits, *new = self._modules[method.name](*given)
+        calls.store(self._position, len(part), new)
+        self._position += len(part)
+        found: torch.Tensor = logits[0]
+        return found.float()
 
     def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         rows: torch.Tensor = self._modules[TOKEN_EMBEDDING](tokens).clone()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, STATIC_SCHEMES
 from etdeploy.core.console import count
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
@@ -41,13 +41,21 @@ from etdeploy.export.worker.language.forward import (
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
 from etdeploy.export.worker.language.sources import generation_sources
+from etdeploy.export.worker.language.static_cache import (
+    StaticCalls,
+    static_calibration,
+    static_methods,
+    use_convolutions,
+)
 from etdeploy.export.worker.language.texts import (
     Prompt,
     TokenizedText,
     activations,
+    calibration_parts,
     evaluation_parts,
     mean_squares,
     prompts_for,
+    random_parts,
 )
 from etdeploy.export.worker.language.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.language.vision_language import (
@@ -56,6 +64,7 @@ from etdeploy.export.worker.language.vision_language import (
     vision_language_sources,
 )
 from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.lowering.quantize import with_float_weights
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tasks.inputs import Processor
@@ -70,6 +79,7 @@ from etdeploy.program.generation import (
     GreedyText,
     LogitNoise,
     NextToken,
+    StaticCache,
     attention_for,
     logit_distance,
     sampled_ids,
@@ -93,6 +103,7 @@ class Eager:
         evaluated: The text on which the model is evaluated; None for none.
         original: What it gave for that text.
         encoder: What the text follows from, of a model with an encoder; None for others.
+        static_cache: That of the program; None where keys and values are buffers.
     """
 
     attention: str
@@ -103,6 +114,7 @@ class Eager:
     notes: tuple[str, ...]
     adapted: Mapping[str, tuple[GreedyText, ...]] = field(default_factory=dict)
     encoder: EncoderInput | ImageInput | None = None
+    static_cache: StaticCache | None = None
 
     def forward(self, model: Any) -> Forward:
         """The model's own forward, at the beginning of a text."""
@@ -114,7 +126,8 @@ class Eager:
         """The same by the methods of the program."""
         if self.encoder:
             return self.encoder.methods_forward(methods, modules)
-        return MethodsForward(methods, modules)
+        static = StaticCalls(self.static_cache) if self.static_cache else None
+        return MethodsForward(methods, modules, static=static)
 
 
 @dataclass(frozen=True)
@@ -150,7 +163,7 @@ class LanguageModel:
 
     def activations(self, spec: ExportSpec) -> Activations:
         """What its linear layers are given on the text that calibrates it."""
-        if self.eager is None:
+        if self.eager is None or spec.quantization in STATIC_SCHEMES:
             return Activations()
         if self.eager.encoder:
             return self._encoder_activations(spec, self.eager, self.eager.encoder)
@@ -216,6 +229,9 @@ class LanguageModel:
 def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
     """What a model gives before anything of it is changed."""
     asked = _asked(spec)
+    if asked.path in ("auto", "static") and backend_named(str(spec.backend)).static_cache:
+        methods = static_methods(asked.context, asked.prefill_tokens, asked.mode)
+        return run_original(spec, loaded, methods)
     methods = methods_for(
         asked.context,
         asked.prefill_tokens,
@@ -248,12 +264,20 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         made, placed = vision_language_sources(loaded.model, eager.encoder, **options)
         eager = replace(eager, encoder=placed)
     else:
-        made = generation_sources(loaded.model, **options)
+        mode = asked.mode if backend_named(str(spec.backend)).static_cache else None
+        made = generation_sources(loaded.model, mode=mode, **options)
+        eager = replace(eager, static_cache=made.static_cache)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
     adapted = {name: made.adapted(name, model) for name, model in models.items()}
+    if made.static_cache:
+        for model in (loaded.model, *models.values()):
+            use_convolutions(model)
     sources = {**made.sources}
     for each in adapted.values():
         sources |= each.sources
+    calibrated: tuple[str, ...] = ()
+    if made.static_cache and spec.quantization in STATIC_SCHEMES:
+        sources, calibrated = _calibrated(spec, loaded, made.static_cache, sources)
     tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
     generation = Generation(
         methods=made.methods,
@@ -270,9 +294,39 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         rewind=made.rewind,
         adapters={name: GenerationAdapter(methods=each.methods) for name, each in adapted.items()},
         encoder=eager.encoder.facts if eager.encoder else None,
+        static_cache=made.static_cache,
     )
-    with_notes = replace(loaded, notes=(*loaded.notes, *made.notes))
+    with_notes = replace(loaded, notes=(*loaded.notes, *made.notes, *calibrated))
     return LanguageModel(sources, generation, with_notes, eager, models)
+
+
+def _calibrated(
+    spec: ExportSpec, loaded: LoadedModel, facts: StaticCache, sources: Mapping[str, MethodSource]
+) -> tuple[dict[str, MethodSource], tuple[str, ...]]:
+    """The methods with ranges of activations that they share, and a sentence about these.
+
+    Keys and values of one method are inputs of the other, as integers. The method that takes the
+    most tokens reads a text in the fewest calls.
+    """
+    first = max(sources, key=lambda name: sources[name].inputs.args[0].shape[1])
+    length = int(sources[first].inputs.args[0].shape[1])
+    text = calibration_parts(spec, loaded)
+    parts = text.parts if text else random_parts(loaded, facts.places + 1)
+    tokens = count(sum(map(len, parts)), "token")
+    note = (
+        f"{tokens} of {text.file} set the ranges of activations."
+        if text
+        else f"{tokens} at random set the ranges of activations: enough to measure speed, not "
+        "accuracy. The model has no tokenizer that reads the calibration text, or "
+        "export.calibration is none."
+    )
+    calibration = static_calibration(sources[first], facts, length, parts)
+    return {
+        name: replace(source, calibration=calibration)
+        if name == first
+        else replace(source, ranges_from=first)
+        for name, source in sources.items()
+    }, (note,)
 
 
 def _encoder_decoder(
@@ -417,6 +471,8 @@ def _quantized_texts(
             yield lambda: eager.forward(loaded.model)
         return
     with caches_restored(modules):
+        if eager.static_cache:
+            modules = {name: with_float_weights(module) for name, module in modules.items()}
         yield lambda: eager.methods_forward(methods, modules)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,11 +27,21 @@ from etdeploy.export.worker.language.cache import (
 )
 from etdeploy.export.worker.language.experts import cost_note, register_experts, split_experts
 from etdeploy.export.worker.language.load import own_forward
+from etdeploy.export.worker.language.static_cache import (
+    StaticCalls,
+    StaticMethod,
+    StaticModel,
+    static_methods,
+    static_model,
+    static_parts,
+)
+from etdeploy.export.worker.language.static_cache import register as register_static
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.tensors import buffers_restored
-from etdeploy.program.generation import Attention, GenerationMethod
+from etdeploy.program.generation import Attention, GenerationMethod, StaticCache
+from etdeploy.recipe.model import GenerationMode
 
-Path = Literal["fast", "plain"]
+Path = Literal["fast", "plain", "static"]
 # Tokens of the comparison with the model's own forward: a part of a prompt, and single tokens.
 _PROMPT, _SINGLE = 5, 2
 # Of the segments of its cache: the prompt is in two of them, and one of the tokens in a third.
@@ -54,7 +67,8 @@ class GenerationSources:
         path, path_reason: How the cache and the attention are computed, and why.
         attention: `kernel` where it is etdeploy's own operator.
         rewind: How far a position may be set back, as `program.generation` has it.
-        cache: That of all methods.
+        source: Makes the source of a method of a model that shares the cache.
+        static_cache: As `program.generation` has it.
     """
 
     sources: dict[str, MethodSource]
@@ -63,14 +77,14 @@ class GenerationSources:
     path_reason: str
     attention: Attention
     rewind: int | None
-    cache: Buffers
+    source: Callable[[GenerationMethod, Any], MethodSource]
     notes: tuple[str, ...] = ()
+    static_cache: StaticCache | None = None
 
     def adapted(self, name: str, model: Any) -> GenerationSources:
         """The same methods of the model with an adapter, which have its name before their own."""
         methods = tuple(m.model_copy(update={"name": f"{name}_{m.name}"}) for m in self.methods)
-        batched = self.path == "plain"
-        sources = {m.name: source_of(m, model, self.cache, batched=batched) for m in methods}
+        sources = {m.name: self.source(m, model) for m in methods}
         return replace(self, sources=sources, methods=methods)
 
 
@@ -79,23 +93,35 @@ def generation_sources(
     *,
     context: int,
     prefill_tokens: int,
-    path: Literal["auto", "fast", "plain"],
+    path: Literal["auto", "fast", "plain", "static"],
     attention: Attention = "stock",
     fixed: bool = False,
     conditional: bool = False,
+    mode: GenerationMode | None = None,
 ) -> GenerationSources:
     """The methods of a language model.
 
-    `fixed` and `conditional` are the lowering's `fixed_shapes` and `conditional`.
+    `fixed` and `conditional` are the lowering's `fixed_shapes` and `conditional`; `mode` is for a
+    backend whose path is static, None for others.
     """
     register()
+    register_static()
     register_experts()
     own = _own_logits(model)
-    wanted: tuple[Path, ...] = ("fast", "plain") if path == "auto" else (path,)
+    paths: tuple[Path, ...] = ("fast", "plain") if mode is None else ("static", "fast", "plain")
+    wanted: tuple[Path, ...] = paths if path == "auto" else (path,)
     reasons = []
     for each in wanted:
         try:
             own_attention = attention if each == "fast" else "stock"
+            if each == "static":
+                static = _static(model, context, own)
+                methods = static_methods(context, prefill_tokens, mode or "hybrid")
+                return GenerationSources(
+                    {m.name: static.source(m, model) for m in methods},
+                    methods, each, _why(path, reasons), own_attention, None, static.source,
+                    static_cache=static.facts,
+                )  # fmt: skip
             split_experts(model, conditional=conditional)
             cache = _fitting(model, each, own_attention, context, prefill_tokens, own)
         except UnsupportedModelError as misfit:
@@ -108,7 +134,8 @@ def generation_sources(
         rewind = cache.ring.rewind if cache.ring else None
         if cache.has_state:
             methods, rewind = tuple(m for m in methods if m.role == "decode"), 0
-        sources = {m.name: source_of(m, model, cache, batched=batched) for m in methods}
+        source = partial(_buffered, cache=cache, batched=batched)
+        sources = {m.name: source(m, model) for m in methods}
         notes = (cost_note(model), _ONE_BY_ONE if cache.has_state else None)
         return GenerationSources(
             sources,
@@ -117,10 +144,45 @@ def generation_sources(
             _why(path, reasons),
             own_attention,
             rewind,
-            cache,
+            source,
             tuple(filter(None, notes)),
         )
     raise _refused(model, wanted, reasons)
+
+
+def _buffered(
+    method: GenerationMethod, model: Any, *, cache: Buffers, batched: bool
+) -> MethodSource:
+    return source_of(method, model, cache, batched=batched)
+
+
+def _static(model: Any, context: int, wanted: torch.Tensor) -> StaticModel:
+    """The static cache of a model whose logits are those of transformers' forward with it."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise UnsupportedModelError("its forward takes no positions")
+    with torch.no_grad():
+        _use_exportable_parts(model, context)
+        try:
+            made = static_model(model, probed(model), context)
+            with static_parts(model, context):
+                _compare(wanted, _in_static_parts(model, made))
+        except (MemoryError, UnsupportedModelError):
+            raise
+        except Exception as error:  # the model's code, given a cache that it may not know
+            raise UnsupportedModelError(_raised(model, "static", error)) from error
+    return made
+
+
+def _in_static_parts(model: Any, made: StaticModel) -> torch.Tensor:
+    """The logits after padding and a part of the tokens, and the rest one by one."""
+    calls, tokens = StaticCalls(made.facts), _tokens(model)[0].tolist()
+    method = StaticMethod(model, made.facts, made.layers)
+    parts = [(tokens[:_PROMPT], 0), *(([t], _PROMPT + i) for i, t in enumerate(tokens[_PROMPT:]))]
+    for ids, position in parts:
+        length = len(ids) + 1 if position == 0 else 1
+        logits, *new = method(*calls.inputs(ids, position, length))
+        calls.store(position, len(ids), new)
+    return logits
 
 
 def _fitting(

@@ -188,6 +188,11 @@ def _told(loaded: LoadedModel) -> tuple[int, ...] | None:
     return ids if ids and max(ids) < loaded.vocabulary else None
 
 
+def random_parts(loaded: LoadedModel, context: int) -> tuple[tuple[int, ...], ...]:
+    """Tokens in place of a text that calibrates."""
+    return (_random(loaded, min(context, _CALIBRATION_WINDOW)),)
+
+
 def _random(loaded: LoadedModel, length: int) -> tuple[int, ...]:
     stop = stop_ids(loaded.model, loaded.tokenizer, loaded.vocabulary)
     [ids] = random_ids(

@@ -42,6 +42,8 @@ class MethodSource:
         notes: Sentences for the user about the inputs.
         is_text: Whether it is a method of a language model, which is formulated for backends
             already: rewrites leave it as it is.
+        ranges_from: Another method, of the same operators on other lengths, whose ranges of
+            activations this one takes instead of its own; None for its own.
     """
 
     module: torch.nn.Module
@@ -51,6 +53,7 @@ class MethodSource:
     exported: torch.export.ExportedProgram | None = None
     notes: tuple[str, ...] = ()
     is_text: bool = False
+    ranges_from: str | None = None
 
 
 def load_sources(spec: ExportSpec) -> dict[str, MethodSource]:

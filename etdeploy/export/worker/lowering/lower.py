@@ -118,7 +118,7 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
     # A quantized embedding is looked up by a separate operator; without, the whole table is made
     # floats for each token.
     config.do_quant_fusion_and_const_prop = spec.embeddings is not None
-    lowering_of(spec).adjust(config)
+    lowering_of(spec).adjust(config, spec)
     return config
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -105,9 +107,10 @@ def quantize(
             program = lowering_of(spec).simplified(_traced(spec, source))
             traced[name] = rewritten_to_quantize(program, log or Log())
     check_overrides(spec, traced)
-    for name, source in sources.items():
+    observers: dict[str, list[Observer]] = {}
+    for name in sorted(sources, key=lambda name: sources[name].ranges_from is not None):
         with name_method(name, sources):
-            found[name] = _pt2e(spec, source, traced.pop(name))
+            found[name] = _pt2e(spec, name, sources[name], traced.pop(name), observers)
     if not any(_is_quantized(each.module) for each in found.values()):
         raise _nothing_quantized(spec, [each.module for each in found.values()])
     return found
@@ -162,10 +165,22 @@ def _traced(spec: ExportSpec, source: MethodSource) -> torch.export.ExportedProg
     )
 
 
+@dataclass(frozen=True)
+class Observer:
+    """A module of torchao that found the range of what an operator gives."""
+
+    operator: str
+    module: torch.nn.Module
+
+
 def _pt2e(
-    spec: ExportSpec, source: MethodSource, traced: torch.export.ExportedProgram
+    spec: ExportSpec,
+    name: str,
+    source: MethodSource,
+    traced: torch.export.ExportedProgram,
+    observers: dict[str, list[Observer]],
 ) -> Quantized:
-    """Post-training quantization of the exported graph."""
+    """Post-training quantization of the exported graph; adds its observers to the others'."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     lowering = lowering_of(spec)
@@ -176,15 +191,75 @@ def _pt2e(
         prepared = prepare_pt2e(traced.module(), quantizer)
     static = spec.quantization in STATIC_SCHEMES
     calibration = Calibration(spec, source, traced)
-    samples = _calibrate(prepared, calibration, static, at_fault)
+    samples = 0
+    if source.ranges_from:
+        _take_ranges(prepared, observers[source.ranges_from])
+    else:
+        samples = _calibrate(prepared, calibration, static, at_fault)
+        observers[name] = list(dict(_observers(prepared)).values())
     with describe_errors("quantization", at_fault, _OTHERWISE), _without_training_patterns():
         module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
     if left := _layers_in_floats(module):
         notes = (*notes, f"{spec.quantization} leaves layers in floats: {_counted(left)}.")
-    if not static:
+    if not static or source.is_text:  # a text is read from an empty cache, not from the example's
         return Quantized(module, notes)
     notes = (*notes, *_calibration_notes(spec, source, samples))
     return Quantized(module, notes, samples, calibration.misfits)
+
+
+# torchao's names of the observers that it inserts.
+_OBSERVER = "activation_post_process"
+
+
+def _observers(prepared: Any) -> Iterator[tuple[str, Observer]]:
+    """Those of a graph by their names, in its order."""
+    for node in prepared.graph.nodes:
+        if node.op == "call_module" and str(node.target).startswith(_OBSERVER):
+            source, name = node.args[0], str(node.target)
+            operator = str(source.target) if source.op == "call_function" else source.op
+            yield name, Observer(operator, prepared.get_submodule(name))
+
+
+def _take_ranges(prepared: Any, observers: Sequence[Observer]) -> None:
+    """Gives a graph the ranges that another one of the same operators has."""
+    own = dict(_observers(prepared))
+    found, wanted = ([each.operator for each in them] for them in (own.values(), observers))
+    if found != wanted:
+        at = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), None)
+        differ = "" if at is None else f"; value {at} is of {found[at]} in one, of {wanted[at]}"
+        raise fail(
+            "quantization",
+            f"the methods cannot share ranges of activations: they quantize {len(found)} and "
+            f"{len(wanted)} values{differ}",
+            remedy="Export one method alone: --set export.generation.mode=kv",
+        )
+    for name, observer in zip(own, observers, strict=True):
+        prepared.set_submodule(name, observer.module)
+
+
+def with_float_weights(module: Any) -> Any:
+    """A quantized graph whose weights are dequantized already: they are again in each call."""
+    found = torch.fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node in list(found.graph.nodes):
+        source = node.args[0] if node.args else None
+        if "dequantize" not in str(node.target) or getattr(source, "op", "") != "get_attr":
+            continue
+        with torch.no_grad():
+            values = node.target(*map(partial(_value, found), node.args), **node.kwargs)
+        name = f"_float_{node.name}"
+        found.register_buffer(name, values)
+        with found.graph.inserting_before(node):
+            node.replace_all_uses_with(found.graph.get_attr(name))
+        found.graph.erase_node(node)
+    found.graph.eliminate_dead_code()
+    found.recompile()
+    return found
+
+
+def _value(module: Any, argument: Any) -> Any:
+    if isinstance(argument, torch.fx.Node):
+        return attrgetter(str(argument.target))(module)
+    return argument
 
 
 def _without_training_patterns() -> AbstractContextManager[None]:
