@@ -107,7 +107,7 @@ class Lowering:
     def simplified(self, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
         """The graph that PT2E quantizes: another one than was traced if the quantizer needs that.
 
-        `program` stays as it is.
+        `program` stays as it is. Language models are quantized as they were traced.
         """
         return program
 

@@ -104,7 +104,9 @@ def quantize(
     traced, found = {}, {}
     for name, source in sources.items():
         with name_method(name, sources):
-            program = lowering_of(spec).simplified(_traced(spec, source))
+            program = _traced(spec, source)
+            if not source.is_text:
+                program = lowering_of(spec).simplified(program)
             traced[name] = rewritten_to_quantize(program, log or Log())
     check_overrides(spec, traced)
     observers: dict[str, list[Observer]] = {}
