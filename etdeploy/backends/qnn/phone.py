@@ -49,7 +49,7 @@ def target_blockers(
         if target.system == "android":
             phone = "--set runtime.provider=source"
         musl = (
-            f" They are built for Android's C library and for glibc: a static runner with musl, "
+            " They are built for Android's C library and for glibc: a static runner with musl, "
             f"as for {build_target.name}, cannot load either."
             if build_target.static
             else ""
