@@ -6,9 +6,10 @@ Any other exception that escapes is a bug in etdeploy and ends with exit code 9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import ClassVar, TypeVar
 
 
@@ -237,10 +238,20 @@ def joined(blockers: Iterable[Blocker]) -> Blocker | None:
     return Blocker(
         ", ".join(b.what for b in each),
         "; ".join(b.why for b in each),
-        "\n".join(dict.fromkeys(b.remedy for b in each)),
+        each[0].remedy if len(each) == 1 else "\n".join(_headed_remedies(each)),
         all(b.fetched for b in each),
         all(b.of_program for b in each),
     )
+
+
+def _headed_remedies(blockers: Iterable[Blocker]) -> Iterator[str]:
+    """Each remedy once, below the names of what it is for."""
+    names: dict[str, list[str]] = {}
+    for blocker in blockers:
+        names.setdefault(blocker.remedy, []).append(blocker.what)
+    for remedy, whats in names.items():
+        yield f"{', '.join(whats)}:"
+        yield indent(remedy, "  ")
 
 
 def refuse(blockers: Iterable[Blocker], error: type[EtdeployError] = BuildError) -> None:

@@ -11,7 +11,7 @@ from etdeploy.backends.values import Destination, Extras, Partitions, Simulated,
 from etdeploy.core.errors import Blocker, CheckError, ExportError
 from etdeploy.graph.job import Job
 from etdeploy.plan.components import linked_backends
-from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.targets.ndk import soc_name
 
@@ -53,8 +53,14 @@ def require_device(job: Job) -> None:
 
 
 def missing_for_bundle(job: Job, plan: RuntimePlan, program: Program | None) -> Iterator[Blocker]:
-    """What backends that the plan links, and the program, need and this machine does not have."""
-    for backend in linked_backends(plan):
+    """What backends that the plan links, and the program, need and this machine does not have.
+
+    ExecuTorch's release for apps has backends that its plan does not name one by one.
+    """
+    wanted = linked_backends(plan)
+    if job.app and not job.app.given and plan.provider.value == Provider.PREBUILT:
+        wanted = tuple(_of_program(program) if program else _backends(job, None))
+    for backend in wanted:
         partitions = _partitions(job, backend, program, {})
         where = replace(_destination(job), soc=wanted_soc(job, backend))
         yield from backend.bundle_blockers(Workstation.this(), where, partitions)

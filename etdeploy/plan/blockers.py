@@ -13,7 +13,7 @@ from etdeploy.plan.cmake_options import is_on
 from etdeploy.plan.components import KERNELS_TORCHAO, provided
 from etdeploy.plan.requirements import Requirements
 from etdeploy.recipe.model import Recipe
-from etdeploy.targets.platforms import Target
+from etdeploy.targets.platforms import Target, find_target
 
 _BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
 
@@ -65,7 +65,7 @@ def source_blockers(requirements: Requirements, target: Target) -> Iterator[Bloc
                 what=f"backend {delegate_id}",
                 why=f"{delegate_id} loads the device maker's libraries, and a static runner, "
                 f"such as that for {target.name}, cannot load any",
-                remedy="Choose another target: --target android-arm64   or --target linux-aarch64",
+                remedy=f"Choose another target: {'   or '.join(_loading_targets(backend))}",
             )
     if KERNELS_TORCHAO in requirements.reasons and target.arch != "aarch64":
         yield Blocker(
@@ -73,6 +73,13 @@ def source_blockers(requirements: Requirements, target: Target) -> Iterator[Bloc
             why=f"torchao's kernels are for 64-bit Arm only, and the target is {target.name}",
             remedy=_other_backend(requirements),
         )
+
+
+def _loading_targets(backend: Backend) -> Iterator[str]:
+    """Targets with an Arm processor that have the libraries that a backend loads."""
+    for target in map(find_target, ("android-arm64", "linux-aarch64")):
+        if backend.runs_on(target) and not any(backend.target_blockers(target, target)):
+            yield f"--target {target.name}"
 
 
 def custom_blockers(recipe: Recipe, requirements: Requirements) -> Iterator[Blocker]:

@@ -99,6 +99,8 @@ def _alike(name: str, folder: Path) -> str | None:
     files = _recipes_in(folder / (parent or "/" if "/" in name else "."))
     if last in {Path(file).stem for file in files}:
         found = next(file for file in files if Path(file).stem == last)
+    elif Path(last).stem in bundled_recipes():
+        return Path(last).stem
     else:
         known = files if parent else [*bundled_recipes(), *files]
         found = next(iter(get_close_matches(last, known, n=1)), "")

@@ -66,9 +66,15 @@ def _without_ndk(plan: RuntimePlan, target: Target) -> str:
     """The way around the NDK; a static runner cannot load the libraries of a device's maker."""
     if target.system != "android" or target.arch != "aarch64":
         return ""
-    if any(backend.loads for backend in linked_backends(plan)):
-        return ""
-    return f"\nor use the static runner, which needs no NDK: --target {MUSL}"
+    loading = [backend for backend in linked_backends(plan) if backend.loads]
+    if not loading:
+        return f"\nor use the static runner, which needs no NDK: --target {MUSL}"
+    if plan.custom_ops is None and all(backend.aar for backend in loading):
+        return (
+            "\nor run it in the sample app, which needs an Android SDK, but neither an NDK nor a "
+            "build of\nExecuTorch: etdeploy run --as app --device android"
+        )
+    return ""
 
 
 def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:

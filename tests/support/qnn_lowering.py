@@ -24,10 +24,11 @@ from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.delegation import delegation, delegation_notes
 from etdeploy.export.worker.lowering.lower import emit, lower
+from etdeploy.export.worker.lowering.quantize import quantize
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.folder import FORWARD
-from tests.data.export.qnn import EXAMPLES
+from tests.data.export.qnn import EXAMPLES, QUANTIZED
 
 SPEC = ExportSpec(
     backend="qnn",
@@ -48,14 +49,17 @@ def _lowered(name: str) -> dict[str, Any]:
     module, arguments, keywords, shapes = EXAMPLES[name]()
     source = MethodSource(module.eval(), ExampleInputs(arguments, keywords), shapes)
     try:
-        traced = trace(source.module, source.inputs, shapes, strict=False)
-        methods = {FORWARD: Traced(source.module, source, traced)}
-        edge = lower(SPEC, methods)
+        spec = SPEC.model_copy(update={"quantization": QUANTIZED.get(name, SPEC.quantization)})
+        quantized = quantize(spec, {FORWARD: source}).get(FORWARD)
+        model = quantized.module if quantized else source.module
+        traced = trace(model, source.inputs, shapes, strict=False)
+        methods = {FORWARD: Traced(model, source, traced)}
+        edge = lower(spec, methods)
         counts = delegation(edge, FORWARD)
-        program = emit(SPEC, edge, methods)
+        program = emit(spec, edge, methods)
     except WorkerError as error:
         return {"failure": error.failure.model_dump()}
-    notes = list(delegation_notes("qnn", counts, lowering_of(SPEC).apart))
+    notes = list(delegation_notes("qnn", counts, lowering_of(spec).apart))
     (plan,) = program.executorch_program.execution_plan
     inputs = [plan.values[index].val.sizes for index in plan.inputs]
     return {"counts": counts, "notes": notes, "inputs": inputs}

@@ -17,7 +17,6 @@ from pathlib import Path
 from etdeploy.backends.qnn.deploy import find_deploy_kit
 from etdeploy.backends.qnn.facts import (
     ADAPTOR_SDK,
-    PINNED_VERSION,
     QUALCOMM_SOCS,
     REJECTING,
     QualcommSoc,
@@ -224,13 +223,16 @@ def _rejecting(kit: CompileKit) -> Blocker | None:
     if not rejects(kit.version):
         return None
     return Blocker(
-        f"QNN {PINNED_VERSION}",
+        "another QNN",
         f"the libraries of QNN {kit.number} in {kit.from_} reject the configuration of "
         "ExecuTorch's adaptor (error 14001), whose layout they changed",
         f"Compile with QNN {short_version(QNN_VERSION)} of the package, whose programs the SDK's "
         f"libraries load if they are newer:\n{get_package()}\n"
-        f"or take an SDK that ExecuTorch is tested with:\n{how_to_get()}",
+        f"or take an SDK of another release than {_REJECTED}:\n{how_to_get()}",
     )
+
+
+_REJECTED = ", ".join(map(dotted, sorted(REJECTING)))
 
 
 def rejects(version: str) -> bool:

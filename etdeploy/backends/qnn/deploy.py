@@ -215,8 +215,8 @@ class DeployKit:
         return tuple(self.origin.root / self.libraries[name] for name in names)
 
 
-def find_deploy_kit(station: Workstation) -> DeployKit | Blocker:
-    """The AAR that the user names, or else the SDK.
+def find_deploy_kit(station: Workstation, least: str | None = None) -> DeployKit | Blocker:
+    """The AAR that the user names, or else the SDK; remedies name the `least` version of an AAR.
 
     An AAR is named for the libraries alone, and an SDK also for its compiler and its headers: so
     who sets both wants the AAR's libraries.
@@ -231,16 +231,19 @@ def find_deploy_kit(station: Workstation) -> DeployKit | Blocker:
     if isinstance(sdk, Blocker):
         absent = no_sdk_reason(station, AAR_VARIABLE)
         why = f"Qualcomm's libraries for phones are not here: {absent}" if absent else sdk.why
-        return Blocker("QNN for phones", why, f"{sdk.remedy}\n{NAME_AN_AAR}")
+        return Blocker("QNN for phones", why, f"{sdk.remedy}\n{name_an_aar(least)}")
     files = (path for folder in DEPLOYING for path in sdk.root.glob(f"{folder}/libQnn*.so"))
     found = {path.name: path.relative_to(sdk.root).as_posix() for path in files if path.is_file()}
     return DeployKit(sdk.version, sdk, found)
 
 
-NAME_AN_AAR = (
-    f"or download {COORDINATES} (an .aar with these libraries alone) from Maven, and\n"
-    f"export {AAR_VARIABLE}=/path/to/qnn-runtime-VERSION.aar"
-)
+def name_an_aar(version: str | None = None) -> str:
+    """The remedy that gets the libraries alone: of a version or newer, or of any."""
+    which = f"{COORDINATES} {version} or newer" if version else COORDINATES
+    return (
+        f"or download {which} (an .aar with these libraries alone) from Maven, and\n"
+        f"export {AAR_VARIABLE}=/path/to/qnn-runtime-VERSION.aar"
+    )
 
 
 def required_libraries(soc: QualcommSoc) -> tuple[str, ...]:
@@ -276,13 +279,13 @@ def absent_libraries(kit: DeployKit, soc: QualcommSoc) -> Blocker | None:
     return Blocker(
         what,
         f"{soc.name} has HTP {arch}, for which {kit} has no libraries ({others}){newer}",
-        f"{how_to_get(wanted)}\n{NAME_AN_AAR}",
+        f"{how_to_get(wanted)}\n{name_an_aar(wanted)}",
     )
 
 
 def _whole_again(kit: DeployKit) -> str:
     if isinstance(kit.origin, Aar):
-        return f"Take another archive, or an SDK:\n{how_to_get()}\n{NAME_AN_AAR}"
+        return f"Take another archive, or an SDK:\n{how_to_get()}\n{name_an_aar()}"
     return (
         "Unpack all of the SDK again, or use another:\n"
         f"export {SDK_VARIABLE}=/path/to/qairt/VERSION"

@@ -6,13 +6,14 @@ The libraries are those that ExecuTorch's backends/qualcomm/export_utils.py push
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from etdeploy.backends.qnn.compiler import find_compile_kit, rejects
 from etdeploy.backends.qnn.deploy import (
-    NAME_AN_AAR,
     DeployKit,
     absent_libraries,
     find_deploy_kit,
+    name_an_aar,
     required_libraries,
 )
 from etdeploy.backends.qnn.facts import (
@@ -24,7 +25,7 @@ from etdeploy.backends.qnn.facts import (
     soc_of,
     version_numbers,
 )
-from etdeploy.backends.qnn.sdk import SDK_VARIABLE, how_to_get, too_old
+from etdeploy.backends.qnn.sdk import SDK_VARIABLE, for_soc, how_to_get, newer_sdk, too_old
 from etdeploy.backends.schemes import DEFAULT, OTHER_BACKEND
 from etdeploy.backends.values import CompiledFor, ExtraFile, Extras, Partitions, Workstation
 from etdeploy.core.errors import Blocker, BuildError
@@ -47,10 +48,16 @@ def target_blockers(
         )
         if target.system == "android":
             phone = "--set runtime.provider=source"
+        musl = (
+            " They are built for Android's C library and for glibc: a static runner with musl, "
+            f"as for {build_target.name}, cannot load either."
+            if build_target.static
+            else ""
+        )
         yield Blocker(
             what="Qualcomm's libraries",
-            why="QnnBackend loads Qualcomm's own libraries where it runs. etdeploy deploys them to "
-            "Android phones only, and uses those of this machine on linux-x86_64 only",
+            why=f"QnnBackend loads Qualcomm's own libraries where it runs.{musl} etdeploy deploys "
+            "them to Android phones only, and uses those of this machine on linux-x86_64 only",
             remedy=f"Build for the phone: {phone}\n{other}",
         )
 
@@ -152,7 +159,7 @@ def kit_blockers(
         return
     problem = too_old(kit.version, str(kit.place), facts) or absent_libraries(kit, facts)
     if problem:
-        yield problem
+        yield for_soc(problem, soc)
     if compiled_with and is_newer(compiled_with, kit.version):
         wanted = short_version(compiled_with)
         least = dotted(version_numbers(compiled_with)[:2])
@@ -161,7 +168,7 @@ def kit_blockers(
             why=f"the program was compiled with QNN {wanted}, and the libraries in {kit.place}, "
             f"which go to the phone, are of {kit.number}: an older QNN cannot load what a newer "
             "one compiled",
-            remedy=f"{how_to_get(least)}\n{NAME_AN_AAR}{_export_with(kit)}",
+            remedy=f"{how_to_get(least)}\n{name_an_aar(least)}{_export_with(kit)}",
         )
 
 
@@ -215,16 +222,29 @@ def missing_libraries(
     station: Workstation, soc: str | None, partitions: Partitions
 ) -> Iterator[Blocker]:
     """What a bundle needs and the libraries for phones here do not provide."""
-    kit, compiled = find_deploy_kit(station), partitions.compiled
+    compiled = partitions.compiled
     known = soc or _soc_of(compiled)
+    compiled_with = compiled_version(compiled, None)
+    if not compiled and not partitions.finished:
+        compiler = find_compile_kit(station, known)
+        compiled_with = None if isinstance(compiler, Blocker) else compiler.version
+    kit = _kit_for(station, known, compiled_with)
     if isinstance(kit, Blocker):
         yield kit
     elif known:
-        compiled_with = compiled_version(compiled, None)
-        if not compiled and not partitions.finished:
-            compiler = find_compile_kit(station, known)
-            compiled_with = None if isinstance(compiler, Blocker) else compiler.version
         yield from kit_blockers(kit, known, compiled_with)
+
+
+def _kit_for(
+    station: Workstation, soc: str | None, compiled_with: str | None
+) -> DeployKit | Blocker:
+    """The libraries for phones; a blocker names those that the SoC needs, and their version."""
+    least = dotted(version_numbers(compiled_with)[:2]) if compiled_with else newer_sdk(soc)
+    kit, facts = find_deploy_kit(station, least), QUALCOMM_SOCS.get(soc or "")
+    if facts is None or not isinstance(kit, Blocker):
+        return kit
+    why = f"{kit.why}; {facts.name} needs {', '.join(required_libraries(facts))}"
+    return for_soc(replace(kit, why=why), facts.name)
 
 
 def program_extras(station: Workstation, soc: str | None, partitions: Partitions) -> Extras:
@@ -232,11 +252,9 @@ def program_extras(station: Workstation, soc: str | None, partitions: Partitions
     compiled = partitions.compiled
     if not compiled:
         return Extras()
-    return qnn_extras(
-        find_deploy_kit(station),
-        soc or _soc_of(compiled) or "",
-        compiled_version(compiled, partitions.versions.get("qnn")),
-    )
+    known = soc or _soc_of(compiled) or ""
+    compiled_with = compiled_version(compiled, partitions.versions.get("qnn"))
+    return qnn_extras(_kit_for(station, known, compiled_with), known, compiled_with)
 
 
 def program_notes(station: Workstation, partitions: Partitions) -> Iterator[str]:

@@ -11,6 +11,7 @@ from etdeploy.backends.qnn.compiler import compile_problem, find_compile_kit, ru
 from etdeploy.backends.qnn.facts import ADAPTOR_SDK, QUALCOMM_SOCS, QualcommSoc, dotted
 from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.qnn.payload import FLOATS
+from etdeploy.backends.qnn.sdk import for_soc
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.backends.values import CompiledFor, Workstation
 from etdeploy.core.errors import Blocker
@@ -100,7 +101,7 @@ def export_blockers(soc: str | None, station: Workstation) -> Iterator[Blocker]:
         return
     kit = find_compile_kit(station, soc)
     if isinstance(kit, Blocker):
-        yield Blocker(kit.what, f"{_NEEDS}; {kit.why}", kit.remedy)
+        yield for_soc(Blocker(kit.what, f"{_NEEDS}; {kit.why}", kit.remedy), soc)
         return
     unknown = _soc_blocker(soc)
     if unknown:
@@ -108,7 +109,7 @@ def export_blockers(soc: str | None, station: Workstation) -> Iterator[Blocker]:
         return
     problem = compile_problem(kit, QUALCOMM_SOCS[str(soc)]) or loading_problem(kit, station.environ)
     if problem:
-        yield problem
+        yield for_soc(problem, soc)
 
 
 def _soc_blocker(name: str | None) -> Blocker | None:

@@ -13,11 +13,12 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.backends.qnn.facts import (
     PINNED_VERSION,
+    QUALCOMM_SOCS,
     VERSION,
     QualcommSoc,
     dotted,
@@ -98,17 +99,45 @@ def find_sdk(
 
 
 def how_to_get(version: str | None = None) -> str:
-    """The commands that install an SDK."""
+    """The commands that install an SDK: of a version, or for a SoC that is not known here."""
     if version is None:
-        return (
-            f"{sys.executable} -m {_DOWNLOADER}   (downloads {PINNED_VERSION}, as an export "
-            f"with ExecuTorch alone would)\n"
-            f"or unpack one from Qualcomm and export {SDK_VARIABLE}=/path/to/qairt/{PINNED_VERSION}"
-        )
+        return "\n".join((_how_to_download(), *_EXCEPTIONS))
     return (
         f"Download QNN {version} or newer (Qualcomm AI Runtime SDK) from Qualcomm, unpack it and\n"
         f"export {SDK_VARIABLE}=/path/to/qairt/{version}"
     )
+
+
+def _how_to_download() -> str:
+    return (
+        f"{sys.executable} -m {_DOWNLOADER}   (downloads {PINNED_VERSION}, as an export "
+        f"with ExecuTorch alone would)\n"
+        f"or unpack one from Qualcomm and export {SDK_VARIABLE}=/path/to/qairt/{PINNED_VERSION}"
+    )
+
+
+def newer_sdk(soc: str | None) -> str | None:
+    """The SDK that a SoC needs, if it is newer than the one that ExecuTorch downloads."""
+    facts = QUALCOMM_SOCS.get(soc or "")
+    least = facts.least_sdk if facts else (0, 0)
+    return dotted(least) if least > version_numbers(PINNED_VERSION)[:2] else None
+
+
+# The SoCs that need a newer one, by the version.
+_EXCEPTIONS = tuple(
+    f"For {', '.join(socs)} take QNN {version} or newer from Qualcomm."
+    for version in sorted({v for v in map(newer_sdk, QUALCOMM_SOCS) if v})
+    if (socs := [name for name in QUALCOMM_SOCS if newer_sdk(name) == version])
+)
+
+
+def for_soc(blocker: Blocker, soc: str | None) -> Blocker:
+    """The blocker, with a remedy that names the SDK that a known SoC needs, and no other."""
+    if soc not in QUALCOMM_SOCS:
+        return blocker
+    newer = newer_sdk(soc)
+    wanted = how_to_get(newer) if newer else _how_to_download()
+    return replace(blocker, remedy=blocker.remedy.replace(how_to_get(), wanted))
 
 
 def no_sdk_reason(station: Workstation, *other_variables: str) -> str | None:

@@ -14,6 +14,7 @@ from etdeploy.backends.qnn.facts import is_newer, short_version
 from etdeploy.backends.qnn.loading import library_environment
 from etdeploy.backends.qnn.payload import SHARES_WEIGHTS
 from etdeploy.backends.qnn.phone import compiled_version
+from etdeploy.backends.qnn.sdk import for_soc
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.values import Destination, Extras, Partitions, Simulated, Workstation
 from etdeploy.core.errors import Blocker, BuildError
@@ -60,7 +61,7 @@ def simulator_blockers(
     """What a simulated run needs and this machine does not have."""
     kit = _kit(station, soc, partitions)
     if isinstance(kit, Blocker):
-        yield kit
+        yield for_soc(kit, soc)
         return
     problem = compile_problem(kit) or _too_new(partitions, kit)
     if problem:

@@ -21,6 +21,7 @@ class Model(nn.Module):  # type: ignore[misc]
         self.linear = nn.Linear(16, 16)
         self.function = function
         self.register_buffer("state", torch.full((1, 8, 16), 5.0))
+        self.register_buffer("constant", torch.linspace(1, 2, 128).reshape(8, 16))
 
     def forward(self, *inputs: Any) -> Any:
         return self.function(self, *inputs)
@@ -69,6 +70,39 @@ def _branch(model: Model, x: Any) -> Any:
     return torch.cond(x.sum() > 0, lambda v: v + 1, lambda v: v - 1, (model.linear(x),))
 
 
+def _causal(model: Model, x: Any) -> Any:
+    y = model.linear(x)
+    return (y @ y.transpose(1, 2)).masked_fill(torch.tril(torch.ones(8, 8)) == 0, -1e4).softmax(-1)
+
+
+def _large_mask(model: Model, x: Any) -> Any:
+    # 4.8 MB, of which 4 MiB would be stored.
+    return model.linear(x).sum((1, 2), keepdim=True)[0] * torch.tril(torch.ones(1100, 1100))
+
+
+def _constant_parts(model: Model, x: Any) -> Any:
+    first, *_, last = model.constant.unbind(0)
+    return model.linear(x) * first - last
+
+
+def _deep_stack(model: Model, x: Any) -> Any:
+    y = model.linear(x).reshape(1, 2, 4, 4, 4)
+    return torch.stack([y, y * 2], 1)
+
+
+class Recurrent(nn.Module):  # type: ignore[misc]
+    """An LSTM that begins with zeros, and a cell that continues from its states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(16, 16, batch_first=True)
+        self.cell = nn.GRUCell(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        y, (hidden, state) = self.lstm(x)
+        return y, state, self.cell(y[:, -1], hidden[0])
+
+
 EXAMPLES: dict[str, Callable[[], Example]] = {
     "plain": lambda: _example(lambda model, x: model.linear(x).relu()),
     "rank": lambda: _example(_of_rank_six),
@@ -101,7 +135,13 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "divides": lambda: _example(lambda _, x: x // 2, torch.arange(8)),
     "no_kernel": lambda: _example(lambda model, x: torch.cumprod(model.linear(x), 1)),
     "attention": _attention,
+    "causal": lambda: _example(_causal),
+    "large_mask": lambda: _example(_large_mask),
+    "constant_parts": lambda: _example(_constant_parts),
+    "deep_stack": lambda: _example(_deep_stack),
+    "recurrent": lambda: (Recurrent(), (VALUES[:, :2],), {}, None),
 }
+QUANTIZED = {"recurrent": "int8_static"}
 
 
 class Everything(nn.Module):  # type: ignore[misc]
@@ -111,19 +151,26 @@ class Everything(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.linear = nn.Linear(16, 16)
         self.register_buffer("state", torch.full((1, 8, 16), 5.0))
+        self.register_buffer("constant", torch.linspace(1, 2, 128).reshape(8, 16))
 
     def forward(self, pixels: Any, doubles: Any, *, ids: Any, scale: Any) -> Any:
         x = self.linear(pixels.float() / 255)
         self.state.add_(x)
         values, indices = self.linear(self.state).topk(3)
         chosen = x.index_select(1, ids) * scale
-        return values, indices, chosen, doubles * 2 + 1, torch.ones(3)
+        parts = (_causal(self, x), _constant_parts(self, x))
+        return values, indices, chosen, doubles * 2 + 1, torch.ones(3), *parts
 
 
 def everything() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], None]:
     """For a recipe's `model.python`; the keywords are in another order than forward's."""
     keywords = {"scale": torch.tensor(3.0), "ids": torch.tensor([1, 3])}
     return Everything(), (BYTES, VALUES.double()), keywords, None
+
+
+def recurrent() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """For a recipe's `model.python`."""
+    return Recurrent(), (VALUES[:, :4],)
 
 
 def layers() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -189,6 +189,13 @@ def test_qnn_with_an_sdk_that_is_older_than_the_soc(sdk: dict[str, str]) -> None
 
 
 @pytest.mark.usefixtures("linux", "packages")
+def test_qnn_without_a_compiler_for_a_soc_that_needs_a_newer_one() -> None:
+    error = refusal(spec_of(backend="qnn", soc="SM8850"), {})
+    assert how_to_get("2.42") in str(error.remedy)
+    assert "2.37" not in str(error.remedy)
+
+
+@pytest.mark.usefixtures("linux", "packages")
 def test_qnn_with_an_sdk_that_is_older_than_executorchs_adaptor(
     sdk: dict[str, str], tmp_path: Path
 ) -> None:

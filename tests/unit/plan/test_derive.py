@@ -142,6 +142,10 @@ def test_qnn_is_for_phones_and_for_this_machines_simulator() -> None:
     portable = make_plan(_NO_PROFILE, program, "linux-x86_64-portable")
     assert "Qualcomm's own libraries" in _blockers(portable)
     assert make_plan(_NO_PROFILE, program, "android-arm64").blockers == ()
+    static = make_plan(_NO_PROFILE, program, "linux-aarch64-musl")
+    assert "for glibc: a static runner with musl" in _blockers(static)
+    # Qualcomm's libraries for Linux on Arm are not deployed.
+    assert "--target linux-aarch64" not in str([each.remedy for each in static.blockers])
     here = make_plan(_NO_PROFILE, program)
     assert here.blockers == ()
     assert (here.provider.value, "backend_qnn" in here.component_names) == ("wheel", True)

@@ -183,5 +183,6 @@ def test_a_bundled_name_with_a_suffix_is_that_recipe_unless_there_is_such_a_file
     assert load_recipe("qnn.yaml").path == tmp_path / "qnn.yaml"
     Path("extending.yaml").write_text("extends: xnnpack.yaml\n")
     assert load_recipe("extending.yaml").recipe.export == load_recipe("xnnpack").recipe.export
-    with pytest.raises(RecipeError):
-        load_recipe("./xnnpack.yaml")
+    for name in ("./xnnpack.yaml", "recipes/xnnpack.yaml", "xnnpack.ymal"):
+        with pytest.raises(RecipeError, match="did you mean 'xnnpack'"):
+            load_recipe(name)

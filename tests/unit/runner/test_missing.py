@@ -132,6 +132,10 @@ def test_a_static_runner_is_offered_only_to_what_it_can_run(equipped: Path) -> N
     }
     assert "linux-aarch64-musl" in remedies["xnnpack"]
     assert "linux-aarch64-musl" not in remedies["qnn"]
+    assert "etdeploy run --as app" in remedies["qnn"]
+    # An app with kernels of the recipe is built from source, with an NDK.
+    custom = _plan(_QNN, "android-arm64").model_copy(update={"custom_ops": "0" * 32})
+    assert "--as app" not in _found(custom, None)["toolchain"].remedy
 
 
 def test_what_is_missing_is_refused_all_at_once() -> None:
@@ -140,7 +144,7 @@ def test_what_is_missing_is_refused_all_at_once() -> None:
     with pytest.raises(BuildError) as raised:
         require_present((*two, fetched))
     assert raised.value.message == "no a; no b"
-    assert raised.value.remedy == "get a\nget b"
+    assert raised.value.remedy == "a:\n  get a\nb:\n  get b"
     assert raised.value.exit_code == 4
     require_present((fetched,))
 

@@ -104,6 +104,13 @@ class Lowering:
             "quantization", f"the backend {spec.backend} has no quantizer for {spec.quantization}"
         )
 
+    def simplified(self, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+        """The graph that PT2E quantizes: another one than was traced if the quantizer needs that.
+
+        `program` stays as it is. Language models are quantized as they were traced.
+        """
+        return program
+
     def partitioners(self, spec: ExportSpec) -> list[Any]:
         """ExecuTorch's partitioners, in order; each takes what those before it left."""
         return []

@@ -19,6 +19,7 @@ from etdeploy.export.worker.backends.qnn_placement import (
     SHARING,
     annotate_caches,
     blocked,
+    changing_nodes,
     check_adaptor,
     chipset,
     conversions_by_node,
@@ -32,6 +33,8 @@ from etdeploy.export.worker.backends.qnn_placement import (
 from etdeploy.export.worker.failures import WorkerError, fail, failure_at
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.overrides import scheme_of
+from etdeploy.export.worker.rewrites.base import Log, Writer
+from etdeploy.export.worker.rewrites.constants import folded_constants, makes_constant
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
 from etdeploy.export.worker.tracing.trace import stack_line
 
@@ -48,6 +51,10 @@ class QnnLowering(Lowering):
         """The PT2E quantizer of the scheme, for the spec's SoC."""
         return htp_quantizer(spec)
 
+    def simplified(self, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+        """With recurrent layers taken apart, and with constants in place of what gives them."""
+        return simplified(program)
+
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         """Compiles the model for the spec's SoC; an `EdgeProgramManager` with an ETRecord.
 
@@ -61,7 +68,7 @@ class QnnLowering(Lowering):
         from executorch.backends.qualcomm.utils.utils import to_edge_transform_and_lower_to_qnn
 
         specs = compile_specs(spec, several=len(methods) > 1)
-        taken = {n: positional(each.module, each.source.inputs) for n, each in methods.items()}
+        taken = {n: positional(_lowered(each), each.source.inputs) for n, each in methods.items()}
         # Without gradients, as the model was traced: switching them is an operator, too.
         with placing(), explain_partitions(), conversions_by_node(), torch.no_grad():
             return to_edge_transform_and_lower_to_qnn(
@@ -104,6 +111,55 @@ class QnnLowering(Lowering):
 
 
 LOWERING = QnnLowering()
+
+_aten = torch.ops.aten
+# ExecuTorch's quantizer for QNN has no rule for them ("No quant config is implemented"), and what
+# they consist of stays floats in a quantized model, of which the HTP refuses some operators.
+_RECURRENT = (
+    *(_aten.lstm, _aten.gru, _aten.rnn_tanh, _aten.rnn_relu),
+    *(_aten.lstm_cell, _aten.gru_cell, _aten.rnn_tanh_cell, _aten.rnn_relu_cell),
+)
+
+
+def simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The graph with recurrent layers taken apart, and constants computed; the same if it has none.
+
+    QNN compiles no partition that takes no input, as one may be that only makes a causal mask.
+    """
+    targets = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    known = torch.export.default_decompositions()
+    recurrent = {getattr(kind, name) for kind in _RECURRENT for name in kind.overloads()}
+    parts = {operator: known[operator] for operator in recurrent & targets}
+    if not (parts or _unbound(program) or any(map(makes_constant, program.graph.nodes))):
+        return program
+    made = program.run_decompositions(parts)
+    # Its own: what is folded is taken out, and `program` may be looked at once more.
+    made._constants = dict(made.constants)
+    for node in _unbound(made):
+        source, *dim = node.args
+        for user in list(node.users):
+            write = Writer(made, user)
+            write.replace(write(_aten.select.int, source, *(dim or [0]), user.args[1]))
+    folded_constants(made, Log().of("constants"))
+    return made
+
+
+def _unbound(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    """Where constants are taken apart by unbind, at which ExecuTorch's AnnotateUnbind fails."""
+    changing = changing_nodes(program)
+    return [
+        node
+        for node in program.graph.nodes
+        if node.target is _aten.unbind.int and node.args[0] not in changing
+    ]
+
+
+def _lowered(method: Traced) -> torch.nn.Module:
+    """The module to compile; what is quantized was simplified before."""
+    if method.source.is_text or method.module is not method.source.module:
+        return method.module
+    program = simplified(method.program)
+    return method.module if program is method.program else program.module()
 
 
 def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:

@@ -10,6 +10,7 @@ import functools
 import re
 import traceback
 from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,8 +51,9 @@ def placing() -> Iterator[None]:
 
     def partitions(self: Any, program: Any) -> list[Any]:
         found = parted(self, program)
+        changing = changing_nodes(program)
         for partition in found:
-            _leave_out_constants(partition.nodes, module.constant_operator)
+            leave_out_constants(partition.nodes, changing)
         return [partition for partition in found if partition.nodes]
 
     def keeps_whole(node: torch.fx.Node) -> bool:
@@ -126,16 +128,44 @@ def _their_reason(support: Any, node: torch.fx.Node, ask: Callable[[], bool]) ->
     return validation_reason(said()) or "ExecuTorch's QNN backend leaves it to the CPU"
 
 
-def _leave_out_constants(nodes: MutableMapping[torch.fx.Node, Any], constant: Any) -> None:
+def changing_nodes(program: torch.export.ExportedProgram) -> set[torch.fx.Node]:
+    """The nodes whose values an inference can change: inputs, states, and what depends on them."""
+    signature = program.graph_signature
+    states = signature.buffers_to_mutate.values()
+    fixed = {*signature.inputs_to_parameters, *signature.inputs_to_lifted_tensor_constants}
+    fixed |= {node for node, buffer in signature.inputs_to_buffers.items() if buffer not in states}
+    found: set[torch.fx.Node] = set()
+    for node in program.graph.nodes:
+        is_source = node.name not in fixed if node.op == "placeholder" else _is_random(node)
+        if is_source or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    operator = getattr(node.target, "_op", node.target)
+    return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+
+
+def leave_out_constants(
+    nodes: MutableMapping[torch.fx.Node, Any], changing: AbstractSet[torch.fx.Node]
+) -> None:
     """Takes out of a partition what depends on no input and what something outside of it uses.
 
     QNN makes it a constant of the graph and no output, and the run fails since the program expects
-    one more (`binds 2 tensors ... but ExecuTorch passed 3`).
+    one more (`binds 2 tensors ... but ExecuTorch passed 3`). Of a partition that has no input at
+    all, the compiler makes no context binary.
     """
-    for node in [n for n in nodes if n.target in constant]:
-        if not set(node.users) <= nodes.keys():
+    fixed = [node for node in nodes if node not in changing]
+    above = [node for node in fixed if not set(node.users) <= nodes.keys()]
+    if len(fixed) == len(nodes):
+        above = fixed
+    while above:
+        node = above.pop()
+        if node in nodes:
             del nodes[node]
             node.meta[REASON] = "its values are constant, and no output of a QNN partition may be"
+            above += node.all_input_nodes
 
 
 _ERROR = re.compile(r"^\[ERROR\] \[Qnn ExecuTorch\]: *(?:<E>)? *(.+)$", re.MULTILINE)
@@ -147,16 +177,24 @@ _HOLLOW = re.compile(
 # `[4294967295] has incorrect Rank 6.`: the number stands for every tensor.
 _PREFIX = re.compile(r"^\[\d+\] (?:has )?")
 _LONGEST = 160
+# `have mismatching datatypes. 0x232 != 0x408.`: of each its kind, and its bits in decimal digits.
+_DATATYPES = re.compile(r"mismatching datatypes\. 0x(\d{3}) != 0x(\d{3})")
+_KINDS = {"0": "int", "1": "uint", "2": "float", "3": "sfixed", "4": "ufixed", "5": "bool"}
 
 
 def validation_reason(text: str) -> str | None:
     """Why the compiler refuses a node: `the HTP's compiler: incorrect Rank 6`; None if unsaid."""
     for found in _ERROR.finditer(text):
-        line = _PREFIX.sub("", found[1].strip())
+        line = _DATATYPES.sub(_named_datatypes, _PREFIX.sub("", found[1].strip()))
         if not _HOLLOW.search(line):
             sentence = line.partition(". ")[0].rstrip(".")
             return f"the HTP's compiler: {sentence[:_LONGEST]}"
     return None
+
+
+def _named_datatypes(found: re.Match[str]) -> str:
+    names = (f"{_KINDS.get(code[0], '?')}{int(code[1:])}" for code in found.groups())
+    return f"mismatching datatypes ({' and '.join(names)})"
 
 
 @functools.cache

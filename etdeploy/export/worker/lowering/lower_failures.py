@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from etdeploy.core.diagnostics import FailureTable
 from etdeploy.export.diagnostics import LOWERING_FAILURES
 from etdeploy.export.protocol import ExportFailure, FailureKind
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import Traced, lowering_of
+from etdeploy.export.worker.backends.base import REASON, Traced, lowering_of
 from etdeploy.export.worker.failures import (
     SourceLine,
     WorkerError,
@@ -79,13 +80,29 @@ def _known_failure(
         return None
     operator = operator_in(str(error), found.facts)
     place: SourceLine = (None, None, None)
+    left = _left_node(error)
     if tensor := found.facts.get("tensor"):
         place = _in_one(graphs, lambda traced: _writing_place(tensor, traced))
-    elif operator:
+    elif left:
+        place = stack_line(left.meta.get("stack_trace"))
+    if operator and not place[0]:
         place = operator_place(operator, graphs)
     kind = cast(FailureKind, found.facts["kind"])
     place = place if place[0] else stack_line(str(error))
-    return failure_at(place, kind, found.cause, operator=operator, remedy=found.remedy)
+    reason = f" ({left.meta[REASON]})" if left and REASON in left.meta else ""
+    return failure_at(place, kind, found.cause + reason, operator=operator, remedy=found.remedy)
+
+
+def _left_node(error: Exception) -> torch.fx.Node | None:
+    """The node that ExecuTorch's check found neither delegated nor decomposed.
+
+    Its exception names only the operator, which may be delegated elsewhere in the model.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "_sanity_check_graph_for_non_decomp_ops":
+            found = frame.f_locals.get("node")
+            return found if isinstance(found, torch.fx.Node) else None
+    return None
 
 
 def operator_in(text: str, facts: Mapping[str, str]) -> str | None:

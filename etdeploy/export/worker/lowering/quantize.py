@@ -104,7 +104,10 @@ def quantize(
     traced, found = {}, {}
     for name, source in sources.items():
         with name_method(name, sources):
-            traced[name] = rewritten_to_quantize(_traced(spec, source), log or Log())
+            program = _traced(spec, source)
+            if not source.is_text:
+                program = lowering_of(spec).simplified(program)
+            traced[name] = rewritten_to_quantize(program, log or Log())
     check_overrides(spec, traced)
     observers: dict[str, list[Observer]] = {}
     for name in sorted(sources, key=lambda name: sources[name].ranges_from is not None):

@@ -68,6 +68,11 @@ def folded_constants(program: Program, log: RewriteLog, most_bytes: int = _MOST_
     program.graph_module.recompile()
 
 
+def makes_constant(node: torch.fx.Node) -> bool:
+    """Whether an operator takes no tensors and always gives the same, as `zeros` and `arange`."""
+    return _is_plain(node) and not node.all_input_nodes
+
+
 def _given(program: Program, node: torch.fx.Node) -> torch.Tensor | None:
     """A parameter, constant or buffer that no inference changes."""
     signature = program.graph_signature

@@ -39,6 +39,7 @@ class Lowered:
 
     def __init__(self, folder: Path) -> None:
         result = folder / "result.json"
+        QNN.prepare_export(SPEC.request, Workstation.this())
         outcome = subprocess.run(
             [sys.executable, "-m", "tests.support.qnn_lowering", str(result)],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
@@ -84,6 +85,9 @@ def lowered(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Lowered
             {("aten::cumprod", "ExecuTorch's QNN backend has no such operator")},
             512,
         ),
+        ("causal", 1, set(), 0),
+        ("constant_parts", 1, set(), 0),
+        ("recurrent", 1, set(), 0),
     ],
 )
 def test_what_the_htp_does_not_take_runs_on_the_cpu(
@@ -98,6 +102,28 @@ def test_what_the_htp_does_not_take_runs_on_the_cpu(
     assert {(each["operator"], each["reason"]) for each in counts["outside"]} == outside
     assert counts["crossing"]["bytes"] == crossing_bytes
     assert all(Path(each["file"]).name == "qnn.py" for each in counts["outside"])
+
+
+def test_a_mask_that_is_too_large_to_store_is_made_on_the_cpu(lowered: Lowered) -> None:
+    counts = lowered.models["large_mask"]["counts"]
+    assert counts["partitions"] == 1
+    assert counts["crossing"]["tensors"] == 1
+    assert _CONSTANT in {each["reason"] for each in counts["outside"]}
+
+
+def test_what_neither_the_htp_nor_the_cpu_takes_is_named_with_its_line_and_reason(
+    lowered: Lowered,
+) -> None:
+    failure = lowered.models["deep_stack"]["failure"]
+    assert (failure["kind"], failure["operator"]) == ("operator", "aten::stack")
+    assert failure["line"] == _line("return torch.stack(")
+    assert "(the HTP's compiler: incorrect Rank 5)" in failure["message"]
+
+
+def _line(text: str) -> int:
+    """The number of a line of tests/data/export/qnn.py."""
+    lines = (ROOT / "tests/data/export/qnn.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
 def test_the_notes_name_the_lines_and_the_cost(lowered: Lowered) -> None:
@@ -176,4 +202,18 @@ def test_what_the_htp_would_get_wrong_is_right_in_the_simulator(
     assert record["simulated"]["soc"] == "SM8650"
     assert {d["backend_id"] for d in record["program"]["delegates"]} == {"QnnBackend"}
     outputs = record["workload"]["outputs"]
-    assert [output["within_tolerance"] for output in outputs] == [True] * 5
+    assert [output["within_tolerance"] for output in outputs] == [True] * 7
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("quantization", ["none", "int8_static"])
+def test_recurrent_layers_are_right_in_the_simulator(
+    compiler: None, export_workspace: Workspace, tmp_path: Path, quantization: str
+) -> None:
+    cli = Cli(export_workspace.root, tmp_path, {})
+    model = {"python": f"{ROOT}/tests/data/export/qnn.py:recurrent"}
+    export = {"backend": "qnn", "soc": "SM8650", "quantization": quantization}
+    recipe = cli.recipe(json.dumps({"model": model, "export": export}))
+    record = cli.ok("run", "--recipe", recipe, "--device", "host", "--json").json
+    assert [each["within_tolerance"] for each in record["workload"]["outputs"]] == [True] * 3
+    assert not any("leaves layers in floats" in note for note in record["notes"])

@@ -17,11 +17,12 @@ from etdeploy.backends.qnn.phone import (
     soc_blocker,
 )
 from etdeploy.backends.qnn.sdk import how_to_get
-from etdeploy.backends.values import CompiledFor, Workstation
+from etdeploy.backends.values import CompiledFor, Destination, Partitions, Workstation
 from etdeploy.bench.bundle import make_bundle
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.bundles import check_bundle, environment
+from etdeploy.targets.platforms import find_target
 from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.facts import lacks
 from tests.support.qnn_sdk import VERSION, lay_out_sdk
@@ -176,6 +177,30 @@ def test_no_library_is_taken_from_an_sdk_that_does_not_fit(kit: DeployKit) -> No
     assert caught.value.remedy == how_to_get("2.42")
     with pytest.raises(BuildError, match=NONE.why):
         qnn_extras(NONE, "SM8750")
+
+
+@pytest.mark.parametrize(
+    ("soc", "sdk", "arch"), [("SM8650", "2.37.0", "V75"), ("SW6100", "2.42", "V81")]
+)
+def test_what_a_phone_lacks_is_named_before_the_export(
+    tmp_path: Path, soc: str, sdk: str, arch: str
+) -> None:
+    where = Destination(find_target("android-arm64"), "android", reports=False, soc=soc)
+    (found,) = QNN.bundle_blockers(Workstation({}, tmp_path), where, Partitions())
+    names = (f"libQnnHtp{arch}Stub.so", "libQnnHtpPrepare.so", f"libQnnHtp{arch}Skel.so")
+    assert not lacks(found.why, f"{soc} needs libQnnHtp.so", *names)
+    assert f"/path/to/qairt/{sdk}" in found.remedy
+    assert ("2.37" in found.remedy) == (sdk == "2.37.0")
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_aar_has_to_be_as_new_as_the_compiler(tmp_path: Path) -> None:
+    where = Destination(find_target("android-arm64"), "android", reports=False, soc="SM8850")
+    (found,) = QNN.bundle_blockers(Workstation({}, tmp_path), where, Partitions())
+    assert "qnn-runtime 2.49 or newer" in found.remedy
+    compiled = Partitions((V75.model_copy(update={"sdk_version": VERSION}),), finished=True)
+    (older,) = QNN.bundle_blockers(Workstation({}, tmp_path), where, compiled)
+    assert "qnn-runtime 2.37 or newer" in older.remedy
 
 
 def test_the_sdk_is_always_given_to_cmake(station: Workstation, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from etdeploy.backends.qnn.facts import (
     soc_of,
     version_numbers,
 )
-from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get, too_old
+from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, for_soc, how_to_get, too_old
 from etdeploy.core.errors import Blocker
 from tests.support.facts import lacks
 from tests.support.qnn_sdk import ARCHS, VERSION, lay_out_sdk
@@ -81,6 +81,23 @@ def test_there_is_none(tmp_path: Path) -> None:
     assert problem.remedy == how_to_get()
     assert "executorch.backends.qualcomm.scripts.download_qnn_sdk" in problem.remedy
     assert f"export QNN_SDK_ROOT=/path/to/qairt/{PINNED_VERSION}" in problem.remedy
+
+
+V81 = ("SM8850", "SM8845", "SA8797", "SAR2230P", "SW6100")
+
+
+def test_a_remedy_for_any_soc_names_those_that_need_a_newer_sdk() -> None:
+    assert how_to_get().splitlines()[-1] == (
+        f"For {', '.join(V81)} take QNN 2.42 or newer from Qualcomm."
+    )
+
+
+@pytest.mark.parametrize("soc", QUALCOMM_SOCS)
+def test_a_remedy_for_a_soc_names_the_sdk_that_it_needs(tmp_path: Path, soc: str) -> None:
+    found = missing({}, tmp_path)
+    remedy = for_soc(found, soc).remedy
+    assert ("2.42" in remedy, PINNED_VERSION in remedy) == (soc in V81, soc not in V81)
+    assert for_soc(found, None) == found
 
 
 def test_the_variable_is_the_users_choice(root: Path, tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from etdeploy.cli.main import run_cli
 from etdeploy.core.errors import BuildError, EtdeployError, UsageError
 from etdeploy.graph.job import AppOptions
 from etdeploy.graph.jobs import open_job
+from etdeploy.graph.pipeline import missing_for
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.plan.model import Provider
+from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.recipe.load import load_recipe
 from tests.support.facts import lacks
 from tests.support.machine import bare_machine, equip
@@ -66,6 +68,16 @@ def test_a_release_of_executorch_has_the_backends_of_its_system(
     refuse_early(found)
     assert found.plan.provider.value == Provider.PREBUILT
     assert [part.name for part in found.plan.components if part.value] == packages
+
+
+def test_libraries_for_the_phone_are_in_the_plan_before_the_export(out: Path) -> None:
+    found = resolved(out, "android", "qnn", "export.soc=SM8850")
+    (phone,) = (each for each in missing_for(found) if each.what == "QNN for phones")
+    assert "libQnnHtpV81Skel.so" in phone.why
+    assert "2.42" in phone.remedy
+    assert not [each for each in missing_for(found) if "NDK" in each.why]
+    # A program that delegates nothing to QNN needs none.
+    assert missing_for(found.with_program(EMPTY_PROGRAM)) == ()
 
 
 @pytest.mark.parametrize("runtime", ["auto", "prebuilt", "source"])

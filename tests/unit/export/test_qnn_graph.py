@@ -1,0 +1,103 @@
+"""What QNN gets of a traced model: no recurrent layers, and constants in place of operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from etdeploy.export.worker.backends.qnn import simplified
+from etdeploy.export.worker.backends.qnn_placement import (
+    changing_nodes,
+    leave_out_constants,
+    validation_reason,
+)
+from tests.data.export.qnn import EXAMPLES
+
+# Of torch, about itself and about its LSTM.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.isinstance:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm"),
+]
+
+aten = torch.ops.aten
+
+
+def _traced(name: str) -> torch.export.ExportedProgram:
+    torch.manual_seed(0)
+    module, arguments, keywords, _ = EXAMPLES[name]()
+    return torch.export.export(module.eval(), arguments, keywords)
+
+
+def _targets(program: torch.export.ExportedProgram) -> set[Any]:
+    return {node.target for node in program.graph.nodes if node.op == "call_function"}
+
+
+@pytest.mark.parametrize("name", ["causal", "constant_parts", "recurrent"])
+def test_a_simplified_graph_computes_the_same(name: str) -> None:
+    program = _traced(name)
+    before = [str(node) for node in program.graph.nodes]
+    arguments = EXAMPLES[name]()[1]
+    with torch.no_grad():
+        expected, found = program.module()(*arguments), simplified(program).module()(*arguments)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert [str(node) for node in program.graph.nodes] == before
+
+
+def test_constants_and_recurrent_layers_are_gone() -> None:
+    assert not _targets(simplified(_traced("causal"))) & {aten.tril.default, aten.ones.default}
+    assert aten.unbind.int not in _targets(simplified(_traced("constant_parts")))
+    recurrent = _targets(simplified(_traced("recurrent")))
+    assert aten.linear.default in recurrent
+    assert not recurrent & {aten.lstm.input, aten.gru_cell.default, aten.zeros.default}
+
+
+@pytest.mark.parametrize("name", ["plain", "state", "ids"])
+def test_a_graph_without_them_stays_as_it_is(name: str) -> None:
+    program = _traced(name)
+    assert simplified(program) is program
+
+
+class _Mixed(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.ones(4) * 2
+        return x * mask, mask.cumsum(0)
+
+
+def test_of_a_partition_go_the_constants_that_something_else_uses() -> None:
+    program = torch.export.export(_Mixed(), (torch.ones(4),))
+    nodes = {node.name: node for node in program.graph.nodes}
+    changing = changing_nodes(program)
+    assert {node.name for node in changing} >= {"x", "mul_1"}
+    assert not {nodes["ones"], nodes["mul"], nodes["cumsum"]} & changing
+    partition = dict.fromkeys((nodes["ones"], nodes["mul"], nodes["mul_1"]))
+    leave_out_constants(partition, changing)
+    # What they are made of goes, too: it would be a constant output otherwise.
+    assert list(partition) == [nodes["mul_1"]]
+    alone = dict.fromkeys((nodes["ones"], nodes["mul"]))
+    leave_out_constants(alone, changing)
+    assert not alone
+
+
+def test_a_state_that_the_model_writes_to_changes() -> None:
+    program = _traced("state").run_decompositions({})
+    names = {node.name for node in changing_nodes(program)}
+    assert not names.isdisjoint(program.graph_signature.inputs_to_buffers)
+    assert names.isdisjoint(program.graph_signature.inputs_to_parameters)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("<E> [4294967295] has incorrect Rank 6.", "incorrect Rank 6"),
+        (
+            "Tensor 0 and 0 have mismatching datatypes. 0x232 != 0x408.",
+            "Tensor 0 and 0 have mismatching datatypes (float32 and ufixed8)",
+        ),
+        ("Op specific validation failed.", None),
+    ],
+)
+def test_the_compilers_reason(line: str, reason: str | None) -> None:
+    expected = f"the HTP's compiler: {reason}" if reason else None
+    assert validation_reason(f"[ERROR] [Qnn ExecuTorch]: {line}\n") == expected
