@@ -69,7 +69,39 @@ def trace(
     except Exception as error:
         raise WorkerError(trace_failure(error, strict=strict)) from error
     real_numbers(program)
+    name_modules_of_slices(program, module)
     return program
+
+
+_SLICE = re.compile(r"\.slice\(([^)]*)\)")
+_SLICES = re.compile(rf"((?:{_SLICE.pattern})+)(?:\.(\d+))?")
+_MODULES = "nn_module_stack"
+
+
+def name_modules_of_slices(program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
+    """Give modules in slices of a list, as in `self.layers[:2]`, the paths of `named_modules()`.
+
+    Of a model that has a module under two names, torch.export writes `layers.slice(None, 2, None)`.
+    """
+
+    def named(path: str) -> str:
+        while found := _SLICES.search(path):
+            before, after = path[: found.start()], path[found.end() :]
+            container, index = module.get_submodule(before), found[3]
+            if index and isinstance(container, torch.nn.ModuleList):  # whose slices count from 0
+                places = range(len(container))
+                for bounds in _SLICE.findall(found[1]):
+                    start, stop, step = (None if n == "None" else int(n) for n in bounds.split(", "))
+                    places = places[start:stop:step]
+                index = places[int(index)]
+            path = f"{before}{'' if index is None else f'.{index}'}{after}"
+        return path
+
+    for graph in program.graph_module.modules():
+        for node in graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ():
+            stack = node.meta.get(_MODULES) or {}
+            if any(".slice(" in path for path, _ in stack.values()):
+                node.meta[_MODULES] = {k: (named(path), kind) for k, (path, kind) in stack.items()}
 
 
 _ORDER = "memory_format"
@@ -85,11 +117,12 @@ def use_known_operators(program: torch.export.ExportedProgram) -> None:
     for node in program.graph.nodes:
         node.target = SHIFTS.get(node.target, node.target)
         value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
-        if not isinstance(value, torch.Tensor) or schema is None or is_by_pixel(value):
+        names = [each.name for each in schema.arguments] if schema else []
+        # Strides of sizes that depend on values cannot be compared.
+        if not isinstance(value, torch.Tensor) or _ORDER not in names or _has_dynamic_size(value):
             continue
         ordered = with_strides(value)
-        names = [each.name for each in schema.arguments]
-        if _ORDER in names and ordered is not value and not _has_dynamic_size(value):
+        if ordered is not value and not is_by_pixel(value):
             index = names.index(_ORDER)
             if index < len(node.args):
                 node.update_arg(index, torch.contiguous_format)
