@@ -50,7 +50,8 @@ def four(kind: Callable[[list[nn.Module]], nn.Module]) -> nn.Module:
         (four(nn.ModuleList), lambda layers: layers[:2], ["decoder.layers.0", "decoder.layers.1"]),
         (four(nn.ModuleList), lambda layers: layers[2:], ["decoder.layers.2", "decoder.layers.3"]),
         (four(nn.ModuleList), lambda layers: layers[-1:], ["decoder.layers.3"]),
-        (four(nn.ModuleList), lambda layers: layers[::-2], ["decoder.layers.3", "decoder.layers.1"]),
+        (four(nn.ModuleList), lambda layers: layers[::-2],
+         ["decoder.layers.3", "decoder.layers.1"]),
         (four(nn.ModuleList), lambda layers: layers[1:][1:2], ["decoder.layers.2"]),
         (four(lambda each: nn.Sequential(*each)), lambda layers: layers[2:],
          ["decoder.layers.2", "decoder.layers.3"]),
@@ -61,8 +62,35 @@ def test_modules_of_a_slice_have_their_own_names(
 ) -> None:
     model = Wrapper(Decoder(layers, used)).eval()
     program = trace(model, ExampleInputs((torch.ones(1, 2),)), None, strict=False)
-    found = [module_path(node) for node in program.graph.nodes if node.op == "call_function"]
-    assert found == paths
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    assert [module_path(node) for node in calls] == paths
+    assert not any("," in key for node in calls for key in node.meta["nn_module_stack"])
+
+
+class Cache(nn.Module):  # type: ignore[misc]
+    """Writes rows as Python does, which takes the first dimension of the values away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(1, 1, 8, 2))
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        self.rows[:, :, place] = x
+        return self.rows * 2
+
+
+def test_values_that_are_written_by_index_have_all_dimensions() -> None:
+    call = ExampleInputs((torch.ones(1, 1, 3, 2), torch.tensor([1, 4, 5])))
+    program = trace(Cache(), call, None, strict=False)
+    use_known_operators(program)
+    [written] = program.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.index_put_.default
+    )
+    assert written.args[2].meta["val"].shape == (1, 1, 3, 2)
+    found, own = program.module(), Cache()
+    for places in ([1, 4, 5], [-1, 0, -7]):
+        inputs = (torch.randn(1, 1, 3, 2), torch.tensor(places))
+        assert torch.equal(found(*inputs), own(*inputs))
 
 
 class Positive(nn.Module):  # type: ignore[misc]
