@@ -84,6 +84,7 @@ FAMILIES = (
     Family("dpt", "DPT", "depth-estimation", "image", _FLOATS),
     Family("wav2vec2", "wav2vec 2.0", "automatic-speech-recognition", "audio"),
     Family("ast", "AST", "audio-classification", "audio", _FLOATS),
+    Family("fastspeech2", "FastSpeech2Conformer, HiFi-GAN", "text-to-speech", "text", _FLOATS),
     Family("whisper", "Whisper", "automatic-speech-recognition", "audio", _TEXT_PORTABLE),
     Family("t5", "T5", "text2text-generation", "text", _TEXT, _GENERATION),
     Family("bart", "BART", "text2text-generation", "text", _FLOATS, _NEW_TOKENS),
@@ -95,6 +96,9 @@ FAMILIES = (
     Family("llama", "Llama", "text-generation", "prompt", _TEXT_FURTHER, _GENERATION),
     Family("mamba", "Mamba", "text-generation", "prompt", _TEXT, _GENERATION),
     Family("jamba", "Jamba", "text-generation", "prompt", _FLOATS, _GENERATION),
+    Family("rwkv", "RWKV", "text-generation", "prompt", _TEXT, _GENERATION),
+    Family("xlstm-small", "xLSTM", "text-generation", "prompt", _FLOATS, _GENERATION),
+    Family("recurrent-gemma", "RecurrentGemma", "text-generation", "prompt", _FLOATS, _GENERATION),
 )
 
 

@@ -70,6 +70,20 @@ _folder = partial(
     envvar="ETDEPLOY_OUTPUT_DIR", type=click.Path(path_type=Path, file_okay=False),
 )  # fmt: skip
 
+
+def _input(name: str, metavar: str, help: str) -> Callable[[Any], Any]:  # noqa: A002
+    return click.option(name, metavar=metavar, multiple=True, callback=_single_input, help=help)
+
+
+def _single_input(_: click.Context, option: click.Parameter, given: tuple[str, ...]) -> str | None:
+    if len(given) > 1:
+        raise UsageError(
+            f"{option.opts[0]} is given {len(given)} times, but a program is for one input",
+            remedy="Run the command once for each.",
+        )
+    return given[0] if given else None
+
+
 OPTIONS: dict[str, Callable[[Any], Any]] = {
     "recipe": _recipe("-r", "--recipe", help=f"{_RECIPE}  {_DEFAULT}"),
     "language-recipe": _recipe(
@@ -92,15 +106,9 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         "be ORG/NAME/FILE.gguf on the hub. Or a finished program (.pte), or Meta's checkpoint "
         "(.pth).",
     ),
-    "text": click.option(
-        "--text", metavar="TEXT", help="Input text of a model of transformers."
-    ),
-    "image": click.option(
-        "--image", metavar="FILE", help="Input image of a model of transformers or timm."
-    ),
-    "audio": click.option(
-        "--audio", metavar="FILE.wav", help="Input audio of a model of transformers."
-    ),
+    "text": _input("--text", "TEXT", "Input text of a model of transformers."),
+    "image": _input("--image", "FILE", "Input image of a model of transformers or timm."),
+    "audio": _input("--audio", "FILE.wav", "Input audio of a model of transformers."),
     "lora": click.option(
         "--lora", metavar="NAME",
         help="The adapter of a language model, by its name in model.lora.",

@@ -29,6 +29,7 @@ from etdeploy.recipe.tasks import (
     TASKS,
     TEXT_GENERATION,
     TIMM_TASKS,
+    config_here,
     generates,
     has_cross_attention,
     has_encoder,
@@ -406,8 +407,9 @@ def _input_findings(model: Mapping[str, Any], given: Mapping[str, Any]) -> Itera
     if not named:
         return
     if task not in TASKS:
-        text = "this section is for a model of `hf` or `timm`, whose processor reads it"
-        yield "benchmark.input", text
+        if task is None:  # a task that does not exist is reported at its key
+            text = "this section is for a model of `hf` or `timm`, whose processor reads it"
+            yield "benchmark.input", text
         return
     takes: tuple[str, ...] = () if task == TEXT_GENERATION else TASKS[str(task)].modalities
     takes = ("image",) if model.get("timm") else takes
@@ -421,6 +423,11 @@ def _input_findings(model: Mapping[str, Any], given: Mapping[str, Any]) -> Itera
             yield f"benchmark.input.{key}", text
         elif not takes:
             text = "a language model continues a prompt: benchmark.generation.prompt has its text"
+            if model.get("hf") and config_here(str(model["hf"])) is None:
+                text += (
+                    "; the config.json of this model is not on this machine: --set model.task=TASK "
+                    "if its task is another"
+                )
             yield f"benchmark.input.{key}", text
 
 

@@ -76,7 +76,12 @@ TASKS: Mapping[str, TaskFacts] = {
     "text-to-speech": TaskFacts(
         ("text",),
         ("AutoModelForTextToWaveform", "AutoModelForTextToSpectrogram"),
-        ("ForTextToSpeech", "VitsModel", "FastSpeech2ConformerWithHifiGan"),
+        (
+            "ForTextToSpeech",
+            "VitsModel",
+            "FastSpeech2ConformerWithHifiGan",
+            "FastSpeech2ConformerModel",
+        ),
     ),
     FEATURE_EXTRACTION: TaskFacts(("text", "image", "audio"), ("AutoModel",), ("Model",)),
 }

@@ -117,6 +117,18 @@ FAMILIES = {
         "Mamba2", {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8}
     ),
     "falcon-mamba": Family("FalconMamba", {"state_size": 8, "tie_word_embeddings": False}),
+    "rwkv": Family(
+        "Rwkv", {"num_hidden_layers": 2, "attention_hidden_size": 32, "rescale_every": 1}
+    ),
+    "xlstm": Family("xLSTM", {"num_hidden_layers": 2, "hidden_size": 64, "qk_dim_factor": 1.0}),
+    "recurrent-gemma": Family(
+        "RecurrentGemma",
+        {
+            "num_hidden_layers": 3,
+            "attention_window_size": _WINDOW,
+            "tie_word_embeddings": False,
+        },
+    ),
     "jamba": Family(
         "Jamba",
         {

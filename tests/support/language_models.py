@@ -49,6 +49,14 @@ _JAMBA: dict[str, Any] = {
 }  # fmt: skip
 
 
+_RWKV: dict[str, Any] = {**_MAMBA, "attention_hidden_size": 64, "rescale_every": 1}
+_XLSTM: dict[str, Any] = {**_MAMBA, "num_heads": 4, "qk_dim_factor": 1.0}
+_RECURRENT_GEMMA: dict[str, Any] = {
+    **_MAMBA, "num_hidden_layers": 3, "intermediate_size": 96, "num_attention_heads": 4,
+    "num_key_value_heads": 1, "attention_window_size": 64,
+}  # fmt: skip
+
+
 def save_recurrent(folder: Path, kind: str, config: dict[str, Any]) -> Path:
     """Writes a model with recurrent states and a tokenizer."""
     spread_model(kind, config, std=0.2).save_pretrained(folder)
@@ -60,6 +68,10 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "llama": save_llama,
     "mamba": lambda folder: save_recurrent(folder, "Mamba", _MAMBA),
     "jamba": lambda folder: save_recurrent(folder, "Jamba", _JAMBA),
+    "rwkv": lambda folder: save_recurrent(folder, "Rwkv", _RWKV),
+    # Not xlstm: transformers would take a folder of that name for the package.
+    "xlstm-small": lambda folder: save_recurrent(folder, "xLSTM", _XLSTM),
+    "recurrent-gemma": lambda folder: save_recurrent(folder, "RecurrentGemma", _RECURRENT_GEMMA),
 }
 
 

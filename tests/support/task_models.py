@@ -202,6 +202,35 @@ def _ast(folder: Path) -> None:
     _save(folder, t.ASTForAudioClassification(config), processor)
 
 
+def _fastspeech2(folder: Path) -> None:
+    _letters(folder)
+    parts = {
+        f"{part}_{name}": size
+        for part in ("duration_predictor", "energy_predictor", "pitch_predictor")
+        for name, size in {"layers": 1, "channels": 32}.items()
+    }
+    sides = {
+        f"{side}_{name}": size
+        for side in ("encoder", "decoder")
+        for name, size in {"layers": 1, "linear_units": 64, "num_attention_heads": 2}.items()
+    }
+    model = t.FastSpeech2ConformerConfig(
+        hidden_size=32, vocab_size=64, num_mel_bins=16, speech_decoder_postnet_layers=2,
+        speech_decoder_postnet_units=32, **sides, **parts,
+    )  # fmt: skip
+    vocoder = t.FastSpeech2ConformerHifiGanConfig(
+        model_in_dim=16, upsample_initial_channel=32, upsample_rates=[4, 4],
+        upsample_kernel_sizes=[8, 8], resblock_kernel_sizes=[3], resblock_dilation_sizes=[[1, 3]],
+    )  # fmt: skip
+    config = t.FastSpeech2ConformerWithHifiGanConfig(
+        model_config=model.to_dict(), vocoder_config=vocoder.to_dict()
+    )
+    made = t.FastSpeech2ConformerWithHifiGan(config)
+    with torch.no_grad():  # with random weights, a token lasts for less than a frame
+        made.model.duration_predictor.linear.bias.fill_(1.5)
+    _save(folder, made)
+
+
 def _timm(architecture: str, folder: Path) -> None:
     import timm
 
@@ -410,6 +439,7 @@ MODELS: Mapping[str, Callable[[Path], None]] = {
     "dpt": _dpt,
     "wav2vec2": _wav2vec2,
     "ast": _ast,
+    "fastspeech2": _fastspeech2,
     **{f"timm-{name}": partial(_timm, name) for name in TIMM},
     "whisper": _whisper,
     "t5": _t5,

@@ -89,8 +89,8 @@ def generate(prompt: str | None, max_new_tokens: int, as_json: bool, **values: A
     vision-language model both an image and its question; each other input is another export.
     """
     text = _read() if prompt == _STDIN else prompt
-    given = values.get("text") or values.get("image") or values.get("audio")
-    if (text is None) == (given is None):
+    is_given = any(values.get(name) is not None for name in ("text", "image", "audio"))
+    if (text is None) != is_given:
         raise UsageError(
             "there is nothing to generate from"
             if text is None
@@ -257,7 +257,7 @@ def open_session(
     loaded = load_recipe(name, named.overrides)
     recipe = loaded.recipe
     if not recipe.is_language_model and not recipe.has_other_exporter:
-        raise _not_a_language_model(name)
+        raise _not_a_language_model(name, recipe.model.task)
     if has_encoder(recipe.model.task) != from_input and not recipe.has_other_exporter:
         raise _wrong_source(has_encoder=not from_input)
     sampling, is_seeded = _sampling(recipe, sampling_values)
@@ -273,7 +273,7 @@ def open_session(
         provenance = load_provenance(folder)
         generation = provenance.generation
         if generation is None or job.device is None:
-            raise _not_a_language_model(name)
+            raise _not_a_language_model(name, recipe.model.task)
         wanted = recipe.benchmark.generation
         generation = generation.with_adapter(wanted.lora if wanted else None)
         tokenizer = load_tokenizer(generation, folder)
@@ -318,9 +318,11 @@ def keep_loaded(session: GenerationSession, *, quiet: bool) -> Iterator[Generati
         yield replace(session, persistent=dialogue, ends_repetition=True)
 
 
-def _not_a_language_model(recipe: str) -> UsageError:
+def _not_a_language_model(recipe: str, task: str | None) -> UsageError:
     return UsageError(
-        "the recipe's model is not a language model, so it cannot generate text",
+        f"models of the task {task} generate no text"
+        if task
+        else "the recipe's model is not a language model, so it cannot generate text",
         place=recipe,
         remedy="Name a language model: --model ID_OR_PATH\n"
         "A model with another task shows its result in `etdeploy run`, with --text, --image or "

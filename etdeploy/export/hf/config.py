@@ -29,6 +29,12 @@ from etdeploy.recipe.tasks import (
     task_of,
 )
 
+# Why models whose task is supported are not, by the names of their classes.
+_OTHER_SPEECH = {
+    "SpeechT5ForTextToSpeech": "generates a spectrogram frame by frame, until it predicts its end",
+    "VitsModel": "draws the durations of its tokens at random, and the length of its speech "
+    "follows from them",
+}
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
@@ -39,9 +45,10 @@ FACTORY = (
 AGAIN = "Get the file again from where the model came; save_pretrained writes it, too."
 # Layers that have no cache by position, as transformers names them, ...
 _OTHER_LAYERS = ("recurrent", "chunked_attention")
-# ... and keys of configurations of models that have such layers only, or name none: RecurrentGemma,
-# RWKV and xLSTM, whose states are not in transformers' caches.
+# ... and keys of configurations of models whose states are not in transformers' caches, ...
 _STATES = ("block_types", "rescale_every", "mlstm_block", "ssm_cfg")
+# ... except those models that the export has the states of.
+OWN_STATES = ("recurrent_gemma", "rwkv", "xlstm")
 # The most positions, by the names that configs have for it.
 _LONGEST = (
     "max_target_positions",
@@ -131,7 +138,7 @@ def config_refusals(
         )
     if task not in (None, TEXT_GENERATION):
         yield from _of_task(config, place, str(task), generates=context > 0)
-        yield from _of_context(_language_config(config), context)
+        yield from _of_context(config, context)
         return
     yield from _of_architecture(config, place)
     yield from _of_layers(config, place)
@@ -160,7 +167,8 @@ def _of_context(config: Mapping[str, Any], context: int) -> Iterator[ConfigProbl
 
 def longest_context(config: Mapping[str, Any]) -> int | None:
     """The most positions of a model; None where its configuration sets no limit."""
-    found = (config.get(name) for name in _LONGEST)
+    language = _language_config(config)
+    found = (language.get(name) for name in _LONGEST)
     return next((size for size in found if isinstance(size, int) and size > 0), None)
 
 
@@ -192,7 +200,13 @@ def _of_task(
             ("export", "generation"),
         )
     is_split = bool(config.get("is_encoder_decoder")) == has_cross_attention(task)
-    if TASKS[task].generates and not is_ctc(config) and not is_split:
+    if found not in (None, task) and task != FEATURE_EXTRACTION:
+        yield ConfigProblem(
+            f"{_name(config)} is for the task {found}, not {task}",
+            f"--set model.task={found}",
+            ("model", "task"),
+        )
+    elif TASKS[task].generates and not is_ctc(config) and not is_split:
         yield ConfigProblem(
             f"{_name(config)} is of the task {task}, whose models are supported if they are "
             + (
@@ -203,11 +217,12 @@ def _of_task(
             FACTORY,
             place=place,
         )
-    elif found not in (None, task) and task != FEATURE_EXTRACTION:
+    if reason := _OTHER_SPEECH.get(next(iter(architectures(config)), "")):
         yield ConfigProblem(
-            f"{_name(config)} is for the task {found}, not {task}",
-            f"--set model.task={found}",
-            ("model", "task"),
+            f"{_name(config)} {reason}; of the models for text-to-speech, those of "
+            "FastSpeech2Conformer are supported",
+            FACTORY,
+            place=place,
         )
     if config.get("quantization_config"):
         yield ConfigProblem(
@@ -243,6 +258,8 @@ def _of_layers(config: Mapping[str, Any], place: str) -> Iterator[ConfigProblem]
     other = next((kind for kind in kinds if kind in _OTHER_LAYERS), None)
     if other:
         what = f"has layers of the kind {other}"
+    elif config.get("model_type") in OWN_STATES:
+        return
     elif any(config.get(key) is not None for key in _STATES):
         what = "keeps its state in a form that only its own code knows"
     else:

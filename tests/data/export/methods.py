@@ -30,6 +30,45 @@ class Decoder(nn.Module):  # type: ignore[misc]
         return self(x, torch.arange(x.shape[0]))[-1:]
 
 
+class PlacingDecoder(Decoder):
+    """The same with a dimension for the batch, written by Python's index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1, CAPACITY, 4096), persistent=False)
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.cache[:, position] = self.key(x).unsqueeze(0)
+        out: torch.Tensor = self.out(torch.relu(self.cache[0]).sum(0, keepdim=True) + self.key(x))
+        return out
+
+
+class ViewingDecoder(Decoder):
+    """Looks at a view of its cache after it was written, which shows what was there before."""
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        before = self.cache.clone().view(2, -1)
+        self.cache.index_copy_(0, position, self.key(x))
+        return self.out(torch.relu(self.cache).sum(0, keepdim=True)) + before.sum()
+
+
+def placing() -> dict[str, Entry]:
+    """Methods that write the cache by Python's index."""
+    return _with_prefill(PlacingDecoder())
+
+
+def viewing() -> dict[str, Entry]:
+    """Methods that need the cache as it was, too."""
+    return _with_prefill(ViewingDecoder())
+
+
+def _with_prefill(module: Decoder) -> dict[str, Entry]:
+    return {
+        "prefill": (module, (torch.randn(4, WIDTH),)),
+        "decode": (module, (torch.randn(1, WIDTH), torch.tensor([0]))),
+    }
+
+
 def decoder() -> dict[str, Entry]:
     """One module: its own method, and its forward by another name."""
     module = Decoder()

@@ -28,6 +28,7 @@ _TIMM = ("resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_
 _TEXTS, _HEARING = ("bert", "minilm", "roberta", "modernbert", "deberta"), ("wav2vec2", "ast")
 _FAMILIES = (
     *_TEXTS, *_HEARING, "vit", "dinov2", "convnext", "swin", "yolos", "detr", "segformer", "dpt",
+    "fastspeech2",
 )  # fmt: skip
 _TRANSLATING = ("t5", "bart", "marian")
 _ONE_OF_EACH_TASK = (
@@ -74,7 +75,7 @@ def tone(path: Path) -> Path:
 
 
 def given(name: str, folder: Path) -> tuple[str, ...]:
-    if name in (*_TEXTS, *_TRANSLATING):
+    if name in (*_TEXTS, *_TRANSLATING, "fastspeech2"):
         return ("--text", "ab cd [MASK] f." if name == "bert" else "ab cd ef.")
     if name in (*_HEARING, "whisper"):
         return ("--audio", str(tone(folder / "tone.wav")))
@@ -105,6 +106,7 @@ def test_a_device_gives_the_models_result(
     assert task["preprocess_ms"] > 0
     drawn = name in ("yolos", "detr", "segformer", "dpt")
     assert (result["file"] == "result.png") == drawn
+    assert (result["file"] == "result.wav") == (name == "fastspeech2")
 
 
 @pytest.mark.nightly

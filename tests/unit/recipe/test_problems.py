@@ -104,7 +104,8 @@ def test_a_bomb_of_aliases_is_refused() -> None:
         ("extends: r.yaml", "1:1", ("r.yaml -> r.yaml",)),
         # rules between keys
         (MLP + "benchmark: {input: {text: a}}", "2:13", ("benchmark.input", "`hf`")),
-        (HF + "benchmark: {input: {text: a}}", "2:21", ("benchmark.generation.prompt",)),
+        (HF + "benchmark: {input: {text: a}}", "2:21",
+         ("benchmark.generation.prompt", "config.json", "--set model.task=TASK")),
         ("model: {hf: a/b, task: fill-mask}\nbenchmark: {input: {image: r.yaml}}", "2:21",
          ("benchmark.input.image", "fill-mask takes text")),
         ("model: {hf: a/b, task: fill-mask}\nexport: {generation: {context: 64}}", "2:10",

@@ -9,7 +9,8 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from types import SimpleNamespace
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from transformers.cache_utils import (
@@ -22,6 +23,7 @@ from transformers.cache_utils import (
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from etdeploy.export.hf.config import OWN_STATES
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.generation import Attention, GenerationMethod
@@ -251,6 +253,118 @@ class HybridLayer(AttentionLayer, RecurrentLayer):
         """Nothing: the buffers are there."""
 
 
+class OwnState(Protocol):
+    """Where a family of models keeps states outside of transformers' cache."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of the family's layers, those with keys and values in transformers' cache."""
+
+    def initial(self, model: Any) -> Sequence[torch.Tensor]:
+        """The states before the first token."""
+
+    def given(self, model: Any, states: Sequence[torch.Tensor]) -> Any:
+        """Hand the model the states, and return its argument for them; None where it has none."""
+
+    def after(self, model: Any, given: Any) -> Sequence[torch.Tensor]:
+        """The states after a call, in which the model may have written to those before it."""
+
+
+class _RwkvState:
+    """RWKV's argument `state`: five tensors of all layers, each of shape (layers, 1, d) here."""
+
+    kinds = ()
+    # The last is the logarithm by which numerator and denominator are scaled.
+    _FIRST = (0.0, 0.0, 0.0, 0.0, -1e30)
+
+    def initial(self, model: Any) -> Sequence[torch.Tensor]:
+        shape = (model.config.num_hidden_layers, 1, model.config.hidden_size)
+        return [torch.full(shape, value) for value in self._FIRST]
+
+    def given(self, model: Any, states: Sequence[torch.Tensor]) -> Any:
+        return [_Columns(list(state)) for state in states]
+
+    def after(self, model: Any, given: Any) -> Sequence[torch.Tensor]:
+        return [torch.stack(columns.layers) for columns in given]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Stands for a tensor that is read and written as `state[:, :, layer]`, without copying it."""
+
+    layers: list[torch.Tensor]
+
+    def __getitem__(self, index: tuple[slice, slice, int]) -> torch.Tensor:
+        return self.layers[index[-1]]
+
+    def __setitem__(self, index: tuple[slice, slice, int], value: torch.Tensor) -> None:
+        self.layers[index[-1]] = value
+
+
+class _XlstmState:
+    """The tensors of xLSTM's own cache, three for each layer."""
+
+    kinds = ()
+
+    def initial(self, model: Any) -> Sequence[torch.Tensor]:
+        from transformers.models.xlstm.modeling_xlstm import xLSTMCache
+
+        return self.after(model, xLSTMCache(model.config, 1, dtype=torch.float32))
+
+    def given(self, model: Any, states: Sequence[torch.Tensor]) -> Any:
+        count = len(states) // model.config.num_hidden_layers
+        each = {i: tuple(states[count * i : count * (i + 1)]) for i in range(len(states) // count)}
+        return SimpleNamespace(rnn_state=each, seqlen_offset=0)
+
+    def after(self, model: Any, given: Any) -> Sequence[torch.Tensor]:
+        return [state for layer in given.rnn_state.values() for state in layer]
+
+
+class _RecurrentGemmaState:
+    """Attributes of RecurrentGemma's layers, beside a cache for those with attention."""
+
+    kinds = (_SLIDING,)
+
+    def initial(self, model: Any) -> Sequence[torch.Tensor]:
+        model._setup_cache(model.config, 1, None, torch.float32)
+        return self.after(model, None)
+
+    def given(self, model: Any, states: Sequence[torch.Tensor]) -> Any:
+        for owner, name, state in zip(*self._places(model), states, strict=True):
+            setattr(owner, name, state)
+
+    def after(self, model: Any, given: Any) -> Sequence[torch.Tensor]:
+        owners, names = self._places(model)
+        states = [getattr(owner, name) for owner, name in zip(owners, names, strict=True)]
+        for owner, name in zip(owners, names, strict=True):
+            setattr(owner, name, None)  # torch.export refuses tensors that are left in attributes
+        return states
+
+    @staticmethod
+    def _places(model: Any) -> tuple[list[Any], list[str]]:
+        blocks = [layer.temporal_block for layer in model.model.layers]
+        recurrent = [block for block in blocks if hasattr(block, "rg_lru")]
+        owners = [owner for block in recurrent for owner in (block, block.rg_lru)]
+        return owners, ["conv1d_state", "recurrent_states"] * len(recurrent)
+
+
+_FAMILIES: tuple[OwnState, ...] = (_RecurrentGemmaState(), _RwkvState(), _XlstmState())
+_OWN_STATES = dict(zip(OWN_STATES, _FAMILIES, strict=True))
+
+
+def own_state(model: Any) -> OwnState | None:
+    """That of a model which has states outside of transformers' cache; None for others."""
+    return _OWN_STATES.get(model.config.model_type)
+
+
+def _layer_kinds(model: Any) -> tuple[list[str], list[dict[str, Any]]]:
+    """The names that transformers has for the layers, with options of each."""
+    kinds, options = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
+    if own := own_state(model):
+        kinds = [kind if kind in own.kinds else "dummy" for kind in kinds]
+    return kinds, options
+
+
 class Buffers(torch.nn.Module):  # type: ignore[misc]
     """The buffers of all layers. Methods share the object, so that names and tensors agree."""
 
@@ -260,10 +374,10 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         self.segments = Segments(bounds)
         self.capacity = capacity = bounds[-1]
-        config = model.config.get_text_config(decoder=True)
-        kinds, options = get_layer_types_and_kwargs(config)
-        self.kinds = tuple(kinds)
-        self.has_state = any(kind in _RECURRENT for kind in kinds)
+        kinds, options = _layer_kinds(model)
+        own = own_state(model)
+        self.kinds, self.own = tuple(kinds), own
+        self.has_state = own is not None or any(kind in _RECURRENT for kind in kinds)
         each = zip(kinds, options, strict=True)
         windows = [option.get("sliding_window") for kind, option in each if kind == _SLIDING]
         self.ring = ring_of(windows, capacity, most_tokens)
@@ -280,6 +394,10 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
                 self._keep(f"value_{index}", layer.values, kind)
             if kind in (*_RECURRENT, "conv"):
                 self._keep_states(index, kind, layer)
+        initial = own.initial(model) if own else ()
+        self.initial = [float(state.flatten()[0]) for state in initial]
+        for number, state in enumerate(initial):
+            self.register_buffer(f"own_{number}", state.clone())
 
     def _keep(self, name: str, example: torch.Tensor, kind: str) -> None:
         _, heads, _, size = example.shape
@@ -312,6 +430,26 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         sliding = self.ring.at(positions, self.slots, prefix) if self.ring else whole
         step = CachePositions(positions, whole, sliding, batched, ends)
         return Cache(layers=[self._layer(i, kind, step) for i, kind in enumerate(self.kinds)])
+
+    def given(self, model: Any, positions: torch.Tensor, cache: Cache) -> Any:
+        """What the model takes as its cache: one of transformers, or states of its own form."""
+        if self.own is None:
+            return cache
+        begun = torch.clamp(positions[:1].to(torch.float32), max=1.0)
+        states = []
+        for number, value in enumerate(self.initial):
+            state = getattr(self, f"own_{number}") * begun
+            states.append(state + value * (1 - begun) if value else state)
+        own = self.own.given(model, states)
+        return cache if own is None else own
+
+    def store(self, model: Any, given: Any) -> None:
+        """Writes the states after a call to the buffers."""
+        for layer in getattr(given, "layers", ()):
+            if isinstance(layer, RecurrentLayer):
+                layer.store()
+        for number, state in enumerate(self.own.after(model, given) if self.own else ()):
+            getattr(self, f"own_{number}").copy_(state)
 
     def _in_segments(self, positions: torch.Tensor, prefix: int) -> Places:
         count = self.segments.up_to(prefix)
@@ -357,6 +495,9 @@ def probed(model: Any) -> list[Any]:
     The model has its own attention for this.
     """
     cache = DynamicCache(config=model.config)
+    own = own_state(model)
+    if own and not own.kinds:
+        return list(cache.layers)
     tokens = torch.zeros(1, 1, dtype=torch.int64)
     with torch.no_grad():
         model(input_ids=tokens, use_cache=True, **{cache_argument(model): cache})
@@ -366,13 +507,12 @@ def probed(model: Any) -> list[Any]:
 def cache_argument(model: Any) -> str:
     """What a model calls its cache, as an argument and in its outputs."""
     takes = inspect.signature(model.forward).parameters
-    return "cache_params" if "cache_params" in takes else "past_key_values"
+    return next((name for name in ("cache_params", "state") if name in takes), "past_key_values")
 
 
 def has_attention(model: Any) -> bool:
     """Whether any of its layers looks at earlier tokens, and not at a state of them alone."""
-    kinds, _ = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
-    return any(kind in (*_ATTENTION, _HYBRID) for kind in kinds)
+    return any(kind in (*_ATTENTION, _HYBRID) for kind in _layer_kinds(model)[0])
 
 
 # The columns of XNNPACK's products are packed in blocks of up to 32; any more, and a block is full.
@@ -498,13 +638,12 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         turned = table[0].unsqueeze(1) if self.table == "rope" else positions.unsqueeze(0)
         ends = table[0][0] if self.table == "ends" else None
         cache = self.cache.layers(positions, self.prefix, batched=self.batched, ends=ends)
+        cache = self.cache.given(self.model, positions, cache)
         given = {self.takes: tokens, self.named: cache, **self.options}
         if self.numbered:
             given["position_ids"] = turned
         out = self.model(**given, use_cache=True)
-        for layer in cache.layers:
-            if isinstance(layer, RecurrentLayer):
-                layer.store()
+        self.cache.store(self.model, cache)
         return out.logits[:, -1:, :].squeeze(1)
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from transformers.cache_utils import DynamicCache
 
-from etdeploy.export.worker.language.cache import cache_argument
+from etdeploy.export.worker.language.cache import cache_argument, own_state
 from etdeploy.export.worker.language.static_cache import StaticCalls, with_all_logits
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
@@ -50,6 +51,13 @@ class OwnForward:
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._model, self._named = model, cache_argument(model)
         self._cache: Any = None
+        own = own_state(model)
+        self._one_by_one = own is not None
+        # A model with a cache beside its own states returns neither.
+        self._own = own if own and own.kinds else None
+        self._states: Sequence[torch.Tensor] = ()
+        if self._own:
+            self._cache, self._states = DynamicCache(config=model.config), self._own.initial(model)
         self._tokens, self._given = "input_ids", dict[str, Any]()
         self._allowed, self._position = allowed, 0
         self._beside, self._first = beside or ({}, 0)
@@ -75,7 +83,7 @@ class OwnForward:
             return [ids[:first], ids[first:]]
         # A decoder that attends to an encoder has two caches, and no such layers.
         layers = getattr(self._cache, "layers", ())
-        has_state = self._position > 0 and any(map(_is_recurrent, layers))
+        has_state = self._position > 0 and (self._one_by_one or any(map(_is_recurrent, layers)))
         return [[token] for token in ids] if has_state else [ids]
 
     def _logits(self, ids: Sequence[int], **options: Any) -> torch.Tensor:
@@ -86,8 +94,12 @@ class OwnForward:
         with torch.no_grad():
             beside = self._beside if self._position == 0 else {}
             options |= {self._tokens: tokens, **self._given, **beside}
+            if self._own:
+                self._own.given(self._model, self._states)
             out = self._model(**{self._named: self._cache}, use_cache=True, **options)
-        self._cache = getattr(out, self._named)
+            if self._own:
+                self._states = self._own.after(self._model, None)
+        self._cache = getattr(out, self._named, self._cache)
         logits: torch.Tensor = out.logits[0].float()
         self._position += len(ids)
         if self._allowed is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from etdeploy.backends.registry import release_of
 from etdeploy.export.needs import may_replace_parts
@@ -107,11 +108,12 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
     share = bool(shared_state(methods, edge))
     if share:
         config.memory_planning_pass = MemoryPlanningPass(share_mutable_buffers=True)
-    if spec.generation:
+    programs = [edge.exported_program(name) for name in methods]
+    if spec.generation or (spec.shortened and _has_caches(programs)):
         # A cache is written in place then, in microseconds, and not copied whole for each token.
         config.run_reinplace_pass = True
         # Each call of a decoder takes what the encoder gave: where it is, without a copy.
-        copies = ENCODER not in methods
+        copies = not (spec.generation and ENCODER in methods)
         config.memory_planning_pass = planning_in_place(
             share_mutable_buffers=share, alloc_graph_input=copies
         )
@@ -120,6 +122,49 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
     config.do_quant_fusion_and_const_prop = spec.embeddings is not None
     lowering_of(spec).adjust(config, spec)
     return config
+
+
+def _has_caches(programs: Sequence[torch.export.ExportedProgram]) -> bool:
+    """Whether all that methods write by index are buffers that nothing reads as they were before.
+
+    ExecuTorch's pass does not see that a view is still read after its buffer was written.
+    """
+    from executorch.exir.dialects._ops import ops
+
+    found = False
+    for program in programs:
+        signature = program.graph_signature
+        written = set(signature.buffers_to_mutate.values())
+        buffers = {p for p, name in signature.inputs_to_buffers.items() if name in written}
+        for node in program.graph.nodes:
+            if node.target is ops.edge.aten.index_put.default:
+                found = True
+                buffer = node.args[0]
+                if buffer.target not in buffers or len(buffer.users) > 1 or not _writes_rows(node):
+                    return False
+    return found
+
+
+def _writes_rows(node: torch.fx.Node) -> bool:
+    """Whether values go to places along one dimension: ExecuTorch's kernel in place takes no other.
+
+    It does not broadcast them, either.
+    """
+    buffer, indices, values, *accumulate = node.args
+    dims = [dim for dim, index in enumerate(indices) if index is not None]
+    if len(dims) != 1 or any(accumulate):
+        return False
+    index = indices[dims[0]].meta["val"]
+    wanted = list(buffer.meta["val"].shape)
+    wanted[dims[0]] = index.shape[0]
+    found = values.meta["val"].shape
+    sizes = zip(wanted, found, strict=False)
+    return bool(
+        index.dim() == 1
+        and index.dtype == torch.int64
+        and len(found) == len(wanted)
+        and all(statically_known_true(a == b) for a, b in sizes)
+    )
 
 
 def planning_in_place(**options: Any) -> Any:

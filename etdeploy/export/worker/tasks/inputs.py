@@ -258,6 +258,8 @@ def _processed(processor: Processor, content: Any) -> Mapping[str, Any]:
 
 
 def _text(processor: Processor, given: str | None) -> str:
+    if given is not None and not given.strip():
+        raise fail("inputs", "the text is empty", file=_place(processor))
     mask = processor.tokenizer.mask_token if processor.task == "fill-mask" else None
     if processor.task != "fill-mask":
         text = given or _SENTENCE
@@ -274,8 +276,6 @@ def _text(processor: Processor, given: str | None) -> str:
                 remedy=f"Write {mask} in place of a word.",
                 file=_place(processor),
             )
-    if not text.strip():
-        raise fail("inputs", "the text is empty", file=_place(processor))
     return text
 
 
@@ -292,7 +292,7 @@ def _require_length(values: Mapping[str, torch.Tensor], longest: int | None) -> 
 
 def _image(path: str | None) -> tuple[Any, bool]:
     """An image in RGB, rotated as its EXIF data say."""
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     if path is None:
         pixels = np.random.default_rng(0).integers(0, 256, (_HEIGHT, _WIDTH, 3), np.uint8)
@@ -302,9 +302,12 @@ def _image(path: str | None) -> tuple[Any, bool]:
             upright = ImageOps.exif_transpose(opened)
             return _rgb(upright), True
     except (*_DAMAGE, Image.DecompressionBombError) as error:
+        is_other = isinstance(error, UnidentifiedImageError)
         raise fail(
             "inputs",
-            f"the image cannot be read: {exception_text(error)}",
+            "the file is not an image, or of a format that Pillow does not know"
+            if is_other
+            else f"the image cannot be read: {exception_text(error)}",
             remedy="Give a PNG or JPEG file.",
             file=path,
         ) from error

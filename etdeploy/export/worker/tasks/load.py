@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, Signature
@@ -19,8 +21,8 @@ from etdeploy.export.hf.check import checkpoint_refusals
 from etdeploy.export.hf.config import FACTORY, longest_context
 from etdeploy.export.hf.files import MODULES, POOLING
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.failures import fail
+from etdeploy.export.worker.backends.base import lowering_of, patched
+from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.language.fetch import (
     Checkpoint,
     Tell,
@@ -66,6 +68,8 @@ _UNMASKED = "etdeploy_unmasked"
 # Of outputs, relative to the largest: float32 sums in another order.
 _TOLERANCE = 1e-3
 _NORMALIZE = "Normalize"
+# Of audio: models of speech combine about 25 ms in each position.
+_LEAST_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -139,14 +143,34 @@ def load_task(spec: ExportSpec, tell: Tell) -> TaskModel:
     model, unused = _loaded(spec, folder)
     longest = longest_text(model, processor)
     inputs = task_tensors(processor, spec.input, longest)
-    method = _method(model, spec.task, inputs, folder)
+    speech = _speech_length(model, inputs)
+    try:
+        method = _method(model, spec.task, inputs, folder, speech)
+    except WorkerError as error:
+        if short := _too_short(processor, inputs):
+            raise short from error
+        raise
     shapes = None
-    if processor.modality == "text" and not lowering_of(spec).fixed_shapes:
+    if processor.modality == "text" and not (speech or lowering_of(spec).fixed_shapes):
         tokens = torch.export.Dim.AUTO(min=2, max=longest)
         shapes = {name: {1: tokens} for name in inputs.values}
     source = MethodSource(method.eval(), ExampleInputs((), dict(inputs.values)), shapes)
-    notes = filter(None, (unused, random_input_note(processor, inputs)))
+    length = speech.note if speech else None
+    notes = filter(None, (unused, random_input_note(processor, inputs), length))
     return TaskModel(model.config, checkpoint, processor, inputs, source, tuple(notes))
+
+
+def _too_short(processor: Processor, inputs: TaskTensors) -> WorkerError | None:
+    """Why a model failed with so little audio; None for other inputs."""
+    if processor.modality != "audio" or inputs.content.size >= _LEAST_S * processor.sampling_rate:
+        return None
+    seconds = inputs.content.size / processor.sampling_rate
+    return fail(
+        "inputs",
+        f"the audio is {seconds:.3g} s long, which is too short for the model's convolutions",
+        remedy=f"Give at least {_LEAST_S} s.",
+        file="benchmark.input.audio",
+    )
 
 
 def _loaded(spec: ExportSpec, folder: Path) -> tuple[Any, str | None]:
@@ -198,10 +222,16 @@ class TaskMethod(torch.nn.Module):  # type: ignore[misc]
     """A model whose outputs are the tensors of a task, by their names."""
 
     def __init__(
-        self, model: Any, inputs: Iterable[str], outputs: tuple[str, ...], pooling: Pooling | None
+        self,
+        model: Any,
+        inputs: Iterable[str],
+        outputs: tuple[str, ...],
+        pooling: Pooling | None,
+        speech: SpeechLength | None = None,
     ) -> None:
         super().__init__()
         self.model, self.outputs, self.pooling = model, outputs, pooling
+        self.speech = speech
         # torch.export names the inputs after the parameters.
         parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs]
         signed: Any = partial(self._forward)
@@ -209,11 +239,72 @@ class TaskMethod(torch.nn.Module):  # type: ignore[misc]
         self.__dict__["forward"] = signed
 
     def _forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        out = self.model(**inputs, return_dict=True)
+        with self.speech.fixed(self.model) if self.speech else nullcontext():
+            out = self.model(**inputs, return_dict=True)
         found = {name: out[name] for name in self.outputs}
         if self.pooling:
             found["sentence_embedding"] = self.pooling(found["last_hidden_state"])
         return found
+
+
+_REGULATOR = "length_regulator"
+
+
+@dataclass(frozen=True)
+class SpeechLength:
+    """The length of the speech of FastSpeech 2, whose tokens last as long as the model predicts.
+
+    torch.export takes no size that depends on values, so a program has that of the example's.
+    """
+
+    frames: int
+
+    @property
+    def note(self) -> str:
+        """For the user."""
+        return (
+            f"The program's speech has {self.frames} frames, as the model predicts for the text; "
+            "another text is another program."
+        )
+
+    @contextmanager
+    def fixed(self, model: Any) -> Iterator[None]:
+        """While the block runs, the model gives this number of frames."""
+        with patched(inspect.getmodule(type(model)), **{_REGULATOR: self.regulated}):
+            yield
+
+    def regulated(
+        self, embeddings: torch.Tensor, durations: torch.Tensor, speaking_speed: float = 1.0
+    ) -> torch.Tensor:
+        """As transformers' function, of embeddings of shape (1, tokens, d), with zeros at the end.
+
+        Each token is repeated by a product with zeros and ones of shape (frames, tokens).
+        """
+        if speaking_speed != 1.0:
+            durations = torch.round(durations.float() * speaking_speed).long()
+        durations = durations + (durations.sum() == 0)
+        ends = durations.cumsum(1).float().unsqueeze(1)
+        frames = torch.arange(self.frames, dtype=torch.float32).reshape(-1, 1)
+        after, before = frames < ends, frames >= ends - durations.unsqueeze(1)
+        return (after & before).to(embeddings.dtype) @ embeddings
+
+
+def _speech_length(model: Any, inputs: TaskTensors) -> SpeechLength | None:
+    """That of a text; None of a model whose outputs have no length of their own."""
+    module = inspect.getmodule(type(model))
+    regulator = getattr(module, _REGULATOR, None)
+    if regulator is None:
+        return None
+    lengths = []
+
+    def observed(*args: Any) -> Any:
+        found = regulator(*args)
+        lengths.append(found.shape[1])
+        return found
+
+    with patched(module, **{_REGULATOR: observed}), own_forward(model):
+        model(**inputs.values)
+    return SpeechLength(*lengths)
 
 
 @dataclass(frozen=True)
@@ -238,7 +329,9 @@ def _pooling(folder: Path) -> Pooling | None:
     return Pooling(bool(settings.get("pooling_mode_cls_token")), _NORMALIZE in modules)
 
 
-def _method(model: Any, task: str, inputs: TaskTensors, folder: Path) -> TaskMethod:
+def _method(
+    model: Any, task: str, inputs: TaskTensors, folder: Path, speech: SpeechLength | None
+) -> TaskMethod:
     """The model with its outputs, computed without masks if they are the same then."""
     pooling = _pooling(folder) if task == FEATURE_EXTRACTION else None
     wanted = _own_outputs(model, inputs)
@@ -250,7 +343,7 @@ def _method(model: Any, task: str, inputs: TaskTensors, folder: Path) -> TaskMet
             f"{' or '.join(_OUTPUTS.get(task, _LOGITS))}",
             remedy=FACTORY,
         )
-    method = TaskMethod(model, inputs.values, names, pooling)
+    method = TaskMethod(model, inputs.values, names, pooling, speech)
     own = getattr(model.config, "_attn_implementation", None)
     if own and use_unmasked_attention(model):
         tried = _tried(method, inputs).items()

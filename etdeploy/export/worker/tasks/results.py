@@ -45,6 +45,15 @@ class ModelAnswer:
         """Height and width of the input image."""
         return int(self.image.height), int(self.image.width)
 
+    @property
+    def speech_rate(self) -> int:
+        """Samples for each second of a waveform.
+
+        FastSpeech2Conformer's configuration does not say it; those of ESPnet have 22,050.
+        """
+        unsaid = 22_050 if hasattr(self.config, "vocoder_config") else 16_000
+        return int(getattr(self.config, "sampling_rate", unsaid))
+
     def label(self, index: int) -> str:
         """As the configuration names it, or `LABEL_3`."""
         return str((self.config.id2label or {}).get(index, f"LABEL_{index}"))
@@ -71,7 +80,7 @@ def task_result(answer: ModelAnswer, file: Path | None = None) -> TaskResult:
 def _write(made: Any, file: Path, answer: ModelAnswer) -> str:
     if isinstance(made, torch.Tensor):
         path = file.with_suffix(".wav")
-        rate = int(getattr(answer.config, "sampling_rate", answer.processor.sampling_rate))
+        rate = answer.speech_rate
         samples = (made.reshape(-1).clamp(-1, 1) * 32767).to(torch.int16).numpy()
         with wave.open(str(path), "wb") as stream:
             stream.setnchannels(1)
@@ -213,8 +222,7 @@ def _sound(answer: ModelAnswer) -> Read:
     if waveform is None:
         frames = answer.outputs["spectrogram"].shape[-2]
         return TaskResult(text=f"a spectrogram of {frames} frames"), None
-    rate = int(getattr(answer.config, "sampling_rate", 16_000))
-    return TaskResult(text=f"{waveform.shape[-1] / rate:.3g} s of speech"), waveform
+    return TaskResult(text=f"{waveform.shape[-1] / answer.speech_rate:.3g} s of speech"), waveform
 
 
 def _vector(answer: ModelAnswer) -> Read:

@@ -40,6 +40,7 @@ _SHAPES_REMEDY = (
     "Compare the dynamic_shapes that the factory returns with the example inputs, and give each\n"
     "dimension that changes a range: torch.export.Dim(name, min=1, max=512)"
 )
+_aten = torch.ops.aten
 # ExecuTorch has kernels for these, although they are not in the core ATen set.
 SHIFTS = {
     torch.ops.aten.__lshift__.Scalar: torch.ops.aten.bitwise_left_shift.Tensor_Scalar,
@@ -69,7 +70,43 @@ def trace(
     except Exception as error:
         raise WorkerError(trace_failure(error, strict=strict)) from error
     real_numbers(program)
+    name_modules_of_slices(program, module)
     return program
+
+
+_SLICE = re.compile(r"\.slice\(([^)]*)\)")
+_SLICES = re.compile(rf"((?:{_SLICE.pattern})+)(?:\.(\d+))?")
+_MODULES = "nn_module_stack"
+
+
+def name_modules_of_slices(program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
+    """Give modules in slices of a list, as in `self.layers[:2]`, the paths of `named_modules()`.
+
+    Of a model that has a module under two names, torch.export writes `layers.slice(None, 2, None)`.
+    """
+
+    def named(path: str) -> str:
+        while found := _SLICES.search(path):
+            before, after = path[: found.start()], path[found.end() :]
+            container, index = module.get_submodule(before), found[3]
+            if index and isinstance(container, torch.nn.ModuleList):  # whose slices count from 0
+                places = range(len(container))
+                for bounds in _SLICE.findall(found[1]):
+                    numbers = (None if n == "None" else int(n) for n in bounds.split(", "))
+                    places = places[slice(*numbers)]
+                index = places[int(index)]
+            path = f"{before}{'' if index is None else f'.{index}'}{after}"
+        return path
+
+    for graph in program.graph_module.modules():
+        for node in graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ():
+            stack = node.meta.get(_MODULES) or {}
+            if any(".slice(" in path for path, _ in stack.values()):
+                # An ETRecord separates keys by commas.
+                node.meta[_MODULES] = {
+                    key.replace(", ", "_"): (named(path), kind)
+                    for key, (path, kind) in stack.items()
+                }
 
 
 _ORDER = "memory_format"
@@ -82,14 +119,16 @@ def use_known_operators(program: torch.export.ExportedProgram) -> None:
     strides of what they copy, and ExecuTorch has no operator for a copy in another order than by
     channel or by pixel ("Failed to map a given dim_order"). Python's shifts get their other name.
     """
+    _write_rows_of_buffers(program)
     for node in program.graph.nodes:
         node.target = SHIFTS.get(node.target, node.target)
         value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
-        if not isinstance(value, torch.Tensor) or schema is None or is_by_pixel(value):
+        names = [each.name for each in schema.arguments] if schema else []
+        # Strides of sizes that depend on values cannot be compared.
+        if not isinstance(value, torch.Tensor) or _ORDER not in names or _has_dynamic_size(value):
             continue
         ordered = with_strides(value)
-        names = [each.name for each in schema.arguments]
-        if _ORDER in names and ordered is not value and not _has_dynamic_size(value):
+        if ordered is not value and not is_by_pixel(value):
             index = names.index(_ORDER)
             if index < len(node.args):
                 node.update_arg(index, torch.contiguous_format)
@@ -97,6 +136,39 @@ def use_known_operators(program: torch.export.ExportedProgram) -> None:
                 node.update_kwarg(_ORDER, torch.contiguous_format)
             node.meta["val"] = ordered
     program.graph_module.recompile()
+
+
+def _write_rows_of_buffers(program: torch.export.ExportedProgram) -> None:
+    """Writes to buffers by Python's index, `cache[:, place] = values`, as `index_copy_` does it.
+
+    Python takes the first dimensions of the values away where they are 1, and places may count from
+    the end. ExecuTorch's kernel that writes in place has neither.
+    """
+    graph, counted = program.graph, dict[tuple[Node, int], Node]()
+
+    def call(operator: Any, *args: Any) -> Node:
+        node = graph.call_function(operator, args)
+        values = map_arg(args, lambda each: each.meta["val"])
+        node.meta = {**writing.meta, "val": operator(*values)}
+        return node
+
+    for writing in graph.find_nodes(op="call_function", target=_aten.index_put_.default):
+        buffer, indices, values = writing.args[:3]
+        dims = [dim for dim, index in enumerate(indices) if index is not None]
+        if buffer.target not in program.graph_signature.inputs_to_buffers or len(dims) != 1:
+            continue
+        index, size = indices[dims[0]], buffer.meta["val"].shape[dims[0]]
+        if index.meta["val"].dim() != 1 or index.meta["val"].dtype != torch.int64:
+            continue
+        with graph.inserting_before(writing):
+            if (index, size) not in counted:
+                negative = call(_aten.lt.Scalar, index, 0)
+                from_end = call(_aten.add.Scalar, index, size)
+                counted[index, size] = call(_aten.where.self, negative, from_end, index)
+            for _ in range(buffer.meta["val"].dim() - values.meta["val"].dim()):
+                values = call(_aten.unsqueeze.default, values, 0)
+        places = [*indices[: dims[0]], counted[index, size], *indices[dims[0] + 1 :]]
+        writing.args = (buffer, places, values, *writing.args[3:])
 
 
 def _has_dynamic_size(value: torch.Tensor) -> bool:

@@ -44,6 +44,17 @@ def test_text_is_generated_with_the_recipe_for_it_by_default(
     assert "[default: llm-xnnpack;" in capsys.readouterr().out
 
 
+def test_a_program_is_for_one_image(capsys: Capture) -> None:
+    given = ["--model", "a/b", "--image", "one.png", "--image", "two.png", "--text", "What?"]
+    assert cli_main.run_cli(["generate", *given]) == 2
+    assert not lacks(capsys.readouterr().err, "--image is given 2 times", "once for each")
+
+
+def test_an_empty_text_is_a_text(capsys: Capture) -> None:
+    assert cli_main.run_cli(["generate", "--model", "a/b", "--text", ""]) == 2
+    assert "benchmark.input.text should have at least 1 character" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("given", [[], ["--prompt", "x", "--text", "y"]])
 def test_a_text_follows_from_a_prompt_or_from_an_input(given: list[str], capsys: Capture) -> None:
     assert cli_main.run_cli(["generate", *given]) == 2

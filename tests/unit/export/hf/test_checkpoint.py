@@ -162,10 +162,30 @@ def test_models_that_are_not_supported(tmp_path: Path, config: dict[str, Any], f
 
 
 @pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["RwkvForCausalLM"], "model_type": "rwkv", "rescale_every": 6},
+        {"architectures": ["xLSTMForCausalLM"], "model_type": "xlstm"},
+        {"architectures": ["RecurrentGemmaForCausalLM"], "model_type": "recurrent_gemma",
+         "block_types": ["recurrent", "attention"]},
+    ],
+)  # fmt: skip
+def test_models_with_states_of_their_own(tmp_path: Path, config: dict[str, Any]) -> None:
+    folder = write_checkpoint(tmp_path / "m", **config)
+    assert list(checkpoint_refusals(folder, 64)) == []
+
+
+@pytest.mark.parametrize(
     ("config", "task", "context", "facts"),
     [
         ({"architectures": ["BertForMaskedLM"]}, "text-classification", 0,
          ["BertForMaskedLM", "fill-mask", "--set model.task=fill-mask"]),
+        ({"architectures": ["ViTForImageClassification"]}, "automatic-speech-recognition", 64,
+         ["image-classification, not", "--set model.task=image-classification"]),
+        ({"architectures": ["VitsModel"]}, "text-to-speech", 0,
+         ["at random", "FastSpeech2Conformer"]),
+        ({"architectures": ["SpeechT5ForTextToSpeech"], "is_encoder_decoder": True},
+         "text-to-speech", 0, ["frame by frame", "FastSpeech2Conformer"]),
         ({"architectures": ["Wav2Vec2ForCTC"]}, "automatic-speech-recognition", 64,
          ["Wav2Vec2ForCTC", "at once", "-r xnnpack"]),
         ({"architectures": ["Florence2ForConditionalGeneration"], "vision_config": {},
@@ -280,6 +300,13 @@ def test_a_context_that_was_chosen_for_another_model_is_lowered(tmp_path: Path) 
         note = str(context_note(spec))
         assert "256" in note
         assert "2,048" in note
+    sees = write_checkpoint(
+        tmp_path / "sees", architectures=["LlavaForConditionalGeneration"], vision_config={},
+        max_position_embeddings=None, text_config={"max_position_embeddings": 128},
+    )  # fmt: skip
+    spec = fitted("llm-xnnpack", f"--model={sees}")
+    assert spec.generation
+    assert spec.generation.context == 128
     for spec, context in (
         (fitted(str(own)), 300),
         (fitted("llm-xnnpack", f"--model={folder}", "--context=257"), 257),

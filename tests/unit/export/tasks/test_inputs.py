@@ -130,6 +130,7 @@ def test_an_image_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(WorkerError) as raised:
         tensors("image", image=str(tmp_path / "p.png"))
     assert raised.value.failure.file == str(tmp_path / "p.png")
+    assert "not an image" in raised.value.failure.message
 
 
 @pytest.mark.parametrize("modality", ["image", "audio"])
@@ -146,6 +147,9 @@ def test_a_text_for_filling_masks() -> None:
     with pytest.raises(WorkerError) as raised:
         tensors("text", "fill-mask", text="a b")
     assert "<mask>" in str(raised.value.failure.remedy)
+    with pytest.raises(WorkerError) as raised:
+        tensors("text", "fill-mask", text="  ")
+    assert raised.value.failure.message == "the text is empty"
 
 
 @pytest.mark.parametrize(("text", "facts"), [(" ", ["empty"]), ("a b c d", ["4 tokens", "3"])])

@@ -152,6 +152,12 @@ def test_speech_is_written_as_a_wav_file(tmp_path: Path) -> None:
     assert samples.tolist() == [0, 16383, -16383, 32767]
 
 
+def test_a_vocoder_that_does_not_say_its_rate_has_that_of_espnet(tmp_path: Path) -> None:
+    outputs = {"waveform": [[0.0] * 11_025]}
+    found = result("text-to-speech", outputs, tmp_path / "result", vocoder_config={})
+    assert found.text == "0.5 s of speech"
+
+
 def test_speech_is_recognized_token_by_token() -> None:
     logits = torch.zeros(1, 3, 8)
     for place, token in enumerate([1, 2, 3]):

@@ -1,0 +1,107 @@
+"""What is corrected in a program that torch.export traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from etdeploy.export.worker.lowering.overrides import module_path
+from etdeploy.export.worker.tracing.structure import ExampleInputs
+from etdeploy.export.worker.tracing.trace import trace, use_known_operators
+
+
+class Decoder(nn.Module):  # type: ignore[misc]
+    """Runs some of its layers."""
+
+    def __init__(self, layers: nn.Module, used: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        self.layers, self.used = layers, used
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = self.used(self.layers)
+        if isinstance(chosen, nn.Sequential):
+            return chosen(x)
+        for layer in chosen:
+            x = layer(x)
+        return x
+
+
+class Wrapper(nn.Module):  # type: ignore[misc]
+    """Has the decoder under two names, as a method of a vision-language model has."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder, self.model = decoder, nn.ModuleDict({"text": decoder})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(x)
+
+
+def four(kind: Callable[[list[nn.Module]], nn.Module]) -> nn.Module:
+    return kind([nn.Linear(2, 2) for _ in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("layers", "used", "paths"),
+    [
+        (four(nn.ModuleList), lambda layers: layers[:2], ["decoder.layers.0", "decoder.layers.1"]),
+        (four(nn.ModuleList), lambda layers: layers[2:], ["decoder.layers.2", "decoder.layers.3"]),
+        (four(nn.ModuleList), lambda layers: layers[-1:], ["decoder.layers.3"]),
+        (four(nn.ModuleList), lambda layers: layers[::-2],
+         ["decoder.layers.3", "decoder.layers.1"]),
+        (four(nn.ModuleList), lambda layers: layers[1:][1:2], ["decoder.layers.2"]),
+        (four(lambda each: nn.Sequential(*each)), lambda layers: layers[2:],
+         ["decoder.layers.2", "decoder.layers.3"]),
+    ],
+)  # fmt: skip
+def test_modules_of_a_slice_have_their_own_names(
+    layers: nn.Module, used: Callable[[nn.Module], nn.Module], paths: list[str]
+) -> None:
+    model = Wrapper(Decoder(layers, used)).eval()
+    program = trace(model, ExampleInputs((torch.ones(1, 2),)), None, strict=False)
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    assert [module_path(node) for node in calls] == paths
+    assert not any("," in key for node in calls for key in node.meta["nn_module_stack"])
+
+
+class Cache(nn.Module):  # type: ignore[misc]
+    """Writes rows as Python does, which takes the first dimension of the values away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(1, 1, 8, 2))
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        self.rows[:, :, place] = x
+        return self.rows * 2
+
+
+def test_values_that_are_written_by_index_have_all_dimensions() -> None:
+    call = ExampleInputs((torch.ones(1, 1, 3, 2), torch.tensor([1, 4, 5])))
+    program = trace(Cache(), call, None, strict=False)
+    use_known_operators(program)
+    [written] = program.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.index_put_.default
+    )
+    assert written.args[2].meta["val"].shape == (1, 1, 3, 2)
+    found, own = program.module(), Cache()
+    for places in ([1, 4, 5], [-1, 0, -7]):
+        inputs = (torch.randn(1, 1, 3, 2), torch.tensor(places))
+        assert torch.equal(found(*inputs), own(*inputs))
+
+
+class Positive(nn.Module):  # type: ignore[misc]
+    """Gives the rows that begin with a positive number, as columns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[x[:, 0] > 0].t().contiguous()
+
+
+def test_a_size_that_depends_on_values_is_left_to_the_lowering() -> None:
+    program = trace(Positive(), ExampleInputs((torch.ones(3, 4),)), None, strict=False)
+    use_known_operators(program)
+    [output] = program.graph.output_node().args[0]
+    assert [str(size).startswith("u") for size in output.meta["val"].shape] == [False, True]
