@@ -442,7 +442,13 @@ def _requested(
     made = work.generation
     encoder = encoder_run(made.encoder, encodings)
     lines = request_lines(
-        made.methods, work.sampling, work.stop_ids, list(points), made.rewind, logit_ids, encoder,
+        made.methods,
+        work.sampling,
+        work.stop_ids,
+        list(points),
+        made.rewind,
+        logit_ids,
+        encoder,
         made.static_cache,
     )
     return lines.encode()

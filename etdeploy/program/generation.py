@@ -34,7 +34,7 @@ from pydantic import Field
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
-from etdeploy.recipe.model import ExportGeneration, GenerationMode, Recipe
+from etdeploy.recipe.model import ExportGeneration, Recipe
 from etdeploy.recipe.tasks import has_cross_attention
 
 

@@ -381,7 +381,7 @@ def test_logits_that_are_no_numbers_are_told(
         (
             4,
             "temperature 1",
-            "request.txt:5 expects method, encoder, embedding, positions, static, rewind, sampling, stop",
+            "expects method, encoder, embedding, positions, static, rewind, sampling, stop",
         ),
         (4, "rewind -1", "request.txt:5 expects a number of tokens from 0 on"),
     ],

@@ -495,7 +495,9 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
         annotate(node, {first: config.input_activation, second: kind}, config.output_activation)
         held = cached(act_symmetric=True, act_observer=MinMaxObserver).input_activation
         while second.target in _PASSED_ON:
-            source, *others = second.args[0] if second.target == aten.cat.default else second.args[:1]
+            source, *others = (
+                second.args[0] if second.target == aten.cat.default else second.args[:1]
+            )
             shared = SharedQuantizationSpec((source, second))
             annotate(second, {source: held} | dict.fromkeys(others, shared), shared)
             second = others[0] if others else source
@@ -504,13 +506,10 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
 # Schemes whose activations have 8 bits anyway.
 _EIGHT_BITS = ("int8_static", "8a4w")
 # Between the cache and the product: values stay what they are.
-_PASSED_ON = tuple(
-    getattr(torch.ops.aten, name)
-    for name in ("cat", "view", "reshape", "expand", "unsqueeze", "permute")
-)
 _PASSED_ON = frozenset(
-    {each.default for each in _PASSED_ON} | {torch.ops.aten.transpose.int}
-)
+    getattr(torch.ops.aten, name).default
+    for name in ("cat", "view", "reshape", "expand", "unsqueeze", "permute")
+) | {torch.ops.aten.transpose.int}
 
 
 def _joins(node: Any) -> bool:

@@ -110,7 +110,7 @@ def generation_sources(
     own = _own_logits(model)
     paths: tuple[Path, ...] = ("fast", "plain") if mode is None else ("static", "fast", "plain")
     wanted: tuple[Path, ...] = paths if path == "auto" else (path,)
-    reasons = []
+    reasons: list[str] = []
     for each in wanted:
         try:
             own_attention = attention if each == "fast" else "stock"

@@ -22,7 +22,8 @@ from etdeploy.export.worker.language.attention import refuse_tensors, require_ca
 from etdeploy.export.worker.language.cache import UnsupportedModelError
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import ExampleInputs
-from etdeploy.program.generation import GenerationMethod, GenerationMode, StaticCache
+from etdeploy.program.generation import GenerationMethod, StaticCache
+from etdeploy.recipe.model import GenerationMode
 
 STATIC = "etdeploy_static"
 # Small enough that exp() makes it zero beside any score, and no larger than that: in a quantized
@@ -283,8 +284,9 @@ def _rms_norm(module: torch.nn.Module) -> torch.nn.RMSNorm | None:
     """
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    named = type(module).__name__.endswith("RMSNorm") and isinstance(eps, float)
-    if not named or not isinstance(weight, torch.Tensor) or weight.dim() != 1:
+    if not type(module).__name__.endswith("RMSNorm") or not isinstance(eps, float):
+        return None
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 1:
         return None
     norm = torch.nn.RMSNorm(len(weight), eps)
     values = torch.randn(4, len(weight), generator=torch.Generator().manual_seed(0))
