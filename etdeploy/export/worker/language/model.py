@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import FLOAT_SCHEMES, STATIC_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, GROUPED_SCHEMES, STATIC_SCHEMES
 from etdeploy.core.console import count
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
@@ -270,8 +270,11 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
     adapted = {name: made.adapted(name, model) for name, model in models.items()}
     if made.static_cache:
+        read = Activations()
+        if spec.quantization in GROUPED_SCHEMES:
+            read = activations(spec, loaded, eager.attention)
         for model in (loaded.model, *models.values()):
-            use_native_layers(model, made.static_cache)
+            use_native_layers(model, made.static_cache, read)
     sources = {**made.sources}
     for each in adapted.values():
         sources |= each.sources
