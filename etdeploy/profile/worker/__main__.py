@@ -100,9 +100,9 @@ def _event(event: Any) -> TraceEvent:
 
 
 # Of an ETRecord only its maps and the graph without the weights are read. `parse_etrecord`
-# deserializes all of it: that holds the model's weights twice in memory, and fails for every operator
-# that is not registered in the process, such as the recipe's own. A graph is JSON in the record
-# (torch.export's serialization), and of that only the nodes' metadata is of interest.
+# deserializes all of it: that holds the model's weights twice in memory, and fails for every
+# operator that is not registered in the process, such as the recipe's own. A graph is JSON in the
+# record (torch.export's serialization), and of that only the nodes' metadata is of interest.
 # The names in an ETRecord: executorch/devtools/etrecord/_etrecord.py
 _IDENTIFIER = "ETRECORD_V0"
 _GRAPH = "edge_dialect_exported_program"

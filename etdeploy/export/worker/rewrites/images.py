@@ -22,6 +22,7 @@ of three.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
@@ -314,8 +315,8 @@ def _factors(before: torch.Tensor, after: torch.Tensor) -> tuple[int, int] | Non
 
 
 # Images that come by pixel (NHWC), as XNNPACK computes: a program for images by channel begins with
-# a transposition of each. Whoever gives the inputs has to put their values in this order. The runner
-# does, from the order in which files have them; it is not part of an inference's time.
+# a transposition of each. Whoever gives the inputs has to put their values in this order. The
+# runner does, from the order in which files have them; it is not part of an inference's time.
 _DIMENSIONS = 4
 
 
