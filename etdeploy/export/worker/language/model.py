@@ -230,7 +230,7 @@ def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
     """What a model gives before anything of it is changed."""
     asked = _asked(spec)
     if asked.path in ("auto", "static") and backend_named(str(spec.backend)).static_cache:
-        methods = static_methods(asked.context, asked.prefill_tokens, asked.mode)
+        methods = static_methods(asked.context, asked.prefill_tokens, asked.methods)
         return run_original(spec, loaded, methods)
     methods = methods_for(
         asked.context,
@@ -264,7 +264,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         made, placed = vision_language_sources(loaded.model, eager.encoder, **options)
         eager = replace(eager, encoder=placed)
     else:
-        mode = asked.mode if backend_named(str(spec.backend)).static_cache else None
+        mode = asked.methods if backend_named(str(spec.backend)).static_cache else None
         made = generation_sources(loaded.model, mode=mode, **options)
         eager = replace(eager, static_cache=made.static_cache)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
