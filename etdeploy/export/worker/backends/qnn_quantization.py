@@ -15,7 +15,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import patched
 from etdeploy.export.worker.backends.qnn_placement import check_adaptor, chipset
 from etdeploy.export.worker.failures import fail
-from etdeploy.export.worker.lowering.overrides import module_path, scheme_of
+from etdeploy.export.worker.lowering.overrides import path_in_model, scheme_of
 from etdeploy.export.worker.lowering.scales import MEAN_SQUARES, relative_importance
 
 # etdeploy's names of ExecuTorch's `QuantDtype`.
@@ -87,7 +87,7 @@ def _scheme_of(spec: ExportSpec, node: torch.fx.Node) -> str | None:
     """The scheme of a node that has another one than the model; None for the model's."""
     found = scheme_of(spec, node)
     if found is None and spec.generation and str(spec.quantization) in _FINER:
-        path = module_path(spec, node).removesuffix(".conv")
+        path = path_in_model(spec, node).removesuffix(".conv")
         if any(fnmatchcase(path, pattern) for pattern in _FINER_PARTS):
             return _FINER[str(spec.quantization)]
     return found

@@ -20,25 +20,32 @@ _NAMED = 8
 
 def scheme_of(spec: ExportSpec, node: torch.fx.Node) -> str | None:
     """The scheme that overrides the spec's for a node; None where none does."""
-    found = first_match(spec, [module_path(spec, node)])
+    found = first_match(spec, [path_in_model(spec, node)])
     return found[1] if found else None
 
 
-def module_path(spec: ExportSpec, node: torch.fx.Node) -> str:
+def path_in_model(spec: ExportSpec, node: torch.fx.Node) -> str:
+    """The path of a node's module in the user's model.
+
+    A language model is a part, `model`, of what its methods are traced from.
+    """
+    path = module_path(node)
+    return path.removeprefix("model.") if spec.generation else path
+
+
+def module_path(node: torch.fx.Node) -> str:
     """The path of the module whose `forward` calls an operator; empty for the model's own.
 
     As `named_modules()` has it. torch.export notes in `nn_module_stack` the path and type of each
-    module around a call, the innermost last, and keeps that in a `.pt2` file. A language model is a
-    part, `model`, of what its methods are traced from.
+    module around a call, the innermost last, and keeps that in a `.pt2` file.
     """
     stack = node.meta.get("nn_module_stack") or {}
-    path = next((str(path) for path, _ in reversed(stack.values())), "")
-    return path.removeprefix("model.") if spec.generation else path
+    return next((str(path) for path, _ in reversed(stack.values())), "")
 
 
 def check_overrides(spec: ExportSpec, traced: Mapping[str, torch.export.ExportedProgram]) -> None:
     """Refuses a pattern that no operator of any method is inside of."""
-    paths = {module_path(spec, node) for program in traced.values() for node in _calls(program)}
+    paths = {path_in_model(spec, node) for program in traced.values() for node in _calls(program)}
     check_patterns(spec, lambda _: sorted(paths), "no module that computes something")
 
 
@@ -57,7 +64,7 @@ def check_patterns(spec: ExportSpec, paths: Callable[[str], Iterable[str]], noth
 
 def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> Iterator[str]:
     """What of a method is quantized in another way than the rest, as a sentence."""
-    counts = Counter(first_match(spec, [module_path(spec, node)]) for node in _calls(program))
+    counts = Counter(first_match(spec, [path_in_model(spec, node)]) for node in _calls(program))
     parts = [
         f"{pattern} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
         for pattern, scheme in spec.overrides
