@@ -10,8 +10,9 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from tests.support.cli import Cli
-from tests.support.export import export_workspace, nightly_except, run_support, selected
+from tests.support.export import export_workspace, nightly_except, selected
 from tests.support.facts import lacks
+from tests.support.processes import run_python
 from tests.support.qnn_language import FAMILIES
 from tests.support.qnn_simulator import NEEDS_SIMULATOR
 
@@ -41,7 +42,8 @@ def names(request: pytest.FixtureRequest) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("models")
-    run_support("qnn_language", str(made), *sorted({name.split("-")[0] for name in names}))
+    families = sorted({name.split("-")[0] for name in names})
+    run_python("-m", "tests.support.qnn_language", str(made), *families)
     return made
 
 
