@@ -10,9 +10,8 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from tests.support.cli import Cli
-from tests.support.export import export_workspace, nightly_except, selected
+from tests.support.export import export_workspace, nightly_except, run_python, selected
 from tests.support.facts import lacks
-from tests.support.processes import run_python
 from tests.support.qnn_language import FAMILIES
 from tests.support.qnn_simulator import NEEDS_SIMULATOR
 
