@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -17,13 +17,13 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 class Option:
     """One option of a recipe; its type is that of the default.
 
-    `text` describes it in docs/recipes.md; `choices` are the values that a text may have.
+    `text` describes it in docs/recipes.md; `choices` are the values that it may have.
     """
 
     name: str
     default: OptionValue
     text: str
-    choices: tuple[str, ...] = ()
+    choices: tuple[OptionValue, ...] = ()
 
     def problem(self, value: object) -> str | None:
         """Return the problem of a value, as the end of a sentence; None without one."""
@@ -33,7 +33,7 @@ class Option:
         if not fits:
             return f"takes {_KINDS[kind]}, not {_shown(value)}"
         if self.choices and value not in self.choices:
-            return f"takes {_alternatives(self.choices)}, not {_shown(value)}"
+            return f"takes {_alternatives([*map(str, self.choices)])}, not {_shown(value)}"
         return None
 
 
@@ -66,7 +66,7 @@ def _value(option: Option, given: OptionValue | None) -> OptionValue:
     return float(given) if isinstance(option.default, float) else given
 
 
-def _alternatives(names: tuple[str, ...]) -> str:
+def _alternatives(names: Sequence[str]) -> str:
     """`a, b or c`."""
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 

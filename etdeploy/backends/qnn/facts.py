@@ -177,9 +177,9 @@ OPTIONS = (
     ),
     Option(
         "kv_cache_bits",
-        "8",
+        8,
         "Bits of the keys and values of a quantized language model.",
-        ("8", "16"),
+        (8, 16),
     ),
     Option(
         "weight_sharing",

@@ -214,7 +214,7 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
     from torchao.quantization.pt2e import MinMaxObserver
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQuantizationSpec
 
-    narrow = str(spec.options["kv_cache_bits"]) == "8" or spec.quantization in _EIGHT_BITS
+    narrow = spec.options["kv_cache_bits"] == 8 or spec.quantization in _EIGHT_BITS
     product = quantizer.get_16a8w_qnn_ptq_config if narrow else quantizer.get_16a16w_qnn_ptq_config
     if spec.quantization in _EIGHT_BITS:
         product = quantizer.get_8a8w_qnn_ptq_config
