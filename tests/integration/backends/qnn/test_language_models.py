@@ -72,6 +72,7 @@ def records(cli: Cli, names: list[str], folder: Path) -> dict[str, Any]:
         }  # fmt: skip
         options += ["--recipe", cli.recipe(json.dumps(recipe), f"{name}.yaml")]
     found = cli.ok("run", "--device", "host", *options, "--json").json
+    found = found if isinstance(found, list) else [found]  # of one recipe, the record alone
     return {record["recipe"]["name"]: record for record in found}
 
 
