@@ -11,8 +11,11 @@ from etdeploy.export.worker.backends.qnn import simplified
 from etdeploy.export.worker.backends.qnn_placement import (
     changing_nodes,
     leave_out_constants,
+    unsplit_heads,
     validation_reason,
 )
+from etdeploy.export.worker.failures import WorkerError, fail
+from etdeploy.export.worker.lowering.lower_failures import explain_errors
 from tests.data.export.qnn import EXAMPLES
 
 # Of torch, about itself and about its LSTM.
@@ -101,3 +104,36 @@ def test_a_state_that_the_model_writes_to_changes() -> None:
 def test_the_compilers_reason(line: str, reason: str | None) -> None:
     expected = f"the HTP's compiler: {reason}" if reason else None
     assert validation_reason(f"[ERROR] [Qnn ExecuTorch]: {line}\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "facts"),
+    [
+        ((1, 4, 8, 8), ("no linear layer", "the 4 heads")),
+        ((4, 8, 8), ("3 dimensions, (4, 8, 8)", "scaled_dot_product_attention")),
+    ],
+)
+def test_heads_that_cannot_be_split(shape: tuple[int, ...], facts: tuple[str, ...]) -> None:
+    heads = torch.nn.Sequential(_Product())
+    program = torch.export.export(heads, (torch.ones(shape),))
+    product = next(node for node in program.graph.nodes if node.target == aten.matmul.default)
+    failure = unsplit_heads(product, AssertionError("1 % 4 != 0")).failure
+    assert "attention in 0 into single heads" in failure.message
+    assert "(AssertionError: 1 % 4 != 0)" in failure.message
+    assert all(fact in failure.message for fact in facts)
+    assert (failure.file, failure.code) == (__file__, "return weights @ weights")
+    assert "mha2sha=never" in str(failure.remedy)
+
+
+class _Product(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, weights: torch.Tensor) -> torch.Tensor:
+        return weights @ weights
+
+
+def test_a_failure_of_a_pass_is_not_described_once_more() -> None:
+    own = fail("lowering", "heads", remedy="never")
+    wrapped = Exception("An error occurred when running the 'A' pass")
+    wrapped.__cause__ = own
+    with pytest.raises(WorkerError) as caught, explain_errors("lowering failed:", ()):
+        raise wrapped
+    assert caught.value is own

@@ -19,9 +19,11 @@ import torch
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON, patched
-from etdeploy.export.worker.failures import fail
+from etdeploy.export.worker.failures import WorkerError, exception_text, fail, failure_at
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.lower_failures import capture_output
+from etdeploy.export.worker.lowering.overrides import module_path
+from etdeploy.export.worker.tracing.trace import stack_line
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
 _DTYPES = frozenset(
@@ -352,7 +354,7 @@ def conversions_by_node() -> Iterator[None]:
     )
     from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
 
-    note, split = AnnotateQuantAttrs.call, ConvertMhaToSha.call
+    note, split, split_one = AnnotateQuantAttrs.call, ConvertMhaToSha.call, ConvertMhaToSha._split
     convert, parted = InsertRequantize.call, QnnPartitioner.generate_partitions
 
     def noted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
@@ -366,6 +368,12 @@ def conversions_by_node() -> Iterator[None]:
         join_views(graph_module.graph)
         return split(self, graph_module)
 
+    def one(self: Any, graph_module: Any, product: torch.fx.Node, *others: Any) -> None:
+        try:
+            split_one(self, graph_module, product, *others)
+        except Exception as error:  # asserted, or indices and attributes that a node lacks
+            raise unsplit_heads(product, error) from error
+
     def converted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
         _rename_converted(graph_module.graph)
         return convert(self, graph_module)
@@ -376,7 +384,7 @@ def conversions_by_node() -> Iterator[None]:
 
     with (
         patched(AnnotateQuantAttrs, call=noted),
-        patched(ConvertMhaToSha, call=joined),
+        patched(ConvertMhaToSha, call=joined, _split=one),
         patched(InsertRequantize, call=converted),
         patched(QnnPartitioner, generate_partitions=partitions),
     ):
@@ -450,6 +458,37 @@ def take_parts(graph: torch.fx.Graph) -> None:
                 break
             at += size
     graph.eliminate_dead_code()
+
+
+def unsplit_heads(product: torch.fx.Node, error: Exception) -> WorkerError:
+    """The failure of `ConvertMhaToSha` at an attention, by the product of its weights and values.
+
+    The pass takes the second dimension for the heads, whatever the product's rank is, and looks for
+    the linear layer that each head is a part of.
+    """
+    module, shape = module_path(product), tuple(product.args[0].meta["val"].shape)
+    if len(shape) == _ATTENTION_RANK:
+        reason = (
+            f"it finds no linear layer whose outputs are the {shape[1]} heads of its queries, keys "
+            "or values alone, as where one layer gives all three"
+        )
+    else:
+        reason = (
+            f"its products have {len(shape)} dimensions, {shape}, as those of "
+            "scaled_dot_product_attention, and the pass takes the second of four for the heads"
+        )
+    return WorkerError(
+        failure_at(
+            stack_line(product.meta.get("stack_trace")),
+            "lowering",
+            f"ExecuTorch's pass ConvertMhaToSha cannot split the attention{module and ' in '}"
+            f"{module} into single heads: {reason} ({exception_text(error)})",
+            remedy="Leave its heads together: --set export.options.mha2sha=never",
+        )
+    )
+
+
+_ATTENTION_RANK = 4  # batch, heads, tokens, size of a head
 
 
 def splits_heads(spec: ExportSpec) -> bool:
