@@ -22,6 +22,7 @@ from etdeploy.backends.qnn.loading import (
 )
 from etdeploy.backends.qnn.payload import compiled_for, describe_target
 from etdeploy.backends.qnn.precision import (
+    cache_blocker,
     export_blockers,
     finished_notes,
     option_blocker,
@@ -78,8 +79,11 @@ class Qnn(Backend):
 
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
-        blocker = scheme_blocker(request.quantization, request.soc) or option_blocker(
-            request.options, request.soc
+        scheme, options, soc = request.quantization, request.options, request.soc
+        blocker = (
+            scheme_blocker(scheme, soc)
+            or option_blocker(options, soc)
+            or cache_blocker(scheme, options, soc)
         )
         return iter((blocker,)) if blocker else export_blockers(request.soc, station)
 

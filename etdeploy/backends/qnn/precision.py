@@ -142,6 +142,32 @@ def option_blocker(options: Mapping[str, OptionValue], soc: str | None) -> Block
     return (_vtcm_blocker(options, facts) or _sharing_blocker(options, facts)) if facts else None
 
 
+# The compiler about a product of two 16-bit integers, as of queries and keys: "incorrect Value 68,
+# expected >= 73" (QNN 2.49.40, SM8350; V69 says the same).
+_FIRST_WIDE_PRODUCT = 73
+
+
+def cache_blocker(
+    quantization: str, options: Mapping[str, OptionValue], soc: str | None
+) -> Blocker | None:
+    """What prevents the export of a language model whose keys and values have 16 bits."""
+    facts = QUALCOMM_SOCS.get(soc or "")
+    wide = options.get("kv_cache_bits") == "16" and quantization in _SIXTEEN_BITS
+    if facts is None or not wide or int(facts.htp_arch[1:]) >= _FIRST_WIDE_PRODUCT:
+        return None
+    return Blocker(
+        what=f"16-bit keys and values on {facts.name}",
+        why=f"export.options.kv_cache_bits is 16, and the HTP of {facts.name} ({facts.htp_arch}) "
+        f"does not multiply 16-bit activations by 16-bit ones; V{_FIRST_WIDE_PRODUCT} is the first "
+        "that does",
+        remedy="Keep keys and values in 8 bits: --set export.options.kv_cache_bits=8",
+    )
+
+
+# Schemes with 16-bit activations.
+_SIXTEEN_BITS = ("16a8w", "16a4w", "16a4w_block")
+
+
 def _vtcm_blocker(options: Mapping[str, OptionValue], soc: QualcommSoc) -> Blocker | None:
     wanted = options.get("vtcm_mib", 0)
     if isinstance(wanted, int) and 0 <= wanted <= soc.vtcm_mib:

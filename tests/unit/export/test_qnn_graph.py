@@ -98,6 +98,11 @@ def test_a_state_that_the_model_writes_to_changes() -> None:
             "Tensor 0 and 0 have mismatching datatypes. 0x232 != 0x408.",
             "Tensor 0 and 0 have mismatching datatypes (float32 and ufixed8)",
         ),
+        (
+            "incorrect Value 68, expected >= 73.",
+            "the operator needs HTP V73 or newer, and this is V68",
+        ),
+        ("incorrect Value 4, expected >= 5.", "incorrect Value 4, expected >= 5"),
         ("Op specific validation failed.", None),
     ],
 )

@@ -181,6 +181,8 @@ _PREFIX = re.compile(r"^\[\d+\] (?:has )?")
 _LONGEST = 160
 # `have mismatching datatypes. 0x232 != 0x408.`: of each its kind, and its bits in decimal digits.
 _DATATYPES = re.compile(r"mismatching datatypes\. 0x(\d{3}) != 0x(\d{3})")
+# Of a product of two 16-bit integers on SM8350: the generations of the HTP.
+_GENERATIONS = re.compile(r"incorrect Value (6[89]|7[359]), expected >= (69|7[359]|81)\b")
 _KINDS = {"0": "int", "1": "uint", "2": "float", "3": "sfixed", "4": "ufixed", "5": "bool"}
 
 
@@ -188,6 +190,7 @@ def validation_reason(text: str) -> str | None:
     """Why the compiler refuses a node: `the HTP's compiler: incorrect Rank 6`; None if unsaid."""
     for found in _ERROR.finditer(text):
         line = _DATATYPES.sub(_named_datatypes, _PREFIX.sub("", found[1].strip()))
+        line = _GENERATIONS.sub(r"the operator needs HTP V\2 or newer, and this is V\1", line)
         if not _HOLLOW.search(line):
             sentence = line.partition(". ")[0].rstrip(".")
             return f"the HTP's compiler: {sentence[:_LONGEST]}"

@@ -9,7 +9,7 @@ import pytest
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.facts import QUALCOMM_SOCS
-from etdeploy.backends.qnn.precision import option_blocker, precision_notes
+from etdeploy.backends.qnn.precision import cache_blocker, option_blocker, precision_notes
 from etdeploy.backends.values import (
     CompiledFor,
     Destination,
@@ -40,6 +40,28 @@ def test_a_soc_without_blocks_is_refused_before_an_export(soc: str | None, tmp_p
     without = soc in ("SM8350", "SA8295", "QCM6490")
     assert ("has no weights in blocks" in first.why) == without
     assert not without or "quantization=16a4w" in first.remedy
+
+
+@pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
+@pytest.mark.parametrize("scheme", ["fp16", "int8_static", "16a8w", "16a4w", "16a4w_block"])
+def test_a_soc_without_products_of_16_bits_is_refused_with_such_a_cache(
+    soc: str | None, scheme: str, tmp_path: Path
+) -> None:
+    def reasons(bits: str) -> str:
+        request = ExportRequest(scheme, soc, {"kv_cache_bits": bits})
+        return " ".join(b.why for b in QNN.export_blockers(request, Workstation({}, tmp_path)))
+
+    old = soc in QUALCOMM_SOCS and QUALCOMM_SOCS[soc].htp_arch in ("V68", "V69")
+    blocks_first = scheme == "16a4w_block" and soc in ("SM8350", "SA8295", "QCM6490")
+    refused = old and scheme.startswith("16a") and not blocks_first
+    assert ("multiply 16-bit activations by 16-bit ones; V73" in reasons("16")) == refused
+    assert "multiply" not in reasons("8")
+
+
+def test_the_remedy_for_such_a_cache_is_the_other_size() -> None:
+    blocker = cache_blocker("16a8w", {"kv_cache_bits": "16"}, "SM8450")
+    assert blocker is not None
+    assert blocker.remedy.endswith("--set export.options.kv_cache_bits=8")
 
 
 @pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
