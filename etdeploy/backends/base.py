@@ -235,6 +235,15 @@ class Backend:
         """
         return None
 
+    def request_blocker(
+        self, request: ExportRequest, methods: int, where: Destination
+    ) -> Blocker | None:
+        """Return what will prevent a program of so many methods from running there.
+
+        It is not exported yet; `methods` is 1 where only the export tells.
+        """
+        return None
+
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
         """Yield what prevents a compiled program from running there."""
         yield from ()

@@ -122,6 +122,14 @@ class Qnn(Backend):
         # What other systems cannot do with QNN is a matter of the plan.
         return simulator.soc_blocker(wanted_soc, where) if _on_linux(where) else None
 
+    def request_blocker(
+        self, request: ExportRequest, methods: int, where: Destination
+    ) -> Blocker | None:
+        """Shared weights in the simulator, for which nothing has to be exported."""
+        if not (_on_linux(where) and where.reports):
+            return None
+        return simulator.request_blocker(request, methods)
+
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
         """Another SoC than the one that it was compiled for, or no place for Qualcomm's library."""
         if _on_linux(where):
