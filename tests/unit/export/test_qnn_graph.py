@@ -11,6 +11,7 @@ from etdeploy.export.worker.backends.qnn import simplified
 from etdeploy.export.worker.backends.qnn_placement import (
     changing_nodes,
     leave_out_constants,
+    norm_failure,
     unsplit_heads,
     validation_reason,
 )
@@ -142,3 +143,49 @@ def test_a_failure_of_a_pass_is_not_described_once_more() -> None:
     with pytest.raises(WorkerError) as caught, explain_errors("lowering failed:", ()):
         raise wrapped
     assert caught.value is own
+
+
+class _Norm(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(size, 1e-6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_wrong"),
+    [
+        *(
+            ((1, *each, 32), True)
+            for each in ((9, 1), (16, 1), (16, 4), (4, 16), (2, 16), (8, 128))
+        ),
+        *(((1, *each, 32), False) for each in ((8, 1), (4, 4), (8, 15), (1, 64), (1, 300))),
+        *(((1, 16, 1, size), size <= 32) for size in (8, 32, 33, 64, 128)),
+        ((2, 16, 32), True),
+        ((1, 16, 32), False),
+        ((4, 1, 64, 32), False),
+        ((300, 8), False),
+        ((32,), False),
+    ],
+)
+def test_norms_that_the_htp_computes_wrongly(shape: tuple[int, ...], is_wrong: bool) -> None:
+    program = torch.export.export(_Norm(shape[-1]), (torch.ones(shape),))
+    norm = next(node for node in program.graph.nodes if node.target == aten.rms_norm.default)
+    found = norm_failure(norm)
+    assert (found is not None) == is_wrong
+    norm.meta["quant_attrs"] = {"scale": 1.0}
+    assert norm_failure(norm) is None
+
+
+def test_the_refusal_of_a_norm_names_it_and_what_to_do() -> None:
+    program = torch.export.export(_Norm(32), (torch.ones(1, 16, 4, 32),))
+    norm = next(node for node in program.graph.nodes if node.target == aten.rms_norm.default)
+    found = norm_failure(norm)
+    assert found is not None
+    failure = found.failure
+    assert "RMS norm norm of the shape (1, 16, 4, 32)" in failure.message
+    assert (failure.file, failure.code) == (__file__, "return self.norm(x)")
+    assert "quantization=16a8w" in str(failure.remedy)
+    assert "x.reshape(1, -1, 32)" in str(failure.remedy)

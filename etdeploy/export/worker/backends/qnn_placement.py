@@ -44,6 +44,8 @@ def placing() -> Iterator[None]:
     def is_supported(self: Any, submodules: Any, node: torch.fx.Node) -> bool:
         if node.op != "call_function":
             return False
+        if failure := norm_failure(node):
+            raise failure
         reason = own_reason(node) or _their_reason(
             self, node, lambda: bool(asked(self, submodules, node))
         )
@@ -79,6 +81,40 @@ def own_reason(node: torch.fx.Node) -> str | None:
     if len(_tensors(node)) > 1 and any(_is_used_index(user) for user in node.users):
         return "its second output is int64, and QNN writes 32 bits for each value"
     return None
+
+
+# Found with QNN 2.49.40 for SM8750: of an RMS norm in 16-bit floats over at most 32 values, rows
+# from the ninth on are zero, or a part of all where a row has 16 or more vectors; norms beside it
+# with the same weights are wrong, too. Over 33 and more, and quantized, all were right.
+_NARROW, _ROWS, _VECTORS = 32, 8, 15
+
+
+def norm_failure(node: torch.fx.Node) -> WorkerError | None:
+    """The refusal of an RMS norm, of the shape (..., rows, vectors, d), that the HTP gets wrong.
+
+    Not left to the CPU, which has no kernel for it.
+    """
+    from executorch.backends.qualcomm.utils.constants import QCOM_QUANT_ATTRS
+
+    if "aten.rms_norm" not in str(node.target) or node.meta.get(QCOM_QUANT_ATTRS):
+        return None
+    shape = tuple(node.meta["val"].shape)
+    rows, vectors, values = (1, 1, 1, *shape)[-3:]
+    if values > _NARROW or rows == 1 or (rows <= _ROWS and vectors <= _VECTORS):
+        return None
+    module = module_path(node)
+    return WorkerError(
+        failure_at(
+            stack_line(node.meta.get("stack_trace")),
+            "operator",
+            f"the HTP's compiler gets the RMS norm{module and ' '}{module} of the shape {shape} "
+            f"wrong in 16-bit floats: over {_NARROW} values or fewer, some of its outputs are zero",
+            operator="aten::rms_norm",
+            remedy="Quantize the model: --set export.quantization=16a8w\n"
+            f"or give the norm three dimensions, x.reshape(1, -1, {values}), and reshape its "
+            "output.",
+        )
+    )
 
 
 def _dtype_reason(node: torch.fx.Node) -> str | None:
