@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Destination,
         ExportRequest,
         Extras,
+        LanguageModelSizes,
         Package,
         Partitions,
         Payload,
@@ -187,6 +188,20 @@ class Backend:
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """Yield what an export needs and this machine lacks; a message shows the first."""
         yield from ()
+
+    def language_blocker(self, request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:
+        """Return what prevents the export of a language model of such sizes."""
+        return None
+
+    def language_notes(self, request: ExportRequest, sizes: LanguageModelSizes) -> Iterator[str]:
+        """Yield sentences about the program of such a model, and about what its export takes."""
+        yield from ()
+
+    def language_export_bytes(
+        self, request: ExportRequest, sizes: LanguageModelSizes
+    ) -> int | None:
+        """Return the memory that such an export takes; None for the general estimate."""
+        return None
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Environment variables for the child process that exports."""

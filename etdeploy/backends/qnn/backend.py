@@ -25,6 +25,9 @@ from etdeploy.backends.qnn.precision import (
     cache_blocker,
     export_blockers,
     finished_notes,
+    language_blocker,
+    language_export_bytes,
+    language_notes,
     option_blocker,
     precision_notes,
     scheme_blocker,
@@ -37,6 +40,7 @@ from etdeploy.backends.values import (
     Destination,
     ExportRequest,
     Extras,
+    LanguageModelSizes,
     Partitions,
     Payload,
     PlannedRun,
@@ -86,6 +90,17 @@ class Qnn(Backend):
             or cache_blocker(scheme, options, soc)
         )
         return iter((blocker,)) if blocker else export_blockers(request.soc, station)
+
+    def language_blocker(self, request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:
+        return language_blocker(request, sizes)
+
+    def language_notes(self, request: ExportRequest, sizes: LanguageModelSizes) -> Iterator[str]:
+        return language_notes(request, sizes)
+
+    def language_export_bytes(
+        self, request: ExportRequest, sizes: LanguageModelSizes
+    ) -> int | None:
+        return language_export_bytes(sizes)
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Qualcomm's compiler, for ExecuTorch and for the loader."""
