@@ -110,7 +110,9 @@ class Subject:
         """What a recipe measures of a program."""
         provenance = load_provenance(program_folder)
         if provenance.generation:
-            work = make_workload(loaded, provenance.generation, program_folder)
+            work = make_workload(
+                loaded, provenance.generation, program_folder, simulated=simulated is not None
+            )
             if work.method in provenance.methods:
                 provenance = provenance.of(work.method)
             update = {"method": work.method, "generation": work.generation}

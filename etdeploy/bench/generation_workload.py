@@ -92,9 +92,11 @@ class GenerationWorkload:
 
 
 def make_workload(
-    loaded: LoadedRecipe, generation: Generation, program_folder: Path
+    loaded: LoadedRecipe, generation: Generation, program_folder: Path, *, simulated: bool = False
 ) -> GenerationWorkload:
     """Return what a recipe generates with a program, which is always the same.
+
+    A simulated one generates each point once: its times count for nothing.
 
     Raises UsageError if it does not fit the program's context, if the recipe requests something
     that text generation does not support, or if its prompt cannot be tokenized.
@@ -103,8 +105,19 @@ def make_workload(
     _refuse(loaded)
     grid = benchmark.generation or BenchmarkGeneration()
     if generation.encoder:
-        return _encoded_workload(benchmark, grid, generation, generation.encoder)
-    generation = generation.with_adapter(grid.lora)
+        work = _encoded_workload(benchmark, grid, generation, generation.encoder)
+    else:
+        work = _prompted_workload(loaded, grid, generation.with_adapter(grid.lora), program_folder)
+    if not simulated:
+        return work
+    once = tuple(replace(point, warmup=0, repetitions=1) for point in work.points)
+    return replace(work, points=once)
+
+
+def _prompted_workload(
+    loaded: LoadedRecipe, grid: BenchmarkGeneration, generation: Generation, program_folder: Path
+) -> GenerationWorkload:
+    benchmark = loaded.recipe.benchmark
     if grid.prompt is None:
         rows = random_ids(grid.prompt_tokens, generation, grid.seed)
     else:

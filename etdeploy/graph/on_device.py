@@ -55,12 +55,12 @@ def bundle_step(resolved: Resolved) -> Step:
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
         loaded = job.loaded
         provenance = load_provenance(folder)
-        request = request_files(job, provenance, folder)
+        simulated = simulation_for(job, program)
+        request = request_files(job, provenance, folder, simulated=simulated is not None)
         if request is None:
             wanted = loaded.recipe.benchmark.method
             provenance = values_of_method(provenance, wanted, str(loaded.path))
         extras = extras_for(job, program, provenance.versions)
-        simulated = simulation_for(job, program)
         bundle = make_bundle(runner, folder, provenance, inputs_list, extras, simulated, request)
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
@@ -84,7 +84,9 @@ def bundle_step(resolved: Resolved) -> Step:
     )
 
 
-def request_files(job: Job, provenance: Provenance, folder: Path) -> Mapping[str, Path] | None:
+def request_files(
+    job: Job, provenance: Provenance, folder: Path, *, simulated: bool = False
+) -> Mapping[str, Path] | None:
     """The files that say what a measurement generates; None for a program that generates nothing.
 
     There are none where that does not fit the program: the measurement tells it, and a text or a
@@ -100,7 +102,7 @@ def request_files(job: Job, provenance: Provenance, folder: Path) -> Mapping[str
     )
 
     try:
-        work = make_workload(job.loaded, provenance.generation, folder)
+        work = make_workload(job.loaded, provenance.generation, folder, simulated=simulated)
     except UsageError:
         return {}
     requests = write_request(work, job.state / FOLDER)

@@ -32,7 +32,7 @@ from etdeploy.profile.protocol import (
 _HERE = Path(__file__).resolve().parent
 _WORKER = (sys.executable, str(_HERE / "worker" / "start.py"))
 # What decides what a trace means; etdeploy's own code, as with programs and plans.
-_CODE = ("protocol.py", "worker/__main__.py", "worker/record.py")
+_CODE = ("protocol.py", "worker/__main__.py")
 
 
 def read_traces(

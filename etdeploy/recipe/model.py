@@ -258,7 +258,7 @@ class ExportGeneration(Section):
     values as inputs and outputs of the program, for a backend that keeps no state: QNN. `auto` uses
     `static` there and `fast` elsewhere if the model supports it, and records the reason if not."""
 
-    mode: GenerationMode = "hybrid"
+    methods: GenerationMode = "hybrid"
     """Which methods the path `static` has. `hybrid`: one for prompts and one for single tokens.
     `kv`: only that for single tokens, also for prompts; it compiles in half the time. `prefill`:
     only that for prompts, also for single tokens."""

@@ -283,16 +283,17 @@ def _static_findings(
     backend: Backend | None, generation: Mapping[str, Any]
 ) -> Iterator[RecipeFinding]:
     """Keys of the path static, for another one."""
-    path, mode = generation.get("path") or "auto", generation.get("mode") or "hybrid"
-    if backend is None:
+    path, methods = generation.get("path") or "auto", generation.get("methods") or "hybrid"
+    is_static = backend is None or (backend.static_cache and path in ("auto", "static"))
+    if is_static or (path != "static" and methods == "hybrid"):
         return
     those = _backends_where(lambda b: b.static_cache)
-    if path == "static" and not backend.static_cache:
-        text = f"{backend.name} keeps the cache in the program; the path static is for {those}"
+    if path == "static":
+        text = f"the path static is for backends that keep no state between calls: {those}"
         yield "generation.path", text
-    if mode != "hybrid" and (path not in ("auto", "static") or not backend.static_cache):
-        text = f"the mode {mode} is one of the path static, which the backends {those} have"
-        yield "generation.mode", text
+    if methods != "hybrid":
+        text = f"{methods} is for the path static, which is for the backends {those}"
+        yield "generation.methods", text
 
 
 def _attention_findings(

@@ -13,7 +13,7 @@ from etdeploy.backends.qnn.diagnostics import (
     PHONE_FAILURES,
     SIMULATOR_FAILURES,
 )
-from etdeploy.backends.qnn.facts import OPTIONS, QUALCOMM_SOCS
+from etdeploy.backends.qnn.facts import IN_BLOCKS, OPTIONS, QUALCOMM_SOCS
 from etdeploy.backends.qnn.loading import (
     compile_environment,
     examine_qnn,
@@ -58,6 +58,10 @@ _SDK_OPTION = "QNN_SDK_ROOT"
 
 class Qnn(Backend):
     """QNN, with Qualcomm's compiler on this machine and its libraries on the phone."""
+
+    def mixed_with(self, quantization: object) -> tuple[str, ...]:
+        """Beside blocks, layers may have a scale for each output channel."""
+        return ("16a8w", "16a4w") if quantization == IN_BLOCKS else super().mixed_with(quantization)
 
     def plan_notes(self, run: PlannedRun) -> Iterator[str]:
         yield from precision_notes(run.quantization, run.soc)
@@ -229,7 +233,7 @@ def _on_linux(where: Destination) -> bool:
 QNN = Qnn(
     name="qnn",
     delegate_id="QnnBackend",
-    quantizations=("none", "fp16", "int8_static", "8a4w", "16a8w", "16a4w", "16a4w_block"),
+    quantizations=("none", "fp16", "int8_static", "8a4w", "16a8w", "16a4w", IN_BLOCKS),
     overrides=("int8_static", "8a4w", "16a8w", "16a4w"),
     lowering="etdeploy.export.worker.backends.qnn",
     needs="Linux x86_64 with the extra `qnn`, or Qualcomm's SDK; for a phone also Qualcomm's "

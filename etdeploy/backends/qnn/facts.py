@@ -126,6 +126,9 @@ def soc_of(qnn_id: int) -> QualcommSoc | None:
 
 
 # etdeploy's names of ExecuTorch's `QnnExecuTorchHtpPerformanceMode`, with its numbers.
+IN_BLOCKS = "16a4w_block"
+"""The scheme whose weights have a scale for each block (LPBQ)."""
+
 PERFORMANCE_MODES: dict[str, int] = {
     "default": 0,
     "sustained_high_performance": 1,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.compiler import compile_problem, find_compile_kit, runs_here
-from etdeploy.backends.qnn.facts import ADAPTOR_SDK, QUALCOMM_SOCS, QualcommSoc, dotted
+from etdeploy.backends.qnn.facts import ADAPTOR_SDK, IN_BLOCKS, QUALCOMM_SOCS, QualcommSoc, dotted
 from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.qnn.payload import FLOATS
 from etdeploy.backends.qnn.sdk import for_soc
@@ -35,7 +35,7 @@ def scheme_blocker(quantization: str, soc: str | None) -> Blocker | None:
     facts = QUALCOMM_SOCS.get(soc or "")
     if facts is None:
         return None
-    if quantization == "16a4w_block" and facts.htp_arch == _WITHOUT_BLOCKS:
+    if quantization == IN_BLOCKS and facts.htp_arch == _WITHOUT_BLOCKS:
         return Blocker(
             what=f"blocks on {facts.name}",
             why=f"export.quantization is {quantization}, and the HTP of {facts.name} "
@@ -258,7 +258,7 @@ def language_blocker(request: ExportRequest, sizes: LanguageModelSizes) -> Block
     )
     once = (
         "Store the weights once (not for the simulator): --set export.options.weight_sharing=true\n"
-        "or have one method alone: --set export.generation.mode=kv\n"
+        "or have one method alone: --set export.generation.methods=kv\n"
         if copies > 1
         else ""
     )

@@ -153,14 +153,14 @@ def language_model_sizes(
         for value in map(config.get, ("vocab_size", "hidden_size", "num_attention_heads"))
     )
     whole = {**config, "sliding_window": None}  # a cache of inputs has all positions in each layer
-    alone = generation.mode != "hybrid"
+    alone = generation.methods != "hybrid"
     return LanguageModelSizes(
         parameters=parameters + tied,
         embedded=vocabulary * hidden,
         heads=heads,
         cached_values=cache_bytes(whole, generation.context) // _FLOAT_BYTES,
         context=generation.context,
-        prefill_tokens=1 if generation.mode == "kv" else generation.prefill_tokens,
+        prefill_tokens=1 if generation.methods == "kv" else generation.prefill_tokens,
         methods=1 if alone else 2,
     )
 

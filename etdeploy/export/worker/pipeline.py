@@ -50,8 +50,8 @@ from etdeploy.export.worker.result import (
     write_program,
 )
 from etdeploy.export.worker.rewrites.base import Log
-from etdeploy.export.worker.rewrites.channels_last import inputs_by_pixel, order_notes
 from etdeploy.export.worker.rewrites.gain import dropped, rewrite_record
+from etdeploy.export.worker.rewrites.images import inputs_by_pixel, order_notes
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers, recurrence_notes
 from etdeploy.export.worker.tracing.modes import in_either_mode

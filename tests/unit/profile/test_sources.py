@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.profile.worker.record import model_line
+from etdeploy.profile.worker.__main__ import model_line
 
 _TORCH = (
     'File "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 134, in forward'

@@ -141,7 +141,15 @@ def test_a_bomb_of_aliases_is_refused() -> None:
          ("export.generation.attention", "export.generation.path")),
         (HF + "export: {quantization: int8_static}", "2:10",
          ("export.quantization", "'int8_static'", "none, int8_dynamic, 8da4w, 8da8w")),
-        (HF + "export: {backend: qnn, quantization: 16a4w}", "2:24", ("'16a4w'", "none, fp16")),
+        (HF + "export: {backend: qnn, quantization: 16a4w, generation: {path: fast}}", "2:24",
+         ("'16a4w'", "none, fp16")),
+        (HF + "export: {generation: {path: static}}", "2:23",
+         ("export.generation.path", "static", "qnn")),
+        (HF + "export: {generation: {methods: kv}}", "2:23",
+         ("export.generation.methods", "kv", "qnn")),
+        (HF + "export: {backend: qnn, generation: {path: plain, methods: prefill}}", "2:50",
+         ("export.generation.methods", "prefill", "static")),
+        (HF + "export: {backend: qnn, options: {kv_cache_bits: 4}}", "2:34", ("kv_cache_bits",)),
         (HF + "export: {quantization: 8da8w, calibration: none}", "2:31",
          ("export.calibration", "'8da8w'")),
         (HF + "export: {calibration: none}", "2:10", ("export.calibration", "'none'")),
@@ -390,6 +398,7 @@ def test_problems_of_two_files_are_reported_at_their_own_places() -> None:
 
 @pytest.mark.parametrize("scheme", ["fp16", "8a4w"])
 def test_overrides_that_would_need_calibration(scheme: str) -> None:
-    export = f"{{backend: qnn, quantization: {scheme}, overrides: {{lm_head: 16a4w}}}}"
+    path = "generation: {path: fast}"
+    export = f"{{backend: qnn, quantization: {scheme}, {path}, overrides: {{lm_head: 16a4w}}}}"
     last = problems(f"{HF}export: {export}\n")[-1]
     assert not lacks(last, "export.overrides", "qnn", "language model", "to xnnpack only")

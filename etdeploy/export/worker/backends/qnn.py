@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from etdeploy.backends.qnn.diagnostics import QNN_LOWERING_FAILURES
-from etdeploy.backends.qnn.facts import PERFORMANCE_MODES
+from etdeploy.backends.qnn.facts import IN_BLOCKS, PERFORMANCE_MODES
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.backends.qnn_placement import (
-    IN_BLOCKS,
     SHARING,
-    annotate_caches,
-    blocked,
     changing_nodes,
     check_adaptor,
     chipset,
     conversions_by_node,
     explain_partitions,
-    has_quantized_cache,
-    passes_of,
     placing,
     shares,
-    splits_heads,
 )
+from etdeploy.export.worker.backends.qnn_quantization import has_quantized_cache, htp_quantizer
 from etdeploy.export.worker.failures import WorkerError, fail, failure_at
 from etdeploy.export.worker.loading.source import MethodSource
-from etdeploy.export.worker.lowering.overrides import scheme_of
 from etdeploy.export.worker.rewrites.base import Log, Writer
 from etdeploy.export.worker.rewrites.constants import folded_constants, makes_constant
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
@@ -162,6 +155,45 @@ def _lowered(method: Traced) -> torch.nn.Module:
     return method.module if program is method.program else program.module()
 
 
+def splits_heads(spec: ExportSpec) -> bool:
+    """Whether attention is split into single heads."""
+    wanted = spec.options["mha2sha"]
+    return wanted == "always" or (wanted == "auto" and spec.generation is not None)
+
+
+def passes_of(spec: ExportSpec, source: MethodSource) -> Any:
+    """ExecuTorch's passes over a graph that is to be partitioned.
+
+    A quantized model's keys and values stay integers between calls; without that, the HTP would
+    quantize the whole cache for each token.
+    """
+    from executorch.backends.qualcomm._passes import TagQuantIO
+    from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
+    from executorch.backends.qualcomm.utils.constants import (
+        QCOM_DTYPE,
+        QCOM_PASS_ACTIVATE_KEY,
+        QCOM_PASS_ARGS_KWARGS_DEFAULTS_KEY,
+        QCOM_QUANT_ATTRS,
+    )
+
+    passes = get_qnn_pass_manager_cls().get_capture_program_passes()
+    if not source.is_text or not has_quantized_cache(spec):
+        return passes
+    count = 2 * len(source.module.layers)
+
+    def dtype(node: torch.fx.Node) -> torch.dtype | None:
+        nodes = node.graph.nodes
+        caches = [each for each in nodes if each.op == "placeholder"][-count:]
+        new = next(iter(reversed(nodes))).args[0][-count:]
+        if node in caches or node in new:
+            return node.meta[QCOM_QUANT_ATTRS][QCOM_DTYPE]
+        return None
+
+    passes[TagQuantIO][QCOM_PASS_ACTIVATE_KEY] = True
+    passes[TagQuantIO][QCOM_PASS_ARGS_KWARGS_DEFAULTS_KEY]["get_quant_io_dtype_fn"] = dtype
+    return passes
+
+
 def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:
     """The compile specs of every partition.
 
@@ -203,69 +235,6 @@ def _with_vtcm(spec: Any, wanted_mib: int) -> Any:
     options = flatbuffer_to_option(spec.value)
     options.soc_info.htp_info.vtcm_size_in_mb = wanted_mib
     return type(spec)(spec.key, option_to_flatbuffer(options))
-
-
-# etdeploy's names of ExecuTorch's `QuantDtype`.
-_DTYPES = {
-    "int8_static": "use_8a8w",
-    "8a4w": "use_8a4w",
-    "16a8w": "use_16a8w",
-    "16a4w": "use_16a4w",
-    IN_BLOCKS: "use_16a4w_block",
-}
-
-
-def htp_quantizer(spec: ExportSpec) -> Any:
-    """The PT2E quantizer of the spec's scheme and overrides, for its SoC."""
-    check_adaptor()
-    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer
-    from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
-
-    scheme = str(spec.quantization)
-    kind = QnnQuantizer
-    if scheme == IN_BLOCKS:
-        kind = blocked(QnnQuantizer, lambda: _config(spec, scheme), spec)
-    made = kind(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=chipset(spec))
-    made.set_default_quant_config(**_arguments(spec, scheme))
-    if spec.generation:
-        made.add_custom_quant_annotations((partial(annotate_caches, spec),))
-    made.set_submodule_qconfig_list(
-        [
-            (_has(spec, other), _config(spec, other))
-            for other in sorted({override for _, override in spec.overrides})
-        ]
-    )
-    return made
-
-
-def _config(spec: ExportSpec, scheme: str) -> Any:
-    from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig
-
-    return ModuleQConfig(**_arguments(spec, scheme))
-
-
-def _arguments(spec: ExportSpec, scheme: str) -> dict[str, Any]:
-    """The arguments of ExecuTorch's quantizer for a scheme, for the model or a part of it."""
-    from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
-
-    channels = bool(spec.options["per_channel"])
-    observer = {}
-    if spec.generation:
-        # A mean of ranges would cut off the first token's, which all others look at.
-        from torchao.quantization.pt2e import MinMaxObserver
-
-        observer = {"act_observer": MinMaxObserver}
-    return {
-        **observer,
-        "quant_dtype": QuantDtype[_DTYPES[scheme]],
-        "is_conv_per_channel": channels,
-        "is_linear_per_channel": channels,
-    }
-
-
-def _has(spec: ExportSpec, scheme: str) -> Any:
-    """A predicate on nodes: whether an override gives them that scheme."""
-    return lambda node: scheme_of(spec, node) == scheme
 
 
 _OTHER = "--set export.backend=xnnpack"

@@ -16,11 +16,9 @@ from typing import Any
 
 import torch
 
-from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON, patched
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail, failure_at
-from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.lower_failures import capture_output
 from etdeploy.export.worker.lowering.overrides import module_path
 from etdeploy.export.worker.tracing.trace import stack_line
@@ -293,63 +291,6 @@ def chipset(spec: ExportSpec) -> Any:
     return known[spec.soc]
 
 
-IN_BLOCKS = "16a4w_block"
-"""The scheme."""
-
-_GROUPS = 6  # the place of `groups` in the arguments of conv2d
-
-
-def blocked(quantizer: type[Any], config: Any, spec: ExportSpec) -> type[Any]:
-    """ExecuTorch's quantizer, with blocks in each layer that the HTP computes right with them."""
-
-    class Blocked(quantizer):  # type: ignore[misc]
-        def annotate(self, model: Any) -> Any:
-            # Only here the nodes have the names that their blocks are looked up by.
-            sizes = block_sizes(model.graph, spec.group_size or 32)
-            self.set_block_size_map(sizes)
-            # One each: ExecuTorch writes the size of a block into the configuration that all nodes
-            # of one share.
-            self.set_submodule_qconfig_list([(_named(name), config()) for name in sizes])
-            return super().annotate(model)
-
-    return Blocked
-
-
-def block_sizes(graph: Any, group_size: int) -> dict[str, tuple[int, ...]]:
-    """The block of each layer that has some, by its node: along the input channels.
-
-    Linear layers and convolutions with a kernel of 1 x 1. Of larger kernels the outputs are wrong
-    in the simulator of QNN 2.49.40 (cosine 0.0 to 0.3), whether or not a block spans the kernel.
-    """
-    found = {}
-    for node in graph.nodes:
-        shape = _weight_shape(node)
-        if shape and shape[1] % group_size == 0 and all(size == 1 for size in shape[2:]):
-            found[node.name] = (1, group_size, *shape[2:])
-    if not found:
-        raise fail(
-            "quantization",
-            f"no linear layer or convolution with a kernel of 1 x 1 has a number of inputs that is "
-            f"a multiple of export.group_size ({group_size}), which {IN_BLOCKS} needs",
-            remedy="--set export.quantization=16a4w has no blocks.",
-        )
-    return found
-
-
-def _weight_shape(node: torch.fx.Node) -> tuple[int, ...]:
-    aten = torch.ops.aten
-    if node.target not in (aten.conv2d.default, aten.linear.default):
-        return ()
-    if len(node.args) > _GROUPS and node.args[_GROUPS] != 1:
-        return ()
-    value = node.args[1].meta.get("val")
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-
-
-def _named(name: str) -> Any:
-    return lambda node: node.name == name
-
-
 SHARING = "weight_sharing"
 
 
@@ -528,105 +469,3 @@ def unsplit_heads(product: torch.fx.Node, error: Exception) -> WorkerError:
 
 
 _ATTENTION_RANK = 4  # batch, heads, tokens, size of a head
-
-
-def splits_heads(spec: ExportSpec) -> bool:
-    """Whether attention is split into single heads."""
-    wanted = spec.options["mha2sha"]
-    return wanted == "always" or (wanted == "auto" and spec.generation is not None)
-
-
-def has_quantized_cache(spec: ExportSpec) -> bool:
-    """Whether keys and values of a language model are integers."""
-    return spec.generation is not None and spec.quantization not in FLOAT_SCHEMES
-
-
-def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> None:
-    """Gives keys and values of the attention one range each, from the cache to the product.
-
-    Those of earlier tokens, which are inputs, and those of the call's, which are outputs, have to
-    be the same integers. As ExecuTorch's `annotate_kv_8bit`, which knows projections as
-    convolutions.
-    """
-    from executorch.backends.qualcomm.quantizer import quantizer
-    from torchao.quantization.pt2e import MinMaxObserver
-    from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQuantizationSpec
-
-    narrow = str(spec.options["kv_cache_bits"]) == "8" or spec.quantization in _EIGHT_BITS
-    product = quantizer.get_16a8w_qnn_ptq_config if narrow else quantizer.get_16a16w_qnn_ptq_config
-    if spec.quantization in _EIGHT_BITS:
-        product = quantizer.get_8a8w_qnn_ptq_config
-    cached = quantizer.get_8a8w_qnn_ptq_config if narrow else quantizer.get_16a16w_qnn_ptq_config
-    aten = torch.ops.aten
-
-    def annotate(node: torch.fx.Node, inputs: dict[Any, Any], output: Any) -> None:
-        node.meta["quantization_annotation"] = QuantizationAnnotation(
-            input_qspec_map=inputs, output_qspec=output, _annotated=True
-        )
-
-    for node in graph_module.graph.nodes:
-        if node.target != aten.matmul.default or not _joins(node.args[1]):
-            continue
-        config = product(act_observer=MinMaxObserver)
-        first, second = node.args
-        kind = config.weight if narrow else config.input_activation
-        annotate(node, {first: config.input_activation, second: kind}, config.output_activation)
-        held = cached(act_symmetric=True, act_observer=MinMaxObserver).input_activation
-        while second.target in _PASSED_ON:
-            source, *others = (
-                second.args[0] if second.target == aten.cat.default else second.args[:1]
-            )
-            shared = SharedQuantizationSpec((source, second))
-            annotate(second, {source: held} | dict.fromkeys(others, shared), shared)
-            second = others[0] if others else source
-
-
-# Schemes whose activations have 8 bits anyway.
-_EIGHT_BITS = ("int8_static", "8a4w")
-# Between the cache and the product: values stay what they are.
-_PASSED_ON = frozenset(
-    getattr(torch.ops.aten, name).default
-    for name in ("cat", "view", "reshape", "expand", "unsqueeze", "permute")
-) | {torch.ops.aten.transpose.int}
-
-
-def _joins(node: Any) -> bool:
-    """Whether a product's second operand is a cache with what is new."""
-    while isinstance(node, torch.fx.Node) and node.target in _PASSED_ON:
-        if node.target == torch.ops.aten.cat.default:
-            return len(node.args[0]) == 2 and node.args[0][0].op == "placeholder"
-        node = node.args[0]
-    return False
-
-
-def passes_of(spec: ExportSpec, source: MethodSource) -> Any:
-    """ExecuTorch's passes over a graph that is to be partitioned.
-
-    A quantized model's keys and values stay integers between calls; without that, the HTP would
-    quantize the whole cache for each token.
-    """
-    from executorch.backends.qualcomm._passes import TagQuantIO
-    from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
-    from executorch.backends.qualcomm.utils.constants import (
-        QCOM_DTYPE,
-        QCOM_PASS_ACTIVATE_KEY,
-        QCOM_PASS_ARGS_KWARGS_DEFAULTS_KEY,
-        QCOM_QUANT_ATTRS,
-    )
-
-    passes = get_qnn_pass_manager_cls().get_capture_program_passes()
-    if not source.is_text or not has_quantized_cache(spec):
-        return passes
-    count = 2 * len(source.module.layers)
-
-    def dtype(node: torch.fx.Node) -> torch.dtype | None:
-        nodes = node.graph.nodes
-        caches = [each for each in nodes if each.op == "placeholder"][-count:]
-        new = next(iter(reversed(nodes))).args[0][-count:]
-        if node in caches or node in new:
-            return node.meta[QCOM_QUANT_ATTRS][QCOM_DTYPE]
-        return None
-
-    passes[TagQuantIO][QCOM_PASS_ACTIVATE_KEY] = True
-    passes[TagQuantIO][QCOM_PASS_ARGS_KWARGS_DEFAULTS_KEY]["get_quant_io_dtype_fn"] = dtype
-    return passes

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import FLOAT_SCHEMES, STATIC_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, GROUPED_SCHEMES, STATIC_SCHEMES
 from etdeploy.core.console import count
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
@@ -230,7 +230,7 @@ def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
     """What a model gives before anything of it is changed."""
     asked = _asked(spec)
     if asked.path in ("auto", "static") and backend_named(str(spec.backend)).static_cache:
-        methods = static_methods(asked.context, asked.prefill_tokens, asked.mode)
+        methods = static_methods(asked.context, asked.prefill_tokens, asked.methods)
         return run_original(spec, loaded, methods)
     methods = methods_for(
         asked.context,
@@ -264,14 +264,17 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         made, placed = vision_language_sources(loaded.model, eager.encoder, **options)
         eager = replace(eager, encoder=placed)
     else:
-        mode = asked.mode if backend_named(str(spec.backend)).static_cache else None
+        mode = asked.methods if backend_named(str(spec.backend)).static_cache else None
         made = generation_sources(loaded.model, mode=mode, **options)
         eager = replace(eager, static_cache=made.static_cache)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
     adapted = {name: made.adapted(name, model) for name, model in models.items()}
     if made.static_cache:
+        read = Activations()
+        if spec.quantization in GROUPED_SCHEMES:
+            read = activations(spec, loaded, eager.attention)
         for model in (loaded.model, *models.values()):
-            use_native_layers(model, made.static_cache)
+            use_native_layers(model, made.static_cache, read)
     sources = {**made.sources}
     for each in adapted.values():
         sources |= each.sources

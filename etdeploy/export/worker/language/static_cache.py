@@ -21,6 +21,7 @@ from transformers.masking_utils import causal_mask_function
 from etdeploy.export.worker.language.attention import refuse_tensors, require_causal
 from etdeploy.export.worker.language.cache import UnsupportedModelError
 from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.lowering.scales import MEAN_SQUARES, Activations
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.generation import GenerationMethod, StaticCache
 from etdeploy.recipe.model import GenerationMode
@@ -187,12 +188,15 @@ class Pointwise(torch.nn.Module):  # type: ignore[misc]
     their ranges, and loses those by the names of operators.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, squares: torch.Tensor | None
+    ) -> None:
         super().__init__()
         out, into = weight.shape
         with torch.device("meta"):
             self.conv = torch.nn.Conv2d(into, out, 1, bias=bias is not None)
         self.conv.weight = torch.nn.Parameter(weight.detach().reshape(out, into, 1, 1))
+        setattr(self.conv.weight, MEAN_SQUARES, squares)
         self.conv.bias = None if bias is None else torch.nn.Parameter(bias.detach())
 
     @property
@@ -214,13 +218,17 @@ class Packed(torch.nn.Module):  # type: ignore[misc]
     join and the slices.
     """
 
-    def __init__(self, linear: torch.nn.Linear, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, linear: torch.nn.Linear, sizes: Sequence[int], squares: torch.Tensor | None
+    ) -> None:
         super().__init__()
         biases: Sequence[torch.Tensor | None] = [None] * len(sizes)
         if linear.bias is not None:
             biases = linear.bias.split(list(sizes))
         weights = linear.weight.split(list(sizes))
-        self.parts = torch.nn.ModuleList(map(Pointwise, weights, biases))
+        self.parts = torch.nn.ModuleList(
+            Pointwise(weight, bias, squares) for weight, bias in zip(weights, biases, strict=True)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([part(x) for part in self.parts], dim=-1)
@@ -230,7 +238,7 @@ class Packed(torch.nn.Module):  # type: ignore[misc]
 _PACKED = "qkv_proj"
 
 
-def use_native_layers(model: Any, facts: StaticCache) -> None:
+def use_native_layers(model: Any, facts: StaticCache, activations: Activations) -> None:
     """Replaces layers of a model, in place, by those that the HTP has an operator for."""
     kept = {heads * size for heads, size in facts.layers}
     for parent in list(model.modules()):
@@ -239,12 +247,13 @@ def use_native_layers(model: Any, facts: StaticCache) -> None:
                 setattr(parent, name, norm)
             if type(child) is not torch.nn.Linear:
                 continue
+            squares = activations.mean_squares.get(id(child))
             if name == _PACKED and len(kept) == 1:
                 [keys] = kept
                 sizes = (child.out_features - 2 * keys, keys, keys)
-                setattr(parent, name, Packed(child, sizes))
+                setattr(parent, name, Packed(child, sizes, squares))
             else:
-                setattr(parent, name, Pointwise(child.weight, child.bias))
+                setattr(parent, name, Pointwise(child.weight, child.bias, squares))
 
 
 class StaticMethod(torch.nn.Module):  # type: ignore[misc]
@@ -341,7 +350,7 @@ class StaticCalls:
         return torch.where(seen, 0.0, self.facts.masked)[None, None]
 
     def store(self, position: int, count: int, new: Sequence[torch.Tensor]) -> None:
-        """Writes the keys and values of a call's tokens; nothing looks back at the last position."""
+        """Writes the keys and values of a call's tokens; the last position has no place."""
         stored = min(count, self.facts.places - position)
         for index, (cache, each) in enumerate(zip(self.caches, new, strict=True)):
             axis = 3 - index % 2

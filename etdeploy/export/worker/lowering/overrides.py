@@ -20,8 +20,17 @@ _NAMED = 8
 
 def scheme_of(spec: ExportSpec, node: torch.fx.Node) -> str | None:
     """The scheme that overrides the spec's for a node; None where none does."""
-    found = first_match(spec, [module_path(node)])
+    found = first_match(spec, [path_in_model(spec, node)])
     return found[1] if found else None
+
+
+def path_in_model(spec: ExportSpec, node: torch.fx.Node) -> str:
+    """The path of a node's module in the user's model.
+
+    A language model is a part, `model`, of what its methods are traced from.
+    """
+    path = module_path(node)
+    return path.removeprefix("model.") if spec.generation else path
 
 
 def module_path(node: torch.fx.Node) -> str:
@@ -36,7 +45,7 @@ def module_path(node: torch.fx.Node) -> str:
 
 def check_overrides(spec: ExportSpec, traced: Mapping[str, torch.export.ExportedProgram]) -> None:
     """Refuses a pattern that no operator of any method is inside of."""
-    paths = {module_path(node) for program in traced.values() for node in _calls(program)}
+    paths = {path_in_model(spec, node) for program in traced.values() for node in _calls(program)}
     check_patterns(spec, lambda _: sorted(paths), "no module that computes something")
 
 
@@ -55,7 +64,7 @@ def check_patterns(spec: ExportSpec, paths: Callable[[str], Iterable[str]], noth
 
 def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> Iterator[str]:
     """What of a method is quantized in another way than the rest, as a sentence."""
-    counts = Counter(first_match(spec, [module_path(node)]) for node in _calls(program))
+    counts = Counter(first_match(spec, [path_in_model(spec, node)]) for node in _calls(program))
     parts = [
         f"{pattern} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
         for pattern, scheme in spec.overrides

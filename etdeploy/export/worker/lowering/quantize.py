@@ -233,7 +233,7 @@ def _take_ranges(prepared: Any, observers: Sequence[Observer]) -> None:
             "quantization",
             f"the methods cannot share ranges of activations: they quantize {len(found)} and "
             f"{len(wanted)} values{differ}",
-            remedy="Export one method alone: --set export.generation.mode=kv",
+            remedy="Export one method alone: --set export.generation.methods=kv",
         )
     for name, observer in zip(own, observers, strict=True):
         prepared.set_submodule(name, observer.module)

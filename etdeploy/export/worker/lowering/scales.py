@@ -23,6 +23,8 @@ _FACTORS = tuple(percent / 100 for percent in range(70, 112, 2))
 _SMALLEST = 1e-8
 # Weight of a column that the text leaves at zero, by the mean of all columns.
 _FLOOR = 1e-4
+MEAN_SQUARES = "etdeploy_mean_squares"
+"""An attribute of a weight: the mean squares of its layer's inputs, where PT2E quantizes it."""
 # Weights at a time, which bounds the memory of temporary tensors.
 _AT_ONCE = 2**20
 
@@ -78,7 +80,7 @@ def quantized_in_groups(
     )
 
     outputs, inputs = weight.shape
-    importance = _importance(mean_squares, inputs).reshape(1, -1, group_size)
+    importance = relative_importance(mean_squares, inputs).reshape(1, -1, group_size)
     rows = max(1, _AT_ONCE // inputs)
     parts = [
         _searched(part.float().reshape(len(part), -1, group_size), importance)
@@ -96,7 +98,8 @@ def quantized_in_groups(
     )
 
 
-def _importance(mean_squares: torch.Tensor | None, inputs: int) -> torch.Tensor:
+def relative_importance(mean_squares: torch.Tensor | None, inputs: int) -> torch.Tensor:
+    """How much the error of each column counts, of shape (inputs,)."""
     if mean_squares is None or not (mean := mean_squares.mean()).isfinite() or mean <= 0:
         return torch.ones(inputs)
     return mean_squares / mean + _FLOOR

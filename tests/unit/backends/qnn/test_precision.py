@@ -136,7 +136,7 @@ def _sizes(
         ("16a4w_block", {}, _sizes(4 * _BILLION), "2 GB", ("smaller model",)),
         (
             "16a8w", {}, _sizes(_BILLION * 18 // 10), "4 GB",
-            ("weight_sharing=true", "generation.mode=kv", "quantization=16a4w"),
+            ("weight_sharing=true", "generation.methods=kv", "quantization=16a4w"),
         ),
         ("16a8w", {"weight_sharing": True}, _sizes(_BILLION * 18 // 10), None, ()),
         ("16a8w", {}, _sizes(_BILLION * 18 // 10, methods=1), None, ()),

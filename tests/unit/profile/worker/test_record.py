@@ -8,7 +8,7 @@ from zipfile import ZipFile
 import pytest
 
 from etdeploy.profile.protocol import GraphNode
-from etdeploy.profile.worker.record import UnreadableRecordError, read_record
+from etdeploy.profile.worker.__main__ import UnreadableRecordError, read_record
 
 _STACK = 'File "/home/me/net.py", line 7, in forward\n    return x.mean()\n'
 

@@ -1,0 +1,213 @@
+"""Keys and values as inputs and outputs: masks, places, and what QNN makes of such a graph."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from etdeploy.export.worker.backends.qnn_placement import (
+    _mark_converted,
+    _rename_converted,
+    join_views,
+    take_parts,
+)
+from etdeploy.export.worker.backends.qnn_quantization import _block_scales
+from etdeploy.export.worker.language.static_cache import (
+    Packed,
+    Pointwise,
+    RotaryTable,
+    StaticCalls,
+    _rms_norm,
+    with_all_logits,
+)
+from etdeploy.program.generation import StaticCache
+
+# Of torch, about itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.isinstance:FutureWarning")
+
+FACTS = StaticCache(places=5, windows=(0, 2), masked=-9.0, layers=((1, 2),))
+
+
+def test_a_call_has_padding_before_its_tokens() -> None:
+    tokens, positions, whole, window, *caches = StaticCalls(FACTS).inputs([7, 8], 3, 3)
+    assert tokens.tolist() == [[7, 7, 8]]
+    assert positions.tolist() == [[2, 3, 4]]
+    # Five places, of which three are filled, and the call's three.
+    seen = [[int(value == 0) for value in row] for row in whole[0, 0].tolist()]
+    assert seen == [
+        [0, 0, 0, 0, 0, 1, 0, 0],
+        [1, 1, 1, 0, 0, 0, 1, 0],
+        [1, 1, 1, 0, 0, 0, 1, 1],
+    ]
+    near = [[int(value == 0) for value in row] for row in window[0, 0].tolist()]
+    assert near == [
+        [0, 0, 0, 0, 0, 1, 0, 0],
+        [0, 0, 1, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 0, 1, 1],
+    ]
+    assert set(whole.unique().tolist()) == {0.0, -9.0}
+    assert [tuple(each.shape) for each in caches] == [(1, 1, 2, 5), (1, 1, 5, 2)]
+
+
+def test_new_keys_and_values_go_to_their_places() -> None:
+    calls = StaticCalls(FACTS)
+    keys = torch.arange(6.0).reshape(1, 1, 2, 3)
+    values = 10 + torch.arange(6.0).reshape(1, 1, 3, 2)
+    calls.store(4, 2, (keys, values))  # of two tokens the second has the last position: no place
+    assert calls.caches[0][0, 0].tolist() == [[0, 0, 0, 0, 1], [0, 0, 0, 0, 4]]
+    assert calls.caches[1][0, 0].tolist() == [[0, 0]] * 4 + [[12, 13]]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_convolution_computes_a_linear_layer(bias: bool) -> None:
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(6, 8, bias=bias)
+    x = torch.randn(1, 3, 6)
+    with torch.no_grad():
+        for each in (Pointwise(linear.weight, linear.bias, None), Packed(linear, (4, 2, 2), None)):
+            torch.testing.assert_close(each(x), linear(x))
+        single = Pointwise(linear.weight, linear.bias, None)
+        torch.testing.assert_close(single(x[0]), linear(x[0]))
+
+
+class GemmaRMSNorm(torch.nn.Module):  # type: ignore[misc]
+    """A norm whose factors are 1 + weight."""
+
+    def __init__(self, added: float = 1.0) -> None:
+        super().__init__()
+        self.weight, self.eps, self.added = torch.nn.Parameter(torch.randn(8)), 1e-5, added
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        return normed * (self.added + self.weight)
+
+
+class OtherRMSNorm(GemmaRMSNorm):
+    """One that is no norm of squares alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 0.5
+
+
+def test_a_norm_becomes_torchs_where_it_is_the_same() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 8)
+    for added in (0.0, 1.0):
+        norm = GemmaRMSNorm(added)
+        found = _rms_norm(norm)
+        assert isinstance(found, torch.nn.RMSNorm)
+        torch.testing.assert_close(found(x), norm(x), rtol=1e-4, atol=1e-5)
+    assert _rms_norm(OtherRMSNorm()) is None
+    assert _rms_norm(torch.nn.LayerNorm(8)) is None
+
+
+def test_a_rotary_embedding_is_looked_up() -> None:
+    class Rotary(torch.nn.Module):  # type: ignore[misc]
+        def forward(
+            self, _: torch.Tensor, position_ids: torch.Tensor, kind: str = "a"
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            angles = position_ids.float().unsqueeze(-1) * (1 if kind == "a" else 2)
+            return angles.cos(), angles.sin()
+
+    table, x, positions = RotaryTable(Rotary(), 6), torch.zeros(1), torch.tensor([[5, 0, 3]])
+    for kind in ((), ("b",), ()):
+        given = (x, positions, *kind)
+        for found, wanted in zip(table(*given), Rotary()(*given), strict=True):
+            torch.testing.assert_close(found, wanted)
+    assert len(list(table.buffers())) == 4
+
+
+def test_the_logits_of_each_token_are_those_before_the_last_is_taken() -> None:
+    class Last(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x[:, -1:, :] * 2)[:, -1]
+
+    x = torch.randn(1, 3, 4)
+    graph = torch.export.export(Last(), (x,)).module()
+    torch.testing.assert_close(with_all_logits(graph)(x), x * 2)
+    torch.testing.assert_close(graph(x), x[:, -1] * 2)
+
+
+def test_scales_of_blocks_are_sixteenths_of_the_largest() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(4, 64, 1, 1)
+    weight[:, 32:] *= 0.01  # far below a sixteenth: ExecuTorch's exact scale would not be kept
+    scales = _block_scales(weight, 32, None)
+    assert scales.shape == (4, 2, 1)
+    units = weight.abs().amax((1, 2, 3)) / 7 / 16
+    steps = scales[..., 0] / units.unsqueeze(1)
+    torch.testing.assert_close(steps, steps.round())
+    assert steps.min() >= 1
+    assert steps.max() <= 16
+
+    def error(scale: torch.Tensor) -> float:
+        blocks = weight.reshape(4, 2, 32)
+        return float(((blocks / scale).round().clamp(-7, 7) * scale - blocks).square().sum())
+
+    assert error(scales) <= error(units.reshape(4, 1, 1) * 16)
+    # What counts is what the inputs make of it.
+    squares = torch.cat([torch.full((32,), 1e-6), torch.ones(32)])
+    assert _block_scales(weight, 32, squares).shape == scales.shape
+
+
+# ExecuTorch's name of what a user converts its operand to.
+_CONVERSIONS = "requantize"
+
+
+@pytest.fixture(scope="module")
+def edge() -> Any:
+    """ExecuTorch's operators."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
+        from executorch.exir.dialects._ops import ops
+    assert QCOM_REQUANTIZE == _CONVERSIONS
+    return ops.edge.aten
+
+
+def _graph() -> tuple[torch.fx.Graph, torch.fx.Node]:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.zeros(1, 4, 6)
+    return graph, x
+
+
+def _call(graph: torch.fx.Graph, operator: object, *arguments: object) -> torch.fx.Node:
+    node = graph.call_function(operator, arguments)
+    values = torch.fx.map_arg(arguments, lambda each: each.meta["val"])
+    node.meta["val"] = operator(*values)  # type: ignore[operator]
+    return node
+
+
+def test_conversions_follow_a_user_that_gets_another_name(edge: Any) -> None:
+    graph, x = _graph()
+    view = _call(graph, edge.view_copy.default, x, [4, 6])
+    other = _call(graph, edge.view_copy.default, x, [6, 4])
+    graph.output((view, other))
+    x.meta[_CONVERSIONS] = {view.name: "8 bits"}
+    _mark_converted(graph)
+    view._rename("renamed")
+    _rename_converted(graph)
+    assert x.meta[_CONVERSIONS] == {view.name: "8 bits"}
+    view._rename("again")
+    _rename_converted(graph)
+    assert x.meta[_CONVERSIONS] == {view.name: "8 bits"}
+
+
+def test_views_of_views_and_slices_of_joined_values_go(edge: Any) -> None:
+    graph, x = _graph()
+    first = _call(graph, edge.view_copy.default, x, [4, 6])
+    second = _call(graph, edge.view_copy.default, first, [2, 12])
+    first.meta[_CONVERSIONS] = {second.name: "8 bits"}
+    joined = _call(graph, edge.cat.default, [x, x], 2)
+    part = _call(graph, edge.slice_copy.Tensor, joined, 2, 6, 12)
+    across = _call(graph, edge.slice_copy.Tensor, joined, 2, 3, 9)
+    graph.output((second, part, across))
+    take_parts(graph)
+    join_views(graph)
+    assert second.args[0] is x
+    assert x.meta[_CONVERSIONS] == {second.name: "8 bits"}
+    assert list(graph.nodes)[-1].args[0] == (second, x, across)
