@@ -76,7 +76,7 @@ def program_blockers(
     """
     if program is None and spec and not spec.is_finished:
         methods = 2 if spec.generation and spec.generation.methods == "hybrid" else 1
-        backend = backend_named(spec.backend)
+        backend = backend_named(str(spec.backend))
         if found := backend.request_blocker(spec.request, methods, _destination(job)):
             yield found
     for backend in _of_program(program):

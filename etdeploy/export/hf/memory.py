@@ -120,7 +120,7 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     held = floats * _COPIES
     if linear:
         held = max(floats * _EVALUATED_COPIES, floats * _LOWERED_COPIES + graphs)
-    backend, request = backend_named(spec.backend), spec.request
+    backend, request = backend_named(str(spec.backend)), spec.request
     # Of a model with an encoder, each method has other weights.
     alone = spec.task in (None, TEXT_GENERATION)
     sizes = language_model_sizes(spec, config, parameters, shapes) if alone else None
