@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Destination,
         ExportRequest,
         Extras,
+        LanguageModelSizes,
         Package,
         Partitions,
         Payload,
@@ -188,6 +189,20 @@ class Backend:
         """Yield what an export needs and this machine lacks; a message shows the first."""
         yield from ()
 
+    def language_blocker(self, request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:
+        """Return what prevents the export of a language model of such sizes."""
+        return None
+
+    def language_notes(self, request: ExportRequest, sizes: LanguageModelSizes) -> Iterator[str]:
+        """Yield sentences about the program of such a model, and about what its export takes."""
+        yield from ()
+
+    def language_export_bytes(
+        self, request: ExportRequest, sizes: LanguageModelSizes
+    ) -> int | None:
+        """Return the memory that such an export takes; None for the general estimate."""
+        return None
+
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Environment variables for the child process that exports."""
         return {}
@@ -232,6 +247,15 @@ class Backend:
         """Return what prevents a program that is not exported yet from running there.
 
         `wanted_soc` is `export.soc` of the recipe, also `auto`.
+        """
+        return None
+
+    def request_blocker(
+        self, request: ExportRequest, methods: int, where: Destination
+    ) -> Blocker | None:
+        """Return what will prevent a program of so many methods from running there.
+
+        It is not exported yet; `methods` is 1 where only the export tells.
         """
         return None
 

@@ -28,13 +28,25 @@ class Option:
     def problem(self, value: object) -> str | None:
         """Return the problem of a value, as the end of a sentence; None without one."""
         kind = type(self.default)
+        if self._names(value):
+            return None
         # A whole number is a number, too; true is neither.
         fits = type(value) is kind or (kind is float and type(value) is int)
-        if not fits:
+        if not fits and not (self.choices and type(value) is int):
             return f"takes {_KINDS[kind]}, not {_shown(value)}"
         if self.choices and value not in self.choices:
             return f"takes {_alternatives([*map(str, self.choices)])}, not {_shown(value)}"
         return None
+
+    def _names(self, value: object) -> bool:
+        """Whether a number stands for one of the choices: YAML reads 8 as a number."""
+        return type(value) is int and str(value) in self.choices
+
+    def read(self, given: OptionValue) -> OptionValue:
+        """A value without a problem, with the type of the default."""
+        if self._names(given):
+            return str(given)
+        return float(given) if isinstance(self.default, float) else given
 
 
 def option_problems(
@@ -57,13 +69,8 @@ def option_values(
     options: Iterable[Option], given: Mapping[str, OptionValue | None]
 ) -> dict[str, OptionValue]:
     """The value of each option: the recipe's, or the default."""
-    return {option.name: _value(option, given.get(option.name)) for option in options}
-
-
-def _value(option: Option, given: OptionValue | None) -> OptionValue:
-    if given is None:
-        return option.default
-    return float(given) if isinstance(option.default, float) else given
+    values = ((option, given.get(option.name)) for option in options)
+    return {o.name: o.default if value is None else o.read(value) for o, value in values}
 
 
 def _alternatives(names: Sequence[str]) -> str:

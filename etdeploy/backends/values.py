@@ -114,6 +114,29 @@ class ExportRequest:
 
 
 @dataclass(frozen=True)
+class LanguageModelSizes:
+    """A language model that is to be exported, as far as headers tell.
+
+    Attributes:
+        parameters: Number of weights, a table of embeddings that is tied to the output layer twice.
+        embedded: Those of the table of embeddings; 0 where the configuration does not say.
+        heads: Of queries; 0 where the configuration does not say.
+        cached_values: Keys and values of all layers and positions.
+        context: Positions.
+        prefill_tokens: The most tokens of a prompt at once; 1 if the program takes single ones.
+        methods: Of the program, without those of adapters.
+    """
+
+    parameters: int
+    embedded: int
+    heads: int
+    cached_values: int
+    context: int
+    prefill_tokens: int
+    methods: int
+
+
+@dataclass(frozen=True)
 class PlannedRun:
     """A run, as far as recipe and program tell it.
 

@@ -9,6 +9,7 @@ from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_named, backend_of, code_of
 from etdeploy.backends.values import Destination, Extras, Partitions, Simulated, Workstation, merged
 from etdeploy.core.errors import Blocker, CheckError, ExportError
+from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.job import Job
 from etdeploy.plan.components import linked_backends
 from etdeploy.plan.model import Provider, RuntimePlan
@@ -66,8 +67,18 @@ def missing_for_bundle(job: Job, plan: RuntimePlan, program: Program | None) -> 
         yield from backend.bundle_blockers(Workstation.this(), where, partitions)
 
 
-def program_blockers(job: Job, program: Program | None) -> Iterator[Blocker]:
-    """What prevents a compiled program from running on the job's device."""
+def program_blockers(
+    job: Job, program: Program | None, spec: ExportSpec | None = None
+) -> Iterator[Blocker]:
+    """What prevents a compiled program from running on the job's device.
+
+    Before it is exported, what its spec shows of that.
+    """
+    if program is None and spec and not spec.is_finished:
+        methods = 2 if spec.generation and spec.generation.methods == "hybrid" else 1
+        backend = backend_named(str(spec.backend))
+        if found := backend.request_blocker(spec.request, methods, _destination(job)):
+            yield found
     for backend in _of_program(program):
         partitions = _partitions(job, backend, program, {})
         yield from backend.program_blockers(partitions, _destination(job))

@@ -137,7 +137,7 @@ def explain(resolved: Resolved) -> Explanation:
             _task_of(status, resolved.exported is not None)
             for status in statuses(tasks, (tasks[-1].name,))
         ),
-        blockers=(*plan.blockers, *program_blockers(job, resolved.program)),
+        blockers=(*plan.blockers, *program_blockers(job, resolved.program, resolved.export_spec)),
         not_installed=missing_for(resolved),
         notes=(
             *plan.notes,

@@ -48,7 +48,7 @@ def _refuse_early(resolved: Resolved, *, with_runner: bool, measures: bool) -> N
         _require_speech(job, resolved.exported)
     if not with_runner:
         return
-    for blocker in program_blockers(job, resolved.program):
+    for blocker in program_blockers(job, resolved.program, spec):
         raise CheckError(blocker.why, remedy=blocker.remedy)
     if resolved.sources:
         resolved.sources.require_usable()

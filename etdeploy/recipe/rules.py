@@ -521,10 +521,17 @@ def _language_findings(export: Mapping[str, Any], task: str) -> Iterator[RecipeF
     if scheme not in STATIC_SCHEMES:
         return
     offered = [s for s in backend.quantizations if s not in STATIC_SCHEMES] if backend else []
+    choice = f"choose from {', '.join(offered)}"
+    if backend and backend.static_cache and task == TEXT_GENERATION:
+        text = (
+            f"{scheme!r} needs calibration inputs, which the path {path} of a language model does"
+        )
+        choice = f"leave export.generation.path at auto, or {choice}"
+        yield "export.quantization", f"{text} not have; {choice}"
+        return
     yield (
         "export.quantization",
-        f"{scheme!r} needs calibration inputs, and a language model takes none; choose from "
-        f"{', '.join(offered)}",
+        f"{scheme!r} needs calibration inputs, and a language model takes none; {choice}",
     )
 
 

@@ -1,6 +1,8 @@
 // Errors, and results as files: JSON text, and writing under a temporary name.
 #pragma once
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +20,17 @@ struct Failure : std::runtime_error {
   Failure(Exit code, const std::string& message) : std::runtime_error(message), code(code) {}
   Exit code;
 };
+
+// Where tokens and answers go: the process's stdout. From the first call on, what libraries print
+// to stdout goes to stderr, as Qualcomm's does when it is loaded.
+inline FILE* answers() {
+  static FILE* const stream = [] {
+    const int own = dup(STDOUT_FILENO);
+    FILE* const opened = own < 0 ? nullptr : fdopen(own, "w");
+    return opened != nullptr && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? opened : stdout;
+  }();
+  return stream;
+}
 
 inline std::string json_string(const std::string& text) {
   std::string quoted;

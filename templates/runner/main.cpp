@@ -105,10 +105,11 @@ int main(int argc, char** argv) {
   // Also reached from code that was built without exceptions.
   std::set_new_handler([] { _exit(fail(kMemory, "out of memory")); });
   executorch::runtime::runtime_init();
+  answers(); // before a backend loads a library
   try {
     Arguments arguments(argc, argv);
     if (arguments.list_kernels) {
-      std::fputs(json_kernels().c_str(), stdout);
+      std::fputs(json_kernels().c_str(), answers());
     } else if (arguments.counts["--listen"] != 0) {
       listen(arguments);
     } else {

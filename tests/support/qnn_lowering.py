@@ -29,6 +29,7 @@ from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.folder import FORWARD
 from tests.data.export.qnn import EXAMPLES, QUANTIZED
+from tests.data.export.qnn import OPTIONS as CHOSEN
 
 SPEC = ExportSpec(
     backend="qnn",
@@ -49,7 +50,10 @@ def _lowered(name: str) -> dict[str, Any]:
     module, arguments, keywords, shapes = EXAMPLES[name]()
     source = MethodSource(module.eval(), ExampleInputs(arguments, keywords), shapes)
     try:
-        spec = SPEC.model_copy(update={"quantization": QUANTIZED.get(name, SPEC.quantization)})
+        scheme, options = QUANTIZED.get(name, SPEC.quantization), CHOSEN.get(name, {})
+        spec = SPEC.model_copy(
+            update={"quantization": scheme, "options": option_values(OPTIONS, options)}
+        )
         quantized = quantize(spec, {FORWARD: source}).get(FORWARD)
         model = quantized.module if quantized else source.module
         traced = trace(model, source.inputs, shapes, strict=False)

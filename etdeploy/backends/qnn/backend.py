@@ -22,8 +22,12 @@ from etdeploy.backends.qnn.loading import (
 )
 from etdeploy.backends.qnn.payload import compiled_for, describe_target
 from etdeploy.backends.qnn.precision import (
+    cache_blocker,
     export_blockers,
     finished_notes,
+    language_blocker,
+    language_export_bytes,
+    language_notes,
     option_blocker,
     precision_notes,
     scheme_blocker,
@@ -36,6 +40,7 @@ from etdeploy.backends.values import (
     Destination,
     ExportRequest,
     Extras,
+    LanguageModelSizes,
     Partitions,
     Payload,
     PlannedRun,
@@ -82,10 +87,24 @@ class Qnn(Backend):
 
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
-        blocker = scheme_blocker(request.quantization, request.soc) or option_blocker(
-            request.options, request.soc
+        scheme, options, soc = request.quantization, request.options, request.soc
+        blocker = (
+            scheme_blocker(scheme, soc)
+            or option_blocker(options, soc)
+            or cache_blocker(scheme, options, soc)
         )
         return iter((blocker,)) if blocker else export_blockers(request.soc, station)
+
+    def language_blocker(self, request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:
+        return language_blocker(request, sizes)
+
+    def language_notes(self, request: ExportRequest, sizes: LanguageModelSizes) -> Iterator[str]:
+        return language_notes(request, sizes)
+
+    def language_export_bytes(
+        self, request: ExportRequest, sizes: LanguageModelSizes
+    ) -> int | None:
+        return language_export_bytes(sizes)
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Qualcomm's compiler, for ExecuTorch and for the loader."""
@@ -121,6 +140,14 @@ class Qnn(Backend):
             return phone.soc_blocker(wanted_soc, where.device, where.soc)
         # What other systems cannot do with QNN is a matter of the plan.
         return simulator.soc_blocker(wanted_soc, where) if _on_linux(where) else None
+
+    def request_blocker(
+        self, request: ExportRequest, methods: int, where: Destination
+    ) -> Blocker | None:
+        """Shared weights in the simulator, for which nothing has to be exported."""
+        if not (_on_linux(where) and where.reports):
+            return None
+        return simulator.request_blocker(request, methods)
 
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
         """Another SoC than the one that it was compiled for, or no place for Qualcomm's library."""

@@ -13,7 +13,13 @@ from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.qnn.payload import FLOATS
 from etdeploy.backends.qnn.sdk import for_soc
 from etdeploy.backends.schemes import FLOAT_SCHEMES
-from etdeploy.backends.values import CompiledFor, Workstation
+from etdeploy.backends.values import (
+    CompiledFor,
+    ExportRequest,
+    LanguageModelSizes,
+    Workstation,
+)
+from etdeploy.core.console import count, size
 from etdeploy.core.errors import Blocker
 from etdeploy.targets.ndk import soc_name
 
@@ -142,6 +148,38 @@ def option_blocker(options: Mapping[str, OptionValue], soc: str | None) -> Block
     return (_vtcm_blocker(options, facts) or _sharing_blocker(options, facts)) if facts else None
 
 
+# The compiler about a product of two 16-bit integers, as of queries and keys: "incorrect Value 68,
+# expected >= 73" for V68 and V69, and for V73 and V79 "incorrect Value -33879, expected equal to
+# -32768" of the second one's offset. With ranges whose middle is zero it compiles for V79, and the
+# logits of a small Llama had a cosine of -0.2 with the converted model's, with split heads and
+# without (QNN 2.49.40).
+_FIRST_WIDE_PRODUCT = 73
+
+
+def cache_blocker(
+    quantization: str, options: Mapping[str, OptionValue], soc: str | None
+) -> Blocker | None:
+    """What prevents the export of a language model whose keys and values have 16 bits."""
+    facts = QUALCOMM_SOCS.get(soc or "")
+    if facts is None or options.get("kv_cache_bits") != "16" or quantization not in _SIXTEEN_BITS:
+        return None
+    reason = (
+        f"the HTP of {facts.name} ({facts.htp_arch}) does not multiply 16-bit activations by "
+        "16-bit ones"
+        if int(facts.htp_arch[1:]) < _FIRST_WIDE_PRODUCT
+        else "Qualcomm's compiler refuses products with them, or their results are wrong (QNN 2.49)"
+    )
+    return Blocker(
+        what=f"16-bit keys and values on {facts.name}",
+        why=f"export.options.kv_cache_bits is 16, and {reason}",
+        remedy="Keep keys and values in 8 bits: --set export.options.kv_cache_bits=8",
+    )
+
+
+# Schemes with 16-bit activations.
+_SIXTEEN_BITS = ("16a8w", "16a4w", "16a4w_block")
+
+
 def _vtcm_blocker(options: Mapping[str, OptionValue], soc: QualcommSoc) -> Blocker | None:
     wanted = options.get("vtcm_mib", 0)
     if isinstance(wanted, int) and 0 <= wanted <= soc.vtcm_mib:
@@ -162,3 +200,121 @@ def _sharing_blocker(options: Mapping[str, OptionValue], soc: QualcommSoc) -> Bl
         "shares no weights",
         remedy="--set export.options.weight_sharing=false",
     )
+
+
+# Of a partition: "a context binary has at most 2 GB", and of the addresses of a process on the HTP
+# 4 GB, of which Qualcomm's compiler finds about 3.7 GB free.
+CONTEXT_LIMIT_BYTES, ADDRESS_LIMIT_BYTES = 1 << 31, 3_700_000_000
+_WEIGHT_BITS = {"none": 16, "fp16": 16, "int8_static": 8, "16a8w": 8}
+_SMALL_WEIGHT_BITS = 4  # 8a4w, 16a4w, and in blocks with a scale each
+# Measured with QNN 2.49.40 for layers of 11 million weights and 16 heads: the libraries, copies of
+# the weights as 32-bit floats for each method, and seconds of one core for a million weights.
+_LIBRARIES_BYTES, _COPIES, _FLOAT_BYTES, _SECONDS = 640 << 20, 3.7, 4, 0.6
+_SECONDS_PER_MINUTE, _MILLION = 60, 1_000_000
+
+
+def language_export_bytes(sizes: LanguageModelSizes) -> int:
+    """The memory that an export takes on this machine: each method is compiled with its weights."""
+    floats = _FLOAT_BYTES * sizes.parameters
+    return _LIBRARIES_BYTES + round(_COPIES * floats * sizes.methods)
+
+
+def _context_bytes(request: ExportRequest, sizes: LanguageModelSizes) -> int:
+    """The weights of a method in its context binary; of all methods if they share them."""
+    scheme = request.quantization
+    bits = _WEIGHT_BITS.get(scheme, _SMALL_WEIGHT_BITS)
+    # What is looked up is an activation: a model of 28 million weights, of which 8 were embeddings,
+    # took 37 MB for each method as 16a8w.
+    embedded_bits = 16 if scheme in (*FLOAT_SCHEMES, *_SIXTEEN_BITS) else 8
+    computing = sizes.parameters - sizes.embedded
+    return (computing * bits + sizes.embedded * embedded_bits) // 8
+
+
+def _copies_of_weights(request: ExportRequest, sizes: LanguageModelSizes) -> int:
+    return 1 if request.options.get("weight_sharing") else sizes.methods
+
+
+def _cache_bytes(request: ExportRequest, sizes: LanguageModelSizes) -> int:
+    """Keys and values as the program takes them; a model in floats takes 32-bit ones."""
+    if request.quantization in FLOAT_SCHEMES:
+        return sizes.cached_values * _FLOAT_BYTES
+    wide = request.quantization in _SIXTEEN_BITS and request.options.get("kv_cache_bits") == "16"
+    return sizes.cached_values * (2 if wide else 1)
+
+
+def language_blocker(request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:
+    """What prevents the export of a language model that is too large for the HTP."""
+    weights, caches = _context_bytes(request, sizes), _cache_bytes(request, sizes)
+    smaller = _smaller_weights(request)
+    if weights > CONTEXT_LIMIT_BYTES:
+        return Blocker(
+            what="2 GB of a context binary",
+            why=f"the weights take {size(weights)} as {request.quantization}, and one part of a "
+            f"model for the HTP, a context binary, has at most {size(CONTEXT_LIMIT_BYTES)}",
+            remedy=f"{smaller}Name a smaller model.",
+        )
+    copies = _copies_of_weights(request, sizes)
+    needed = copies * weights + caches
+    if needed <= ADDRESS_LIMIT_BYTES:
+        return None
+    times = (
+        f"{copies} methods with {size(weights)} of weights each"
+        if copies > 1
+        else (f"{size(weights)} of weights")
+    )
+    once = (
+        "Store the weights once (not for the simulator): --set export.options.weight_sharing=true\n"
+        "or have one method alone: --set export.generation.methods=kv\n"
+        if copies > 1
+        else ""
+    )
+    return Blocker(
+        what="4 GB of addresses on the HTP",
+        why=f"{times} and {size(caches)} of keys and values for {sizes.context:,} positions are "
+        f"{size(needed)}, and of the HTP's 4 GB of addresses {size(ADDRESS_LIMIT_BYTES)} are free",
+        remedy=f"{once}{smaller}Name a smaller model, or a smaller export.generation.context.",
+    )
+
+
+def _smaller_weights(request: ExportRequest) -> str:
+    if request.quantization not in _WEIGHT_BITS:
+        return ""
+    return "Take 4-bit weights: --set export.quantization=16a4w\n"
+
+
+def language_notes(request: ExportRequest, sizes: LanguageModelSizes) -> Iterator[str]:
+    """What the program and its export will take, as a sentence each."""
+    weights, caches = _context_bytes(request, sizes), _cache_bytes(request, sizes)
+    total = weights * _copies_of_weights(request, sizes)
+    with_each = ", with each of its methods" if total > weights else ""
+    yield (
+        f"{sizes.parameters / _MILLION:,.0f} million weights take about {size(total)} of the "
+        f"program as {request.quantization}{with_each}; keys and values of {sizes.context:,} "
+        f"positions take {size(caches)}. A context binary has at most {size(CONTEXT_LIMIT_BYTES)}."
+    )
+    seconds = _SECONDS * sizes.parameters / _MILLION * sizes.methods
+    minutes = round(seconds / _SECONDS_PER_MINUTE)
+    if minutes:
+        yield (
+            f"The export takes about {size(language_export_bytes(sizes))} of memory and at least "
+            f"{count(minutes, 'minute')} in Qualcomm's compiler, longer with a long context and "
+            "quantized: ExecuTorch documents 1 to 4 hours and 80 GB for a model of a billion "
+            "weights with two methods."
+        )
+    yield from _scratch_note(request, sizes)
+
+
+def _scratch_note(request: ExportRequest, sizes: LanguageModelSizes) -> Iterator[str]:
+    """That the scores of an attention leave the HTP's own memory."""
+    soc = QUALCOMM_SOCS.get(request.soc or "")
+    if soc is None or not sizes.heads:
+        return
+    heads = sizes.heads if request.options.get("mha2sha") == "never" else 1
+    scores = 2 * heads * sizes.prefill_tokens * (sizes.context - 1 + sizes.prefill_tokens)
+    vtcm = soc.vtcm_mib << 20
+    if scores > vtcm:
+        yield (
+            f"The scores of {'all heads' if heads > 1 else 'one head'} take {size(scores)} for "
+            f"{sizes.prefill_tokens} tokens at once, and {soc.name} has {size(vtcm)} of memory of "
+            "its own (VTCM): prompts are faster with a smaller export.generation.prefill_tokens."
+        )

@@ -16,7 +16,14 @@ from etdeploy.backends.qnn.payload import SHARES_WEIGHTS
 from etdeploy.backends.qnn.phone import compiled_version
 from etdeploy.backends.qnn.sdk import for_soc
 from etdeploy.backends.schemes import OTHER_BACKEND, OTHER_PROGRAM
-from etdeploy.backends.values import Destination, Extras, Partitions, Simulated, Workstation
+from etdeploy.backends.values import (
+    Destination,
+    ExportRequest,
+    Extras,
+    Partitions,
+    Simulated,
+    Workstation,
+)
 from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.targets.platforms import Target
 
@@ -41,6 +48,13 @@ def soc_blocker(wanted: str, where: Destination) -> Blocker | None:
         "none of its own",
         remedy="Name the SoC of the phone that you mean: --set export.soc=SM8650",
     )
+
+
+def request_blocker(request: ExportRequest, methods: int) -> Blocker | None:
+    """What will prevent a program from running in the simulator, before it is exported."""
+    if methods > 1 and request.options.get("weight_sharing"):
+        return _shared_weights(finished=False)
+    return None
 
 
 def device_blockers(partitions: Partitions, where: Destination) -> Iterator[Blocker]:

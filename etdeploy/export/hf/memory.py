@@ -10,19 +10,24 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import LINEAR_SCHEMES
+from etdeploy.backends.values import LanguageModelSizes
 from etdeploy.core.console import size
+from etdeploy.core.errors import Blocker
 from etdeploy.export.hf.check import folder_here
 from etdeploy.export.hf.config import ConfigProblem, read_config
 from etdeploy.export.hf.gguf import read_header
 from etdeploy.export.hf.prequantized import read_prequantized
 from etdeploy.export.hf.tensors import checkpoint_tensors
 from etdeploy.export.spec import ExportSpec
+from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.tasks import TEXT_GENERATION
 
 _MIB = 1 << 20
 # The exporter computes in 32-bit floats, whatever the checkpoint has.
@@ -65,6 +70,8 @@ class MemoryForecast:
             other schemes, with adapters, or of a checkpoint that is quantized.
         least_bytes: What weights and cache take as 32-bit floats, with the libraries.
         disk_bytes: Of the files, if there are any.
+        blocker: What the backend refuses the model for; None for nothing.
+        sentences: What the backend says about a model of these sizes.
     """
 
     held_bytes: int
@@ -72,6 +79,8 @@ class MemoryForecast:
     least_bytes: int
     disk_bytes: int
     machine: MachineMemory
+    blocker: Blocker | None = None
+    sentences: tuple[str, ...] = ()
 
     @property
     def maps(self) -> bool:
@@ -84,7 +93,8 @@ class MemoryForecast:
         return self.mapped_bytes if self.maps and self.mapped_bytes else self.held_bytes
 
     def notes(self) -> Iterator[str]:
-        """Sentences where memory is scarce."""
+        """What the backend says, and sentences where memory is scarce."""
+        yield from self.sentences
         free, expected = size(self.machine.free_bytes), size(self.expected_bytes)
         if self.maps:
             yield (
@@ -110,14 +120,48 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     held = floats * _COPIES
     if linear:
         held = max(floats * _EVALUATED_COPIES, floats * _LOWERED_COPIES + graphs)
+    backend, request = backend_named(str(spec.backend)), spec.request
+    # Of a model with an encoder, each method has other weights.
+    alone = spec.task in (None, TEXT_GENERATION)
+    sizes = language_model_sizes(spec, config, parameters, shapes) if alone else None
+    own = backend.language_export_bytes(request, sizes) if sizes else None
     maps = linear and shapes and not spec.all_adapters  # which make other weights, in memory
     mapped = _mapped_bytes(shapes, config, caches) if maps else None
     return MemoryForecast(
-        held_bytes=LIBRARIES_BYTES + round(held) + caches,
+        held_bytes=own or LIBRARIES_BYTES + round(held) + caches,
         mapped_bytes=mapped,
         least_bytes=LIBRARIES_BYTES + floats + caches,
         disk_bytes=round(floats * _DISK_COPIES),
         machine=machine_memory(),
+        blocker=backend.language_blocker(request, sizes) if sizes else None,
+        sentences=tuple(backend.language_notes(request, sizes)) if sizes else (),
+    )
+
+
+def language_model_sizes(
+    spec: ExportSpec,
+    config: Mapping[str, Any],
+    parameters: int,
+    shapes: Sequence[tuple[int, ...]],
+) -> LanguageModelSizes:
+    """What a backend is asked about; `shapes` are those of the checkpoint's tensors."""
+    generation = spec.generation or ExportGeneration()
+    of_vocabulary = [each for each in shapes if each and each[0] == config.get("vocab_size")]
+    tied = math.prod(of_vocabulary[0]) if len(of_vocabulary) == 1 else 0
+    vocabulary, hidden, heads = (
+        value if isinstance(value, int) else 0
+        for value in map(config.get, ("vocab_size", "hidden_size", "num_attention_heads"))
+    )
+    whole = {**config, "sliding_window": None}  # a cache of inputs has all positions in each layer
+    alone = generation.methods != "hybrid"
+    return LanguageModelSizes(
+        parameters=parameters + tied,
+        embedded=vocabulary * hidden,
+        heads=heads,
+        cached_values=cache_bytes(whole, generation.context) // _FLOAT_BYTES,
+        context=generation.context,
+        prefill_tokens=1 if generation.methods == "kv" else generation.prefill_tokens,
+        methods=1 if alone else 2,
     )
 
 
@@ -156,9 +200,11 @@ def memory_notes(spec: ExportSpec) -> Iterator[str]:
 
 
 def memory_refusal(forecast: MemoryForecast | None, folder: Path) -> ConfigProblem | None:
-    """The refusal of a model that this machine cannot export: it would be killed."""
+    """The refusal of a model that this machine cannot export, or that its backend refuses."""
     if forecast is None:
         return None
+    if refused := forecast.blocker:
+        return ConfigProblem(refused.why, refused.remedy, place=str(folder))
     total, mapped = forecast.machine.total_bytes, forecast.mapped_bytes
     if min(forecast.least_bytes, mapped or forecast.least_bytes) <= total:
         return None

@@ -80,8 +80,8 @@ class Listener {
   // Answers lines until the input ends.
   void listen() {
     exit_when_idle(idle_timeout_s_);
-    std::puts("ready");
-    std::fflush(stdout);
+    std::fputs("ready\n", answers());
+    std::fflush(answers());
     while (lines_.ready(true) && !lines_.ended()) {
       alarm(idle_timeout_s_);
       const std::string line = lines_.next();
@@ -124,20 +124,20 @@ class Listener {
   bool tell(const Text& text) {
     alarm(idle_timeout_s_);
     if (text.tokens.empty()) {
-      std::printf("taken %zu\n", text.taken);
+      std::fprintf(answers(), "taken %zu\n", text.taken);
     } else {
       const int64_t ns = text.token_ns.empty() ? text.first_token_ns : text.token_ns.back();
-      std::printf("token %lld %lld\n", static_cast<long long>(text.tokens.back()),
-                  static_cast<long long>(ns));
+      std::fprintf(answers(), "token %lld %lld\n", static_cast<long long>(text.tokens.back()),
+                   static_cast<long long>(ns));
     }
-    std::fflush(stdout);
+    std::fflush(answers());
     ended_ = lines_.ready(false) && (lines_.ended() || lines_.front() == kStop);
     return !ended_;
   }
 
   void tell_end(const Text& text) {
-    std::printf("end %s\n", text.stopped ? "stop_token" : ended_ ? "stop" : "new_tokens");
-    std::fflush(stdout);
+    std::fprintf(answers(), "end %s\n", text.stopped ? "stop_token" : ended_ ? "stop" : "new_tokens");
+    std::fflush(answers());
   }
 
   const Request& request_;

@@ -184,8 +184,8 @@ class Generator {
 // Prints each token as soon as it is chosen.
 inline bool stream(const Text& text) {
   if (!text.tokens.empty()) {
-    std::printf("%lld\n", static_cast<long long>(text.tokens.back()));
-    std::fflush(stdout);
+    std::fprintf(answers(), "%lld\n", static_cast<long long>(text.tokens.back()));
+    std::fflush(answers());
   }
   return true;
 }

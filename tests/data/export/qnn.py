@@ -53,6 +53,19 @@ def _without_gradients(model: Model, x: Any) -> Any:
     return y + 1
 
 
+class PackedAttention(nn.Module):  # type: ignore[misc]
+    """Four heads, whose queries, keys and values come from one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.packed(x).view(1, 8, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        heads = torch.softmax(q @ k.transpose(-1, -2), dim=-1) @ v
+        return self.out(heads.transpose(1, 2).reshape(1, 8, 16))
+
+
 def _of_rank_six(model: Model, x: Any) -> Any:
     x = model.linear(x)
     x = x.reshape(1, 2, 2, 2, 4, 4).permute(5, 4, 3, 2, 1, 0)
@@ -140,8 +153,10 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "constant_parts": lambda: _example(_constant_parts),
     "deep_stack": lambda: _example(_deep_stack),
     "recurrent": lambda: (Recurrent(), (VALUES[:, :2],), {}, None),
+    "packed_heads": lambda: (nn.Sequential(PackedAttention()), (VALUES,), {}, None),
 }
 QUANTIZED = {"recurrent": "int8_static"}
+OPTIONS: dict[str, dict[str, Any]] = {"packed_heads": {"mha2sha": "always"}}
 
 
 class Everything(nn.Module):  # type: ignore[misc]

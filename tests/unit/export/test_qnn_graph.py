@@ -11,8 +11,12 @@ from etdeploy.export.worker.backends.qnn import simplified
 from etdeploy.export.worker.backends.qnn_placement import (
     changing_nodes,
     leave_out_constants,
+    norm_failure,
+    unsplit_heads,
     validation_reason,
 )
+from etdeploy.export.worker.failures import WorkerError, fail
+from etdeploy.export.worker.lowering.lower_failures import explain_errors
 from tests.data.export.qnn import EXAMPLES
 
 # Of torch, about itself and about its LSTM.
@@ -95,9 +99,93 @@ def test_a_state_that_the_model_writes_to_changes() -> None:
             "Tensor 0 and 0 have mismatching datatypes. 0x232 != 0x408.",
             "Tensor 0 and 0 have mismatching datatypes (float32 and ufixed8)",
         ),
+        (
+            "incorrect Value 68, expected >= 73.",
+            "the operator needs HTP V73 or newer, and this is V68",
+        ),
+        ("incorrect Value 4, expected >= 5.", "incorrect Value 4, expected >= 5"),
         ("Op specific validation failed.", None),
     ],
 )
 def test_the_compilers_reason(line: str, reason: str | None) -> None:
     expected = f"the HTP's compiler: {reason}" if reason else None
     assert validation_reason(f"[ERROR] [Qnn ExecuTorch]: {line}\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "facts"),
+    [
+        ((1, 4, 8, 8), ("no linear layer", "the 4 heads")),
+        ((4, 8, 8), ("3 dimensions, (4, 8, 8)", "scaled_dot_product_attention")),
+    ],
+)
+def test_heads_that_cannot_be_split(shape: tuple[int, ...], facts: tuple[str, ...]) -> None:
+    heads = torch.nn.Sequential(_Product())
+    program = torch.export.export(heads, (torch.ones(shape),))
+    product = next(node for node in program.graph.nodes if node.target == aten.matmul.default)
+    failure = unsplit_heads(product, AssertionError("1 % 4 != 0")).failure
+    assert "attention in 0 into single heads" in failure.message
+    assert "(AssertionError: 1 % 4 != 0)" in failure.message
+    assert all(fact in failure.message for fact in facts)
+    assert (failure.file, failure.code) == (__file__, "return weights @ weights")
+    assert "mha2sha=never" in str(failure.remedy)
+
+
+class _Product(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, weights: torch.Tensor) -> torch.Tensor:
+        return weights @ weights
+
+
+def test_a_failure_of_a_pass_is_not_described_once_more() -> None:
+    own = fail("lowering", "heads", remedy="never")
+    wrapped = Exception("An error occurred when running the 'A' pass")
+    wrapped.__cause__ = own
+    with pytest.raises(WorkerError) as caught, explain_errors("lowering failed:", ()):
+        raise wrapped
+    assert caught.value is own
+
+
+class _Norm(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(size, 1e-6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_wrong"),
+    [
+        *(
+            ((1, *each, 32), True)
+            for each in ((9, 1), (16, 1), (16, 4), (4, 16), (2, 16), (8, 128))
+        ),
+        *(((1, *each, 32), False) for each in ((8, 1), (4, 4), (8, 15), (1, 64), (1, 300))),
+        *(((1, 16, 1, size), size <= 32) for size in (8, 32, 33, 64, 128)),
+        ((2, 16, 32), True),
+        ((1, 16, 32), False),
+        ((4, 1, 64, 32), False),
+        ((300, 8), False),
+        ((32,), False),
+    ],
+)
+def test_norms_that_the_htp_computes_wrongly(shape: tuple[int, ...], is_wrong: bool) -> None:
+    program = torch.export.export(_Norm(shape[-1]), (torch.ones(shape),))
+    norm = next(node for node in program.graph.nodes if node.target == aten.rms_norm.default)
+    found = norm_failure(norm)
+    assert (found is not None) == is_wrong
+    norm.meta["quant_attrs"] = {"scale": 1.0}
+    assert norm_failure(norm) is None
+
+
+def test_the_refusal_of_a_norm_names_it_and_what_to_do() -> None:
+    program = torch.export.export(_Norm(32), (torch.ones(1, 16, 4, 32),))
+    norm = next(node for node in program.graph.nodes if node.target == aten.rms_norm.default)
+    found = norm_failure(norm)
+    assert found is not None
+    failure = found.failure
+    assert "RMS norm norm of the shape (1, 16, 4, 32)" in failure.message
+    assert (failure.file, failure.code) == (__file__, "return self.norm(x)")
+    assert "quantization=16a8w" in str(failure.remedy)
+    assert "x.reshape(1, -1, 32)" in str(failure.remedy)

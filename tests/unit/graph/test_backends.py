@@ -17,7 +17,7 @@ from etdeploy.core.errors import BuildError, CheckError, ExportError
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.devices.local.device import LocalDevice
 from etdeploy.graph import preflight
-from etdeploy.graph.backends import extras_for, simulation_for
+from etdeploy.graph.backends import extras_for, program_blockers, simulation_for
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job, StepName, stage_path
 from etdeploy.graph.on_device import bundle_step
@@ -171,3 +171,21 @@ def test_on_this_machine_a_program_is_simulated(
     shown = explain(resolved)
     assert (shown.blockers, shown.not_installed) == ((), ())
     assert "simulator" in shown.notes[0]
+
+
+def test_weights_that_the_simulator_cannot_load_are_refused_before_an_export(
+    job: Job, tmp_path: Path
+) -> None:
+    host = replace(
+        job,
+        loaded=load_recipe("llm-qnn", ("export.soc=SM8650",)),
+        target=find_target("linux-x86_64"),
+        facts=DeviceFacts(name="host", kind="host", target="linux-x86_64"),
+        device=LocalDevice(tmp_path),
+    )
+    spec = resolve(host).export_spec
+    (blocker,) = program_blockers(host, None, spec)
+    assert "weight_sharing=false" in blocker.remedy
+    assert list(program_blockers(host, None)) == []
+    alone = spec.generation.model_copy(update={"methods": "kv"})
+    assert not list(program_blockers(host, None, spec.model_copy(update={"generation": alone})))

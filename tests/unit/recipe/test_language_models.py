@@ -245,3 +245,13 @@ def test_a_finished_program_replaces_how_a_language_model_is_exported(folder: Pa
     assert recipe.export.calibration is None
     with pytest.raises(RecipeError, match=r"export\.generation"):
         load_recipe(write("model: {program: m.pte}\n" + shared))
+
+
+def test_a_calibrated_scheme_without_the_path_that_calibrates_names_the_path() -> None:
+    text = HF + "export: {backend: qnn, quantization: 16a8w, generation: {path: %s}}\n"
+    assert load_recipe(write(text % "static")).recipe.export.quantization == "16a8w"
+    with pytest.raises(RecipeError) as told:
+        load_recipe(write(text % "fast"))
+    assert not lacks(
+        told.value, "r.yaml:2:", "'16a8w'", "the path fast", "path at auto", "from none, fp16"
+    )

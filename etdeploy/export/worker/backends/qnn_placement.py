@@ -18,8 +18,10 @@ import torch
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON, patched
-from etdeploy.export.worker.failures import fail
+from etdeploy.export.worker.failures import WorkerError, exception_text, fail, failure_at
 from etdeploy.export.worker.lowering.lower_failures import capture_output
+from etdeploy.export.worker.lowering.overrides import module_path
+from etdeploy.export.worker.tracing.trace import stack_line
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
 _DTYPES = frozenset(
@@ -40,6 +42,8 @@ def placing() -> Iterator[None]:
     def is_supported(self: Any, submodules: Any, node: torch.fx.Node) -> bool:
         if node.op != "call_function":
             return False
+        if failure := norm_failure(node):
+            raise failure
         reason = own_reason(node) or _their_reason(
             self, node, lambda: bool(asked(self, submodules, node))
         )
@@ -75,6 +79,40 @@ def own_reason(node: torch.fx.Node) -> str | None:
     if len(_tensors(node)) > 1 and any(_is_used_index(user) for user in node.users):
         return "its second output is int64, and QNN writes 32 bits for each value"
     return None
+
+
+# Found with QNN 2.49.40 for SM8750: of an RMS norm in 16-bit floats over at most 32 values, rows
+# from the ninth on are zero, or a part of all where a row has 16 or more vectors; norms beside it
+# with the same weights are wrong, too. Over 33 and more, and quantized, all were right.
+_NARROW, _ROWS, _VECTORS = 32, 8, 15
+
+
+def norm_failure(node: torch.fx.Node) -> WorkerError | None:
+    """The refusal of an RMS norm, of the shape (..., rows, vectors, d), that the HTP gets wrong.
+
+    Not left to the CPU, which has no kernel for it.
+    """
+    from executorch.backends.qualcomm.utils.constants import QCOM_QUANT_ATTRS
+
+    if "aten.rms_norm" not in str(node.target) or node.meta.get(QCOM_QUANT_ATTRS):
+        return None
+    shape = tuple(node.meta["val"].shape)
+    rows, vectors, values = (1, 1, 1, *shape)[-3:]
+    if values > _NARROW or rows == 1 or (rows <= _ROWS and vectors <= _VECTORS):
+        return None
+    module = module_path(node)
+    return WorkerError(
+        failure_at(
+            stack_line(node.meta.get("stack_trace")),
+            "operator",
+            f"the HTP's compiler gets the RMS norm{module and ' '}{module} of the shape {shape} "
+            f"wrong in 16-bit floats: over {_NARROW} values or fewer, some of its outputs are zero",
+            operator="aten::rms_norm",
+            remedy="Quantize the model: --set export.quantization=16a8w\n"
+            f"or give the norm three dimensions, x.reshape(1, -1, {values}), and reshape its "
+            "output.",
+        )
+    )
 
 
 def _dtype_reason(node: torch.fx.Node) -> str | None:
@@ -177,6 +215,8 @@ _PREFIX = re.compile(r"^\[\d+\] (?:has )?")
 _LONGEST = 160
 # `have mismatching datatypes. 0x232 != 0x408.`: of each its kind, and its bits in decimal digits.
 _DATATYPES = re.compile(r"mismatching datatypes\. 0x(\d{3}) != 0x(\d{3})")
+# Of a product of two 16-bit integers on SM8350: the generations of the HTP.
+_GENERATIONS = re.compile(r"incorrect Value (6[89]|7[359]), expected >= (69|7[359]|81)\b")
 _KINDS = {"0": "int", "1": "uint", "2": "float", "3": "sfixed", "4": "ufixed", "5": "bool"}
 
 
@@ -184,6 +224,7 @@ def validation_reason(text: str) -> str | None:
     """Why the compiler refuses a node: `the HTP's compiler: incorrect Rank 6`; None if unsaid."""
     for found in _ERROR.finditer(text):
         line = _DATATYPES.sub(_named_datatypes, _PREFIX.sub("", found[1].strip()))
+        line = _GENERATIONS.sub(r"the operator needs HTP V\2 or newer, and this is V\1", line)
         if not _HOLLOW.search(line):
             sentence = line.partition(". ")[0].rstrip(".")
             return f"the HTP's compiler: {sentence[:_LONGEST]}"
@@ -293,7 +334,7 @@ def conversions_by_node() -> Iterator[None]:
     )
     from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
 
-    note, split = AnnotateQuantAttrs.call, ConvertMhaToSha.call
+    note, split, split_one = AnnotateQuantAttrs.call, ConvertMhaToSha.call, ConvertMhaToSha._split
     convert, parted = InsertRequantize.call, QnnPartitioner.generate_partitions
 
     def noted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
@@ -307,6 +348,12 @@ def conversions_by_node() -> Iterator[None]:
         join_views(graph_module.graph)
         return split(self, graph_module)
 
+    def one(self: Any, graph_module: Any, product: torch.fx.Node, *others: Any) -> None:
+        try:
+            split_one(self, graph_module, product, *others)
+        except Exception as error:  # asserted, or indices and attributes that a node lacks
+            raise unsplit_heads(product, error) from error
+
     def converted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
         _rename_converted(graph_module.graph)
         return convert(self, graph_module)
@@ -317,7 +364,7 @@ def conversions_by_node() -> Iterator[None]:
 
     with (
         patched(AnnotateQuantAttrs, call=noted),
-        patched(ConvertMhaToSha, call=joined),
+        patched(ConvertMhaToSha, call=joined, _split=one),
         patched(InsertRequantize, call=converted),
         patched(QnnPartitioner, generate_partitions=partitions),
     ):
@@ -391,3 +438,34 @@ def take_parts(graph: torch.fx.Graph) -> None:
                 break
             at += size
     graph.eliminate_dead_code()
+
+
+def unsplit_heads(product: torch.fx.Node, error: Exception) -> WorkerError:
+    """The failure of `ConvertMhaToSha` at an attention, by the product of its weights and values.
+
+    The pass takes the second dimension for the heads, whatever the product's rank is, and looks for
+    the linear layer that each head is a part of.
+    """
+    module, shape = module_path(product), tuple(product.args[0].meta["val"].shape)
+    if len(shape) == _ATTENTION_RANK:
+        reason = (
+            f"it finds no linear layer whose outputs are the {shape[1]} heads of its queries, keys "
+            "or values alone, as where one layer gives all three"
+        )
+    else:
+        reason = (
+            f"its products have {len(shape)} dimensions, {shape}, as those of "
+            "scaled_dot_product_attention, and the pass takes the second of four for the heads"
+        )
+    return WorkerError(
+        failure_at(
+            stack_line(product.meta.get("stack_trace")),
+            "lowering",
+            f"ExecuTorch's pass ConvertMhaToSha cannot split the attention{module and ' in '}"
+            f"{module} into single heads: {reason} ({exception_text(error)})",
+            remedy="Leave its heads together: --set export.options.mha2sha=never",
+        )
+    )
+
+
+_ATTENTION_RANK = 4  # batch, heads, tokens, size of a head

@@ -109,6 +109,12 @@ class LoadedModel:
         return {id(layers[path]): weight for path, weight in self.stored.items()}
 
 
+def _tell_sizes(memory: MemoryForecast | None, tell: Tell) -> None:
+    """Before the long work, what the backend says about the program and its export."""
+    for sentence in memory.sentences if memory else ():
+        tell(sentence.rstrip("."), 0.1)
+
+
 def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -> LoadedModel:
     """The language model that the spec names; `files` is for weights that do not fit in memory."""
     if spec.hf is None or spec.generation is None:
@@ -125,6 +131,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
     elif folder.is_dir():
         require_tokenizer(spec, folder)
     scarce = tuple(memory.notes() if memory else ())
+    _tell_sizes(memory, tell)
     tell(f"loading {spec.source}", 0.1)
     require_code(spec, folder)
     if folder.is_file():

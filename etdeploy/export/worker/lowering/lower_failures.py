@@ -61,6 +61,8 @@ def explain_errors(
     except Exception as error:
         if is_memory(error) or isinstance(error, spared):
             raise
+        if isinstance(error.__cause__, WorkerError):
+            raise error.__cause__  # noqa: B904 - raised in a pass; its manager lists those before
         failure = (
             _out_variant_failure(error, graphs)
             or _known_failure(error, graphs, failures)

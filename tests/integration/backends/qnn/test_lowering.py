@@ -158,6 +158,13 @@ def test_what_cannot_be_lowered_is_refused(
     assert failure["remedy"]
 
 
+def test_heads_that_cannot_be_split_are_named_with_their_line(lowered: Lowered) -> None:
+    failure = lowered.models["packed_heads"]["failure"]
+    assert failure["line"] == _line("heads = torch.softmax(")
+    assert not lacks(failure["message"], "attention in 0 into single heads", "no linear layer", "4")
+    assert "--set export.options.mha2sha=never" in failure["remedy"]
+
+
 def test_what_the_compiler_prints_about_a_failure_is_understood(lowered: Lowered) -> None:
     failure = lowered.models["attention"]["failure"]
     assert failure["message"].endswith("AssertionError: Failed to generate Qnn context binary.")

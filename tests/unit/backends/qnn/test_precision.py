@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,17 @@ import pytest
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.facts import QUALCOMM_SOCS
-from etdeploy.backends.qnn.precision import option_blocker, precision_notes
+from etdeploy.backends.qnn.precision import cache_blocker, option_blocker, precision_notes
 from etdeploy.backends.values import (
     CompiledFor,
     Destination,
     ExportRequest,
+    LanguageModelSizes,
     Partitions,
     Workstation,
 )
 from etdeploy.targets.platforms import find_target
+from tests.support.facts import lacks
 
 _IN_16_BITS = "The HTP has no 32-bit floats"
 _PERHAPS_NONE = "may not compute floats at all"
@@ -40,6 +43,30 @@ def test_a_soc_without_blocks_is_refused_before_an_export(soc: str | None, tmp_p
     without = soc in ("SM8350", "SA8295", "QCM6490")
     assert ("has no weights in blocks" in first.why) == without
     assert not without or "quantization=16a4w" in first.remedy
+
+
+@pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
+@pytest.mark.parametrize("scheme", ["fp16", "int8_static", "16a8w", "16a4w", "16a4w_block"])
+def test_a_cache_of_16_bits_is_refused_before_an_export(
+    soc: str | None, scheme: str, tmp_path: Path
+) -> None:
+    def reasons(bits: str) -> str:
+        request = ExportRequest(scheme, soc, {"kv_cache_bits": bits})
+        return " ".join(b.why for b in QNN.export_blockers(request, Workstation({}, tmp_path)))
+
+    known = soc in QUALCOMM_SOCS and scheme.startswith("16a")
+    old = known and QUALCOMM_SOCS[str(soc)].htp_arch in ("V68", "V69")
+    blocks_first = scheme == "16a4w_block" and soc in ("SM8350", "SA8295", "QCM6490")
+    assert ("does not multiply 16-bit activations" in reasons("16")) == (old and not blocks_first)
+    assert ("their results are wrong" in reasons("16")) == (known and not old)
+    assert "kv_cache_bits" not in reasons("8")
+
+
+@pytest.mark.parametrize("soc", ["SM8450", "SM8750"])
+def test_the_remedy_for_such_a_cache_is_the_other_size(soc: str) -> None:
+    blocker = cache_blocker("16a8w", {"kv_cache_bits": "16"}, soc)
+    assert blocker is not None
+    assert blocker.remedy.endswith("--set export.options.kv_cache_bits=8")
 
 
 @pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
@@ -90,3 +117,61 @@ def test_options_that_the_soc_does_not_allow_are_refused(
     blocker = option_blocker(options, soc)
     assert (blocker is None) == (why is None)
     assert blocker is None or str(why) in blocker.why
+
+
+_BILLION = 1_000_000_000
+
+
+def _sizes(
+    parameters: int, cached: int = 0, methods: int = 2, context: int = 1024
+) -> LanguageModelSizes:
+    return LanguageModelSizes(parameters, parameters // 10, 32, cached, context, 128, methods)
+
+
+# The limits: 2^31 bytes of weights in a method, and 3.7 GB of weights, keys and values in all.
+@pytest.mark.parametrize(
+    ("scheme", "options", "sizes", "what", "remedies"),
+    [
+        ("fp16", {}, _sizes(_BILLION // 2), None, ()),
+        ("fp16", {}, _sizes(_BILLION + _BILLION // 10), "2 GB", ("quantization=16a4w",)),
+        ("16a8w", {}, _sizes(2 * _BILLION), "2 GB", ("quantization=16a4w", "smaller model")),
+        ("16a4w_block", {}, _sizes(4 * _BILLION), "2 GB", ("smaller model",)),
+        (
+            "16a8w", {}, _sizes(_BILLION * 18 // 10), "4 GB",
+            ("weight_sharing=true", "generation.methods=kv", "quantization=16a4w"),
+        ),
+        ("16a8w", {"weight_sharing": True}, _sizes(_BILLION * 18 // 10), None, ()),
+        ("16a8w", {}, _sizes(_BILLION * 18 // 10, methods=1), None, ()),
+        ("16a4w", {}, _sizes(_BILLION, 2 * _BILLION), None, ()),
+        ("16a4w", {}, _sizes(_BILLION, 3 * _BILLION), "4 GB", ("generation.context",)),
+        ("16a4w", {"kv_cache_bits": "16"}, _sizes(_BILLION, 2 * _BILLION), "4 GB", ()),
+        ("fp16", {}, _sizes(_BILLION // 10, _BILLION), "4 GB", ("generation.context",)),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_too_large_for_the_htp_is_refused(
+    scheme: str,
+    options: dict[str, OptionValue],
+    sizes: LanguageModelSizes,
+    what: str | None,
+    remedies: tuple[str, ...],
+) -> None:
+    blocker = QNN.language_blocker(ExportRequest(scheme, "SM8750", options), sizes)
+    assert (blocker.what.startswith(what) if blocker and what else blocker) == (what and True)
+    assert blocker is None or not lacks(blocker.remedy, *remedies)
+    assert blocker is None or "GB" in blocker.why
+
+
+def test_the_notes_say_what_a_program_and_its_export_take() -> None:
+    request = ExportRequest("16a8w", "SM8750", {"mha2sha": "auto"})
+    # As measured: 37 MB for each of two methods, of which a tenth more would be scales and graphs.
+    sizes = LanguageModelSizes(28_000_000, 8_400_000, 16, 1_000_000, 1024, 128, 2)
+    program, export = QNN.language_notes(request, sizes)
+    assert not lacks(program, "28 million weights", "72.8 MB", "each of its methods", "1.0 MB")
+    assert not lacks(export, "1.5 GB of memory", "80 GB for a model of a billion")
+    shared = replace(request, options={"weight_sharing": True})
+    assert "36.4 MB of the program as 16a8w;" in next(QNN.language_notes(shared, sizes))
+    together = replace(request, options={"mha2sha": "never"})
+    long = replace(sizes, context=8192)
+    *_, scores = QNN.language_notes(together, long)
+    assert not lacks(scores, "all heads take 34.1 MB", "SM8750 has 8.4 MB", "prefill_tokens")
+    assert not any("scores" in note for note in QNN.language_notes(request, long))

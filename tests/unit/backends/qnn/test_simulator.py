@@ -11,6 +11,7 @@ from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.values import (
     CompiledFor,
     Destination,
+    ExportRequest,
     Partitions,
     PlannedRun,
     Simulated,
@@ -58,6 +59,21 @@ def test_a_soc_has_to_be_named_where_no_phone_can_be_asked() -> None:
     assert blocker.remedy.split()[-2:] == ["--set", "export.soc=SM8650"]
     assert QNN.device_blocker("SM8650", HOST) is None
     assert QNN.device_blocker("auto", replace(HOST, reports=False)) is None
+
+
+def test_shared_weights_are_refused_before_the_export() -> None:
+    sharing = ExportRequest("16a8w", "SM8650", {"weight_sharing": True})
+    blocker = QNN.request_blocker(sharing, 2, HOST)
+    assert blocker is not None
+    assert not lacks(blocker.remedy, "export.options.weight_sharing=false", "--device android")
+    compiled = V75.model_copy(update={"settings": ("weight_sharing=true",)})
+    (after,) = QNN.program_blockers(Partitions((compiled,), methods=2), HOST)
+    assert after == blocker
+    assert QNN.request_blocker(sharing, 1, HOST) is None
+    assert QNN.request_blocker(replace(sharing, options={}), 2, HOST) is None
+    assert QNN.request_blocker(sharing, 2, replace(HOST, reports=False)) is None
+    phone = Destination(find_target("android-arm64"), "android:1", reports=True)
+    assert QNN.request_blocker(sharing, 2, phone) is None
 
 
 @pytest.mark.parametrize("where", [BOARD, QEMU])

@@ -101,6 +101,30 @@ def test_too_little_memory_is_refused_before_anything_is_loaded(
         check_language_model(of(checkpoint))
 
 
+def test_the_backend_judges_the_sizes_of_a_language_model(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, 200 * GB, 200 * GB)
+    spec = of(checkpoint, "16a8w").model_copy(update={"backend": "qnn", "soc": "SM8750"})
+    forecast = memory_forecast(spec, checkpoint)
+    assert forecast is not None
+    # The only table of the vocabulary's size counts twice: it is the output layer, too.
+    assert forecast.expected_bytes == (640 << 20) + round(3.7 * 4 * 1.1 * GB) * 2
+    assert forecast.sentences[0].startswith("1,100 million weights take about 2.")
+    assert list(memory_notes(spec)) == list(forecast.sentences)
+    assert memory_refusal(forecast, checkpoint) is None
+    floats = memory_forecast(spec.model_copy(update={"quantization": "fp16"}), checkpoint)
+    refusal = memory_refusal(floats, checkpoint)
+    assert refusal is not None
+    assert not lacks(refusal.message, "2.2 GB as fp16", "at most 2.1 GB")
+    with pytest.raises(ExportError, match="context binary"):
+        check_language_model(spec.model_copy(update={"quantization": "fp16"}))
+    speech = spec.model_copy(update={"task": "automatic-speech-recognition"})
+    other = memory_forecast(speech, checkpoint)
+    assert other is not None
+    assert (other.blocker, other.sentences) == (None, ())
+
+
 def test_a_checkpoint_whose_configuration_does_not_tell(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "m")
     (folder / "config.json").unlink()
