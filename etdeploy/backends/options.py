@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -17,36 +17,24 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 class Option:
     """One option of a recipe; its type is that of the default.
 
-    `text` describes it in docs/recipes.md; `choices` are the values that it may have.
+    `text` describes it in docs/recipes.md; `choices` are the values that a text may have.
     """
 
     name: str
     default: OptionValue
     text: str
-    choices: tuple[OptionValue, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def problem(self, value: object) -> str | None:
         """Return the problem of a value, as the end of a sentence; None without one."""
         kind = type(self.default)
-        if self._names(value):
-            return None
         # A whole number is a number, too; true is neither.
         fits = type(value) is kind or (kind is float and type(value) is int)
-        if not fits and not (self.choices and type(value) is int):
+        if not fits:
             return f"takes {_KINDS[kind]}, not {_shown(value)}"
         if self.choices and value not in self.choices:
-            return f"takes {_alternatives([*map(str, self.choices)])}, not {_shown(value)}"
+            return f"takes {_alternatives(self.choices)}, not {_shown(value)}"
         return None
-
-    def _names(self, value: object) -> bool:
-        """Whether a number stands for one of the choices: YAML reads 8 as a number."""
-        return type(value) is int and str(value) in self.choices
-
-    def read(self, given: OptionValue) -> OptionValue:
-        """A value without a problem, with the type of the default."""
-        if self._names(given):
-            return str(given)
-        return float(given) if isinstance(self.default, float) else given
 
 
 def option_problems(
@@ -69,11 +57,16 @@ def option_values(
     options: Iterable[Option], given: Mapping[str, OptionValue | None]
 ) -> dict[str, OptionValue]:
     """The value of each option: the recipe's, or the default."""
-    values = ((option, given.get(option.name)) for option in options)
-    return {o.name: o.default if value is None else o.read(value) for o, value in values}
+    return {option.name: _value(option, given.get(option.name)) for option in options}
 
 
-def _alternatives(names: Sequence[str]) -> str:
+def _value(option: Option, given: OptionValue | None) -> OptionValue:
+    if given is None:
+        return option.default
+    return float(given) if isinstance(option.default, float) else given
+
+
+def _alternatives(names: tuple[str, ...]) -> str:
     """`a, b or c`."""
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 

@@ -256,11 +256,9 @@ def _schema_options() -> Iterator[tuple[str, dict[str, Any]]]:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for backend in (exporting_backends() | plugged_backends()).values():
         for option in backend.options:
-            numbers = [int(choice) for choice in option.choices if choice.isdecimal()]
-            takes = {"enum": [*option.choices, *numbers]} if option.choices else {}
-            type_ = _TYPES[type(option.default)]
+            takes = {"enum": list(option.choices)} if option.choices else {}
             text = f"{backend.name}: {option.text}"
-            kind = {"type": [type_, "integer"] if numbers else type_, "description": text, **takes}
+            kind = {"type": _TYPES[type(option.default)], "description": text, **takes}
             by_name.setdefault(option.name, []).append(kind)
     for name, kinds in by_name.items():
         yield name, kinds[0] if len(kinds) == 1 else {"anyOf": kinds}

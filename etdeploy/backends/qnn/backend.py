@@ -22,7 +22,6 @@ from etdeploy.backends.qnn.loading import (
 )
 from etdeploy.backends.qnn.payload import compiled_for, describe_target
 from etdeploy.backends.qnn.precision import (
-    cache_blocker,
     export_blockers,
     finished_notes,
     language_blocker,
@@ -88,11 +87,7 @@ class Qnn(Backend):
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
         scheme, options, soc = request.quantization, request.options, request.soc
-        blocker = (
-            scheme_blocker(scheme, soc)
-            or option_blocker(options, soc)
-            or cache_blocker(scheme, options, soc)
-        )
+        blocker = scheme_blocker(scheme, soc) or option_blocker(options, soc)
         return iter((blocker,)) if blocker else export_blockers(request.soc, station)
 
     def language_blocker(self, request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:

@@ -176,12 +176,6 @@ OPTIONS = (
         ("auto", "always", "never"),
     ),
     Option(
-        "kv_cache_bits",
-        8,
-        "Bits of the keys and values of a quantized language model.",
-        (8, 16),
-    ),
-    Option(
         "weight_sharing",
         False,
         "Stores weights once that several methods have in common, for the HTP V69 and newer. "

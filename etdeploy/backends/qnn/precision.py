@@ -148,34 +148,6 @@ def option_blocker(options: Mapping[str, OptionValue], soc: str | None) -> Block
     return (_vtcm_blocker(options, facts) or _sharing_blocker(options, facts)) if facts else None
 
 
-# The compiler about a product of two 16-bit integers, as of queries and keys: "incorrect Value 68,
-# expected >= 73" for V68 and V69, and for V73 and V79 "incorrect Value -33879, expected equal to
-# -32768" of the second one's offset. With ranges whose middle is zero it compiles for V79, and the
-# logits of a small Llama had a cosine of -0.2 with the converted model's, with split heads and
-# without (QNN 2.49.40).
-_FIRST_WIDE_PRODUCT = 73
-
-
-def cache_blocker(
-    quantization: str, options: Mapping[str, OptionValue], soc: str | None
-) -> Blocker | None:
-    """What prevents the export of a language model whose keys and values have 16 bits."""
-    facts = QUALCOMM_SOCS.get(soc or "")
-    if facts is None or options.get("kv_cache_bits") != "16" or quantization not in _SIXTEEN_BITS:
-        return None
-    reason = (
-        f"the HTP of {facts.name} ({facts.htp_arch}) does not multiply 16-bit activations by "
-        "16-bit ones"
-        if int(facts.htp_arch[1:]) < _FIRST_WIDE_PRODUCT
-        else "Qualcomm's compiler refuses products with them, or their results are wrong (QNN 2.49)"
-    )
-    return Blocker(
-        what=f"16-bit keys and values on {facts.name}",
-        why=f"export.options.kv_cache_bits is 16, and {reason}",
-        remedy="Keep keys and values in 8 bits: --set export.options.kv_cache_bits=8",
-    )
-
-
 # Schemes with 16-bit activations.
 _SIXTEEN_BITS = ("16a8w", "16a4w", "16a4w_block")
 
@@ -238,8 +210,7 @@ def _cache_bytes(request: ExportRequest, sizes: LanguageModelSizes) -> int:
     """Keys and values as the program takes them; a model in floats takes 32-bit ones."""
     if request.quantization in FLOAT_SCHEMES:
         return sizes.cached_values * _FLOAT_BYTES
-    wide = request.quantization in _SIXTEEN_BITS and request.options.get("kv_cache_bits") == "16"
-    return sizes.cached_values * (2 if wide else 1)
+    return sizes.cached_values
 
 
 def language_blocker(request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:

@@ -54,17 +54,6 @@ def test_what_is_not_set_has_its_default() -> None:
     }
 
 
-def test_a_number_stands_for_a_choice_of_digits() -> None:
-    bits = (Option("bits", "8", "Of each.", choices=("8", "16")),)
-    assert [option_values(bits, {"bits": value}) for value in (16, "16", None)] == [
-        {"bits": "16"},
-        {"bits": "16"},
-        {"bits": "8"},
-    ]
-    problems = [dict(option_problems("it", bits, {"bits": value})) for value in (16, 4, 8.0)]
-    assert problems == [{}, {"bits": "takes 8 or 16, not 4"}, {"bits": "takes text, not 8.0"}]
-
-
 def test_the_place_of_a_wrong_option_is_told(tmp_path: Path) -> None:
     file = tmp_path / "r.yaml"
     file.write_text("model: {example: mlp}\nexport:\n  options:\n    per_op_mod: true\n")

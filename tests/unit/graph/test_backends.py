@@ -187,5 +187,6 @@ def test_weights_that_the_simulator_cannot_load_are_refused_before_an_export(
     (blocker,) = program_blockers(host, None, spec)
     assert "weight_sharing=false" in blocker.remedy
     assert list(program_blockers(host, None)) == []
+    assert spec.generation is not None
     alone = spec.generation.model_copy(update={"methods": "kv"})
     assert not list(program_blockers(host, None, spec.model_copy(update={"generation": alone})))

@@ -149,7 +149,6 @@ def test_a_bomb_of_aliases_is_refused() -> None:
          ("export.generation.methods", "kv", "qnn")),
         (HF + "export: {backend: qnn, generation: {path: plain, methods: prefill}}", "2:50",
          ("export.generation.methods", "prefill", "static")),
-        (HF + "export: {backend: qnn, options: {kv_cache_bits: 4}}", "2:34", ("kv_cache_bits",)),
         (HF + "export: {quantization: 8da8w, calibration: none}", "2:31",
          ("export.calibration", "'8da8w'")),
         (HF + "export: {calibration: none}", "2:10", ("export.calibration", "'none'")),

@@ -214,11 +214,10 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
     from torchao.quantization.pt2e import MinMaxObserver
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQuantizationSpec
 
-    narrow = spec.options["kv_cache_bits"] == 8 or spec.quantization in _EIGHT_BITS
-    product = quantizer.get_16a8w_qnn_ptq_config if narrow else quantizer.get_16a16w_qnn_ptq_config
+    product = quantizer.get_16a8w_qnn_ptq_config
     if spec.quantization in _EIGHT_BITS:
         product = quantizer.get_8a8w_qnn_ptq_config
-    cached = quantizer.get_8a8w_qnn_ptq_config if narrow else quantizer.get_16a16w_qnn_ptq_config
+    held = quantizer.get_8a8w_qnn_ptq_config
     aten = torch.ops.aten
 
     def annotate(node: torch.fx.Node, inputs: dict[Any, Any], output: Any) -> None:
@@ -231,15 +230,14 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
             continue
         config = product(act_observer=MinMaxObserver)
         first, second = node.args
-        kind = config.weight if narrow else config.input_activation
-        annotate(node, {first: config.input_activation, second: kind}, config.output_activation)
-        # torchao's symmetric range of 16 bits, which are stored in 32, has no negative values.
-        held = cached(act_symmetric=narrow, act_observer=MinMaxObserver).input_activation
+        inputs = {first: config.input_activation, second: config.weight}
+        annotate(node, inputs, config.output_activation)
+        kept = held(act_symmetric=True, act_observer=MinMaxObserver).input_activation
         while second.target in _PASSED_ON:
             joined = second.target == aten.cat.default
             source, *others = second.args[0] if joined else second.args[:1]
             shared = SharedQuantizationSpec((source, second))
-            annotate(second, {source: held} | dict.fromkeys(others, shared), shared)
+            annotate(second, {source: kept} | dict.fromkeys(others, shared), shared)
             second = others[0] if others else source
 
 

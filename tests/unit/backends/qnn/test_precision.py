@@ -10,7 +10,7 @@ import pytest
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.facts import QUALCOMM_SOCS
-from etdeploy.backends.qnn.precision import cache_blocker, option_blocker, precision_notes
+from etdeploy.backends.qnn.precision import option_blocker, precision_notes
 from etdeploy.backends.values import (
     CompiledFor,
     Destination,
@@ -43,30 +43,6 @@ def test_a_soc_without_blocks_is_refused_before_an_export(soc: str | None, tmp_p
     without = soc in ("SM8350", "SA8295", "QCM6490")
     assert ("has no weights in blocks" in first.why) == without
     assert not without or "quantization=16a4w" in first.remedy
-
-
-@pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
-@pytest.mark.parametrize("scheme", ["fp16", "int8_static", "16a8w", "16a4w", "16a4w_block"])
-def test_a_cache_of_16_bits_is_refused_before_an_export(
-    soc: str | None, scheme: str, tmp_path: Path
-) -> None:
-    def reasons(bits: str) -> str:
-        request = ExportRequest(scheme, soc, {"kv_cache_bits": bits})
-        return " ".join(b.why for b in QNN.export_blockers(request, Workstation({}, tmp_path)))
-
-    known = soc in QUALCOMM_SOCS and scheme.startswith("16a")
-    old = known and QUALCOMM_SOCS[str(soc)].htp_arch in ("V68", "V69")
-    blocks_first = scheme == "16a4w_block" and soc in ("SM8350", "SA8295", "QCM6490")
-    assert ("does not multiply 16-bit activations" in reasons("16")) == (old and not blocks_first)
-    assert ("their results are wrong" in reasons("16")) == (known and not old)
-    assert "kv_cache_bits" not in reasons("8")
-
-
-@pytest.mark.parametrize("soc", ["SM8450", "SM8750"])
-def test_the_remedy_for_such_a_cache_is_the_other_size(soc: str) -> None:
-    blocker = cache_blocker("16a8w", {"kv_cache_bits": "16"}, soc)
-    assert blocker is not None
-    assert blocker.remedy.endswith("--set export.options.kv_cache_bits=8")
 
 
 @pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
@@ -144,7 +120,6 @@ def _sizes(
         ("16a8w", {}, _sizes(_BILLION * 18 // 10, methods=1), None, ()),
         ("16a4w", {}, _sizes(_BILLION, 2 * _BILLION), None, ()),
         ("16a4w", {}, _sizes(_BILLION, 3 * _BILLION), "4 GB", ("generation.context",)),
-        ("16a4w", {"kv_cache_bits": "16"}, _sizes(_BILLION, 2 * _BILLION), "4 GB", ()),
         ("fp16", {}, _sizes(_BILLION // 10, _BILLION), "4 GB", ("generation.context",)),
     ],
 )  # fmt: skip
