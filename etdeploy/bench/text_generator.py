@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, Protocol, cast
 
+from etdeploy.backends.values import Simulated
 from etdeploy.bench.diagnosis import TEXT, run_error
 from etdeploy.bench.generation_workload import encoder_run
 from etdeploy.bench.threads import choose_threads
@@ -46,7 +47,8 @@ class TextGenerator:
 
     `folder` is the run's folder on the device, which is locked; `here` is a folder for files that
     are sent and received. The recipe gives the time limit and the number of threads. `encoder` are
-    the files of the encoder's inputs, by their names; empty for a program without one.
+    the files of the encoder's inputs, by their names; empty for a program without one. `simulated`
+    says what computes in place of a device's processor, whose times are none of the device's.
     """
 
     device: Device
@@ -56,6 +58,7 @@ class TextGenerator:
     log: Path
     here: Path
     encoder: Mapping[str, Path] = field(default_factory=dict)
+    simulated: Simulated | None = None
 
     def generate(
         self,
@@ -216,7 +219,9 @@ def open_generator(
     run_id = f"{started:%Y%m%d-%H%M%S-%f}-text"
     with TemporaryDirectory(prefix="etdeploy-") as here, device.open_run(bundle, run_id) as folder:
         streaming = cast(StreamingRun, folder)
-        yield TextGenerator(device, streaming, generation, recipe, log, Path(here), encoder or {})
+        yield TextGenerator(
+            device, streaming, generation, recipe, log, Path(here), encoder or {}, bundle.simulated
+        )
 
 
 Stopped = Literal["stop_token", "max_new_tokens", "context_full"]
@@ -304,10 +309,15 @@ def make_answer(
     )
 
 
-def summary(answer: Answer, generation: Generation) -> str:
-    """One line for people."""
+def summary(answer: Answer, generation: Generation, simulated: Simulated | None = None) -> str:
+    """One line for people; without the times of a simulated program, which say nothing."""
     decode = answer.decode_tokens_per_s
     encoder = answer.encode_ms
+    if simulated:
+        by = f"simulated by {simulated.by}, which gives no times of a device"
+        return f"{by}: {_prompt_tokens(answer)} and {len(answer.token_ids):,} tokens, " + (
+            _explain_end(answer, generation)
+        )
     parts = [
         *([] if encoder is None else [f"encoder {duration(encoder)}"]),
         f"first token after {duration(answer.ttft_ms)}",

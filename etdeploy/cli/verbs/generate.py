@@ -231,7 +231,7 @@ class GenerationSession:
         """Return one line about an answer."""
         from etdeploy.bench.text_generator import summary
 
-        return summary(answer, self.generator.generation)
+        return summary(answer, self.generator.generation, self.generator.simulated)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from etdeploy.backends.values import Simulated
 from etdeploy.bench.text_generator import (
     Answer,
     GenerationOutput,
@@ -179,6 +180,14 @@ def test_what_was_in_the_cache_is_not_counted_as_prefilled() -> None:
     assert (answer.prompt_tokens, answer.cached_tokens) == (4, 3)
     assert answer.prefill_tokens_per_s == pytest.approx(50)
     assert "50.0 tokens/s (1 of 4)" in summary(answer, GENERATION)
+
+
+def test_a_simulated_text_has_no_times() -> None:
+    simulated = Simulated(backend="qnn", by="QNN 2.49.40", soc="SM8750")
+    text = summary(_answer(), GENERATION, simulated)
+    assert "simulated by QNN 2.49.40" in text
+    assert "tokens/s" not in text
+    assert " ms" not in text
 
 
 @pytest.mark.parametrize(("tokens", "words"), [(65, "--context 128"), (0, "--prompt")])
