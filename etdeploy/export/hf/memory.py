@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import LINEAR_SCHEMES
+from etdeploy.backends.schemes import DEFAULT, LINEAR_SCHEMES
 from etdeploy.backends.values import LanguageModelSizes
 from etdeploy.core.console import size
 from etdeploy.core.errors import Blocker
@@ -120,7 +120,7 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     held = floats * _COPIES
     if linear:
         held = max(floats * _EVALUATED_COPIES, floats * _LOWERED_COPIES + graphs)
-    backend, request = backend_named(str(spec.backend)), spec.request
+    backend, request = backend_named(spec.backend or DEFAULT), spec.request
     # Of a model with an encoder, each method has other weights.
     alone = spec.task in (None, TEXT_GENERATION)
     sizes = language_model_sizes(spec, config, parameters, shapes) if alone else None

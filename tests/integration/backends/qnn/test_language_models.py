@@ -85,7 +85,7 @@ def test_the_text_is_the_models(records: dict[str, Any], name: str) -> None:
     assert texts
     for text in texts:
         assert text["within_tolerance"] is True
-        assert scheme != "fp16" or text["equal_tokens"] == text["compared_tokens"]
+        assert scheme != "fp16" or text["min_cosine"] > 0.999
     # All is one partition, and what passes to and from it is what the program takes and gives.
     assert record["program"]["operator_calls"] == []
     assert record["program"]["method"] == ("prefill" if methods == "prefill" else "decode")
