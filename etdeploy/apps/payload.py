@@ -79,8 +79,7 @@ def make_payload(
         )
     generation = None
     if provenance.generation:
-        _refuse_encoder(provenance.generation, str(loaded.path))
-        _refuse_static_cache(provenance.generation, str(loaded.path))
+        _refuse_inputs(provenance.generation, str(loaded.path))
         _refuse_logits_of_each(program, provenance.generation, str(loaded.path))
         generation, made_files, why = _generation(loaded, provenance.generation, folder)
         files |= made_files
@@ -94,26 +93,26 @@ def make_payload(
     return model, files, tuple(notes)
 
 
-def _refuse_encoder(generation: Generation, place: str) -> None:
+def _refuse_inputs(generation: Generation, place: str) -> None:
+    """Of a program that takes more than tokens and a position."""
+    remedy = "Use the device's shell instead: etdeploy run, or etdeploy generate"
     if generation.encoder:
-        raise UsageError(
+        message = (
             "the model generates its text from what an encoder gives, and the app's own code has "
-            "no processor for its input",
-            place=place,
-            remedy="Use the device's shell instead: etdeploy run, or etdeploy generate",
+            "no processor for its input"
         )
-
-
-def _refuse_static_cache(generation: Generation, place: str) -> None:
-    if generation.static_cache:
-        raise UsageError(
+    elif generation.static_cache:
+        message = (
             "keys and values are inputs and outputs of the program (the path static), and the "
-            "app's own code keeps none",
-            place=place,
-            remedy="Use the device's shell instead: etdeploy run, or etdeploy generate.\n"
-            "Or export the cache as part of the program, which copies it for each token:\n"
-            "--set export.generation.path=fast --set export.quantization=fp16",
+            "app's own code keeps none"
         )
+        remedy += (
+            "\nOr export the cache as part of the program, which copies it for each token:\n"
+            "--set export.generation.path=fast --set export.quantization=fp16"
+        )
+    else:
+        return
+    raise UsageError(message, place=place, remedy=remedy)
 
 
 def _refuse_logits_of_each(program: Program, generation: Generation, place: str) -> None:

@@ -107,8 +107,8 @@ def _path(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
     if wanted == "auto" and backend_named(recipe.export.backend).static_cache:
         reason = (
             f"{recipe.export.backend} keeps no state between calls: keys and values are inputs and "
-            "outputs of the program where the model's logits with them are those of its own "
-            "forward, which the export compares; else they are copied for each token"
+            "outputs of the program if the export finds the model's logits unchanged; otherwise "
+            "they are copied for each token"
         )
         return ReasonedChoice(name="path", value="static, fast or plain", reason=reason)
     if wanted == "auto":

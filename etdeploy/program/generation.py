@@ -100,9 +100,9 @@ class StaticCache(Value):
     for each window a mask, float32 of shape (1, 1, S, places + S), which is added to the scores of
     earlier positions and of the call's own tokens; and of each layer the keys, (1, heads, d,
     places), and values, (1, heads, places, d), of the tokens before. It gives the logits of the
-    last token, float32 of shape (1, vocabulary), and of each layer the keys, (1, heads, d, S), and
-    values, (1, heads, S, d), of its own tokens. These have the dtype of the inputs, quantized alike
-    in all methods, and go to the places of their positions before the next call.
+    last token, float32 of shape (1, vocabulary), and for each layer the new keys, (1, heads, d, S),
+    and values, (1, heads, S, d). These have the dtype and quantization of the inputs, the same in
+    all methods, and are written to the places of their positions before the next call.
 
     Fewer tokens than S are the last ones, after padding whose outputs count for nothing.
 

@@ -20,11 +20,10 @@ of it, and its time is that of all. With a line `embedding`, the methods take em
 tokens: NAME gives them, and the encoder those of the token ID, one row after the other. With a line
 `positions`, they take ROWS further positions of each token, for a prompt those in its file of int64
 numbers, row by row; after the last one of a row, numbers go on by one. With a line `static`, keys
-and values are inputs and outputs of methods (`StaticCache` in etdeploy/program/generation.py).
-Without the line `rewind`, a
-position may be set back to any other (etdeploy/program/generation.py). With TEMPERATURE 0, the most
-probable token is taken. PATH, which may have spaces, is a file of little-endian int64 token ids,
-relative to the request.
+and values are inputs and outputs of methods. Without the line `rewind`, a position may be set back
+to any other. etdeploy/program/generation.py describes both. With TEMPERATURE 0, the most probable
+token is taken. PATH, which may have spaces, is a file of little-endian int64 token ids, relative to
+the request.
 
 DEPTH tokens are in the cache before the prompt, made of its tokens again and again; filling it is
 not timed, and is done anew for a repetition where the one before went too far to be set back. The

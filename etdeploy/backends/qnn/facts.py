@@ -125,10 +125,10 @@ def soc_of(qnn_id: int) -> QualcommSoc | None:
     return next((s for s in QUALCOMM_SOCS.values() if s.qnn_id == qnn_id), None)
 
 
-# etdeploy's names of ExecuTorch's `QnnExecuTorchHtpPerformanceMode`, with its numbers.
 IN_BLOCKS = "16a4w_block"
 """The scheme whose weights have a scale for each block (LPBQ)."""
 
+# etdeploy's names of ExecuTorch's `QnnExecuTorchHtpPerformanceMode`, with its numbers.
 PERFORMANCE_MODES: dict[str, int] = {
     "default": 0,
     "sustained_high_performance": 1,

@@ -148,10 +148,6 @@ def option_blocker(options: Mapping[str, OptionValue], soc: str | None) -> Block
     return (_vtcm_blocker(options, facts) or _sharing_blocker(options, facts)) if facts else None
 
 
-# Schemes with 16-bit activations.
-_SIXTEEN_BITS = ("16a8w", "16a4w", "16a4w_block")
-
-
 def _vtcm_blocker(options: Mapping[str, OptionValue], soc: QualcommSoc) -> Blocker | None:
     wanted = options.get("vtcm_mib", 0)
     if isinstance(wanted, int) and 0 <= wanted <= soc.vtcm_mib:
@@ -178,6 +174,7 @@ def _sharing_blocker(options: Mapping[str, OptionValue], soc: QualcommSoc) -> Bl
 # 4 GB, of which Qualcomm's compiler finds about 3.7 GB free.
 CONTEXT_LIMIT_BYTES, ADDRESS_LIMIT_BYTES = 1 << 31, 3_700_000_000
 _WEIGHT_BITS = {"none": 16, "fp16": 16, "int8_static": 8, "16a8w": 8}
+_SIXTEEN_BITS = ("16a8w", "16a4w", IN_BLOCKS)  # of activations
 _SMALL_WEIGHT_BITS = 4  # 8a4w, 16a4w, and in blocks with a scale each
 # Measured with QNN 2.49.40 for layers of 11 million weights and 16 heads: the libraries, copies of
 # the weights as 32-bit floats for each method, and seconds of one core for a million weights.
@@ -231,7 +228,7 @@ def language_blocker(request: ExportRequest, sizes: LanguageModelSizes) -> Block
     times = (
         f"{copies} methods with {size(weights)} of weights each"
         if copies > 1
-        else (f"{size(weights)} of weights")
+        else f"{size(weights)} of weights"
     )
     once = (
         "Store the weights once (not for the simulator): --set export.options.weight_sharing=true\n"

@@ -1,6 +1,6 @@
 // Keys and values that are inputs and outputs of methods (`StaticCache` in
 // etdeploy/program/generation.py). They stay where they are: a call reads them in place, and only
-// those of its own tokens are written afterwards.
+// the keys and values of its tokens are written afterwards.
 #pragma once
 
 #include "../components.h"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.qnn_placement import (
     _mark_converted,
     _rename_converted,
@@ -15,6 +17,8 @@ from etdeploy.export.worker.backends.qnn_placement import (
     take_parts,
 )
 from etdeploy.export.worker.backends.qnn_quantization import _block_scales
+from etdeploy.export.worker.failures import WorkerError
+from etdeploy.export.worker.language.model import _require_ranges
 from etdeploy.export.worker.language.static_cache import (
     Packed,
     Pointwise,
@@ -151,6 +155,34 @@ def test_scales_of_blocks_are_sixteenths_of_the_largest() -> None:
     # What counts is what the inputs make of it.
     squares = torch.cat([torch.full((32,), 1e-6), torch.ones(32)])
     assert _block_scales(weight, 32, squares).shape == scales.shape
+
+
+@pytest.mark.parametrize(
+    ("scheme", "static", "apart", "fact"),
+    [
+        ("16a8w", None, {}, "a reason of the path"),
+        ("16a8w", FACTS, {"french": None}, "adapter"),
+        ("16a8w", FACTS, {}, None),
+        ("fp16", None, {"french": None}, None),
+    ],
+)
+def test_ranges_are_those_of_a_static_cache_without_adapters(
+    scheme: str, static: StaticCache | None, apart: dict[str, Any], fact: str | None
+) -> None:
+    made: Any = SimpleNamespace(
+        static_cache=static, path="fast", path_reason="a reason of the path."
+    )
+    spec = ExportSpec(backend="qnn", quantization=scheme)
+    loaded: Any = SimpleNamespace(apart=apart)
+    if fact is None:
+        _require_ranges(spec, loaded, made)
+        return
+    with pytest.raises(WorkerError) as caught:
+        _require_ranges(spec, loaded, made)
+    failure = caught.value.failure
+    assert fact in failure.message
+    assert scheme in failure.message
+    assert "--set export.quantization=fp16" in str(failure.remedy)
 
 
 # ExecuTorch's name of what a user converts its operand to.

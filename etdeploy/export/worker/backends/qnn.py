@@ -11,6 +11,7 @@ import torch
 from etdeploy.backends.qnn.diagnostics import QNN_LOWERING_FAILURES
 from etdeploy.backends.qnn.facts import IN_BLOCKS, PERFORMANCE_MODES
 from etdeploy.backends.qnn.precision import precision_notes
+from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.backends.qnn_placement import (
@@ -23,7 +24,7 @@ from etdeploy.export.worker.backends.qnn_placement import (
     placing,
     shares,
 )
-from etdeploy.export.worker.backends.qnn_quantization import has_quantized_cache, htp_quantizer
+from etdeploy.export.worker.backends.qnn_quantization import htp_quantizer
 from etdeploy.export.worker.failures import WorkerError, fail, failure_at
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.rewrites.base import Log, Writer
@@ -60,7 +61,7 @@ class QnnLowering(Lowering):
             check_supported(method.source, method.program)
         from executorch.backends.qualcomm.utils.utils import to_edge_transform_and_lower_to_qnn
 
-        specs = compile_specs(spec, several=len(methods) > 1)
+        specs, splits = compile_specs(spec, methods), splits_heads(spec, methods)
         taken = {n: positional(_lowered(each), each.source.inputs) for n, each in methods.items()}
         # Without gradients, as the model was traced: switching them is an operator, too.
         with placing(), explain_partitions(), conversions_by_node(), torch.no_grad():
@@ -72,9 +73,9 @@ class QnnLowering(Lowering):
                 # a context does not share it between methods.
                 skip_mutable_buffer=True,
                 # The compiler takes linear layers in blocks, too, and their outputs are wrong
-                # (QNN 2.49.40: cosine 0.7 for two layers).
-                # The pass that splits heads knows projections as convolutions.
-                convert_linear_to_conv2d=spec.quantization == IN_BLOCKS or splits_heads(spec),
+                # (QNN 2.49.40: cosine 0.7 for two layers). The pass that splits heads knows
+                # projections as convolutions.
+                convert_linear_to_conv2d=spec.quantization == IN_BLOCKS or splits,
                 passes_job={name: passes_of(spec, each.source) for name, each in methods.items()},
                 generate_etrecord=spec.etrecord,
             )
@@ -94,7 +95,7 @@ class QnnLowering(Lowering):
         from executorch.backends.qualcomm._passes.build_quant_io import BuildQuantIo
         from executorch.backends.qualcomm.utils.utils import get_qnn_context_binary_alignment
 
-        if has_quantized_cache(spec):
+        if spec.generation and _is_quantized(spec):
             config.passes = [*config.passes, BuildQuantIo()]
         config.segment_alignment = int(get_qnn_context_binary_alignment())
 
@@ -155,10 +156,15 @@ def _lowered(method: Traced) -> torch.nn.Module:
     return method.module if program is method.program else program.module()
 
 
-def splits_heads(spec: ExportSpec) -> bool:
-    """Whether attention is split into single heads."""
+def splits_heads(spec: ExportSpec, methods: Mapping[str, Traced]) -> bool:
+    """Whether attention is split into single heads: by itself, if it was written for that."""
     wanted = spec.options["mha2sha"]
-    return wanted == "always" or (wanted == "auto" and spec.generation is not None)
+    is_static = any(method.source.caches for method in methods.values())
+    return wanted == "always" or (wanted == "auto" and is_static)
+
+
+def _is_quantized(spec: ExportSpec) -> bool:
+    return spec.quantization not in FLOAT_SCHEMES
 
 
 def passes_of(spec: ExportSpec, source: MethodSource) -> Any:
@@ -177,14 +183,13 @@ def passes_of(spec: ExportSpec, source: MethodSource) -> Any:
     )
 
     passes = get_qnn_pass_manager_cls().get_capture_program_passes()
-    if not source.is_text or not has_quantized_cache(spec):
+    if not source.caches or not _is_quantized(spec):
         return passes
-    count = 2 * len(source.module.layers)
 
     def dtype(node: torch.fx.Node) -> torch.dtype | None:
         nodes = node.graph.nodes
-        caches = [each for each in nodes if each.op == "placeholder"][-count:]
-        new = next(iter(reversed(nodes))).args[0][-count:]
+        caches = [each for each in nodes if each.op == "placeholder"][-source.caches :]
+        new = next(iter(reversed(nodes))).args[0][-source.caches :]
         if node in caches or node in new:
             return node.meta[QCOM_QUANT_ATTRS][QCOM_DTYPE]
         return None
@@ -194,7 +199,7 @@ def passes_of(spec: ExportSpec, source: MethodSource) -> Any:
     return passes
 
 
-def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:
+def compile_specs(spec: ExportSpec, methods: Mapping[str, Traced]) -> list[Any]:
     """The compile specs of every partition.
 
     Floats run as 16-bit floats: the HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
@@ -216,9 +221,9 @@ def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:
             use_fp16=spec.quantization in ("none", "fp16"),
             use_dlbc=bool(spec.options["dlbc"]),
             htp_performance_mode=QnnExecuTorchHtpPerformanceMode(PERFORMANCE_MODES[mode]),
-            use_weight_sharing=several and shares(spec),
+            use_weight_sharing=len(methods) > 1 and shares(spec),
         ),
-        use_mha2sha=splits_heads(spec),
+        use_mha2sha=splits_heads(spec, methods),
         profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
     )
     wanted_mib = int(spec.options["vtcm_mib"])

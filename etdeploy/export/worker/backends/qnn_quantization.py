@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from etdeploy.backends.qnn.facts import IN_BLOCKS
-from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import patched
 from etdeploy.export.worker.backends.qnn_placement import check_adaptor, chipset
@@ -198,11 +197,6 @@ def _block_scales(
     return found
 
 
-def has_quantized_cache(spec: ExportSpec) -> bool:
-    """Whether keys and values of a language model are integers."""
-    return spec.generation is not None and spec.quantization not in FLOAT_SCHEMES
-
-
 def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> None:
     """Gives keys and values of the attention one range each, from the cache to the product.
 
@@ -214,10 +208,8 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
     from torchao.quantization.pt2e import MinMaxObserver
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQuantizationSpec
 
-    product = quantizer.get_16a8w_qnn_ptq_config
-    if spec.quantization in _EIGHT_BITS:
-        product = quantizer.get_8a8w_qnn_ptq_config
-    held = quantizer.get_8a8w_qnn_ptq_config
+    eight, sixteen = quantizer.get_8a8w_qnn_ptq_config, quantizer.get_16a8w_qnn_ptq_config
+    product = eight if spec.quantization in _EIGHT_BITS else sixteen
     aten = torch.ops.aten
 
     def annotate(node: torch.fx.Node, inputs: dict[Any, Any], output: Any) -> None:
@@ -232,12 +224,13 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
         first, second = node.args
         inputs = {first: config.input_activation, second: config.weight}
         annotate(node, inputs, config.output_activation)
-        kept = held(act_symmetric=True, act_observer=MinMaxObserver).input_activation
+        # One object for a cache: torchao shares a range among equal specifications.
+        cached = eight(act_symmetric=True, act_observer=MinMaxObserver).input_activation
         while second.target in _PASSED_ON:
             joined = second.target == aten.cat.default
             source, *others = second.args[0] if joined else second.args[:1]
             shared = SharedQuantizationSpec((source, second))
-            annotate(second, {source: kept} | dict.fromkeys(others, shared), shared)
+            annotate(second, {source: cached} | dict.fromkeys(others, shared), shared)
             second = others[0] if others else source
 
 

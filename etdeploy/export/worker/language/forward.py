@@ -13,7 +13,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from etdeploy.export.worker.language.cache import cache_argument, own_state
-from etdeploy.export.worker.language.static_cache import StaticCalls, with_all_logits
+from etdeploy.export.worker.language.static_cache import StaticCalls
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import TOKEN_EMBEDDING, GenerationMethod, QuantizationCost
@@ -137,7 +137,8 @@ class MethodsForward:
     Each may have its own cache: quantization copies the module where it works on the graph.
     `encoded` are the outputs of the encoder, of a model that has one; with `image_id`, its rows,
     which are the embeddings of this token, and with `table` the positions that methods take of each
-    token of the prompt, of shape (rows, tokens). `static` has the caches, where they are inputs.
+    token of the prompt, of shape (rows, tokens). `static` has the caches, where they are inputs;
+    these modules have the logits of each token.
     """
 
     def __init__(
@@ -160,22 +161,26 @@ class MethodsForward:
             method = self._method_for(len(rest))
             part = rest[: method.max_tokens]
             rest = rest[len(part) :]
-            call = self._call_static if self._static else self._call
-            logits = call(method, part)
+            logits = self._call_logits(method, part)[-1]
         return logits
 
     def each(self, ids: Sequence[int]) -> torch.Tensor:
-        if self._static:
-            return torch.cat([*self._each_static(ids)])
-        return torch.stack([self.last([token]) for token in ids])
-
-    def _each_static(self, ids: Sequence[int]) -> Iterator[torch.Tensor]:
-        rest = list(ids)
+        if not self._static:
+            return torch.stack([self.last([token]) for token in ids])
+        rest, found = list(ids), []
         while rest:
             method = self._method_for(len(rest))
             part, rest = rest[: method.max_tokens], rest[method.max_tokens :]
-            module = with_all_logits(self._modules[method.name])
-            yield self._called_static(method, part, module)[0, -len(part) :].float()
+            found.append(self._call_logits(method, part)[-len(part) :])
+        return torch.cat(found)
+
+    def _call_logits(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
+        """The logits of a call's last tokens, of shape (tokens, vocabulary)."""
+        if self._static:
+            logits = self._call_static(self._static, method, part)
+        else:
+            logits = self._call(method.name, part)
+        return logits.float().reshape(-1, logits.shape[-1])
 
     def _method_for(self, waiting: int) -> GenerationMethod:
         least = 1 if self._static else 2
@@ -187,8 +192,7 @@ class MethodsForward:
         ]
         return min(fitting, key=lambda m: (-min(waiting, m.max_tokens), m.max_tokens, m.capacity))
 
-    def _call(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
-        name = method.name
+    def _call(self, name: str, part: Sequence[int]) -> torch.Tensor:
         module = self._modules[name]
         if self._called not in ("", name):
             _hand_over(self._modules[self._called], module)
@@ -200,22 +204,15 @@ class MethodsForward:
                 out = module(self._embedded(tokens), position, *self._columns(len(part)))
         self._called, self._position = name, self._position + len(part)
         logits: torch.Tensor = out[0]
-        return logits.float()
+        return logits
 
-    def _call_static(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
-        logits = self._called_static(method, part, self._modules[method.name])
-        return logits[0].float()
-
-    def _called_static(
-        self, method: GenerationMethod, part: Sequence[int], module: torch.nn.Module
+    def _call_static(
+        self, calls: StaticCalls, method: GenerationMethod, part: Sequence[int]
     ) -> torch.Tensor:
-        calls = self._static
-        if calls is None:
-            raise ValueError("the methods have no static cache")
         with torch.no_grad():
             given = calls.inputs(part, self._position, method.max_tokens)
             logits: torch.Tensor
-            logits, *new = module(*given)
+            logits, *new = self._modules[method.name](*given)
         calls.store(self._position, len(part), new)
         self._position += len(part)
         return logits

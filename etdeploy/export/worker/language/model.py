@@ -16,7 +16,12 @@ from typing import Any
 import torch
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import FLOAT_SCHEMES, GROUPED_SCHEMES, STATIC_SCHEMES
+from etdeploy.backends.schemes import (
+    FLOAT_SCHEMES,
+    GROUPED_SCHEMES,
+    LANGUAGE_RECIPE,
+    STATIC_SCHEMES,
+)
 from etdeploy.core.console import count
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
@@ -40,12 +45,13 @@ from etdeploy.export.worker.language.forward import (
 )
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
-from etdeploy.export.worker.language.sources import generation_sources
+from etdeploy.export.worker.language.sources import GenerationSources, generation_sources
 from etdeploy.export.worker.language.static_cache import (
     StaticCalls,
     static_calibration,
     static_methods,
     use_native_layers,
+    with_all_logits,
 )
 from etdeploy.export.worker.language.texts import (
     Prompt,
@@ -267,6 +273,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         mode = asked.methods if backend_named(str(spec.backend)).static_cache else None
         made = generation_sources(loaded.model, mode=mode, **options)
         eager = replace(eager, static_cache=made.static_cache)
+    _require_ranges(spec, loaded, made)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
     adapted = {name: made.adapted(name, model) for name, model in models.items()}
     if made.static_cache:
@@ -301,6 +308,23 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
     )
     with_notes = replace(loaded, notes=(*loaded.notes, *made.notes, *calibrated))
     return LanguageModel(sources, generation, with_notes, eager, models)
+
+
+def _require_ranges(spec: ExportSpec, loaded: LoadedModel, made: GenerationSources) -> None:
+    """Refuses a scheme with ranges of activations where a text cannot set those of all methods."""
+    if spec.quantization not in STATIC_SCHEMES or (made.static_cache and not loaded.apart):
+        return
+    reason = (
+        "the methods of an adapter have further layers, and all methods share their ranges"
+        if made.static_cache
+        else f"the path {made.path} sets none. {made.path_reason.rstrip('.')}"
+    )
+    raise fail(
+        "quantization",
+        f"{spec.quantization} needs ranges of activations from a text: {reason}",
+        remedy="Leave the model in floats: --set export.quantization=fp16\n"
+        f"or choose another backend: --recipe {LANGUAGE_RECIPE}",
+    )
 
 
 def _calibrated(
@@ -475,7 +499,7 @@ def _quantized_texts(
         return
     with caches_restored(modules):
         if eager.static_cache:
-            modules = {name: with_float_weights(module) for name, module in modules.items()}
+            modules = {n: with_all_logits(with_float_weights(m)) for n, m in modules.items()}
         yield lambda: eager.methods_forward(methods, modules)
 
 

@@ -118,10 +118,15 @@ def generation_sources(
                 static = _static(model, context, own)
                 methods = static_methods(context, prefill_tokens, mode or "hybrid")
                 return GenerationSources(
-                    {m.name: static.source(m, model) for m in methods},
-                    methods, each, _why(path, reasons), own_attention, None, static.source,
+                    sources={m.name: static.source(m, model) for m in methods},
+                    methods=methods,
+                    path=each,
+                    path_reason=_why(path, each, reasons),
+                    attention=own_attention,
+                    rewind=None,
+                    source=static.source,
                     static_cache=static.facts,
-                )  # fmt: skip
+                )
             split_experts(model, conditional=conditional)
             cache = _fitting(model, each, own_attention, context, prefill_tokens, own)
         except UnsupportedModelError as misfit:
@@ -141,7 +146,7 @@ def generation_sources(
             sources,
             methods,
             each,
-            _why(path, reasons),
+            _why(path, wanted[0], reasons),
             own_attention,
             rewind,
             source,
@@ -276,9 +281,9 @@ def _use_exportable_parts(model: Any, context: int) -> None:
             module.rope_type = "default"
 
 
-def _why(wanted: str, reasons: list[str]) -> str:
+def _why(wanted: str, first: Path, reasons: list[str]) -> str:
     if reasons:
-        return f"The model does not fit the fast path: {reasons[0]}."
+        return f"The model does not fit the {first} path: {reasons[0]}."
     if wanted != "auto":
         return f"The recipe says {wanted}."
     return "The model fits it: its logits there are those of its own forward."

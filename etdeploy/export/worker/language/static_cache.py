@@ -374,7 +374,8 @@ class StaticModel:
         ids = [i % model.config.vocab_size for i in range(method.max_tokens)]
         inputs = StaticCalls(self.facts).inputs(ids, 0, method.max_tokens)
         module = StaticMethod(model, self.facts, self.layers).eval()
-        return MethodSource(module, ExampleInputs(inputs), is_text=True)
+        caches = 2 * len(self.layers)
+        return MethodSource(module, ExampleInputs(inputs), is_text=True, caches=caches)
 
 
 def static_model(model: Any, examples: Sequence[Any], context: int) -> StaticModel:

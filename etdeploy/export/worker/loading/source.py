@@ -42,8 +42,10 @@ class MethodSource:
         notes: Sentences for the user about the inputs.
         is_text: Whether it is a method of a language model, which is formulated for backends
             already: rewrites leave it as it is.
-        ranges_from: Another method, of the same operators on other lengths, whose ranges of
-            activations this one takes instead of its own; None for its own.
+        ranges_from: Another method with the same operators on other lengths, whose ranges of
+            activations apply to this one, too; None if it is calibrated itself.
+        caches: Of a language model with a static cache, how many of the last inputs, and of the
+            last outputs, are keys and values; 0 for others.
     """
 
     module: torch.nn.Module
@@ -54,6 +56,7 @@ class MethodSource:
     notes: tuple[str, ...] = ()
     is_text: bool = False
     ranges_from: str | None = None
+    caches: int = 0
 
 
 def load_sources(spec: ExportSpec) -> dict[str, MethodSource]:
