@@ -432,7 +432,7 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         return Cache(layers=[self._layer(i, kind, step) for i, kind in enumerate(self.kinds)])
 
     def given(self, model: Any, positions: torch.Tensor, cache: Cache) -> Any:
-        """The cache argument: a cache of transformers, or the states in the form the model expects."""
+        """The cache argument: a cache of transformers, or the states as the model expects them."""
         if self.own is None:
             return cache
         begun = torch.clamp(positions[:1].to(torch.float32), max=1.0)
