@@ -255,8 +255,10 @@ def language_notes(request: ExportRequest, sizes: LanguageModelSizes) -> Iterato
     weights, caches = _context_bytes(request, sizes), _cache_bytes(request, sizes)
     total = weights * _copies_of_weights(request, sizes)
     with_each = ", with each of its methods" if total > weights else ""
+    millions = sizes.parameters / _MILLION
+    number = f"{millions:,.0f} million" if millions >= 1 else f"{sizes.parameters:,}"
     yield (
-        f"{sizes.parameters / _MILLION:,.0f} million weights take about {size(total)} of the "
+        f"{number} weights take about {size(total)} of the "
         f"program as {request.quantization}{with_each}; keys and values of {sizes.context:,} "
         f"positions take {size(caches)}. A context binary has at most {size(CONTEXT_LIMIT_BYTES)}."
     )
