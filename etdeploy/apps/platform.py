@@ -93,8 +93,22 @@ class Platform(Protocol):
         ...
 
     @property
+    def kind(self) -> str:
+        """What a project is, for messages and for the list in its folder: `android app`."""
+        ...
+
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        """All folders whose files decide what a project looks like; `templates` is one."""
+        ...
+
+    @property
     def payload(self) -> str:
         """The folder of the model's files in a project."""
+        ...
+
+    def place(self, subject: AppSubject, path: str) -> str | None:
+        """Return where a file of the payload is in a project; None for one that it lacks."""
         ...
 
     @property

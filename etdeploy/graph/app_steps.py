@@ -61,10 +61,11 @@ def _project(resolved: Resolved) -> Step:
         files = project_files(platform, subject, payload)
         # A build from source puts its libraries beside them, which a release must not find.
         remove_tree(folder)
-        write_project(folder, files, f"{platform.name} app")
+        write_project(folder, files, platform.kind)
         project = Project(
             folder=str(folder),
             platform=platform.name,
+            kind=platform.kind,
             id=subject.model.app_id,
             files=digest_json({path: digest_content(content) for path, content in files.items()}),
             from_source=subject.plan.provider.value == Provider.SOURCE,
@@ -111,7 +112,8 @@ def _carried(job: Job) -> tuple[AppModel, Payload, tuple[str, ...]]:
 
     exported, program = load_program(job)
     folder = Path(exported.folder)
-    return make_payload(job.loaded, program, load_provenance(folder), folder)
+    library = bool(job.app and job.app.library)
+    return make_payload(job.loaded, program, load_provenance(folder), folder, library=library)
 
 
 def subject_of(job: Job, model: AppModel) -> AppSubject:
@@ -306,9 +308,8 @@ def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project,
     project = load_project(job)
     made = Path(project.folder)
     content = {name: made / name for name in folder_files(made) if name != LIST_FILE}
-    anchor = platform_of(job).anchor
-    what = f"{project.platform} app"
-    return project, write_project(folder, content, what, conflicts, anchor)
+    platform = platform_of(job)
+    return project, write_project(folder, content, platform.kind, conflicts, platform.anchor)
 
 
 def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:

@@ -53,6 +53,7 @@ class Ios:
     """See `apps/platform.py`."""
 
     name = "ios"
+    kind = "ios app"
     payload = _PAYLOAD
     anchor = "*/App.swift"
     output = _OUTPUT
@@ -60,6 +61,14 @@ class Ios:
     @property
     def templates(self) -> Path:
         return resource_folder("templates") / "ios"
+
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        return (self.templates,)
+
+    def place(self, subject: AppSubject, path: str) -> str | None:
+        del subject
+        return f"{self.payload}/{path}"
 
     def runtime(
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
