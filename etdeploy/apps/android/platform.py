@@ -60,6 +60,7 @@ class AndroidValues(AndroidApp):
     model_name: str
     etdeploy_version: str
     task: str = TENSOR
+    vulkan: bool = False
     library: bool = False
 
 
@@ -197,6 +198,7 @@ def android_values(subject: AppSubject) -> AndroidValues:
         extracted=bool(folder_variables(subject.extras)),
         workload=subject.model.workload,
         task=subject.model.task,
+        vulkan="VulkanBackend" in subject.program.backend_ids,
         runtime=str(plan.provider.value),
         artifacts=list_artifacts(plan),
         variables=folder_variables(subject.extras),
