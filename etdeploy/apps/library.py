@@ -24,6 +24,7 @@ from etdeploy.core.values import Value
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.program.model import Program, TensorInfo
 from etdeploy.program.tokenizer import TOKENIZER_FILE
+from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 
 _KOTLIN_WORDS = """
@@ -35,15 +36,6 @@ Any Protocol Self Type as associatedtype await break case catch class continue d
 do else enum extension fallthrough false fileprivate for func guard if import in init inout internal
 is let nil operator precedencegroup private protocol public repeat rethrows return self static
 struct subscript super switch throw throws true try typealias var where while
-"""
-_CPP_WORDS = """
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
-char8_t class co_await co_return co_yield compl concept const const_cast consteval constexpr constinit
-continue decltype default delete do double dynamic_cast else enum explicit export extern false float
-for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or
-or_eq private protected public register reinterpret_cast requires return short signed sizeof static
-static_assert static_cast struct switch template this thread_local throw true try typedef typeid
-typename union unsigned using virtual void volatile wchar_t while xor xor_eq
 """
 
 
@@ -408,8 +400,9 @@ def class_name(model_name: str) -> str:
 
 # Classes that the generated code uses by these names.
 _CLASS_WORDS = """
-Boolean ByteArray Calls Channel Closeable Context Double EValue File Float Flow Int List Long Method
-Mutex Output Problem Sampling Session String Tensor Tensors Throwable Unit
+Boolean ByteArray Bytes Calls Channel Closeable Context Double Error EValue Exit Failure File Float
+Flow Inputs Int List Long Method Mutex Output Problem Processors Sampling Session Shape String
+Tensor Tensors Throwable Unit
 """
 _CLASSES = frozenset(_CLASS_WORDS.split())
 
@@ -421,7 +414,7 @@ def _android_library(subject: AppSubject) -> dict[str, Any]:
     group, _, artifact = app.id.rpartition(".")
     values = {
         **app.model_dump(),
-        **_class_values(subject),
+        **class_values(subject.loaded, subject.model),
         "group": group,
         "artifact": artifact.replace("_", "-"),
         "coroutines": _COROUTINES,
@@ -431,12 +424,12 @@ def _android_library(subject: AppSubject) -> dict[str, Any]:
     return values | kotlin_values(signature(model, subject.program, KOTLIN))
 
 
-def _class_values(subject: AppSubject) -> dict[str, Any]:
+def class_values(loaded: LoadedRecipe, model: AppModel) -> dict[str, Any]:
     """What the class of each language needs, whatever the model does."""
-    model = subject.model
-    about = comment(subject.loaded.recipe.description or f"The model {model.name}")
+    about = comment(loaded.recipe.description or f"The model {model.name}")
     return {
-        "target": class_name(subject.loaded.name),
+        "target": class_name(loaded.name),
+        "model_name": model.name,
         "about": about if about.endswith(".") else f"{about}.",
         "bundled": model.bundled,
         "program_sha256": model.program_sha256,
