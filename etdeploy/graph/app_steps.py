@@ -23,12 +23,21 @@ from etdeploy.core.values import Progress
 from etdeploy.devices.base import AppLaunch, Bundle
 from etdeploy.graph.app_plan import abis_of, platform_of
 from etdeploy.graph.backends import extras_for
-from etdeploy.graph.job import CODE, Job, StepName, flat, load_program, stage_path
+from etdeploy.graph.job import (
+    CODE,
+    Job,
+    StepName,
+    flat,
+    load_program,
+    load_runner,
+    stage_path,
+)
 from etdeploy.graph.on_device import generation_inputs, request_files
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.graph.tasks.steps import Load, Step, StepLog
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, load_provenance
+from etdeploy.provider.checkout import Libraries
 from etdeploy.runner.model import AppDetails, BuiltRunner
 
 ARCHIVE = {"android": "app.apk", "ios": "app.ipa"}
@@ -310,6 +319,36 @@ def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project,
     content = {name: made / name for name in folder_files(made) if name != LIST_FILE}
     platform = platform_of(job)
     return project, write_project(folder, content, platform.kind, conflicts, platform.anchor)
+
+
+def write_cpp_library(
+    job: Job, folder: Path, conflicts: Conflicts, progress: Progress
+) -> tuple[Project, Written]:
+    """Builds the C++ library of a job whose runner was checked, and writes it for the user."""
+    from etdeploy.apps.cpp import KIND, CppSubject, library_files, require_library_target
+    from etdeploy.apps.merge import digest_content
+    from etdeploy.apps.payload import make_payload
+
+    exported, program = load_program(job)
+    made = Path(exported.folder)
+    model, payload, notes = make_payload(
+        job.loaded, program, load_provenance(made), made, library=True
+    )
+    plan = RuntimePlan.load(stage_path(job, StepName.PLAN))
+    require_library_target(plan, model)
+    libraries = Libraries.load(stage_path(job, StepName.RUNTIME))
+    subject = CppSubject(job.loaded, program, model, payload, plan, libraries, load_runner(job))
+    own, log = resolve(job).custom_ops, job.state / "library.log"
+    files, signature = library_files(subject, job.host, job.workspace, own, progress, log)
+    project = Project(
+        folder=str(folder),
+        platform="cpp",
+        kind=KIND,
+        id=job.target.name,
+        files=digest_json({path: digest_content(content) for path, content in files.items()}),
+        notes=(*notes, *signature.notes),
+    )
+    return project, write_project(folder, files, KIND, conflicts)
 
 
 def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:

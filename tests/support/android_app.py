@@ -315,7 +315,8 @@ class AndroidLibraries:
         )  # fmt: skip
         path = [
             tools.framework, tools.folder / "api", tools.standard_library,
-            tools.paths["coroutines"], tools.folder / "monitor.jar", tools.paths["robolectric"], tools.paths["junit"],
+            tools.paths["coroutines"], tools.folder / "monitor.jar", tools.paths["robolectric"],
+            tools.paths["junit"],
         ]  # fmt: skip
         sources = [each for library in self.libraries for each in library.rglob("*.kt")]
         run(

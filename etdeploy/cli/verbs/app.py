@@ -119,6 +119,41 @@ def library_android(**values: Any) -> None:
     _write("android", library=True, **values)
 
 
+@library.command("ios")
+@_shared()
+def library_ios(**values: Any) -> None:
+    """Write a Swift package."""
+    _write("ios", library=True, **values)
+
+
+@library.command("cpp")
+@_shared(options("target"))
+def library_cpp(
+    folder: Path, device: str | None, conflicts: Conflicts, as_json: bool, **values: Any
+) -> None:
+    """Write a CMake package with a shared library, for Linux, macOS or Android.
+
+    Without --target or --device, it is for this machine.
+    """
+    from etdeploy.apps.cpp import KIND
+    from etdeploy.apps.merge import require_project
+    from etdeploy.cli.invocation import run_recipe
+    from etdeploy.core.console import lazy_task
+    from etdeploy.graph.app_steps import write_cpp_library
+
+    require_project(folder, KIND)
+    named = job_options(needs_device=False, device=device or "host", **values)
+    # A library records no trace.
+    named = replace(named, overrides=(*named.overrides, "benchmark.profile=false"))
+    with (
+        run_recipe(named, StepName.CHECK) as job,
+        console.TaskDisplay(quiet=named.quiet) as display,
+        lazy_task(display, "library", "built") as tell,
+    ):
+        project, written = write_cpp_library(job, folder, conflicts, tell)
+    _show(folder, project, written, None, as_json=as_json)
+
+
 def _write(
     platform: str, *, folder: Path, device: str | None, conflicts: Conflicts, as_json: bool,
     build: bool = False, library: bool = False, **values: Any,
@@ -143,6 +178,12 @@ def _write(
     with run_recipe(named, StepName.PROJECT) as job:
         project, written = copy_project(job, folder, conflicts)
         built = _built(job, folder, quiet=named.quiet) if build else None
+    _show(folder, project, written, built, as_json=as_json)
+
+
+def _show(
+    folder: Path, project: Project, written: Written, built: BuiltApp | None, *, as_json: bool
+) -> None:
     if as_json:
         console.result_json(_as_json(folder, project, written, built))
     else:
