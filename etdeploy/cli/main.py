@@ -77,6 +77,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "Write runs as a page, as Markdown, or for other tools."),
     "history": ("history", "Show how a recipe's numbers changed over time, and when."),
     "check": ("history", "Compare a run with earlier ones; exit with 1 if it is worse."),
+    "lock": ("lock", "Record what a deployment is made from, with digests."),
+    "verify": ("lock", "Export a locked recipe again, and say what has changed."),
     "farm": ("farm", "Measure recipes on a shelf of devices, every night."),
     "devices": ("machine", "List the devices that can be reached."),
     "recipes": ("recipes", "List, show and describe recipes."),
