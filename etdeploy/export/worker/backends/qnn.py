@@ -159,8 +159,12 @@ def _lowered(method: Traced) -> torch.nn.Module:
 def splits_heads(spec: ExportSpec, methods: Mapping[str, Traced]) -> bool:
     """Whether attention is split into single heads: by itself, if it was written for that."""
     wanted = spec.options["mha2sha"]
-    is_static = any(method.source.caches for method in methods.values())
-    return wanted == "always" or (wanted == "auto" and is_static)
+    return wanted == "always" or (wanted == "auto" and has_static_cache(methods))
+
+
+def has_static_cache(methods: Mapping[str, Traced]) -> bool:
+    """Whether keys and values are inputs and outputs."""
+    return any(method.source.caches for method in methods.values())
 
 
 def _is_quantized(spec: ExportSpec) -> bool:
@@ -224,6 +228,8 @@ def compile_specs(spec: ExportSpec, methods: Mapping[str, Traced]) -> list[Any]:
             use_weight_sharing=len(methods) > 1 and shares(spec),
         ),
         use_mha2sha=splits_heads(spec, methods),
+        # No more than a permission: with other memory, as in the simulator, tensors are copied.
+        shared_buffer=bool(spec.options["shared_buffer"]) and has_static_cache(methods),
         profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
     )
     wanted_mib = int(spec.options["vtcm_mib"])
