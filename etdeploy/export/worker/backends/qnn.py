@@ -25,12 +25,12 @@ from etdeploy.export.worker.backends.qnn_placement import (
     shares,
 )
 from etdeploy.export.worker.backends.qnn_quantization import htp_quantizer
-from etdeploy.export.worker.failures import WorkerError, fail, failure_at
+from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.rewrites.base import Log, Writer
 from etdeploy.export.worker.rewrites.constants import folded_constants, makes_constant
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
-from etdeploy.export.worker.tracing.trace import stack_line
+from etdeploy.export.worker.tracing.trace import failure_of_node
 
 
 class QnnLowering(Lowering):
@@ -327,14 +327,12 @@ def _is_dim(leaf: Any) -> bool:
 
 
 def _control_flow(node: torch.fx.Node, name: str) -> WorkerError:
-    return WorkerError(
-        failure_at(
-            stack_line(node.meta.get("stack_trace")),
-            "lowering",
-            f"the model decides as it runs what it computes ({name}), which a QNN program cannot",
-            remedy="Compute both branches, and choose with torch.where; write a loop out. Or\n"
-            f"{_OTHER}",
-        )
+    return failure_of_node(
+        node,
+        "lowering",
+        f"the model decides as it runs what it computes ({name}), which a QNN program cannot",
+        remedy="Compute both branches, and choose with torch.where; write a loop out. Or\n"
+        f"{_OTHER}",
     )
 
 

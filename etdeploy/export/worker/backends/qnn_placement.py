@@ -18,10 +18,10 @@ import torch
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON, patched
-from etdeploy.export.worker.failures import WorkerError, exception_text, fail, failure_at
+from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.export.worker.lowering.lower_failures import capture_output
 from etdeploy.export.worker.lowering.overrides import module_path
-from etdeploy.export.worker.tracing.trace import stack_line
+from etdeploy.export.worker.tracing.trace import failure_of_node
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
 _DTYPES = frozenset(
@@ -101,17 +101,15 @@ def norm_failure(node: torch.fx.Node) -> WorkerError | None:
     if values > _NARROW or rows == 1 or (rows <= _ROWS and vectors <= _VECTORS):
         return None
     module = module_path(node)
-    return WorkerError(
-        failure_at(
-            stack_line(node.meta.get("stack_trace")),
-            "operator",
-            f"the HTP's compiler gets the RMS norm{module and ' '}{module} of the shape {shape} "
-            f"wrong in 16-bit floats: over {_NARROW} values or fewer, some of its outputs are zero",
-            operator="aten::rms_norm",
-            remedy="Quantize the model: --set export.quantization=16a8w\n"
-            f"or give the norm three dimensions, x.reshape(1, -1, {values}), and reshape its "
-            "output.",
-        )
+    return failure_of_node(
+        node,
+        "operator",
+        f"the HTP's compiler gets the RMS norm{module and ' '}{module} of the shape {shape} "
+        f"wrong in 16-bit floats: over {_NARROW} values or fewer, some of its outputs are zero",
+        operator="aten::rms_norm",
+        remedy="Quantize the model: --set export.quantization=16a8w\n"
+        f"or give the norm three dimensions, x.reshape(1, -1, {values}), and reshape its "
+        "output.",
     )
 
 
@@ -457,14 +455,12 @@ def unsplit_heads(product: torch.fx.Node, error: Exception) -> WorkerError:
             f"its products have {len(shape)} dimensions, {shape}, as those of "
             "scaled_dot_product_attention, and the pass takes the second of four for the heads"
         )
-    return WorkerError(
-        failure_at(
-            stack_line(product.meta.get("stack_trace")),
-            "lowering",
-            f"ExecuTorch's pass ConvertMhaToSha cannot split the attention{module and ' in '}"
-            f"{module} into single heads: {reason} ({exception_text(error)})",
-            remedy="Leave its heads together: --set export.options.mha2sha=never",
-        )
+    return failure_of_node(
+        product,
+        "lowering",
+        f"ExecuTorch's pass ConvertMhaToSha cannot split the attention{module and ' in '}"
+        f"{module} into single heads: {reason} ({exception_text(error)})",
+        remedy="Leave its heads together: --set export.options.mha2sha=never",
     )
 
 
