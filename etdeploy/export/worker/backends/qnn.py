@@ -38,6 +38,7 @@ class QnnLowering(Lowering):
 
     apart = True
     fixed_shapes = True
+    rotary_tables = True
     failures = QNN_LOWERING_FAILURES
     sharing = f"To store them once: --set export.options.{SHARING}=true"
 

@@ -327,6 +327,7 @@ def conversions_by_node() -> Iterator[None]:
     """
     from executorch.backends.qualcomm._passes import (
         AnnotateQuantAttrs,
+        CanonicalizeConv,
         ConvertMhaToSha,
         InsertRequantize,
     )
@@ -334,6 +335,7 @@ def conversions_by_node() -> Iterator[None]:
 
     note, split, split_one = AnnotateQuantAttrs.call, ConvertMhaToSha.call, ConvertMhaToSha._split
     convert, parted = InsertRequantize.call, QnnPartitioner.generate_partitions
+    canonicalize = CanonicalizeConv.call
 
     def noted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
         found = note(self, graph_module)
@@ -345,6 +347,10 @@ def conversions_by_node() -> Iterator[None]:
         take_parts(graph_module.graph)
         join_views(graph_module.graph)
         return split(self, graph_module)
+
+    def canonical(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        take_stored_weights(graph_module.graph)
+        return canonicalize(self, graph_module)
 
     def one(self: Any, graph_module: Any, product: torch.fx.Node, *others: Any) -> None:
         try:
@@ -362,6 +368,7 @@ def conversions_by_node() -> Iterator[None]:
 
     with (
         patched(AnnotateQuantAttrs, call=noted),
+        patched(CanonicalizeConv, call=canonical),
         patched(ConvertMhaToSha, call=joined, _split=one),
         patched(InsertRequantize, call=converted),
         patched(QnnPartitioner, generate_partitions=partitions),
@@ -410,6 +417,28 @@ def join_views(graph: torch.fx.Graph) -> None:
             node.replace_input_with(between, source)
             if (changed := between.meta.get(QCOM_REQUANTIZE, {}).pop(node.name, None)) is not None:
                 source.meta.setdefault(QCOM_REQUANTIZE, {})[node.name] = changed
+    graph.eliminate_dead_code()
+
+
+def take_stored_weights(graph: torch.fx.Graph) -> None:
+    """Lets convolutions take their weights without views that end in the shape they began with.
+
+    `CanonicalizeConv` takes the weights of one-dimensional ones from the program, and fails where a
+    node gives them, as in LFM2, whose layers drop and add a dimension.
+    """
+    from executorch.exir.dialects._ops import ops
+
+    aten = ops.edge.aten
+    views = {aten.squeeze_copy.dims, aten.unsqueeze_copy.default, aten.view_copy.default}
+    for node in graph.nodes:
+        if node.target != aten.convolution.default:
+            continue
+        source = weight = node.args[1]
+        while source.target in views:
+            source = source.args[0]
+        same = source.meta["val"].shape == weight.meta["val"].shape
+        if source is not weight and source.op == "placeholder" and same:
+            node.replace_input_with(weight, source)
     graph.eliminate_dead_code()
 
 
