@@ -259,7 +259,7 @@ def _smaller_programs(request: ExportRequest, sizes: LanguageModelSizes) -> list
     if request.quantization in _WEIGHT_BITS:
         small = "Take 4-bit weights: --set export.quantization=16a4w"
         tried.append((small, replace(request, quantization="16a4w"), sizes))
-    found = [line for line, *changed in tried if _fits(*changed)]
+    found = [line for line, asked, smaller in tried if _fits(asked, smaller)]
     if not found and request.quantization in _WEIGHT_BITS:
         found = [
             f"{line} --set export.quantization=16a4w"
