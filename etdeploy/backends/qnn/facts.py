@@ -181,4 +181,11 @@ OPTIONS = (
         "Stores weights once that several methods have in common, for the HTP V69 and newer. "
         "Qualcomm's simulator cannot load such a program.",
     ),
+    Option(
+        "shared_buffer",
+        True,
+        "Whether a language model's program may read its inputs and write its outputs, keys and "
+        "values among them, in memory that the phone's processor and the HTP share, instead of "
+        "copies. etdeploy's runner allocates it where there is an HTP.",
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.compiler import compile_problem, find_compile_kit, runs_here
@@ -212,42 +213,81 @@ def _cache_bytes(request: ExportRequest, sizes: LanguageModelSizes) -> int:
 
 def language_blocker(request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:
     """What prevents the export of a language model that is too large for the HTP."""
+    if _fits(request, sizes):
+        return None
     weights, caches = _context_bytes(request, sizes), _cache_bytes(request, sizes)
-    smaller = _smaller_weights(request)
+    remedy = "\n".join((*_smaller_programs(request, sizes), "Name a smaller model."))
     if weights > CONTEXT_LIMIT_BYTES:
         return Blocker(
             what="2 GB of a context binary",
             why=f"the weights take {size(weights)} as {request.quantization}, and one part of a "
             f"model for the HTP, a context binary, has at most {size(CONTEXT_LIMIT_BYTES)}",
-            remedy=f"{smaller}Name a smaller model.",
+            remedy=remedy,
         )
     copies = _copies_of_weights(request, sizes)
-    needed = copies * weights + caches
-    if needed <= ADDRESS_LIMIT_BYTES:
-        return None
     times = (
         f"{copies} methods with {size(weights)} of weights each"
         if copies > 1
         else f"{size(weights)} of weights"
     )
-    once = (
-        "Store the weights once (not for the simulator): --set export.options.weight_sharing=true\n"
-        "or have one method alone: --set export.generation.methods=kv\n"
-        if copies > 1
-        else ""
-    )
     return Blocker(
         what="4 GB of addresses on the HTP",
         why=f"{times} and {size(caches)} of keys and values for {sizes.context:,} positions are "
-        f"{size(needed)}, and of the HTP's 4 GB of addresses {size(ADDRESS_LIMIT_BYTES)} are free",
-        remedy=f"{once}{smaller}Name a smaller model, or a smaller export.generation.context.",
+        f"{size(copies * weights + caches)}, and of the HTP's 4 GB of addresses "
+        f"{size(ADDRESS_LIMIT_BYTES)} are free",
+        remedy=remedy,
     )
 
 
-def _smaller_weights(request: ExportRequest) -> str:
-    if request.quantization not in _WEIGHT_BITS:
-        return ""
-    return "Take 4-bit weights: --set export.quantization=16a4w\n"
+def _fits(request: ExportRequest, sizes: LanguageModelSizes) -> bool:
+    weights = _context_bytes(request, sizes)
+    needed = _copies_of_weights(request, sizes) * weights + _cache_bytes(request, sizes)
+    return weights <= CONTEXT_LIMIT_BYTES and needed <= ADDRESS_LIMIT_BYTES
+
+
+def _smaller_programs(request: ExportRequest, sizes: LanguageModelSizes) -> list[str]:
+    """Settings, a line each, with which the model fits; two at once where none does alone."""
+    soc, shared = QUALCOMM_SOCS.get(request.soc or ""), {**request.options, "weight_sharing": True}
+    fewer: list[tuple[str, ExportRequest, LanguageModelSizes]] = []
+    if _copies_of_weights(request, sizes) > 1:
+        if soc is None or soc.htp_arch != _NOT_SHARING:
+            once = "Store the weights once (not for the simulator): --set export.options."
+            fewer = [(f"{once}weight_sharing=true", replace(request, options=shared), sizes)]
+        single = "Have one method alone: --set export.generation.methods=kv"
+        fewer.append((single, request, replace(sizes, methods=1)))
+    tried = [*fewer, *_shorter_context(request, sizes)]
+    if request.quantization in _WEIGHT_BITS:
+        small = "Take 4-bit weights: --set export.quantization=16a4w"
+        tried.append((small, replace(request, quantization="16a4w"), sizes))
+    found = [line for line, asked, smaller in tried if _fits(asked, smaller)]
+    if not found and request.quantization in _WEIGHT_BITS:
+        found = [
+            f"{line} --set export.quantization=16a4w"
+            for line, asked, smaller in fewer
+            if _fits(replace(asked, quantization="16a4w"), smaller)
+        ]
+    return found
+
+
+def _shorter_context(
+    request: ExportRequest, sizes: LanguageModelSizes
+) -> Iterator[tuple[str, ExportRequest, LanguageModelSizes]]:
+    """With as many positions as fit, if a prompt's part has room there."""
+    weights = _copies_of_weights(request, sizes) * _context_bytes(request, sizes)
+    free, caches = ADDRESS_LIMIT_BYTES - weights, _cache_bytes(request, sizes)
+    if caches == 0:
+        return
+    fitting = free * sizes.context // caches // _POSITIONS * _POSITIONS
+    if fitting > sizes.prefill_tokens:
+        values = sizes.cached_values * fitting // sizes.context
+        yield (
+            f"Look back on fewer tokens: --set export.generation.context={fitting}",
+            request,
+            replace(sizes, context=fitting, cached_values=values),
+        )
+
+
+_POSITIONS = 64  # what a context that is recommended is a multiple of
 
 
 def language_notes(request: ExportRequest, sizes: LanguageModelSizes) -> Iterator[str]:
@@ -279,12 +319,23 @@ def _scratch_note(request: ExportRequest, sizes: LanguageModelSizes) -> Iterator
     soc = QUALCOMM_SOCS.get(request.soc or "")
     if soc is None or not sizes.heads:
         return
-    heads = sizes.heads if request.options.get("mha2sha") == "never" else 1
-    scores = 2 * heads * sizes.prefill_tokens * (sizes.context - 1 + sizes.prefill_tokens)
-    vtcm = soc.vtcm_mib << 20
-    if scores > vtcm:
-        yield (
-            f"The scores of {'all heads' if heads > 1 else 'one head'} take {size(scores)} for "
-            f"{sizes.prefill_tokens} tokens at once, and {soc.name} has {size(vtcm)} of memory of "
-            "its own (VTCM): prompts are faster with a smaller export.generation.prefill_tokens."
-        )
+    together = request.options.get("mha2sha") == "never"
+    heads, tokens, vtcm = sizes.heads if together else 1, sizes.prefill_tokens, soc.vtcm_mib << 20
+
+    def scores(tokens: int) -> int:
+        return 2 * heads * tokens * (sizes.context - 1 + tokens)
+
+    if scores(tokens) <= vtcm:
+        return
+    fitting = next((n for n in _PREFILLS if n < tokens and scores(n) <= vtcm), None)
+    advice = f"--set export.generation.prefill_tokens={fitting}" if fitting else _NO_PREFILL
+    split = ", or with single heads: --set export.options.mha2sha=auto" if together else ""
+    yield (
+        f"The scores of {'all heads' if heads > 1 else 'one head'} take {size(scores(tokens))} for "
+        f"{tokens} tokens at once, and {soc.name} has {size(vtcm)} of memory of its own (VTCM): "
+        f"calls are faster with {advice}{split}."
+    )
+
+
+_PREFILLS = (128, 64, 32, 16, 8, 4, 2)
+_NO_PREFILL = "a smaller export.generation.context"

@@ -15,6 +15,7 @@ from etdeploy.export.worker.backends.qnn_placement import (
     _rename_converted,
     join_views,
     take_parts,
+    take_stored_weights,
 )
 from etdeploy.export.worker.backends.qnn_quantization import _block_scales
 from etdeploy.export.worker.failures import WorkerError
@@ -25,6 +26,7 @@ from etdeploy.export.worker.language.static_cache import (
     RotaryTable,
     StaticCalls,
     _rms_norm,
+    use_rotary_tables,
     with_all_logits,
 )
 from etdeploy.program.generation import StaticCache
@@ -106,6 +108,24 @@ def test_a_norm_becomes_torchs_where_it_is_the_same() -> None:
         torch.testing.assert_close(found(x), norm(x), rtol=1e-4, atol=1e-5)
     assert _rms_norm(OtherRMSNorm()) is None
     assert _rms_norm(torch.nn.LayerNorm(8)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "looked_up"),
+    [
+        ("default", True),
+        ({"sliding_attention": "default", "full_attention": "yarn"}, True),
+        # Of which angles depend on the length of the text.
+        ("dynamic", False),
+        ({"sliding_attention": "default", "full_attention": "longrope"}, False),
+    ],
+)
+def test_only_angles_that_depend_on_the_position_are_looked_up(kind: Any, looked_up: bool) -> None:
+    model, rotary = torch.nn.Module(), torch.nn.Module()
+    rotary.rope_type = kind
+    model.add_module("rotary_emb", rotary)
+    use_rotary_tables(model, 6)
+    assert isinstance(model.rotary_emb, RotaryTable) is looked_up
 
 
 def test_a_rotary_embedding_is_looked_up() -> None:
@@ -243,3 +263,26 @@ def test_views_of_views_and_slices_of_joined_values_go(edge: Any) -> None:
     assert second.args[0] is x
     assert x.meta[_CONVERSIONS] == {second.name: "8 bits"}
     assert list(graph.nodes)[-1].args[0] == (second, x, across)
+
+
+@pytest.mark.parametrize(("shape", "stored"), [((4, 1, 3), True), ((1, 4, 3), False)])
+def test_convolutions_take_their_stored_weights(shape: tuple[int, ...], stored: bool) -> None:
+    """As in LFM2, which drops a dimension of them and adds it again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from executorch.exir.dialects._ops import ops
+    aten, graph = ops.edge.aten, torch.fx.Graph()
+
+    def noted(node: torch.fx.Node, *sizes: int) -> torch.fx.Node:
+        node.meta["val"] = torch.empty(sizes)
+        return node
+
+    weight, x = noted(graph.placeholder("weight"), 4, 1, 3), noted(graph.placeholder("x"), 1, 4, 8)
+    dropped = noted(graph.call_function(aten.squeeze_copy.dims, (weight, [1])), 4, 3)
+    dim = shape.index(1)
+    added = noted(graph.call_function(aten.unsqueeze_copy.default, (dropped, dim)), *shape)
+    called = graph.call_function(aten.convolution.default, (x, added, None))
+    graph.output(called)
+    take_stored_weights(graph)
+    assert called.args[1] is (weight if stored else added)
+    assert (dropped in graph.nodes) is not stored

@@ -51,6 +51,7 @@ from etdeploy.export.worker.language.static_cache import (
     static_calibration,
     static_methods,
     use_native_layers,
+    use_rotary_tables,
     with_all_logits,
 )
 from etdeploy.export.worker.language.texts import (
@@ -282,6 +283,9 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
             read = activations(spec, loaded, eager.attention)
         for model in (loaded.model, *models.values()):
             use_native_layers(model, made.static_cache, read)
+    elif lowering_of(spec).rotary_tables and not eager.encoder:
+        for model in (loaded.model, *models.values()):
+            use_rotary_tables(model, asked.context)
     sources = {**made.sources}
     for each in adapted.values():
         sources |= each.sources

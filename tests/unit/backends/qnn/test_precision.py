@@ -136,6 +136,65 @@ def test_a_model_that_is_too_large_for_the_htp_is_refused(
     assert blocker is None or "GB" in blocker.why
 
 
+@pytest.mark.parametrize(
+    ("request_", "sizes", "remedies"),
+    [
+        # 4-bit weights are too many, too; or too many for two methods.
+        (ExportRequest("fp16", "SM8750"), _sizes(8 * _BILLION), ()),
+        (
+            ExportRequest("16a8w", "SM8750"), _sizes(3 * _BILLION),
+            ("weight_sharing=true --set export.quantization=16a4w",
+             "generation.methods=kv --set export.quantization=16a4w"),
+        ),
+        # An HTP that shares no weights.
+        (
+            ExportRequest("16a8w", "SM8350"), _sizes(_BILLION * 18 // 10),
+            ("generation.methods=kv", "export.quantization=16a4w"),
+        ),
+        # 2.0 GB of weights, with each of two methods: no context is short enough.
+        (
+            ExportRequest("16a4w", "SM8750"), _sizes(3 * _BILLION, _BILLION),
+            ("options.weight_sharing=true", "generation.methods=kv"),
+        ),
+        (
+            ExportRequest("16a4w", "SM8750", {"weight_sharing": True}),
+            _sizes(_BILLION, 6 * _BILLION, context=8192),
+            ("generation.context=4160",),
+        ),
+    ],
+)  # fmt: skip
+def test_each_remedy_lets_the_model_fit(
+    request_: ExportRequest, sizes: LanguageModelSizes, remedies: tuple[str, ...]
+) -> None:
+    blocker = QNN.language_blocker(request_, sizes)
+    assert blocker is not None
+    *lines, last = blocker.remedy.splitlines()
+    assert last == "Name a smaller model."
+    assert len(lines) == len(remedies)
+    assert all(map(str.endswith, lines, remedies)), lines
+    for line in lines:
+        followed, smaller = _followed(line, request_, sizes)
+        assert QNN.language_blocker(followed, smaller) is None
+
+
+def _followed(
+    line: str, request: ExportRequest, sizes: LanguageModelSizes
+) -> tuple[ExportRequest, LanguageModelSizes]:
+    for setting in line.split("--set ")[1:]:
+        name, _, value = setting.strip().removeprefix("export.").partition("=")
+        if name == "options.weight_sharing":
+            request = replace(request, options={"weight_sharing": True})
+        elif name == "quantization":
+            request = replace(request, quantization=value)
+        elif name == "generation.methods":
+            sizes = replace(sizes, methods=1)
+        else:
+            assert name == "generation.context"
+            cached = sizes.cached_values // sizes.context * int(value)
+            sizes = replace(sizes, context=int(value), cached_values=cached)
+    return request, sizes
+
+
 def test_the_notes_say_what_a_program_and_its_export_take() -> None:
     request = ExportRequest("16a8w", "SM8750", {"mha2sha": "auto"})
     # As measured: 37 MB for each of two methods, of which a tenth more would be scales and graphs.
@@ -149,4 +208,7 @@ def test_the_notes_say_what_a_program_and_its_export_take() -> None:
     long = replace(sizes, context=8192)
     *_, scores = QNN.language_notes(together, long)
     assert not lacks(scores, "all heads take 34.1 MB", "SM8750 has 8.4 MB", "prefill_tokens")
+    assert not lacks(scores, "--set export.generation.prefill_tokens=16", "mha2sha=auto")
+    *_, fewer = QNN.language_notes(together, replace(long, prefill_tokens=16))
+    assert "scores" not in fewer
     assert not any("scores" in note for note in QNN.language_notes(request, long))
