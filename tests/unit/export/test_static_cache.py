@@ -19,15 +19,19 @@ from etdeploy.export.worker.backends.qnn_placement import (
 from etdeploy.export.worker.backends.qnn_quantization import _block_scales
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language.model import _require_ranges
+from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.static_cache import (
     Packed,
     Pointwise,
     RotaryTable,
     StaticCalls,
     _rms_norm,
+    use_native_layers,
     with_all_logits,
 )
+from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import StaticCache
+from tests.support.language_models import LLAMA, spread_model
 
 # Of torch, about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance:FutureWarning")
@@ -243,3 +247,18 @@ def test_views_of_views_and_slices_of_joined_values_go(edge: Any) -> None:
     assert second.args[0] is x
     assert x.meta[_CONVERSIONS] == {second.name: "8 bits"}
     assert list(graph.nodes)[-1].args[0] == (second, x, across)
+
+
+def test_experts_are_joined_in_the_static_path() -> None:
+    model = spread_model("Mixtral", {**LLAMA, "num_local_experts": 4}, std=0.15)
+    made = generation_sources(model, context=16, prefill_tokens=4, path="static", mode="kv")
+    assert made.notes == ("Each token computes all 4 experts of a layer, 2 of which its router "
+                          "chooses.",)  # fmt: skip
+    source = made.sources["decode"]
+    with torch.no_grad():
+        before = source.module(*source.inputs.args)
+        use_native_layers(model, made.static_cache, Activations())
+        after = source.module(*source.inputs.args)
+    assert all(type(layer) is not torch.nn.Linear for layer in model.modules())
+    for own, other in zip(after, before, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
