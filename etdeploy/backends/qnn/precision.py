@@ -8,11 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.compiler import compile_problem, find_compile_kit, runs_here
-from etdeploy.backends.qnn.facts import ADAPTOR_SDK, IN_BLOCKS, QUALCOMM_SOCS, QualcommSoc, dotted
+from etdeploy.backends.qnn.facts import (
+    ADAPTOR_SDK,
+    IN_BLOCKS,
+    OUTPUT_LAYER,
+    QUALCOMM_SOCS,
+    QualcommSoc,
+    dotted,
+    finer_scheme,
+)
 from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.qnn.payload import FLOATS
 from etdeploy.backends.qnn.sdk import for_soc
-from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, first_override
 from etdeploy.backends.values import (
     CompiledFor,
     ExportRequest,
@@ -191,12 +199,21 @@ def language_export_bytes(sizes: LanguageModelSizes) -> int:
 def _context_bytes(request: ExportRequest, sizes: LanguageModelSizes) -> int:
     """The weights of a method in its context binary; of all methods if they share them."""
     scheme = request.quantization
-    bits = _WEIGHT_BITS.get(scheme, _SMALL_WEIGHT_BITS)
     # What is looked up is an activation: a model of 28 million weights, of which 8 were embeddings,
     # took 37 MB for each method as 16a8w.
     embedded_bits = 16 if scheme in (*FLOAT_SCHEMES, *_SIXTEEN_BITS) else 8
-    computing = sizes.parameters - sizes.embedded
-    return (computing * bits + sizes.embedded * embedded_bits) // 8
+    layers = sizes.layers or {OUTPUT_LAYER: sizes.embedded}
+    others = sizes.parameters - sizes.embedded - sum(layers.values())
+    bits = sum(weights * _weight_bits(request, path) for path, weights in layers.items())
+    bits += others * _WEIGHT_BITS.get(scheme, _SMALL_WEIGHT_BITS)
+    return (bits + sizes.embedded * embedded_bits) // 8
+
+
+def _weight_bits(request: ExportRequest, path: str) -> int:
+    """The bits of a layer's weights."""
+    override = first_override(request.overrides, [path])
+    scheme = override[1] if override else finer_scheme(request.quantization, path)
+    return _WEIGHT_BITS.get(scheme or request.quantization, _SMALL_WEIGHT_BITS)
 
 
 def _copies_of_weights(request: ExportRequest, sizes: LanguageModelSizes) -> int:
