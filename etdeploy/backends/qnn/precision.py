@@ -282,11 +282,13 @@ def language_notes(request: ExportRequest, sizes: LanguageModelSizes) -> Iterato
     seconds = _SECONDS * sizes.parameters / _MILLION * sizes.methods
     minutes = round(seconds / _SECONDS_PER_MINUTE)
     if minutes:
+        is_float = request.quantization in FLOAT_SCHEMES
+        more = "" if is_float else ", and calibration and quantization come on top"
         yield (
             f"The export takes about {size(language_export_bytes(sizes))} of memory and at least "
-            f"{count(minutes, 'minute')} in Qualcomm's compiler, longer with a long context and "
-            "quantized: ExecuTorch documents 1 to 4 hours and 80 GB for a model of a billion "
-            "weights with two methods."
+            f"{count(minutes, 'minute')} in Qualcomm's compiler, measured in floats; a long "
+            f"context takes longer{more}. ExecuTorch documents 1 to 4 hours and 80 GB for a model "
+            "of a billion weights with two methods."
         )
     yield from _scratch_note(request, sizes)
 

@@ -143,6 +143,9 @@ def test_the_notes_say_what_a_program_and_its_export_take() -> None:
     program, export = QNN.language_notes(request, sizes)
     assert not lacks(program, "28 million weights", "72.8 MB", "each of its methods", "1.0 MB")
     assert not lacks(export, "1.5 GB of memory", "80 GB for a model of a billion")
+    on_top = "calibration and quantization come on top"
+    assert on_top in export
+    assert on_top not in list(QNN.language_notes(replace(request, quantization="fp16"), sizes))[1]
     shared = replace(request, options={"weight_sharing": True})
     assert "36.4 MB of the program as 16a8w;" in next(QNN.language_notes(shared, sizes))
     together = replace(request, options={"mha2sha": "never"})
