@@ -141,6 +141,7 @@ def finer_scheme(scheme: str, path: str) -> str | None:
     finer = any(fnmatchcase(path, pattern) for pattern in _FINER_PARTS)
     return FINER.get(scheme) if finer else None
 
+
 # etdeploy's names of ExecuTorch's `QnnExecuTorchHtpPerformanceMode`, with its numbers.
 PERFORMANCE_MODES: dict[str, int] = {
     "default": 0,

@@ -18,7 +18,7 @@ from etdeploy.export.worker.backends.qnn_placement import (
 )
 from etdeploy.export.worker.backends.qnn_quantization import _block_scales
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.language.model import _require_ranges
+from etdeploy.export.worker.language.model import _ranges_note, _require_ranges
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.static_cache import (
     Packed,
@@ -187,6 +187,7 @@ def test_ranges_are_those_of_a_static_cache_without_adapters(
     assert fact in failure.message
     assert scheme in failure.message
     assert "--set export.quantization=fp16" in str(failure.remedy)
+    assert ("--set model.merge=true" in str(failure.remedy)) == bool(static)
 
 
 # ExecuTorch's name of what a user converts its operand to.
@@ -262,3 +263,11 @@ def test_experts_are_joined_in_the_static_path() -> None:
     assert all(type(layer) is not torch.nn.Linear for layer in model.modules())
     for own, other in zip(after, before, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_that_is_too_short_to_set_ranges_is_told() -> None:
+    assert _ranges_note("a.txt", 256) == "256 tokens of a.txt set the ranges of activations."
+    short = _ranges_note("a.txt", 30)
+    assert short.endswith("ranges of activations: too few for accuracy. Name a file with some "
+                          "hundred words.")  # fmt: skip
+    assert "30 tokens at random" in _ranges_note(None, 30)
