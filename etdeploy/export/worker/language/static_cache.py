@@ -206,7 +206,7 @@ class Pointwise(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def in_features(self) -> int:
-        return self.conv.in_channels
+        return int(self.conv.in_channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """From (1, S, inputs), or without the first dimension, to as many outputs."""
