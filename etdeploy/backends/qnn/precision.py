@@ -9,11 +9,19 @@ from dataclasses import replace
 
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.compiler import compile_problem, find_compile_kit, runs_here
-from etdeploy.backends.qnn.facts import ADAPTOR_SDK, IN_BLOCKS, QUALCOMM_SOCS, QualcommSoc, dotted
+from etdeploy.backends.qnn.facts import (
+    ADAPTOR_SDK,
+    IN_BLOCKS,
+    OUTPUT_LAYER,
+    QUALCOMM_SOCS,
+    QualcommSoc,
+    dotted,
+    finer_scheme,
+)
 from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.qnn.payload import FLOATS
 from etdeploy.backends.qnn.sdk import for_soc
-from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, first_override
 from etdeploy.backends.values import (
     CompiledFor,
     ExportRequest,
@@ -192,12 +200,21 @@ def language_export_bytes(sizes: LanguageModelSizes) -> int:
 def _context_bytes(request: ExportRequest, sizes: LanguageModelSizes) -> int:
     """The weights of a method in its context binary; of all methods if they share them."""
     scheme = request.quantization
-    bits = _WEIGHT_BITS.get(scheme, _SMALL_WEIGHT_BITS)
     # What is looked up is an activation: a model of 28 million weights, of which 8 were embeddings,
     # took 37 MB for each method as 16a8w.
     embedded_bits = 16 if scheme in (*FLOAT_SCHEMES, *_SIXTEEN_BITS) else 8
-    computing = sizes.parameters - sizes.embedded
-    return (computing * bits + sizes.embedded * embedded_bits) // 8
+    layers = sizes.layers or {OUTPUT_LAYER: sizes.embedded}
+    others = sizes.parameters - sizes.embedded - sum(layers.values())
+    bits = sum(weights * _weight_bits(request, path) for path, weights in layers.items())
+    bits += others * _WEIGHT_BITS.get(scheme, _SMALL_WEIGHT_BITS)
+    return (bits + sizes.embedded * embedded_bits) // 8
+
+
+def _weight_bits(request: ExportRequest, path: str) -> int:
+    """The bits of a layer's weights."""
+    override = first_override(request.overrides, [path])
+    scheme = override[1] if override else finer_scheme(request.quantization, path)
+    return _WEIGHT_BITS.get(scheme or request.quantization, _SMALL_WEIGHT_BITS)
 
 
 def _copies_of_weights(request: ExportRequest, sizes: LanguageModelSizes) -> int:
@@ -305,11 +322,13 @@ def language_notes(request: ExportRequest, sizes: LanguageModelSizes) -> Iterato
     seconds = _SECONDS * sizes.parameters / _MILLION * sizes.methods
     minutes = round(seconds / _SECONDS_PER_MINUTE)
     if minutes:
+        is_float = request.quantization in FLOAT_SCHEMES
+        more = "" if is_float else ", and calibration and quantization come on top"
         yield (
             f"The export takes about {size(language_export_bytes(sizes))} of memory and at least "
-            f"{count(minutes, 'minute')} in Qualcomm's compiler, longer with a long context and "
-            "quantized: ExecuTorch documents 1 to 4 hours and 80 GB for a model of a billion "
-            "weights with two methods."
+            f"{count(minutes, 'minute')} in Qualcomm's compiler, measured in floats; a long "
+            f"context takes longer{more}. ExecuTorch documents 1 to 4 hours and 80 GB for a model "
+            "of a billion weights with two methods."
         )
     yield from _scratch_note(request, sizes)
 

@@ -19,17 +19,21 @@ from etdeploy.export.worker.backends.qnn_placement import (
 )
 from etdeploy.export.worker.backends.qnn_quantization import _block_scales
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.language.model import _require_ranges
+from etdeploy.export.worker.language.model import _ranges_note, _require_ranges
+from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.static_cache import (
     Packed,
     Pointwise,
     RotaryTable,
     StaticCalls,
     _rms_norm,
+    use_native_layers,
     use_rotary_tables,
     with_all_logits,
 )
+from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import StaticCache
+from tests.support.language_models import LLAMA, spread_model
 
 # Of torch, about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance:FutureWarning")
@@ -203,6 +207,7 @@ def test_ranges_are_those_of_a_static_cache_without_adapters(
     assert fact in failure.message
     assert scheme in failure.message
     assert "--set export.quantization=fp16" in str(failure.remedy)
+    assert ("--set model.merge=true" in str(failure.remedy)) == bool(static)
 
 
 # ExecuTorch's name of what a user converts its operand to.
@@ -286,3 +291,26 @@ def test_convolutions_take_their_stored_weights(shape: tuple[int, ...], stored: 
     take_stored_weights(graph)
     assert called.args[1] is (weight if stored else added)
     assert (dropped in graph.nodes) is not stored
+
+
+def test_experts_are_joined_in_the_static_path() -> None:
+    model = spread_model("Mixtral", {**LLAMA, "num_local_experts": 4}, std=0.15)
+    made = generation_sources(model, context=16, prefill_tokens=4, path="static", mode="kv")
+    assert made.notes == ("Each token computes all 4 experts of a layer, 2 of which its router "
+                          "chooses.",)  # fmt: skip
+    source = made.sources["decode"]
+    with torch.no_grad():
+        before = source.module(*source.inputs.args)
+        use_native_layers(model, made.static_cache, Activations())
+        after = source.module(*source.inputs.args)
+    assert all(type(layer) is not torch.nn.Linear for layer in model.modules())
+    for own, other in zip(after, before, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_that_is_too_short_to_set_ranges_is_told() -> None:
+    assert _ranges_note("a.txt", 256) == "256 tokens of a.txt set the ranges of activations."
+    short = _ranges_note("a.txt", 30)
+    assert short.endswith("ranges of activations: too few for accuracy. Name a file with some "
+                          "hundred words.")  # fmt: skip
+    assert "30 tokens at random" in _ranges_note(None, 30)

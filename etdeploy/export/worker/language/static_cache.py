@@ -220,6 +220,10 @@ class Pointwise(torch.nn.Module):  # type: ignore[misc]
         """Of shape (outputs, inputs, 1, 1)."""
         return self.conv.weight
 
+    @property
+    def in_features(self) -> int:
+        return int(self.conv.in_channels)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """From (1, S, inputs), or without the first dimension, to as many outputs."""
         rows = x if x.dim() == 3 else x.unsqueeze(0)

@@ -202,6 +202,9 @@ def test_the_notes_say_what_a_program_and_its_export_take() -> None:
     program, export = QNN.language_notes(request, sizes)
     assert not lacks(program, "28 million weights", "72.8 MB", "each of its methods", "1.0 MB")
     assert not lacks(export, "1.5 GB of memory", "80 GB for a model of a billion")
+    on_top = "calibration and quantization come on top"
+    assert on_top in export
+    assert on_top not in list(QNN.language_notes(replace(request, quantization="fp16"), sizes))[1]
     shared = replace(request, options={"weight_sharing": True})
     assert "36.4 MB of the program as 16a8w;" in next(QNN.language_notes(shared, sizes))
     together = replace(request, options={"mha2sha": "never"})
@@ -212,3 +215,37 @@ def test_the_notes_say_what_a_program_and_its_export_take() -> None:
     *_, fewer = QNN.language_notes(together, replace(long, prefill_tokens=16))
     assert "scores" not in fewer
     assert not any("scores" in note for note in QNN.language_notes(request, long))
+
+
+# A tenth of the weights are values; embeddings have 16 bits, output layer and values 8, others 4.
+@pytest.mark.parametrize(
+    ("scheme", "overrides", "megabytes"),
+    [
+        ("16a8w", (), "3.9 MB"),
+        ("16a4w", (), "3.5 MB"),
+        ("16a4w_block", (), "3.5 MB"),
+        ("8a4w", (), "2.5 MB"),
+        ("16a4w", (("model.layers.0", "16a8w"),), "3.9 MB"),
+        ("16a4w", (("lm_head", "16a4w"), ("*.v_proj", "16a4w")), "3.0 MB"),
+        ("fp16", (), "5.8 MB"),
+    ],
+)
+def test_weights_are_counted_with_the_bits_that_their_layer_gets(
+    scheme: str, overrides: tuple[tuple[str, str], ...], megabytes: str
+) -> None:
+    layers = {
+        "lm_head": 1_000_000,
+        "model.layers.0.self_attn.v_proj": 100_000,
+        "model.layers.0.mlp.up_proj": 800_000,
+    }
+    sizes = LanguageModelSizes(2_900_000, 1_000_000, 8, 0, 1024, 128, 1, layers)
+    request = ExportRequest(scheme, "SM8750", overrides=overrides)
+    assert f"about {megabytes} of the program as {scheme};" in next(
+        QNN.language_notes(request, sizes)
+    )
+
+
+def test_the_output_layer_is_as_large_as_embeddings_where_headers_do_not_name_it() -> None:
+    sizes = LanguageModelSizes(3_000_000, 1_000_000, 8, 0, 1024, 128, 1)
+    request = ExportRequest("16a4w", "SM8750")
+    assert "about 3.5 MB of the program" in next(QNN.language_notes(request, sizes))
