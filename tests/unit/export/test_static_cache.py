@@ -298,10 +298,11 @@ def test_experts_are_joined_in_the_static_path() -> None:
     made = generation_sources(model, context=16, prefill_tokens=4, path="static", mode="kv")
     assert made.notes == ("Each token computes all 4 experts of a layer, 2 of which its router "
                           "chooses.",)  # fmt: skip
-    source = made.sources["decode"]
+    source, cache = made.sources["decode"], made.static_cache
+    assert cache is not None
     with torch.no_grad():
         before = source.module(*source.inputs.args)
-        use_native_layers(model, made.static_cache, Activations())
+        use_native_layers(model, cache, Activations())
         after = source.module(*source.inputs.args)
     assert all(type(layer) is not torch.nn.Linear for layer in model.modules())
     for own, other in zip(after, before, strict=True):
