@@ -48,14 +48,19 @@ def constants(program: Program) -> dict[str, tuple[bool | int | float | None, ..
 
 
 def constants_for(generation: Generation) -> dict[str, bool | int | list[int]]:
-    """The methods that a program has to return facts, by which ExecuTorch's own runner finds them.
+    """The methods that a program has to return facts, by which ExecuTorch's own runners find them.
 
-    Only its runner of several modalities takes etdeploy's methods.
+    Its runner of texts calls `forward` with up to `get_max_seq_len` tokens; that of several
+    modalities does not split prompts.
     """
-    if generation.encoder is None or generation.encoder.image_id is None:
-        return {}
+    most = max(method.max_tokens for method in generation.methods)
     facts: dict[str, bool | int | list[int]] = dict.fromkeys(_CONTEXT, generation.context)
+    if generation.encoder is None:
+        facts["get_max_seq_len"] = most
     facts |= {_KV_CACHE: True, "get_vocab_size": generation.vocabulary}
+    facts["use_sdpa_with_kv_cache"] = (
+        generation.layout == "executorch" and generation.attention == "kernel"
+    )
     facts |= {"enable_dynamic_shape": any(method.dynamic for method in generation.methods)}
     if generation.stop_ids:
         facts[_STOP[0]] = list(generation.stop_ids)
