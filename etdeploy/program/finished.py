@@ -7,11 +7,17 @@ are those that ExecuTorch's own runner reads (extension/llm/runner/constants.h).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from etdeploy.program.folder import FORWARD
-from etdeploy.program.generation import Generation, GenerationMethod
+from etdeploy.program.generation import (
+    ENCODER,
+    VISION_ENCODER,
+    Generation,
+    GenerationMethod,
+    Layout,
+)
 from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
 
 _CONTEXT = ("get_max_context_len", "get_max_seq_len")
@@ -20,6 +26,14 @@ _BOS = "get_bos_id"
 _KV_CACHE = "use_kv_cache"
 # Programs have some of these methods if they are of language models, and of no others.
 _OF_LANGUAGE_MODELS = frozenset({*_CONTEXT, *_STOP, _BOS, _KV_CACHE, "get_vocab_size"})
+# Facts that ExecuTorch's own runner reads, and what it does without them.
+_READ = {
+    "get_max_seq_len": "without which ExecuTorch's own runner refuses it",
+    "enable_dynamic_shape": "so ExecuTorch's own runner takes prompts token by token",
+    "get_eos_ids": "so ExecuTorch's own runner ends texts by the tokenizer's own token alone",
+}
+_NO_FACTS = "no method of it says that it is a language model (get_max_context_len, get_vocab_size)"
+_NO_FORWARD = f"it has no method {FORWARD}, but {{names}}"
 _WHY = "another exporter made the program, with one method for all texts"
 
 
@@ -67,6 +81,51 @@ def constants_for(generation: Generation) -> dict[str, bool | int | list[int]]:
     return facts if generation.bos_id is None else {**facts, _BOS: generation.bos_id}
 
 
+@dataclass(frozen=True)
+class Contract:
+    """By whose contract a program generates text.
+
+    Attributes:
+        name: `executorch`: a method `forward` takes tokens and their position. `etdeploy`: methods
+            for prompts and for single tokens do, which share a cache. None: neither.
+        missing: What a runner does not find, as clauses.
+    """
+
+    name: Layout | None
+    missing: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """As a line about the program."""
+        runners: dict[Layout | None, str] = {
+            "executorch": "ExecuTorch's (a method forward; its own runner and etdeploy's call it)",
+            "etdeploy": "etdeploy's (methods for prompts and for single tokens)",
+            None: "neither ExecuTorch's nor etdeploy's, so it generates none",
+        }
+        return "; ".join((runners[self.name], *self.missing))
+
+
+def contract_of(program: Program) -> Contract | None:
+    """By whose contract a program generates text; None for one that shows no sign of doing so."""
+    known = constants(program)
+    computing = [method for method in program.methods if method.name not in known]
+    forward = next((method for method in computing if method.name == FORWARD), None)
+    facts = known.keys() & _OF_LANGUAGE_MODELS
+    absent = tuple(f"it has no {name}, {why}" for name, why in _READ.items() if name not in known)
+    if {method.name for method in computing} & {ENCODER, VISION_ENCODER}:
+        return None
+    if forward and (wrong := _wrong_signature(forward, known)) is None:
+        return Contract("executorch", absent) if facts else Contract(None, (_NO_FACTS, *absent))
+    if any(_wrong_signature(method, known) is None for method in computing):
+        return Contract("etdeploy", ("ExecuTorch's own runner finds no method forward",))
+    if not facts:
+        return None
+    return Contract(None, (wrong if forward else _NO_FORWARD.format(names=_names(computing)),))
+
+
+def _names(methods: Sequence[Method]) -> str:
+    return ", ".join(method.name for method in methods)
+
+
 def generation_of(
     program: Program, model: str, tokenizer: str | None, facts: TokenFacts
 ) -> Generation | str | None:
@@ -87,8 +146,7 @@ def generation_of(
         return None
     method = next((each for each in program.methods if each.name == FORWARD), None)
     if method is None:
-        names = ", ".join(each.name for each in program.methods if each.name not in known)
-        return f"it has no method {FORWARD}, but {names}"
+        return _NO_FORWARD.format(names=_names([m for m in program.methods if m.name not in known]))
     if wrong := _wrong_signature(method, known):
         return wrong
     tokens, logits = method.inputs[0], method.outputs[0]

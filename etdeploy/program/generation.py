@@ -35,7 +35,7 @@ from pydantic import Field
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
 from etdeploy.recipe.model import ExportGeneration, Recipe
-from etdeploy.recipe.tasks import has_cross_attention
+from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 
 class GenerationMethod(Value):
@@ -227,6 +227,18 @@ def attention_for(asked: ExportGeneration, backend: str) -> tuple[Attention, str
     if asked.context < _LEAST_CONTEXT:
         return "stock", f"the cache has fewer than {_LEAST_CONTEXT} positions"
     return "kernel", "it reads keys and values where they are, up to the position that is reached"
+
+
+def fits_stock_runtimes(recipe: Recipe) -> bool:
+    """Whether `auto` may become the layout `executorch`: at no loss of speed, and the user agrees.
+
+    On a backend that does not compute on the CPU, a cache is copied for each token, and products of
+    all lengths are not delegated.
+    """
+    asked, model = recipe.export.generation, recipe.model
+    if asked is None or recipe.has_other_exporter or has_encoder(model.task) or not model.merge:
+        return False
+    return asked.layout == "auto" and backend_named(recipe.export.backend).own_kernels
 
 
 def layout_for(asked: ExportGeneration) -> Layout:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from etdeploy.program.finished import TokenFacts, constants_for, generation_of
-from etdeploy.program.generation import Generation, GenerationEncoder, GenerationMethod
+from etdeploy.program.generation import (
+    Attention,
+    Generation,
+    GenerationEncoder,
+    GenerationMethod,
+    Layout,
+)
 from etdeploy.program.inspect import inspect_file
 from tests.support.program_files import INT64, Plan, Tensor, pte
 
@@ -52,11 +58,38 @@ def test_a_vision_language_model_has_the_facts_that_executorchs_runner_reads() -
         methods=(decoder,), vocabulary=256, context=64, stop_ids=(2, 3), model="llava",
         path="fast", path_reason="",
     )  # fmt: skip
-    assert constants_for(made.model_copy(update={"encoder": encoder})) == {
+    facts = {
         "get_max_context_len": 64, "get_max_seq_len": 64, "get_vocab_size": 256,
         "use_kv_cache": True, "enable_dynamic_shape": True, "get_eos_ids": [2, 3],
+        "use_sdpa_with_kv_cache": False,
     }  # fmt: skip
-    assert constants_for(made) == {}
+    assert constants_for(made.model_copy(update={"encoder": encoder})) == facts
+    # A text's prompt is split into what the method takes at once.
+    assert constants_for(made) == {**facts, "get_max_seq_len": 63}
+
+
+@pytest.mark.parametrize(
+    ("layout", "attention", "operators"),
+    [
+        ("executorch", "kernel", True),
+        ("executorch", "stock", False),
+        ("etdeploy", "kernel", False),
+    ],
+)
+def test_executorchs_operators_are_a_fact_of_its_layout_alone(
+    layout: Layout, attention: Attention, operators: bool
+) -> None:
+    method = GenerationMethod(
+        name="forward", role="decode", max_tokens=1, dynamic=False, capacity=64
+    )
+    made = Generation(
+        methods=(method,), vocabulary=256, context=64, bos_id=1, model="m", path="fast",
+        path_reason="", layout=layout, attention=attention,
+    )  # fmt: skip
+    facts = constants_for(made)
+    assert (facts["use_sdpa_with_kv_cache"], facts["enable_dynamic_shape"]) == (operators, False)
+    assert (facts["get_bos_id"], facts["get_max_seq_len"]) == (1, 1)
+    assert "get_eos_ids" not in facts
 
 
 def test_a_method_of_a_single_token(tmp_path: Path) -> None:

@@ -67,8 +67,8 @@ _LAYERS = (
     f"convolutions, or have one recurrent state.\n{FACTORY}"
 )
 _STOCK = (
-    "The attention is that of stock operators, over the whole cache at each token: {why}. A smaller "
-    "context makes it faster."
+    "The attention is that of stock operators, over the whole cache at each token: {why}. A "
+    "smaller context makes it faster."
 )
 _ONE_BY_ONE = (
     "Layers of the model have a recurrent state of all earlier tokens: the program takes a prompt "
