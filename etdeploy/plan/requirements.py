@@ -156,15 +156,13 @@ def with_stand_ins(requirements: Requirements, shipped: frozenset[str]) -> Requi
     why = requirements.reasons.get(KERNELS_LLM)
     if why is None or KERNELS_LLM in shipped:
         return requirements
-    called = requirements.operators or {}
-    for name, dtypes in called.items():
-        if operator_component(name) == KERNELS_LLM and not dtypes <= STAND_INS.get(
-            name, frozenset()
-        ):
+    for name, dtypes in (requirements.operators or {}).items():
+        own = name in STAND_INS and dtypes <= STAND_INS[name]
+        if operator_component(name) == KERNELS_LLM and not own:
             return requirements
     reasons = {name: text for name, text in requirements.reasons.items() if name != KERNELS_LLM}
-    own = filter(None, (reasons.get(KERNELS_ETDEPLOY), f"{why}; {_STAND_IN}"))
-    return replace(requirements, reasons={**reasons, KERNELS_ETDEPLOY: "; ".join(own)})
+    both = filter(None, (reasons.get(KERNELS_ETDEPLOY), f"{why}; {_STAND_IN}"))
+    return replace(requirements, reasons={**reasons, KERNELS_ETDEPLOY: "; ".join(both)})
 
 
 def count(number: int, noun: str) -> str:

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from etdeploy.program.finished import TokenFacts, constants_for, generation_of
+from etdeploy.program.finished import (
+    Contract,
+    TokenFacts,
+    constants_for,
+    contract_of,
+    generation_of,
+)
 from etdeploy.program.generation import (
     Attention,
     Generation,
@@ -16,7 +22,7 @@ from etdeploy.program.generation import (
     GenerationMethod,
     Layout,
 )
-from etdeploy.program.inspect import inspect_file
+from etdeploy.program.inspect import describe, inspect_file
 from tests.support.program_files import INT64, Plan, Tensor, pte
 
 TOKENS, POSITION = Tensor((1, 63), INT64, dynamism=1), Tensor((1,), INT64)
@@ -34,6 +40,56 @@ def found(
     path = folder / "model.pte"
     path.write_bytes(pte(forward, *methods))
     return generation_of(inspect_file(path), path.name, None, facts or TokenFacts())
+
+
+def contract(folder: Path, *methods: Plan, **constants: Any) -> Contract | None:
+    facts = (Plan(name=name, inputs=(), outputs=values) for name, values in constants.items())
+    path = folder / "model.pte"
+    path.write_bytes(pte(*methods, *facts))
+    return contract_of(inspect_file(path))
+
+
+_STOCK = {"get_max_seq_len": (64,), "enable_dynamic_shape": (True,), "get_eos_ids": (2,)}
+
+
+@pytest.mark.parametrize(
+    ("methods", "constants", "name", "missing"),
+    [
+        ((FORWARD,), _STOCK, "executorch", ()),
+        ((FORWARD,), FACTS, "executorch", ("get_max_seq_len", "enable_dynamic_shape")),
+        ((replace(FORWARD, name="prefill"),), _STOCK, "etdeploy", ("no method forward",)),
+        ((replace(FORWARD, name="prefill"),), {}, "etdeploy", ("no method forward",)),
+        ((replace(FORWARD, inputs=(TOKENS,)),), FACTS, None, ("without a KV cache",)),
+        ((Plan(name="encode"),), FACTS, None, ("no method forward, but encode",)),
+        ((FORWARD,), {}, None, ("get_vocab_size", "get_max_seq_len")),
+    ],
+)
+def test_a_program_follows_a_contract_or_says_what_it_lacks(
+    tmp_path: Path,
+    methods: tuple[Plan, ...],
+    constants: dict[str, Any],
+    name: str | None,
+    missing: tuple[str, ...],
+) -> None:
+    made = contract(tmp_path, *methods, **constants)
+    assert made is not None
+    assert made.name == name
+    assert bool(made.missing) == bool(missing)
+    assert all(each in made.text() for each in missing), made.text()
+
+
+def test_a_program_of_another_kind_has_no_contract(tmp_path: Path) -> None:
+    assert contract(tmp_path, Plan(name="forward")) is None
+    encoder = Plan(name="vision_encoder")
+    assert contract(tmp_path, encoder, replace(FORWARD, name="text_decoder"), **FACTS) is None
+
+
+def test_inspect_names_the_contract_and_the_facts(tmp_path: Path) -> None:
+    contract(tmp_path, FORWARD, **_STOCK)
+    text = describe(inspect_file(tmp_path / "model.pte"), "model.pte")
+    assert "contract of generated text: ExecuTorch's" in text
+    [line] = [line for line in text.splitlines() if "get_max_seq_len" in line]
+    assert line.split()[-1] == "64"
 
 
 def test_one_method_takes_prompts_and_single_tokens(tmp_path: Path) -> None:
