@@ -7,7 +7,8 @@ are those that ExecuTorch's own runner reads (extension/llm/runner/constants.h).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from etdeploy.program.folder import FORWARD
@@ -34,6 +35,10 @@ _READ = {
 }
 _NO_FACTS = "no method of it says that it is a language model (get_max_context_len, get_vocab_size)"
 _NO_FORWARD = f"it has no method {FORWARD}, but {{names}}"
+# etdeploy's methods; a number is the capacity of one that is not for the whole context.
+_OWN = re.compile(r"(prefill|decode)(_\d+)?")
+_REWIND = "get_rewind"
+_WHY_OWN = "the program was exported by etdeploy, and its description is not beside it"
 _WHY = "another exporter made the program, with one method for all texts"
 
 
@@ -76,6 +81,8 @@ def constants_for(generation: Generation) -> dict[str, bool | int | list[int]]:
         generation.layout == "executorch" and generation.attention == "kernel"
     )
     facts |= {"enable_dynamic_shape": any(method.dynamic for method in generation.methods)}
+    if generation.rewind is not None:
+        facts[_REWIND] = generation.rewind
     if generation.stop_ids:
         facts[_STOP[0]] = list(generation.stop_ids)
     return facts if generation.bos_id is None else {**facts, _BOS: generation.bos_id}
@@ -111,19 +118,15 @@ def contract_of(program: Program) -> Contract | None:
     forward = next((method for method in computing if method.name == FORWARD), None)
     facts = known.keys() & _OF_LANGUAGE_MODELS
     absent = tuple(f"it has no {name}, {why}" for name, why in _READ.items() if name not in known)
-    if {method.name for method in computing} & {ENCODER, VISION_ENCODER}:
-        return None
     if forward and (wrong := _wrong_signature(forward, known)) is None:
         return Contract("executorch", absent) if facts else Contract(None, (_NO_FACTS, *absent))
-    if any(_wrong_signature(method, known) is None for method in computing):
-        return Contract("etdeploy", ("ExecuTorch's own runner finds no method forward",))
-    if not facts:
+    if forward is None and any(_callable(program, known)):
+        why = "ExecuTorch's own runner finds no method forward"
+        return Contract("etdeploy", (why,)) if facts else Contract(None, (_NO_FACTS,))
+    names = [method.name for method in computing]
+    if not facts or {*names} & {ENCODER, VISION_ENCODER}:
         return None
-    return Contract(None, (wrong if forward else _NO_FORWARD.format(names=_names(computing)),))
-
-
-def _names(methods: Sequence[Method]) -> str:
-    return ", ".join(method.name for method in methods)
+    return Contract(None, (wrong if forward else _NO_FORWARD.format(names=", ".join(names)),))
 
 
 def generation_of(
@@ -144,28 +147,19 @@ def generation_of(
     known = constants(program)
     if not known.keys() & _OF_LANGUAGE_MODELS:
         return None
-    method = next((each for each in program.methods if each.name == FORWARD), None)
-    if method is None:
-        return _NO_FORWARD.format(names=_names([m for m in program.methods if m.name not in known]))
-    if wrong := _wrong_signature(method, known):
-        return wrong
-    tokens, logits = method.inputs[0], method.outputs[0]
+    methods = tuple(_callable(program, known))
+    if not methods:
+        [why] = contract.missing if (contract := contract_of(program)) else (_NO_FACTS,)
+        return why
+    tokens, logits = methods[0].inputs[0], methods[0].outputs[0]
     if not isinstance(tokens, TensorInfo) or not isinstance(logits, TensorInfo):
-        raise TypeError(method)
-    most, contexts = tokens.shape[1], [_integers(known, name) for name in _CONTEXT]
-    context = next((found[0] for found in contexts if found and found[0] > 0), most)
+        raise TypeError(methods[0])
+    contexts = [_integers(known, name) for name in _CONTEXT]
+    context = next((found[0] for found in contexts if found and found[0] > 0), tokens.shape[1])
     stops = [_integers(known, name) for name in _STOP]
     bos = next(iter(_integers(known, _BOS)), facts.bos_id)
     return Generation(
-        methods=(
-            GenerationMethod(
-                name=FORWARD,
-                role="decode" if most == 1 else "prefill",
-                max_tokens=most,
-                dynamic=tokens.dynamic and most > 1,
-                capacity=context,
-            ),
-        ),
+        methods=tuple(_as_called(method, context) for method in methods),
         vocabulary=logits.shape[-1],
         context=context,
         stop_ids=next(filter(None, stops), facts.stop_ids),
@@ -173,7 +167,35 @@ def generation_of(
         tokenizer=tokenizer,
         model=model,
         path="finished",
-        path_reason=_WHY,
+        path_reason=_WHY if methods[0].name == FORWARD else _WHY_OWN,
+        layout="executorch" if methods[0].name == FORWARD else "etdeploy",
+        rewind=next(iter(_integers(known, _REWIND)), None),
+    )
+
+
+def _callable(program: Program, known: Mapping[str, object]) -> Iterator[Method]:
+    """The methods that generate: `forward` alone, or those of etdeploy."""
+    named = {method.name: method for method in program.methods if method.name not in known}
+    if named.keys() & {ENCODER, VISION_ENCODER}:
+        return
+    own = [method for name, method in named.items() if _OWN.fullmatch(name)]
+    for method in [named[FORWARD]] if FORWARD in named else own:
+        if _wrong_signature(method, known) is None:
+            yield method
+
+
+def _as_called(method: Method, context: int) -> GenerationMethod:
+    """What etdeploy's names say of a method, whose number is its capacity."""
+    tokens, (_, _, capacity) = method.inputs[0], method.name.rpartition("_")
+    if not isinstance(tokens, TensorInfo):
+        raise TypeError(method)
+    most = tokens.shape[1]
+    return GenerationMethod(
+        name=method.name,
+        role="decode" if most == 1 else "prefill",
+        max_tokens=most,
+        dynamic=tokens.dynamic and most > 1,
+        capacity=min(int(capacity), context) if capacity.isdecimal() else context,
     )
 
 

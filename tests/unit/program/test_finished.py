@@ -58,7 +58,7 @@ _STOCK = {"get_max_seq_len": (64,), "enable_dynamic_shape": (True,), "get_eos_id
         ((FORWARD,), _STOCK, "executorch", ()),
         ((FORWARD,), FACTS, "executorch", ("get_max_seq_len", "enable_dynamic_shape")),
         ((replace(FORWARD, name="prefill"),), _STOCK, "etdeploy", ("no method forward",)),
-        ((replace(FORWARD, name="prefill"),), {}, "etdeploy", ("no method forward",)),
+        ((replace(FORWARD, name="prefill"),), {}, None, ("get_vocab_size",)),
         ((replace(FORWARD, inputs=(TOKENS,)),), FACTS, None, ("without a KV cache",)),
         ((Plan(name="encode"),), FACTS, None, ("no method forward, but encode",)),
         ((FORWARD,), {}, None, ("get_vocab_size", "get_max_seq_len")),
@@ -76,6 +76,20 @@ def test_a_program_follows_a_contract_or_says_what_it_lacks(
     assert made.name == name
     assert bool(made.missing) == bool(missing)
     assert all(each in made.text() for each in missing), made.text()
+
+
+def test_a_program_of_etdeploy_generates_without_its_description(tmp_path: Path) -> None:
+    one = replace(FORWARD, inputs=(Tensor((1, 1), INT64), POSITION))
+    assert contract(
+        tmp_path, replace(FORWARD, name="prefill"), replace(one, name="decode_32"),
+        replace(one, name="decode"), **FACTS, get_rewind=(41,),
+    )  # fmt: skip
+    made = generation_of(inspect_file(tmp_path / "model.pte"), "m", None, TokenFacts())
+    assert isinstance(made, Generation)
+    assert [(m.name, m.role, m.max_tokens, m.capacity) for m in made.methods] == [
+        ("prefill", "prefill", 63, 64), ("decode_32", "decode", 1, 32), ("decode", "decode", 1, 64)
+    ]  # fmt: skip
+    assert (made.rewind, made.layout, made.stop_ids) == (41, "etdeploy", (2, 3))
 
 
 def test_a_program_of_another_kind_has_no_contract(tmp_path: Path) -> None:
