@@ -83,6 +83,7 @@ def test_the_program_has_one_method_and_operators_of_stock_runtimes(
     assert not {"aten::copy_", "aten::index_put.out", "aten::where.self_out"} & operators
 
 
+@pytest.mark.nightly
 def test_the_finished_program_alone_generates_the_same(
     case: tuple[str, Cli, Path], tmp_path: Path
 ) -> None:
