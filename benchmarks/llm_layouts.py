@@ -1,9 +1,10 @@
 """Both layouts of a language model's program, in etdeploy's runner and in ExecuTorch's, in turn.
 
-    python benchmarks/llm_layouts.py --model MODEL [--context 2048] [--words 90 700]
-        [--new-tokens 64] [--rounds 5]
+    python benchmarks/llm_layouts.py (--model MODEL | --programs OWN.pte STOCK.pte)
+        [--context 2048] [--words 90 700] [--new-tokens 64] [--rounds 5]
 
-MODEL is what `etdeploy generate --model` takes. Each round generates the same texts three times:
+MODEL is what `etdeploy generate --model` takes; programs that are exported already have their
+tokenizer beside them. Each round generates the same texts three times:
 with the layout `etdeploy` and with `executorch` by etdeploy's runner, and with `executorch` by
 ExecuTorch's TextLLMRunner, as its Python package has it. Each is a process of its own, without a
 warm-up. A line has the least time to the first token and the least time of a further one, for each
@@ -17,6 +18,7 @@ import json
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ OWN, STOCK, THEIRS = "etdeploy", "executorch", "TextLLMRunner"
 Times = tuple[float, float]
 
 
-def run(*argv: str) -> Any:
+def run(*argv: str) -> str:
     """The JSON that a command prints last."""
     done = subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -35,8 +37,12 @@ def run(*argv: str) -> Any:
 
 
 def etdeploy(chosen: argparse.Namespace, layout: str, verb: str, *options: str) -> Any:
-    argv = ["-m", "etdeploy", verb, "--recipe", "llm-xnnpack", "--model", chosen.model]
-    argv += ["--context", str(chosen.context), "--set", f"export.generation.layout={layout}"]
+    argv = ["-m", "etdeploy", verb]
+    if chosen.programs:
+        argv += ["--model", str(chosen.programs[layout == STOCK].resolve())]
+    else:
+        argv += ["--recipe", "llm-xnnpack", "--model", chosen.model]
+        argv += ["--context", str(chosen.context), "--set", f"export.generation.layout={layout}"]
     return json.loads(run(*argv, *options, "--json"))
 
 
@@ -55,7 +61,9 @@ def by_executorch(folder: Path, new_tokens: int, prompt: str) -> tuple[Times, st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", required=True)
+    sources = parser.add_mutually_exclusive_group(required=True)
+    sources.add_argument("--model")
+    sources.add_argument("--programs", type=Path, nargs=2)
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--words", type=int, nargs="+", default=[90, 700])
     parser.add_argument("--new-tokens", type=int, default=64)
@@ -65,9 +73,9 @@ def main() -> None:
     for words in chosen.words:
         prompt = " ".join(WORDS[:words])
         sides = {
-            OWN: lambda text=prompt: by_etdeploy(chosen, OWN, text),
-            STOCK: lambda text=prompt: by_etdeploy(chosen, STOCK, text),
-            THEIRS: lambda text=prompt: by_executorch(folder, chosen.new_tokens, text),
+            OWN: partial(by_etdeploy, chosen, OWN, prompt),
+            STOCK: partial(by_etdeploy, chosen, STOCK, prompt),
+            THEIRS: partial(by_executorch, folder, chosen.new_tokens, prompt),
         }
         rounds = [{name: side() for name, side in sides.items()} for _ in range(chosen.rounds)]
         same = {each[STOCK][1] == each[THEIRS][1] for each in rounds} == {True}

@@ -114,19 +114,23 @@ class Contract:
 def contract_of(program: Program) -> Contract | None:
     """By whose contract a program generates text; None for one that shows no sign of doing so."""
     known = constants(program)
-    computing = [method for method in program.methods if method.name not in known]
-    forward = next((method for method in computing if method.name == FORWARD), None)
-    facts = known.keys() & _OF_LANGUAGE_MODELS
+    wrong, facts = _misfit(program, known), known.keys() & _OF_LANGUAGE_MODELS
     absent = tuple(f"it has no {name}, {why}" for name, why in _READ.items() if name not in known)
-    if forward and (wrong := _wrong_signature(forward, known)) is None:
+    if wrong is None:
         return Contract("executorch", absent) if facts else Contract(None, (_NO_FACTS, *absent))
-    if forward is None and any(_callable(program, known)):
+    if any(_callable(program, known)):
         why = "ExecuTorch's own runner finds no method forward"
         return Contract("etdeploy", (why,)) if facts else Contract(None, (_NO_FACTS,))
-    names = [method.name for method in computing]
-    if not facts or {*names} & {ENCODER, VISION_ENCODER}:
-        return None
-    return Contract(None, (wrong if forward else _NO_FORWARD.format(names=", ".join(names)),))
+    has_encoder = any(method.name in (ENCODER, VISION_ENCODER) for method in program.methods)
+    return None if has_encoder or not facts else Contract(None, (wrong,))
+
+
+def _misfit(program: Program, known: Mapping[str, object]) -> str | None:
+    """Why ExecuTorch's own runner cannot call a program; None if it can."""
+    computing = {method.name: method for method in program.methods if method.name not in known}
+    if FORWARD in computing:
+        return _wrong_signature(computing[FORWARD], known)
+    return _NO_FORWARD.format(names=", ".join(computing))
 
 
 def generation_of(
@@ -149,8 +153,7 @@ def generation_of(
         return None
     methods = tuple(_callable(program, known))
     if not methods:
-        [why] = contract.missing if (contract := contract_of(program)) else (_NO_FACTS,)
-        return why
+        return _misfit(program, known)
     tokens, logits = methods[0].inputs[0], methods[0].outputs[0]
     if not isinstance(tokens, TensorInfo) or not isinstance(logits, TensorInfo):
         raise TypeError(methods[0])

@@ -141,7 +141,7 @@ def llama_attention(
     if not isinstance(key, FilledBuffer) or not isinstance(value, FilledBuffer):
         return grouped_attention(
             module, query, key, value, attention_mask, scaling, softcap, **others
-        )  # type: ignore[arg-type]
+        )
     refuse_tensors(module, others)
     if softcap is not None:
         raise UnsupportedModelError("llama::custom_sdpa has no bound for scores (softcap)")
