@@ -26,7 +26,7 @@ _STOCK = (
 _KERNEL = (
     "the runner has it with each provider, and llama::custom_sdpa is slower (docs/performance.md); "
     "a runtime without it, such as ExecuTorch's own release in an app, needs "
-    "--set export.generation.attention=stock"
+    "--set export.generation.layout=executorch or --set export.generation.attention=stock"
 )
 
 

@@ -111,8 +111,9 @@ def test_a_trained_model_gives_the_same_text_in_both_runners(
 ) -> None:
     cli = Cli(tmp_path_factory.mktemp("cache"), tmp_path, {})
     cli.recipe(
-        f"model: {{gguf: {json.dumps(str(smollm))}}}\nexport:\n  quantization: 8da4w\n"
-        "  generation: {context: 512, evaluate: none, layout: executorch}\n"
+        # In floats: with activations of 8 bits, rounding makes other tokens sooner or later.
+        f"model: {{gguf: {json.dumps(str(smollm))}}}\n"
+        "export: {generation: {context: 512, layout: executorch}}\n"
     )
     prompts = ("The capital of France is", "Once upon a time, in a small village by the sea, ")
     own = [_generate(cli, prompt, "--recipe", "recipe.yaml") for prompt in prompts]
