@@ -120,7 +120,8 @@ def test_a_trained_model_gives_the_same_text_in_both_runners(
     [program] = (cli.cache / "programs").glob(f"*/{PROGRAM_FILE}")
     tokenizer = program.parent / "tokenizer" / "tokenizer.json"
     stock = run_support("stock_runner", str(program), str(tokenizer), str(_NEW), *prompts)
-    assert [each["text"] for each in stock] == [each["text"] for each in own]
+    ends = [each["text"].removesuffix("<|im_end|>") for each in stock]  # which is not printed here
+    assert ends == [each["text"] for each in own]
     assert "Paris" in own[0]["text"]
 
 
