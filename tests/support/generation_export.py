@@ -149,6 +149,11 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "texts.json").write_text(json.dumps([_continued(prompt) for prompt in PROMPTS]))
     _write(folder / "dynamic.pte", dynamic)
+    any_length = torch.export.Dim("length", min=1, max=CHUNK)
+    forward = export(
+        TinyModel(CAPACITY), (several, position), dynamic_shapes=({1: any_length}, None)
+    )
+    _write(folder / "forward.pte", {"forward": forward}, share=False)
     _write(folder / "static.pte", static)
     _write(
         folder / "forgetful.pte", static | {"decode": export(Forgetful(CAPACITY), (one, position))}

@@ -88,6 +88,7 @@ from etdeploy.program.generation import (
     NextToken,
     StaticCache,
     attention_for,
+    layout_for,
     logit_distance,
     sampled_ids,
 )
@@ -244,6 +245,7 @@ def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
         asked.prefill_tokens,
         attention=attention_for(asked, str(spec.backend))[0],
         fixed=lowering_of(spec).fixed_shapes,
+        layout=layout_for(asked),
     )
     return run_original(spec, loaded, methods)
 
@@ -272,7 +274,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         eager = replace(eager, encoder=placed)
     else:
         mode = asked.methods if backend_named(str(spec.backend)).static_cache else None
-        made = generation_sources(loaded.model, mode=mode, **options)
+        made = generation_sources(loaded.model, mode=mode, layout=layout_for(asked), **options)
         eager = replace(eager, static_cache=made.static_cache)
     _require_ranges(spec, loaded, made)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
@@ -305,6 +307,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         path=made.path,
         path_reason=made.path_reason,
         attention=made.attention,
+        layout=layout_for(asked),
         rewind=made.rewind,
         adapters={name: GenerationAdapter(methods=each.methods) for name, each in adapted.items()},
         encoder=eager.encoder.facts if eager.encoder else None,
