@@ -302,6 +302,8 @@ class IosApp(Value):
     program: str
     bundled: bool
     etdeploy_version: str
+    library: bool = False
+    prefix: str = ""
 
 
 def template_variables(app: IosApp) -> dict[str, Any]:
@@ -344,7 +346,7 @@ def target_name(model_name: str) -> str:
 
 # Modules and types that the sources use by these names, and folders of the project.
 _TAKEN_WORDS = """
-App Benchmark Charts ExecuTorch Foundation Generator Histogram JSON Logits Measurement Method Model
+App Benchmark Calls Charts ExecuTorch Failure Foundation Generator Histogram JSON Logits Measurement Method Model
 Module Native Nullable Options Output Payload Program Report Request Run Sampler Session Speech
 Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
 """

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from etdeploy.apps.cpp import KIND, CppSubject, library_files
 from etdeploy.apps.library import AndroidLibrary
+from etdeploy.apps.merge import write_project
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import require
+from etdeploy.core.files.basic import resource_folder
+from etdeploy.core.values import silent
+from etdeploy.program.inspect import inspect_file
+from etdeploy.provider.checkout import Libraries
+from etdeploy.provider.wheel import obtain_wheel
+from etdeploy.runner.model import BuiltRunner
+from etdeploy.runner.toolchains import find_programs
+from etdeploy.targets.platforms import find_emulator, find_target, host_target
 from tests.integration.apps.android_template.conftest import tools
-from tests.support.android_app import AndroidLibraries, Tools
+from tests.support.android_app import AndroidLibraries, Tools, run
 from tests.support.generation_values import PROMPTS
 from tests.support.libraries import inference_subject, text_subject, write_library
-from tests.support.runtime_runs import programs, text_programs
+from tests.support.runtime_runs import plan_here, programs, text_programs
 
 pytestmark = pytest.mark.integration
 
 __all__ = ["programs", "text_programs", "tools"]
 
+CPP = Path(__file__).parents[2] / "support" / "cpp_consumer"
 NAMES = {"inputs": ["image", "class"], "expected": ["picked", "next", "rows"]}
 
 
@@ -40,3 +56,84 @@ def test_an_android_app_uses_two_libraries(
     expected = json.loads((text_programs / "texts.json").read_text())[1]
     assert len(PROMPTS[1]) == 8
     assert json.loads(ids.removeprefix("ids ")) == expected[8:24]
+
+
+def _cpp_library(programs: Path, name: str, folder: Path, target: str = "") -> Path:
+    """The package for a program of runtime_export, moved from where it was written."""
+    program = inspect_file(programs / name / "program.pte")
+    plan = plan_here(program, target, profile=False)
+    wheel = obtain_wheel(find_target(plan.build_target), host_target(), Workspace.default())
+    names = ("runtime", "threadpool", "kernels_optimized", "kernels_quantized", "backend_xnnpack")
+    needed = [name for name in names if name in (*plan.component_names, "kernels_optimized")]
+    files = [f"libexecutorch{'' if n == 'runtime' else f'_{n}'}.so" for n in needed]
+    runner = BuiltRunner(
+        path=str(Path(wheel.root) / "lib"), executable="", libraries=tuple(files), loader=None,
+        target=plan.target, sha256="", operators=(), backends=(), executorch_version="1.5.1",
+    )  # fmt: skip
+    subject, payload = inference_subject(AndroidLibrary(), programs / name, name, NAMES)
+    made = CppSubject(
+        subject.loaded, program, subject.model, payload, plan, Libraries(wheel=wheel), runner
+    )
+    files_made, _ = library_files(
+        made, host_target(), Workspace.default(), None, silent, folder / "log"
+    )
+    write_project(folder / "before", files_made, KIND)
+    shutil.move(folder / "before", folder / "my library")
+    return folder / "my library"
+
+
+def _consumed(library: Path, folder: Path, *options: str) -> Path:
+    """A consumer in a folder of its own, and the library's example, built."""
+    cmake, ninja = require(find_programs())
+    for name, source in (("consumer", CPP), ("example", library / "example")):
+        run(cmake, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-S", source, "-B",
+            folder / name, f"-DCMAKE_PREFIX_PATH={library}",
+            "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror", *options)  # fmt: skip
+        run(cmake, "--build", folder / name)
+    return folder
+
+
+def test_a_cpp_program_finds_the_package_where_it_was_moved(programs: Path, tmp_path: Path) -> None:
+    library = _cpp_library(programs, "two_inputs", tmp_path)
+    built = _consumed(library, tmp_path / "built")
+    golden = library / "example" / "golden"
+    assert run(built / "example" / "golden", golden).endswith("as expected\n")
+    told = run(built / "consumer" / "consumer", __file__).splitlines()
+    assert told[-6:] == [
+        "1 rows, 6 1 4, shape 1 3, next 6 1 4",
+        "input: image has 11 values instead of 12 (2 x 6)",
+        "input: image has the shape 9 x 6; the largest is 8 x 6",
+        "program: /none.pte: No such file or directory",
+        f"program: {__file__} is another model: {Path(__file__).stat().st_size} bytes instead of "
+        f"{(programs / 'two_inputs' / 'program.pte').stat().st_size}",
+        "4 threads agree",
+    ]  # fmt: skip
+    run(built / "example" / "example")
+    texts = [path for path in library.rglob("*") if path.suffix in (".cmake", ".so", ".h", ".md")]
+    assert [path for path in texts if str(tmp_path).encode() in path.read_bytes()] == []
+    expected = np.fromfile(golden / "expected" / "0.bin", np.float32)
+    (expected + 1).tofile(golden / "expected" / "0.bin")
+    found = subprocess.run(
+        [built / "example" / "golden", golden], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, "picked[0] is" in found.stdout) == (1, True)
+
+
+@pytest.mark.nightly
+def test_a_cpp_package_for_another_processor(programs: Path, tmp_path: Path) -> None:
+    compiler, qemu = shutil.which("aarch64-linux-gnu-g++"), find_emulator("aarch64")
+    if not compiler or not qemu:
+        pytest.skip("needs a cross compiler and qemu")
+    library = _cpp_library(programs, "two_inputs", tmp_path, "linux-aarch64")
+    toolchain = resource_folder("toolchains") / "linux-aarch64.cmake"
+    built = _consumed(library, tmp_path / "built", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
+    system = Path(run(compiler, "-print-file-name=libc.so.6").strip()).resolve().parents[1]
+    started = (qemu, "-L", system, built / "example" / "golden", library / "example" / "golden")
+    assert run(*started).endswith("as expected\n")
+    cmake, _ = require(find_programs())
+    refused = subprocess.run(
+        [cmake, "-S", CPP, "-B", tmp_path / "wrong", f"-DCMAKE_PREFIX_PATH={library}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert refused.returncode != 0
+    assert "was built for linux-aarch64" in refused.stderr
