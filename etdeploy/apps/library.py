@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from etdeploy.apps.android.platform import Android, android_values, require_readable
-from etdeploy.apps.ios.platform import target_name
+from etdeploy.apps.ios.platform import Ios, ios_app, target_name, template_variables
 from etdeploy.apps.model import MODEL_FILE, AppGeneration, AppModel, AppSize, AppValue
 from etdeploy.apps.platform import AppRuntime, AppSubject
 from etdeploy.apps.project import kotlin_text, render_tree
@@ -462,3 +462,160 @@ def _kotlin_encoded(made: AppGeneration) -> str:
     if made.bos_id is None:
         return "encoder.encode(prompt)"
     return f"listOf({made.bos_id}) + encoder.encode(prompt)"
+
+
+def _array(element: str, dtype: str, converter: str = "") -> TensorType:
+    return TensorType(f"[{element}]", f".{dtype}", element, converter)
+
+
+SWIFT = Language(
+    "Swift",
+    frozenset(_SWIFT_WORDS.split()),
+    {
+        "float32": _array("Float", "float"),
+        "float64": _array("Double", "double"),
+        "float16": _array("Float16", "half"),
+        "bfloat16": _array("UInt16", "bFloat16", "Float(bitPattern: UInt32($0) << 16)"),
+        "bool": _array("Bool", "bool", "($0 ? 1 : 0)"),
+        "uint8": _array("UInt8", "byte"),
+        "uint16": _array("UInt16", "uInt16"),
+        "uint32": _array("UInt32", "uInt32"),
+        "uint64": _array("UInt64", "uInt64"),
+        "int8": _array("Int8", "char"),
+        "int16": _array("Int16", "short"),
+        "int32": _array("Int32", "int"),
+        "int64": _array("Int64", "long"),
+    },
+    {"Int": "Int", "Double": "Double", "Bool": "Bool"},
+    # Names that are in scope where the method makes its inputs and reads its outputs.
+    taken=frozenset({"found", "model", "results"}),
+)
+_SHARED_SWIFT = re.compile(
+    r"(?P<target>\w+)/(?P<path>"
+    r"(?:Failure|Calls|Program|ExecuTorchModel|Tokens/\w+)\.swift|(?:Native|Program)\.(?:h|cpp))"
+)
+
+
+class IosLibrary(Ios):
+    """A Swift package with the model; see `apps/platform.py`."""
+
+    kind = "ios library"
+    anchor = "Sources/*Library/Failure.swift"
+    output = ".build"
+
+    @property
+    def templates(self) -> Path:
+        return resource_folder("templates") / "ios_library"
+
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        return (self.templates, super().templates)
+
+    def place(self, subject: AppSubject, path: str) -> str | None:
+        target = class_name(subject.loaded.name)
+        if _is_golden(path):
+            return f"Tests/{target}Tests/Golden/{path}"
+        return f"Sources/{target}Library/Model/{path}"
+
+    def values(self, subject: AppSubject) -> Mapping[str, object]:
+        app = SimpleNamespace(**_ios_library(subject))
+        return {**template_variables(ios_app(subject)), "app": app}
+
+    def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
+        files: dict[str, bytes | Path] = {}
+        for path, content in render_tree(super().templates, self.values(subject)).items():
+            found = _SHARED_SWIFT.fullmatch(path)
+            if found:
+                kind = "Library" if path.endswith(".swift") else "Native"
+                inner = "include/" if path.endswith(".h") else ""
+                files[f"Sources/{found['target']}{kind}/{inner}{found['path']}"] = content
+        return files
+
+
+def _ios_library(subject: AppSubject) -> dict[str, Any]:
+    model = subject.model
+    base = class_values(subject.loaded, model)
+    values = {
+        **ios_app(subject).model_dump(),
+        **base,
+        "library": True,
+        # An app may link several libraries, whose C functions need names of their own.
+        "prefix": f"{base['target']}_",
+    }
+    if model.generation:
+        return values | _text_values(model)
+    return values | swift_values(signature(model, subject.program, SWIFT), model)
+
+
+def swift_values(made: Signature, model: AppModel) -> dict[str, Any]:
+    """What the template of a Swift package gets of a signature."""
+    by_index = {value.index: value for value in made.inputs}
+    return {
+        "inputs": [
+            value.model_dump() | {"largest": " x ".join(map(str, value.shape))}
+            for value in made.inputs
+        ],
+        "outputs": [
+            value.model_dump() | {"from_runtime": _swift_output(value)} for value in made.outputs
+        ],
+        "fill": [_swift_fill(by_index.get(i)) for i in range(len(model.sizes[0].inputs))],
+        "sizes": [
+            {
+                "name": case.name,
+                "arguments": [text for each in case.inputs for text in _swift_argument(*each)],
+                "expected": [_swift_expected(*each) for each in case.expected],
+            }
+            for case in made.cases
+        ],
+    }
+
+
+def _swift_fill(value: LibraryValue | None) -> str:
+    """An input for the runtime; one without a name is None."""
+    if value is None:
+        return "Value()"
+    if value.kind != "Tensor":
+        return f"Value({value.name})"
+    sizes, label = str(list(value.shape)), f'"{value.name}"'
+    shape = f"Make.shape({label}, {value.shape_name}, {sizes})" if value.shape_name else sizes
+    dtype = SWIFT.tensors[value.dtype or ""].reader
+    return f"try Make.tensor({label}, {value.name}, {shape}, {dtype})"
+
+
+def _swift_output(value: LibraryValue) -> str:
+    property_ = {"Int": "integer", "Double": "double", "Bool": "boolean"}.get(value.kind)
+    if property_:
+        return f"Read.value(results, {value.index}).{property_}"
+    return f"Read.array(results, {value.index}, model)"
+
+
+def _swift_literal(value: LibraryValue, given: AppValue) -> str:
+    if value.kind == "Tensor":
+        return f'try read("{given.path}")'
+    if value.kind == "Bool":
+        return str(bool(given.value)).lower()
+    if given.value is None:  # JSON has no infinity
+        return "Double.nan"
+    return repr(float(given.value)) if value.kind == "Double" else str(int(given.value))
+
+
+def _swift_argument(value: LibraryValue, given: AppValue) -> Iterator[str]:
+    yield f"{value.name}: {_swift_literal(value, given)}"
+    if value.shape_name:
+        yield f"{value.shape_name}: {list(given.shape or ())}"
+
+
+def _swift_expected(value: LibraryValue, given: AppValue) -> dict[str, Any]:
+    literal, found = _swift_literal(value, given), f"output.{value.name}"
+    if value.kind == "Tensor":
+        dtype = SWIFT.tensors[value.dtype or ""]
+        number = dtype.converter or "$0"
+        widen = f".map {{ Double({number}) }}"
+        literal = f"({literal} as {value.type}){widen}"
+        found = f"{found}{widen}"
+    elif value.kind == "Bool":
+        literal, found = f"[{literal} ? 1 : 0]", f"[{found} ? 1 : 0]"
+    else:
+        literal, found = f"[Double({literal})]", f"[Double({found})]"
+    made = {"golden": literal, "found": found, "atol": given.atol, "label_text": value.name}
+    return value.model_dump() | made

@@ -172,9 +172,9 @@ def _least(recipe: Recipe) -> Program:
 def platform_for(system: str, *, library: bool = False) -> Platform:
     """Return the platform of a target's system; raise UsageError where there are no apps."""
     if library:
-        from etdeploy.apps.library import AndroidLibrary
+        from etdeploy.apps.library import AndroidLibrary, IosLibrary
 
-        return AndroidLibrary()
+        return AndroidLibrary() if system == "android" else IosLibrary()
     if system == "android":
         from etdeploy.apps.android.platform import Android
 

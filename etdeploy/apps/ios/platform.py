@@ -346,9 +346,9 @@ def target_name(model_name: str) -> str:
 
 # Modules and types that the sources use by these names, and folders of the project.
 _TAKEN_WORDS = """
-App Benchmark Calls Charts ExecuTorch Failure Foundation Generator Histogram JSON Logits Measurement Method Model
-Module Native Nullable Options Output Payload Program Report Request Run Sampler Session Speech
-Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
+App Benchmark Calls Charts ExecuTorch Failure Foundation Generator Histogram JSON Logits
+Measurement Method Model Module Native Nullable Options Output Payload Program Report Request Run
+Sampler Session Speech Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
 """
 _TAKEN = frozenset(_TAKEN_WORDS.split())
 

@@ -119,6 +119,13 @@ def library_android(**values: Any) -> None:
     _write("android", library=True, **values)
 
 
+@library.command("ios")
+@_shared()
+def library_ios(**values: Any) -> None:
+    """Write a Swift package."""
+    _write("ios", library=True, **values)
+
+
 @library.command("cpp")
 @_shared(options("target"))
 def library_cpp(

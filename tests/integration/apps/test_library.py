@@ -7,11 +7,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import executorch
 import numpy as np
 import pytest
 
 from etdeploy.apps.cpp import KIND, CppSubject, library_files
-from etdeploy.apps.library import AndroidLibrary
+from etdeploy.apps.library import AndroidLibrary, IosLibrary
 from etdeploy.apps.merge import write_project
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import require
@@ -26,14 +27,17 @@ from etdeploy.targets.platforms import find_emulator, find_target, host_target
 from tests.integration.apps.android_template.conftest import tools
 from tests.support.android_app import AndroidLibraries, Tools, run
 from tests.support.generation_values import PROMPTS
+from tests.support.ios_template import HEADERS, INSIDE, LINK
 from tests.support.libraries import inference_subject, text_subject, write_library
 from tests.support.runtime_runs import plan_here, programs, text_programs
+from tests.support.swift import Swift, swift
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["programs", "text_programs", "tools"]
+__all__ = ["programs", "swift", "text_programs", "tools"]
 
-CPP = Path(__file__).parents[2] / "support" / "cpp_consumer"
+SUPPORT = Path(__file__).parents[2] / "support"
+CPP = SUPPORT / "cpp_consumer"
 NAMES = {"inputs": ["image", "class"], "expected": ["picked", "next", "rows"]}
 
 
@@ -137,3 +141,100 @@ def test_a_cpp_package_for_another_processor(programs: Path, tmp_path: Path) -> 
     )  # fmt: skip
     assert refused.returncode != 0
     assert "was built for linux-aarch64" in refused.stderr
+
+
+def _swift_module(
+    swift: Swift, folder: Path, name: str, mounts: dict[str, Path], resources: str = ""
+) -> list[str]:
+    """Compiles a library's C++ and Swift as SwiftPM would; gives the options that link it."""
+    native, sources = f"{name}/Sources/{name}Native", f"{name}/Sources/{name}Library"
+    objects = []
+    for path in sorted((folder / native).glob("*.cpp")):
+        swift.run(
+            "clang++", "-std=c++17", "-Wall", "-fPIC", "-DC10_USING_CUSTOM_GENERATED_MACROS",
+            *(f"-I{INSIDE}/{each}" for each in HEADERS), f"-I{native}/include", "-c",
+            f"{native}/{path.name}", "-o", f"{name}{path.stem}.o", folder=folder, mounts=mounts,
+        )  # fmt: skip
+        objects.append(f"{name}{path.stem}.o")
+    # SwiftPM generates this for a target with resources.
+    (folder / sources / "Bundle.swift").write_text(
+        "import Foundation\nextension Bundle {\n"
+        f'  static let module = Bundle(path: "/work/{resources or sources}")!\n}}\n'
+    )
+    files = sorted(p.relative_to(folder).as_posix() for p in (folder / sources).rglob("*.swift"))
+    swift.run(
+        "swiftc", "-swift-version", "6", "-warnings-as-errors", "-enable-testing",
+        "-parse-as-library", "-emit-library", "-static", "-emit-module", "-module-name",
+        f"{name}Library", "-I", ".", "-I", f"{native}/include", "-o", f"lib{name}Library.a", *files,
+        folder=folder,
+    )  # fmt: skip
+    return [f"lib{name}Library.a", *objects, "-I", f"{native}/include"]
+
+
+@pytest.mark.nightly
+def test_a_swift_program_uses_two_packages(
+    swift: Swift, programs: Path, text_programs: Path, tmp_path: Path
+) -> None:
+    platform = IosLibrary()
+    pair, files = inference_subject(platform, programs / "two_inputs", "pair", NAMES)
+    words, text_files = text_subject(platform, text_programs, "words", tmp_path)
+    write_library(platform, pair, files, tmp_path / "Pair")
+    write_library(platform, words, text_files, tmp_path / "Words")
+    support = SUPPORT / "swift_library"
+    for name in ("ExecuTorch", "XCTest"):
+        shutil.copy(support / f"{name}.swift", tmp_path)
+        swift.run(
+            "swiftc", "-swift-version", "6", "-parse-as-library", "-emit-module", "-emit-library",
+            "-static", "-module-name", name, "-o", f"lib{name}.a", f"{name}.swift",
+            folder=tmp_path,
+        )  # fmt: skip
+    mounts = {INSIDE: Path(next(iter(executorch.__path__)))}
+    linked = [
+        *_swift_module(swift, tmp_path, "Pair", mounts),
+        *_swift_module(swift, tmp_path, "Words", mounts), "libExecuTorch.a", "libXCTest.a",
+    ]  # fmt: skip
+    shutil.copy(support / "Consumer.swift", tmp_path)
+    swift.run(
+        "swiftc", "-swift-version", "6", "-warnings-as-errors", "-parse-as-library", "-I", ".",
+        "Consumer.swift", *linked, *LINK, "-lstdc++", "-o", "consumer",
+        folder=tmp_path, mounts=mounts,
+    )  # fmt: skip
+    told = swift.run("./consumer", folder=tmp_path, mounts=mounts).stdout.splitlines()
+    expected = json.loads((text_programs / "texts.json").read_text())[1]
+    assert told == [
+        "1 [6.0, 1.0, 4.0] [1, 3] [6, 1, 4]",
+        'input("image has 11 values instead of 12 (2 x 6).")',
+        'input("image has the shape 9 x 6; the largest is 8 x 6.")',
+        'program("There is no program /none.pte.")',
+        "CancellationError()",
+        "sum 6.0",
+        "closed",
+        f"ids {expected[8:24]}",
+        "first true",
+        "text some",
+        "drawn true",
+        'input("33 tokens do not fit into a context of 32.")',
+        'input("The prompt has the id 99; the model has 48 tokens.")',
+        "closed",
+    ]
+    _golden(swift, tmp_path, "Pair", "testExample", linked, mounts)
+    _golden(swift, tmp_path, "Words", "testAGreedyTextIsTheSameTwice", linked, mounts)
+
+
+def _golden(
+    swift: Swift, folder: Path, name: str, test: str, linked: list[str], mounts: dict[str, Path]
+) -> None:
+    """Runs a test of a package's golden tests."""
+    tests = folder / name / "Tests" / f"{name}Tests"
+    (tests / "Run.swift").write_text(
+        "import Foundation\nextension Bundle {\n"
+        f'  static let module = Bundle(path: "/work/{name}/Tests/{name}Tests")!\n}}\n'
+        "@main\nstruct Run {\n  static func main() async throws {\n"
+        f'    try await GoldenTests().{test}()\n    print("ended")\n  }}\n}}\n'
+    )
+    files = sorted(path.relative_to(folder).as_posix() for path in tests.glob("*.swift"))
+    swift.run(
+        "swiftc", "-swift-version", "6", "-parse-as-library", "-module-name", "Golden", "-I", ".",
+        *files, *linked, *LINK, "-lstdc++", "-o", f"golden{name}", folder=folder, mounts=mounts,
+    )  # fmt: skip
+    assert swift.run(f"./golden{name}", folder=folder, mounts=mounts).stdout == "ended\n"
