@@ -42,7 +42,9 @@ struct Consumer {
           return try await model.run(image: image, imageShape: [1, 6], class_: [1]).picked[0]
         }
       }
-      return try await group.reduce(0, +)
+      var sum: Float = 0
+      for try await value in group { sum += value }
+      return sum
     }
     print("sum", sums)
     await model.close()
