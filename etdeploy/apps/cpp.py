@@ -14,7 +14,7 @@ from etdeploy.apps.library import (
     Language,
     LibraryValue,
     Signature,
-    TensorType,
+    ArrayType,
     class_values,
     signature,
 )
@@ -54,9 +54,9 @@ add assert checked errno guarded kind_of model output sizes stderr stdin stdout 
 """
 
 
-def _vector(element: str, converter: str = "") -> TensorType:
+def _vector(element: str, converter: str = "") -> ArrayType:
     number = converter or f"number<{element}>"
-    return TensorType(f"std::vector<{element}>", f"values<{element}>", f"read<{element}>", number)
+    return ArrayType(f"std::vector<{element}>", f"values<{element}>", f"read<{element}>", number)
 
 
 CPP = Language(
@@ -142,7 +142,7 @@ def library_files(
             if path.startswith(("include/", "src/")) and isinstance(content, bytes):
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_bytes(content)
-        build = _Build(subject, host, workspace, custom_ops, folder, name, progress, log)
+        build = LibraryBuild(subject, host, workspace, custom_ops, folder, name, progress, log)
         files[f"lib/{values['library_file']}"] = build.compile(str(values["library_file"]))
     return files, made
 
@@ -172,7 +172,7 @@ def _licences(libraries: Libraries, name: str) -> Iterator[tuple[str, bytes | Pa
 
 
 @dataclass(frozen=True)
-class _Build:
+class LibraryBuild:
     """One build of the shared library."""
 
     subject: CppSubject

@@ -40,7 +40,7 @@ struct subscript super switch throw throws true try typealias var where while
 
 
 @dataclass(frozen=True)
-class TensorType:
+class ArrayType:
     """How a language holds the elements of a dtype.
 
     `reader` makes an array of it from an output or a file, `converter` numbers of its elements.
@@ -61,7 +61,7 @@ class Language:
 
     name: str
     words: frozenset[str]
-    tensors: Mapping[str, TensorType]
+    tensors: Mapping[str, ArrayType]
     scalars: Mapping[str, str]
     snake: bool = False
     taken: frozenset[str] = frozenset()
@@ -84,13 +84,13 @@ KOTLIN = Language(
     "Kotlin",
     frozenset(_KOTLIN_WORDS.split()),
     {
-        "float32": TensorType("FloatArray", "dataAsFloatArray", "floats"),
-        "float64": TensorType("DoubleArray", "dataAsDoubleArray", "doubles"),
-        "float16": TensorType("ShortArray", "dataAsShortArray", "shorts", ".map(::half)"),
-        "int64": TensorType("LongArray", "dataAsLongArray", "longs"),
-        "int32": TensorType("IntArray", "dataAsIntArray", "ints"),
-        "int8": TensorType("ByteArray", "dataAsByteArray", "plain"),
-        "uint8": TensorType(
+        "float32": ArrayType("FloatArray", "dataAsFloatArray", "floats"),
+        "float64": ArrayType("DoubleArray", "dataAsDoubleArray", "doubles"),
+        "float16": ArrayType("ShortArray", "dataAsShortArray", "shorts", ".map(::half)"),
+        "int64": ArrayType("LongArray", "dataAsLongArray", "longs"),
+        "int32": ArrayType("IntArray", "dataAsIntArray", "ints"),
+        "int8": ArrayType("ByteArray", "dataAsByteArray", "plain"),
+        "uint8": ArrayType(
             "ByteArray", "dataAsUnsignedByteArray", "plain", ".map { it.toInt() and 255 }"
         ),
     },
@@ -464,8 +464,8 @@ def _kotlin_encoded(made: AppGeneration) -> str:
     return f"listOf({made.bos_id}) + encoder.encode(prompt)"
 
 
-def _array(element: str, dtype: str, converter: str = "") -> TensorType:
-    return TensorType(f"[{element}]", f".{dtype}", element, converter)
+def _array(element: str, dtype: str, converter: str = "") -> ArrayType:
+    return ArrayType(f"[{element}]", f".{dtype}", element, converter)
 
 
 SWIFT = Language(
