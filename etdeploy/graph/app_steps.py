@@ -325,7 +325,13 @@ def write_cpp_library(
     job: Job, folder: Path, conflicts: Conflicts, progress: Progress
 ) -> tuple[Project, Written]:
     """Builds the C++ library of a job whose runner was checked, and writes it for the user."""
-    from etdeploy.apps.cpp import KIND, CppSubject, library_files, require_library_target
+    from etdeploy.apps.cpp import (
+        KIND,
+        CppSubject,
+        library_files,
+        require_library,
+        require_no_own_c_library,
+    )
     from etdeploy.apps.merge import digest_content
     from etdeploy.apps.payload import make_payload
 
@@ -335,7 +341,8 @@ def write_cpp_library(
         job.loaded, program, load_provenance(made), made, library=True
     )
     plan = RuntimePlan.load(stage_path(job, StepName.PLAN))
-    require_library_target(plan, model)
+    require_library(job.target, generates=model.generation is not None)
+    require_no_own_c_library(plan)
     libraries = Libraries.load(stage_path(job, StepName.RUNTIME))
     subject = CppSubject(job.loaded, program, model, payload, plan, libraries, load_runner(job))
     own, log = resolve(job).custom_ops, job.state / "library.log"

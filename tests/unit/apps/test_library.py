@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.apps.cpp import CPP, cpp_values, require_library_target
+from etdeploy.apps.cpp import CPP, cpp_values, require_library, require_no_own_c_library
 from etdeploy.apps.library import (
     KOTLIN,
     SWIFT,
@@ -27,6 +27,7 @@ from etdeploy.apps.project import project_files
 from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.graph.app_plan import platform_for
 from etdeploy.program.model import Program, TensorInfo
+from etdeploy.targets.platforms import find_target
 from tests.support.golden_apps import app_subject
 from tests.support.runtime_values import make_method, make_program
 
@@ -174,27 +175,23 @@ def test_an_executorch_of_its_own_is_refused_with_what_to_do() -> None:
     assert "etdeploy app android" in str(caught.value.remedy)
 
 
-@pytest.mark.parametrize(
-    ("target", "portable", "reason"),
-    [
-        ("linux-aarch64-musl", False, "no shared libraries"),
-        ("ios-arm64", False, "no shared libraries"),
-        ("linux-x86_64-portable", True, "brings its own C library"),
-    ],
-)
-def test_a_target_without_shared_libraries_is_refused(
-    target: str, portable: bool, reason: str
-) -> None:
-    subject = app_subject(platform_for("android"), "convnet")
-    plan = subject.plan.model_copy(update={"target": target, "portable_runner": portable})
-    with pytest.raises(CheckError, match=reason):
-        require_library_target(plan, subject.model)
+@pytest.mark.parametrize("target", ["linux-aarch64-musl", "ios-arm64"])
+def test_a_target_without_shared_libraries_is_refused(target: str) -> None:
+    with pytest.raises(CheckError, match="loads no shared library") as caught:
+        require_library(find_target(target), generates=False)
+    assert "--target linux-x86_64" in str(caught.value.remedy)
+
+
+def test_a_c_library_of_its_own_is_refused() -> None:
+    plan = app_subject(platform_for("android"), "convnet").plan
+    require_no_own_c_library(plan)
+    with pytest.raises(CheckError, match="brings its own C library"):
+        require_no_own_c_library(plan.model_copy(update={"portable_runner": True}))
 
 
 def test_a_language_model_is_refused_in_cpp() -> None:
-    subject = app_subject(platform_for("android"), "language-model")
     with pytest.raises(CheckError, match="neither a tokenizer") as caught:
-        require_library_target(subject.plan, subject.model)
+        require_library(find_target("linux-x86_64"), generates=True)
     assert "etdeploy app library android" in str(caught.value.remedy)
 
 
