@@ -302,8 +302,9 @@ def _shape(given: AppValue) -> str:
 
 
 def _zero(value: LibraryValue, given: AppValue) -> Iterator[str]:
+    """Tensors of zeros; a program may take no other single value than that of its export."""
     if value.kind != "Tensor":
-        yield f"{value.type}{{}}"
+        yield "0.0" if given.value is None else _scalar(value, given)
         return
     count = 1
     for size in given.shape or ():

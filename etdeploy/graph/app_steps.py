@@ -340,6 +340,10 @@ def write_cpp_library(
     model, payload, notes = make_payload(
         job.loaded, program, load_provenance(made), made, library=True
     )
+    if job.loaded.recipe.app.bundled is None:
+        # Only an app has to stay small.
+        payload = {**payload, PROGRAM_FILE: made / PROGRAM_FILE}
+        model = model.model_copy(update={"bundled": True})
     plan = RuntimePlan.load(stage_path(job, StepName.PLAN))
     require_library(job.target, generates=model.generation is not None)
     require_no_own_c_library(plan)
