@@ -381,6 +381,15 @@ class AndroidLibrary(Android):
                 files[f"{_MODULE}/jniLibs/{abi}/{file.name}"] = Path(file.source)
         return files
 
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        return _signature_notes(subject, KOTLIN)
+
+
+def _signature_notes(subject: AppSubject, language: Language) -> tuple[str, ...]:
+    if subject.model.generation:
+        return ()
+    return signature(subject.model, subject.program, language).notes
+
 
 def _place_shared(found: re.Match[str]) -> str:
     if found["path"]:
@@ -530,6 +539,9 @@ class IosLibrary(Ios):
                 inner = "include/" if path.endswith(".h") else ""
                 files[f"Sources/{found['target']}{kind}/{inner}{found['path']}"] = content
         return files
+
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        return _signature_notes(subject, SWIFT)
 
 
 def _ios_library(subject: AppSubject) -> dict[str, Any]:

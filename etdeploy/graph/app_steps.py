@@ -78,7 +78,7 @@ def _project(resolved: Resolved) -> Step:
             id=subject.model.app_id,
             files=digest_json({path: digest_content(content) for path, content in files.items()}),
             from_source=subject.plan.provider.value == Provider.SOURCE,
-            notes=(*notes, *_source_notes(subject.plan)),
+            notes=(*notes, *platform.notes(subject), *_source_notes(subject.plan)),
         )
         project.save(output)
         suffix = "".join(f"; {note}" for note in project.notes)

@@ -90,6 +90,10 @@ class Ios:
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
         return binary_files(ios_app(subject))
 
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        del subject
+        return ()
+
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan
         if not shutil.which("xcodebuild"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,17 @@ def test_a_renamed_value_and_another_method_are_noted() -> None:
     renamed, other = made.notes
     assert "class_" in renamed
     assert "--set benchmark.method=decode" in other
+
+
+@pytest.mark.parametrize("platform", [AndroidLibrary(), IosLibrary()], ids=lambda p: p.kind)
+def test_the_command_gets_the_notes(platform: Platform) -> None:
+    subject = app_subject(platform, "convnet")
+    assert platform.notes(subject) == ()
+    changed = replace(subject, model=_model((_tensor("class"),), ()))
+    assert platform.notes(changed) == (
+        "The input class is called class_: the language has the word.",
+    )
+    assert platform.notes(app_subject(platform, "language-model")) == ()
 
 
 def test_a_tensor_of_several_sizes_has_its_shape_as_an_argument() -> None:
