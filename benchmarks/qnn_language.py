@@ -45,11 +45,9 @@ _DEPTHS = (2, 4)
 _WAYS = {"split": "always", "written": "never", "whole": "never"}
 _STEPS = ("quantize", "lower")
 _CONTEXT, _PREFILL = 128, 32
+_HEADS = {"texts": 8, "heads": 24}  # 24 as Llama 3.2 3B has
 _SHAPE = {
-    "hidden_size": 256,
     "intermediate_size": 512,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
     "vocab_size": 512,
     "max_position_embeddings": 1024,
     "tie_word_embeddings": False,
@@ -99,6 +97,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["texts", "heads"])
     parser.add_argument("--rounds", type=int, default=2, help="of the three ways (%(default)s)")
     parser.add_argument("--layers", type=int, default=2, help="of `heads` (%(default)s)")
+    heads = _HEADS["heads"]
+    parser.add_argument("--heads", type=int, default=heads, help="of `heads` (%(default)s)")
     parser.add_argument("--context", type=int, default=512, help="of `perplexity` (%(default)s)")
     parser.add_argument("--folder", type=Path, help="that keeps models and runs")
     how = parser.add_mutually_exclusive_group()
@@ -135,25 +135,34 @@ def command(model: str, scheme: str, way: str) -> list[str]:
     return [*words, *(w for k, v in settings.items() for w in ("--set", f"{k}={v}"))]
 
 
-def _ran(folder: Path, layers: int, scheme: str, way: str, number: int) -> dict[str, Any]:
+def _ran(
+    folder: Path, layers: int, scheme: str, way: str, number: int, heads: int
+) -> dict[str, Any]:
     """What a run found, made unless the folder has it."""
-    path = folder / f"{layers}-{scheme}-{way}-{number}.json"
-    model = _model(folder, layers)
+    path = folder / f"{layers}-{heads}-{scheme}-{way}-{number}.json"
+    model = _model(folder, layers, heads)
     if not path.is_file():
-        print(f"{layers} layers, {scheme}, {way}, {number + 1}", file=sys.stderr)
+        print(f"{layers} layers, {heads} heads, {scheme}, {way}, {number + 1}", file=sys.stderr)
         path.write_text(json.dumps(_run(model, scheme, way)))
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
-def _model(folder: Path, layers: int) -> Path:
-    path = folder / f"llama-{layers}"
+def _model(folder: Path, layers: int, heads: int) -> Path:
+    """A Llama whose heads have 32 values, four of them for each of the keys and values."""
+    path = folder / f"llama-{heads}-{layers}"
     if not (path / "config.json").is_file():
         import torch
         from transformers import AutoModelForCausalLM, LlamaConfig
 
         torch.manual_seed(0)
-        config = LlamaConfig(**_SHAPE, num_hidden_layers=layers)
+        config = LlamaConfig(
+            **_SHAPE,
+            num_hidden_layers=layers,
+            hidden_size=32 * heads,
+            num_attention_heads=heads,
+            num_key_value_heads=heads // 4,
+        )
         AutoModelForCausalLM.from_config(config).save_pretrained(path)
     return path
 
@@ -368,7 +377,7 @@ def _written_attention() -> Any:
 
 def _texts(given: argparse.Namespace) -> list[dict[str, Any]]:
     return [
-        _ran(given.folder, layers, scheme, "split", 0)
+        _ran(given.folder, layers, scheme, "split", 0, _HEADS["texts"])
         for layers in _DEPTHS
         for scheme in _SCHEMES["texts"]
     ]
@@ -417,7 +426,9 @@ def _heads(given: argparse.Namespace) -> list[dict[str, Any]]:
     for number in range(given.rounds):
         ways = [*_WAYS][number % len(_WAYS) :] + [*_WAYS][: number % len(_WAYS)]
         for scheme in _SCHEMES["heads"]:
-            found += [_ran(given.folder, given.layers, scheme, way, number) for way in ways]
+            found += [
+                _ran(given.folder, given.layers, scheme, way, number, given.heads) for way in ways
+            ]
     for scheme in _SCHEMES["heads"]:
         _check_same(scheme, [run for run in found if run["scheme"] == scheme])
     return found
@@ -585,7 +596,7 @@ def _spec(model: Path, asked: _Evaluated) -> Any:
     if asked.backend == "qnn":
         export |= {"soc": _SOC, "group_size": asked.group_size}
         # The method for single tokens takes over weights and ranges of this one.
-        export["generation"]["mode"] = "prefill"
+        export["generation"]["methods"] = "prefill"
     recipe = {"model": {"hf": str(model.resolve())}, "export": export}
     return export_spec(Recipe.model_validate(recipe), arch="x86_64")
 

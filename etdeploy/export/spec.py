@@ -246,7 +246,7 @@ class ExportSpec(Value):
     @property
     def request(self) -> ExportRequest:
         """What the backend is asked with."""
-        return ExportRequest(self.quantization or "none", self.soc, self.options)
+        return ExportRequest(self.quantization or "none", self.soc, self.options, self.overrides)
 
     def place(self, *keys: str) -> str:
         """Where a key of the recipe is; its dotted name where that is not known."""

@@ -114,6 +114,7 @@ def generation_sources(
     for each in wanted:
         try:
             own_attention = attention if each == "fast" else "stock"
+            split_experts(model, conditional=conditional)
             if each == "static":
                 static = _static(model, context, own)
                 methods = static_methods(context, prefill_tokens, mode or "hybrid")
@@ -125,9 +126,9 @@ def generation_sources(
                     attention=own_attention,
                     rewind=None,
                     source=static.source,
+                    notes=tuple(filter(None, (cost_note(model),))),
                     static_cache=static.facts,
                 )
-            split_experts(model, conditional=conditional)
             cache = _fitting(model, each, own_attention, context, prefill_tokens, own)
         except UnsupportedModelError as misfit:
             reasons.append(str(misfit))
