@@ -30,7 +30,15 @@ from typing import Literal
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import copy_file, find_disk_full, write_atomic
+from etdeploy.core.files.basic import (
+    annotate_oserror,
+    copy_file,
+    find_disk_full,
+    is_abandoned,
+    remove_tree,
+    working_folder,
+    write_atomic,
+)
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.devices.bundles import check_relative
@@ -38,6 +46,9 @@ from etdeploy.devices.bundles import check_relative
 Content = Mapping[str, "bytes | Path"]
 """A project's files by their POSIX paths: bytes, or a file to copy."""
 LIST_FILE = ".etdeploy.json"
+# In the folder that files are staged in: new content, and moved files whose text changes.
+_CONTENT, _MOVED = "content", "moved"
+_STAGE = ".etdeploy-new-"
 SAVED = "yours"
 """The folder in the project that keeps the user's replaced files, at their paths:
 beside them, a build tool would take them for sources."""
@@ -92,10 +103,15 @@ def write_project(
             before = rename_digests(renaming, moves, before, content)
         moved = {move.target: move.new_digest for move in moves.values()}
         todo = _decide(folder, before, now, moved)
+        overwrite = conflicts == "overwrite"
         if todo.clashes and conflicts == "refuse":
             raise _conflicting(folder, todo.clashes)
-        apply_moves(folder, moves.values())
-        done = _apply(folder, content, todo, overwrite=conflicts == "overwrite")
+        with _staged(folder, content, todo, moves.values(), overwrite=overwrite) as stage:
+            if not (folder / LIST_FILE).exists():
+                # A stop from here on leaves a project that the next run completes.
+                _write_list(folder, what, {})
+            apply_moves(folder, moves.values(), stage)
+            done = _apply(folder, content, todo, stage, overwrite=overwrite)
         done.moved += sorted(moved)
         _write_list(folder, what, now)
     return done
@@ -133,7 +149,38 @@ def _decide(
     return todo
 
 
-def _apply(folder: Path, content: Content, todo: _Todo, *, overwrite: bool) -> Written:
+@contextmanager
+def _staged(
+    folder: Path, content: Content, todo: _Todo, moves: Iterable[Move], *, overwrite: bool
+) -> Iterator[Path]:
+    """Yields a folder in the project with every file that will be written.
+
+    Only renames are left to be done then: a full disk leaves the project as it was.
+    """
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for left in filter(is_abandoned, folder.glob(f"{_STAGE}*")):
+            remove_tree(left)  # of a run that was killed
+        with working_folder(folder, _STAGE) as stage, annotate_oserror(folder):
+            clashes = [path for path in todo.clashes if path in content] if overwrite else []
+            for path in (*todo.write, *clashes):
+                checkpoint()
+                _put(stage / _CONTENT, path, content[path])
+            for move in moves:
+                if move.data is not None:
+                    _put(stage / _MOVED, move.target, move.data)
+            yield stage
+    except OSError as error:
+        if full := find_disk_full(error):
+            full.filename = str(folder)  # the file in it is gone
+        raise
+    finally:
+        if not existed and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _apply(folder: Path, content: Content, todo: _Todo, stage: Path, *, overwrite: bool) -> Written:
     keep = todo.keep if overwrite else [*todo.keep, *todo.clashes]
     done = Written(kept=keep, deleted=todo.deleted)
     for path in todo.clashes if overwrite else ():
@@ -145,7 +192,8 @@ def _apply(folder: Path, content: Content, todo: _Todo, *, overwrite: bool) -> W
         checkpoint()
         existed = (folder / path).exists() or path in done.saved
         (done.updated if existed else done.created).append(path)
-        _put(folder, path, content[path])
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (stage / _CONTENT / path).replace(folder / path)
     for path in todo.remove:
         (folder / path).unlink()
         remove_empty(folder, (folder / path).parent)
@@ -197,7 +245,7 @@ def _generated_before(folder: Path, what: str) -> dict[str, str]:
     """Digests of what was generated before; empty for a new project."""
     if folder.exists() and not folder.is_dir():
         raise UsageError("this is not a folder", place=str(folder), remedy=_ANOTHER)
-    if not folder.exists() or not any(folder.iterdir()):
+    if not folder.exists() or all(path.name.startswith(_STAGE) for path in folder.iterdir()):
         require_writable(folder)
         return {}
     try:
@@ -370,17 +418,17 @@ def rename_digests(
     return found
 
 
-def apply_moves(folder: Path, moves: Iterable[Move]) -> None:
-    """Writes the files at their new paths, and removes them at the old ones."""
+def apply_moves(folder: Path, moves: Iterable[Move], stage: Path) -> None:
+    """Puts the files at their new paths, those that `stage` has from there."""
     for move in moves:
         source, target = folder / move.source, folder / move.target
         target.parent.mkdir(parents=True, exist_ok=True)
         if move.data is None:
             source.rename(target)
         else:
-            mode = source.stat().st_mode
-            write_atomic(target, move.data)
-            target.chmod(mode)
+            staged = stage / _MOVED / move.target
+            staged.chmod(source.stat().st_mode)
+            staged.replace(target)
             if source != target:
                 source.unlink()
         remove_empty(folder, source.parent)

@@ -57,9 +57,16 @@ _MOST_NEW_TOKENS = 128
 
 
 def make_payload(
-    loaded: LoadedRecipe, program: Program, provenance: Provenance, folder: Path
+    loaded: LoadedRecipe,
+    program: Program,
+    provenance: Provenance,
+    folder: Path,
+    *,
+    library: bool = False,
 ) -> tuple[AppModel, Payload, tuple[str, ...]]:
     """Return `model.json`, all files by their paths in the payload, and notes for the user.
+
+    A library's golden test also has logits of a language model, as its only size.
 
     Raises:
         UsageError: The program does not have the method that the recipe names, or takes inputs in
@@ -84,11 +91,16 @@ def make_payload(
         generation, made_files, why = _generation(loaded, provenance.generation, folder)
         files |= made_files
         notes += why
+        measured = _first_call(provenance, folder) if library else None
     else:
         provenance = values_of_method(provenance, loaded.recipe.benchmark.method, str(loaded.path))
         _refuse_images_by_pixel(provenance, str(loaded.path))
-        files |= _value_files(provenance, folder)
-    model = _model(loaded, program, provenance, folder, generation, bundled=bundled)
+        measured = provenance
+    sizes: tuple[AppSize, ...] = ()
+    if measured:
+        files |= _value_files(measured, folder)
+        sizes = tuple(_sizes(measured, folder, loaded.recipe.benchmark.tolerance))
+    model = _model(loaded, program, provenance, generation, sizes, bundled=bundled)
     files[MODEL_FILE] = (model.model_dump_json(indent=1) + "\n").encode()
     return model, files, tuple(notes)
 
@@ -147,8 +159,8 @@ def _model(
     loaded: LoadedRecipe,
     program: Program,
     provenance: Provenance,
-    folder: Path,
     generation: AppGeneration | None,
+    sizes: tuple[AppSize, ...],
     *,
     bundled: bool,
 ) -> AppModel:
@@ -169,9 +181,24 @@ def _model(
         iterations=wanted.iterations,
         # "auto" and a sweep are about one device: a run tells the app the number.
         threads=threads if isinstance(threads, int) else 0,
-        sizes=() if generation else tuple(_sizes(provenance, folder, wanted.tolerance)),
+        sizes=sizes,
         generation=generation,
     )
+
+
+def _first_call(provenance: Provenance, folder: Path) -> Provenance | None:
+    """The values of a language model's method if they are those of a text's first tokens."""
+    methods = [*map(provenance.of, provenance.methods), provenance]
+    found = next((each for each in methods if each.inputs and each.expected), None)
+    if found is None or len(found.inputs) != 2:
+        return None
+    tokens, position = found.inputs
+    if not isinstance(tokens, TensorFile) or not isinstance(position, TensorFile):
+        return None
+    if not isinstance(found.expected[0], TensorFile):
+        return None
+    start = inside(folder, position.path).read_bytes()
+    return None if any(start) else found
 
 
 def _sizes(provenance: Provenance, folder: Path, tolerance: Tolerance) -> Iterator[AppSize]:

@@ -93,8 +93,22 @@ class Platform(Protocol):
         ...
 
     @property
+    def kind(self) -> str:
+        """What a project is, for messages and for the list in its folder: `android app`."""
+        ...
+
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        """All folders whose files decide what a project looks like; `templates` is one."""
+        ...
+
+    @property
     def payload(self) -> str:
         """The folder of the model's files in a project."""
+        ...
+
+    def place(self, subject: AppSubject, path: str) -> str | None:
+        """Return where a file of the payload is in a project; None for one that it lacks."""
         ...
 
     @property
@@ -119,6 +133,10 @@ class Platform(Protocol):
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
         """Further files of the project, such as a device maker's libraries."""
+        ...
+
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        """What the user should know of the project, as sentences."""
         ...
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:

@@ -30,6 +30,7 @@ class Project(Value):
     platform: str
     id: str
     files: str
+    kind: str = ""
     from_source: bool = False
     notes: tuple[str, ...] = ()
 
@@ -40,14 +41,16 @@ def project_files(
     """Return every file of a project by its path; BuildError where something is missing here."""
     files: dict[str, bytes | Path] = {**render_tree(platform.templates, platform.values(subject))}
     files |= platform.files(subject)
-    files |= {f"{platform.payload}/{path}": content for path, content in payload.items()}
-    return files
+    placed = {platform.place(subject, path): content for path, content in payload.items()}
+    return files | {path: content for path, content in placed.items() if path}
 
 
 def code_and_templates_digest(platform: Platform) -> str:
     """Of everything that decides how a project looks: templates and code."""
-    folder = platform.templates
-    templates = {name: sha256_file(folder / name) for name in folder_files(folder)}
+    templates = [
+        {name: sha256_file(folder / name) for name in folder_files(folder)}
+        for folder in platform.parts
+    ]
     return digest_json([templates, code_digest("apps")])
 
 

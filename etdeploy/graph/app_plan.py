@@ -169,8 +169,12 @@ def _least(recipe: Recipe) -> Program:
     return EMPTY_PROGRAM.model_copy(update={"methods": (method,)})
 
 
-def platform_for(system: str) -> Platform:
+def platform_for(system: str, *, library: bool = False) -> Platform:
     """Return the platform of a target's system; raise UsageError where there are no apps."""
+    if library:
+        from etdeploy.apps.library import AndroidLibrary, IosLibrary
+
+        return AndroidLibrary() if system == "android" else IosLibrary()
     if system == "android":
         from etdeploy.apps.android.platform import Android
 

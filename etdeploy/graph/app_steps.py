@@ -23,12 +23,21 @@ from etdeploy.core.values import Progress
 from etdeploy.devices.base import AppLaunch, Bundle
 from etdeploy.graph.app_plan import abis_of, platform_of
 from etdeploy.graph.backends import extras_for
-from etdeploy.graph.job import CODE, Job, StepName, flat, load_program, stage_path
+from etdeploy.graph.job import (
+    CODE,
+    Job,
+    StepName,
+    flat,
+    load_program,
+    load_runner,
+    stage_path,
+)
 from etdeploy.graph.on_device import generation_inputs, request_files
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.graph.tasks.steps import Load, Step, StepLog
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, load_provenance
+from etdeploy.provider.checkout import Libraries
 from etdeploy.runner.model import AppDetails, BuiltRunner
 
 ARCHIVE = {"android": "app.apk", "ios": "app.ipa"}
@@ -61,14 +70,15 @@ def _project(resolved: Resolved) -> Step:
         files = project_files(platform, subject, payload)
         # A build from source puts its libraries beside them, which a release must not find.
         remove_tree(folder)
-        write_project(folder, files, f"{platform.name} app")
+        write_project(folder, files, platform.kind)
         project = Project(
             folder=str(folder),
             platform=platform.name,
+            kind=platform.kind,
             id=subject.model.app_id,
             files=digest_json({path: digest_content(content) for path, content in files.items()}),
             from_source=subject.plan.provider.value == Provider.SOURCE,
-            notes=(*notes, *_source_notes(subject.plan)),
+            notes=(*notes, *platform.notes(subject), *_source_notes(subject.plan)),
         )
         project.save(output)
         suffix = "".join(f"; {note}" for note in project.notes)
@@ -111,7 +121,8 @@ def _carried(job: Job) -> tuple[AppModel, Payload, tuple[str, ...]]:
 
     exported, program = load_program(job)
     folder = Path(exported.folder)
-    return make_payload(job.loaded, program, load_provenance(folder), folder)
+    library = bool(job.app and job.app.library)
+    return make_payload(job.loaded, program, load_provenance(folder), folder, library=library)
 
 
 def subject_of(job: Job, model: AppModel) -> AppSubject:
@@ -306,9 +317,49 @@ def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project,
     project = load_project(job)
     made = Path(project.folder)
     content = {name: made / name for name in folder_files(made) if name != LIST_FILE}
-    anchor = platform_of(job).anchor
-    what = f"{project.platform} app"
-    return project, write_project(folder, content, what, conflicts, anchor)
+    platform = platform_of(job)
+    return project, write_project(folder, content, platform.kind, conflicts, platform.anchor)
+
+
+def write_cpp_library(
+    job: Job, folder: Path, conflicts: Conflicts, progress: Progress
+) -> tuple[Project, Written]:
+    """Builds the C++ library of a job whose runner was checked, and writes it for the user."""
+    from etdeploy.apps.cpp import (
+        KIND,
+        CppSubject,
+        library_files,
+        require_library,
+        require_no_own_c_library,
+    )
+    from etdeploy.apps.merge import digest_content
+    from etdeploy.apps.payload import make_payload
+
+    exported, program = load_program(job)
+    made = Path(exported.folder)
+    model, payload, notes = make_payload(
+        job.loaded, program, load_provenance(made), made, library=True
+    )
+    if job.loaded.recipe.app.bundled is None:
+        # Only an app has to stay small.
+        payload = {**payload, PROGRAM_FILE: made / PROGRAM_FILE}
+        model = model.model_copy(update={"bundled": True})
+    plan = RuntimePlan.load(stage_path(job, StepName.PLAN))
+    require_library(job.target, generates=model.generation is not None)
+    require_no_own_c_library(plan)
+    libraries = Libraries.load(stage_path(job, StepName.RUNTIME))
+    subject = CppSubject(job.loaded, program, model, payload, plan, libraries, load_runner(job))
+    own, log = resolve(job).custom_ops, job.state / "library.log"
+    files, signature = library_files(subject, job.host, job.workspace, own, progress, log)
+    project = Project(
+        folder=str(folder),
+        platform="cpp",
+        kind=KIND,
+        id=job.target.name,
+        files=digest_json({path: digest_content(content) for path, content in files.items()}),
+        notes=(*notes, *signature.notes),
+    )
+    return project, write_project(folder, files, KIND, conflicts)
 
 
 def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:

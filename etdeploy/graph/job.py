@@ -25,7 +25,7 @@ from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import Target
 
-_APP = "#app"
+_APP, _LIBRARY = "#app", "#library"
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,12 @@ class AppOptions:
     Attributes:
         given: An archive that is built already: an `.apk` or `.ipa`; None to build one.
         builds: Whether this command builds one; its project alone needs no tools.
+        library: Whether the project is a library for apps, in place of one.
     """
 
     given: Path | None = None
     builds: bool = True
+    library: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ class Job:
         Each model of --model has its own: a chat with one must not get what is made of another.
         """
         origin = str(self.loaded.path or self.loaded.name) + self.variant + self.loaded.named_model
-        origin += _APP if self.app else ""
+        if self.app:
+            origin += _LIBRARY if self.app.library else _APP
         recipe = f"{self.loaded.name}-{sha256_bytes(origin.encode())[:8]}"
         return self.workspace.state(f"{recipe}/{slug(self.device_label)}")
 

@@ -305,14 +305,14 @@ def make_job(
         measure_again,
         app=app,
         original=loaded,
-        app_planner=_app_planner(chosen or own) if app else None,
+        app_planner=_app_planner(chosen or own, library=app.library) if app else None,
     )
 
 
-def _app_planner(target: Target) -> AppPlanner:
+def _app_planner(target: Target, *, library: bool) -> AppPlanner:
     from etdeploy.graph.app_plan import PlatformPlanner, platform_for
 
-    return PlatformPlanner(platform_for(target.system))
+    return PlatformPlanner(platform_for(target.system, library=library))
 
 
 def loaded_for_app(loaded: LoadedRecipe, target: Target) -> LoadedRecipe:

@@ -85,10 +85,11 @@ def tree_definitions(
     files = selected and needed_sources(tree.checkout.folder, aten_operators(selected))
     if files:
         definitions["ETDEPLOY_KERNEL_FILES"] = ";".join(files)
-    return definitions | _own_kernels(custom_ops, tree.root)
+    return definitions | own_kernels(custom_ops, tree.root)
 
 
-def _own_kernels(custom_ops: CustomOps | None, folder: Path) -> dict[str, str]:
+def own_kernels(custom_ops: CustomOps | None, folder: Path) -> dict[str, str]:
+    """Return cmake's definitions of the recipe's own kernels, registered by a file in `folder`."""
     if custom_ops is None:
         return {}
     write_registration(custom_ops, folder)
@@ -146,7 +147,7 @@ class Builder:
             with tempfile.TemporaryDirectory(prefix="etdeploy-build-") as temporary:
                 definitions = wheel_definitions(self.plan, self.given.wheel, tools)
                 folder = Path(temporary)
-                definitions |= _own_kernels(self.custom_ops, folder)
+                definitions |= own_kernels(self.custom_ops, folder)
                 configure(
                     definitions, tools, runner_sources(), folder / "cmake", self.progress, self.log
                 )

@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +35,7 @@ _ARTIFACTS = {
     "robolectric": "org.robolectric:robolectric:4.17:jar",
     "monitor": "androidx.test:monitor:1.8.0:aar*",
     "junit": "junit:junit:4.13.2:jar",
+    "coroutines": "org.jetbrains.kotlinx:kotlinx-coroutines-core-jvm:1.10.2:jar",
     "ktlint": "com.pinterest.ktlint:ktlint-cli:1.7.1:jar:all*",
     "apktool": "org.apktool:apktool-lib:3.0.3:jar*",
 }
@@ -183,6 +184,7 @@ def app_values(workload: str, **changed: Any) -> dict[str, Any]:
         "variables": (),
         "model_name": "tiny",
         "etdeploy_version": "0",
+        "library": False,
     }
     return {"app": SimpleNamespace(**(values | changed))}
 
@@ -281,6 +283,57 @@ class App:
             "org.junit.runner.JUnitCore", "AppRun",
         )  # fmt: skip
         return {name: Screen(folder / name) for name in scenarios}
+
+
+@dataclass(frozen=True)
+class AndroidLibraries:
+    """Projects of libraries, compiled with the consumer of `android_library`."""
+
+    built: Path
+    libraries: Sequence[Path]
+
+    def run(self, tools: Tools, *tests: str) -> str:
+        """Compiles everything as one app, and gives what JUnit prints of its tests."""
+        self.built.mkdir(parents=True)
+        manifest = self.built / "AndroidManifest.xml"
+        manifest.write_text('<manifest xmlns:android="http://schemas.android.com/apk/res/android" '
+            'package="org.example.consumer"><application/></manifest>')  # fmt: skip
+        assets = self.built / "assets"
+        for library in self.libraries:
+            for kind in ("main/assets", "androidTest/assets"):
+                folder = library / "library" / "src" / kind
+                if folder.is_dir():
+                    shutil.copytree(folder, assets, dirs_exist_ok=True)
+        resources = self.built / "resources.apk"
+        run(
+            tools.folder / "aapt2", "link", "-o", resources, "-I", tools.framework, "--manifest",
+            manifest, "--min-sdk-version", "26", "--target-sdk-version", "34", "-A", assets,
+            "-0", ".pte",
+        )  # fmt: skip
+        path = [
+            tools.framework, tools.folder / "api", tools.standard_library,
+            tools.paths["coroutines"], tools.folder / "monitor.jar", tools.paths["robolectric"],
+            tools.paths["junit"],
+        ]  # fmt: skip
+        sources = [each for library in self.libraries for each in library.rglob("*.kt")]
+        run(
+            "java", *JAVA_OPTIONS, "-cp", tools.paths["kotlin"],
+            "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", f"-Xjdk-release={_JAVA_RELEASE}",
+            "-jvm-target", _JAVA_RELEASE, "-no-stdlib", "-no-reflect", "-Werror",
+            "-Xskip-metadata-version-check", "-cp", ":".join(map(str, path)),
+            "-d", self.built / "classes", *sorted(sources),
+            *(_SUPPORT / "android_library").glob("*.kt"),
+        )  # fmt: skip
+        config = self.built / "config" / "com" / "android" / "tools" / "test_config.properties"
+        config.parent.mkdir(parents=True)
+        config.write_text(f"android_resource_apk={resources}\nandroid_merged_manifest={manifest}\n"
+            "android_custom_package=org.example.consumer\n")  # fmt: skip
+        classes = [self.built / "config", self.built / "classes", *path]
+        return run(
+            "java", *JAVA_OPTIONS, "-cp", ":".join(map(str, classes)),
+            f"-Drobolectric.dependency.dir={Path(tools.paths['instrumented']).parent}",
+            f"-Djava.library.path={tools.folder / 'native'}", "org.junit.runner.JUnitCore", *tests,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ TEMPLATE = Path(__file__).parents[2] / "templates/ios"
 STUBS = Path(__file__).with_name("swift_stubs")
 PROGRAMS = Path(__file__).with_name("swift_programs")
 _STUB_ORDER = ("UIKit", "ExecuTorch", "SwiftUI", "Charts")
-_INSIDE = "/executorch"
-_HEADERS = ("include", "include/executorch/runtime/core/portable_type/c10")
+INSIDE = "/executorch"
+HEADERS = ("include", "include/executorch/runtime/core/portable_type/c10")
 _LIBRARIES = ("", "_kernels_optimized", "_backend_xnnpack", "_threadpool")
 # Kernels and backends register themselves, so nothing refers to their libraries.
-_LINK = (
-    "-L", f"{_INSIDE}/lib", "-Xlinker", "--no-as-needed",
+LINK = (
+    "-L", f"{INSIDE}/lib", "-Xlinker", "--no-as-needed",
     *(f"-lexecutorch{name}" for name in _LIBRARIES),
-    "-Xlinker", "-rpath", "-Xlinker", f"{_INSIDE}/lib",
+    "-Xlinker", "-rpath", "-Xlinker", f"{INSIDE}/lib",
 )  # fmt: skip
 # Foundation's, which Linux lacks: it becomes a source of the app.
 _FOUNDATION = STUBS / "ThermalState.swift"
@@ -132,19 +132,19 @@ def compile_program(
     shutil.copy(_FOUNDATION, sources)
     for name in _SCREEN:
         (sources / name).unlink(missing_ok=True)
-    mounts = {_INSIDE: executorch} if executorch else {}
+    mounts = {INSIDE: executorch} if executorch else {}
     sources_cpp = sorted(path.name for path in sources.glob("*.cpp"))
     for name in sources_cpp:
         swift.run(
             "clang++", "-std=c++17", "-Wall", "-DC10_USING_CUSTOM_GENERATED_MACROS",
-            *(f"-I{_INSIDE}/{each}" for each in _HEADERS), "-c", name,
+            *(f"-I{INSIDE}/{each}" for each in HEADERS), "-c", name,
             folder=sources, mounts=mounts,
         )  # fmt: skip
     swift.run(
         "swiftc", "-swift-version", "6", "-import-objc-header", "Bridging.h",
         *swift_files(sources),
         *(f"{Path(name).stem}.o" for name in sources_cpp),
-        *(_LINK if executorch else ()), "-lstdc++", "-o", "measure",
+        *(LINK if executorch else ()), "-lstdc++", "-o", "measure",
         folder=sources, mounts=mounts,
     )  # fmt: skip
     return Compiled(swift, sources / "measure", mounts)

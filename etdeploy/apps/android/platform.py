@@ -59,12 +59,14 @@ class AndroidValues(AndroidApp):
     system_libraries: tuple[str, ...]
     model_name: str
     etdeploy_version: str
+    library: bool = False
 
 
 class Android:
     """See `apps/platform.py`."""
 
     name = "android"
+    kind = "android app"
     payload = _PAYLOAD
     anchor = "app/src/main/kotlin/*/MainActivity.kt"
     output = OUTPUT
@@ -73,6 +75,14 @@ class Android:
     def templates(self) -> Path:
         return resource_folder("templates") / "android"
 
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        return (self.templates,)
+
+    def place(self, subject: AppSubject, path: str) -> str | None:
+        del subject
+        return f"{self.payload}/{path}"
+
     def runtime(
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
     ) -> AppRuntime:
@@ -80,7 +90,7 @@ class Android:
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
         require_readable(subject.model)
-        return {"app": _values(subject)}
+        return {"app": android_values(subject)}
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
         return {
@@ -88,6 +98,10 @@ class Android:
             for abi in subject.abis
             for file in subject.extras.files
         }
+
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        del subject
+        return ()
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         found = _gradle(recipe)
@@ -115,7 +129,7 @@ class Android:
         recipe = subject.loaded.recipe
         files = render_tree(self.templates, self.values(subject))
         generated = {path: files[path].decode() for path in GRADLE_FILES}
-        app, ignored = apply_gradle_files(project, _values(subject), generated)
+        app, ignored = apply_gradle_files(project, android_values(subject), generated)
         if not subject.sources:
             refuse_stale_library(project)
         else:
@@ -175,7 +189,7 @@ def require_readable(model: AppModel) -> None:
                     )
 
 
-def _values(subject: AppSubject) -> AndroidValues:
+def android_values(subject: AppSubject) -> AndroidValues:
     recipe, plan = subject.loaded.recipe, subject.plan
     built = plan.provider.value == Provider.SOURCE
     return AndroidValues(

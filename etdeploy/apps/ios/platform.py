@@ -53,6 +53,7 @@ class Ios:
     """See `apps/platform.py`."""
 
     name = "ios"
+    kind = "ios app"
     payload = _PAYLOAD
     anchor = "*/App.swift"
     output = _OUTPUT
@@ -60,6 +61,14 @@ class Ios:
     @property
     def templates(self) -> Path:
         return resource_folder("templates") / "ios"
+
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        return (self.templates,)
+
+    def place(self, subject: AppSubject, path: str) -> str | None:
+        del subject
+        return f"{self.payload}/{path}"
 
     def runtime(
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
@@ -80,6 +89,10 @@ class Ios:
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
         return binary_files(ios_app(subject))
+
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        del subject
+        return ()
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan
@@ -293,6 +306,8 @@ class IosApp(Value):
     program: str
     bundled: bool
     etdeploy_version: str
+    library: bool = False
+    prefix: str = ""
 
 
 def template_variables(app: IosApp) -> dict[str, Any]:
@@ -335,9 +350,9 @@ def target_name(model_name: str) -> str:
 
 # Modules and types that the sources use by these names, and folders of the project.
 _TAKEN_WORDS = """
-App Benchmark Charts ExecuTorch Foundation Generator Histogram JSON Logits Measurement Method Model
-Module Native Nullable Options Output Payload Program Report Request Run Sampler Session Speech
-Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
+App Benchmark Calls Charts ExecuTorch Failure Foundation Generator Histogram JSON Logits
+Measurement Method Model Module Native Nullable Options Output Payload Program Report Request Run
+Sampler Session Speech Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
 """
 _TAKEN = frozenset(_TAKEN_WORDS.split())
 

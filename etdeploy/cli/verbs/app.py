@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -37,9 +37,19 @@ def app() -> None:
     """
 
 
-def _shared(function: F) -> F:
-    """Give a platform's command its options."""
-    for add in (
+def _shared(*more: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Give a platform's command its options, and `more` of its own."""
+
+    def add_all(function: F) -> F:
+        for add in (*_options(), *more):
+            function = add(function)
+        return function
+
+    return add_all
+
+
+def _options() -> Iterator[Callable[[Any], Any]]:
+    yield from (
         options("json", "quiet"),
         click.option(
             "--conflicts",
@@ -49,7 +59,6 @@ def _shared(function: F) -> F:
             help="For files that both you and etdeploy changed: write nothing at all, keep yours, "
             "or overwrite them and save yours in the folder `yours`.",
         ),
-        click.option("--build", is_flag=True, help="Build the app, too."),
         click.option(
             "-d",
             "--device",
@@ -67,13 +76,14 @@ def _shared(function: F) -> F:
             help="The project's folder: new, empty, or with an earlier project of this kind.",
         ),
         options("recipe", "set", "model", "text", "image", "audio", "context"),
-    ):
-        function = add(function)
-    return function
+    )
+
+
+_BUILD = click.option("--build", is_flag=True, help="Build the app, too.")
 
 
 @app.command("android")
-@_shared
+@_shared(_BUILD)
 def android(**values: Any) -> None:
     """Write a Gradle project in Kotlin, which opens in Android Studio.
 
@@ -84,7 +94,7 @@ def android(**values: Any) -> None:
 
 
 @app.command("ios")
-@_shared
+@_shared(_BUILD)
 def ios(**values: Any) -> None:
     """Write an Xcode project in Swift.
 
@@ -93,9 +103,66 @@ def ios(**values: Any) -> None:
     _write("ios", **values)
 
 
+@app.group()
+def library() -> None:
+    """Write a library with the recipe's model, for an app that exists.
+
+    It has the program, one class with the model's inputs and outputs by name and type, a test
+    against the expected outputs, and a README with the lines that an app needs.
+    """
+
+
+@library.command("android")
+@_shared()
+def library_android(**values: Any) -> None:
+    """Write a Gradle module in Kotlin, which can be published to a Maven folder."""
+    _write("android", library=True, **values)
+
+
+@library.command("ios")
+@_shared()
+def library_ios(**values: Any) -> None:
+    """Write a Swift package."""
+    _write("ios", library=True, **values)
+
+
+@library.command("cpp")
+@_shared(options("target"))
+def library_cpp(
+    folder: Path, device: str | None, conflicts: Conflicts, as_json: bool, **values: Any
+) -> None:
+    """Write a CMake package with a shared library, for Linux, macOS or Android.
+
+    Without --target or --device, it is for this machine.
+    """
+    from etdeploy.apps.cpp import KIND, require_library
+    from etdeploy.apps.merge import require_project
+    from etdeploy.cli.invocation import run_recipe
+    from etdeploy.core.console import lazy_task
+    from etdeploy.graph.app_steps import write_cpp_library
+    from etdeploy.recipe.load import load_recipes
+    from etdeploy.targets.platforms import find_target, host_target
+
+    require_project(folder, KIND)
+    named = job_options(needs_device=False, device=device or "host", **values)
+    # A library records no trace.
+    named = replace(named, overrides=(*named.overrides, "benchmark.profile=false"))
+    [loaded] = load_recipes(named.recipes, named.overrides)
+    target = find_target(named.target) if named.target else host_target()
+    # Before the export and the build, which may take minutes.
+    require_library(target, generates=loaded.recipe.is_language_model)
+    with (
+        run_recipe(named, StepName.CHECK) as job,
+        console.TaskDisplay(quiet=named.quiet) as display,
+        lazy_task(display, "library", "built") as tell,
+    ):
+        project, written = write_cpp_library(job, folder, conflicts, tell)
+    _show(folder, project, written, None, as_json=as_json)
+
+
 def _write(
-    platform: str, *, folder: Path, device: str | None, build: bool, conflicts: Conflicts,
-    as_json: bool, **values: Any,
+    platform: str, *, folder: Path, device: str | None, conflicts: Conflicts, as_json: bool,
+    build: bool = False, library: bool = False, **values: Any,
 ) -> None:  # fmt: skip
     from etdeploy.apps.merge import require_project
     from etdeploy.cli.invocation import run_recipe
@@ -107,16 +174,22 @@ def _write(
             f"the app targets {platform}; {device} does not run {platform} apps",
             remedy=f"Name one like --device {platform}, or none",
         )
-    require_project(folder, f"{platform} app")
+    require_project(folder, f"{platform} {'library' if library else 'app'}")
     named = replace(
         job_options(**values),
         devices=(device,),
         target=None if device else _TARGETS[platform],
-        app=AppOptions(builds=build),
+        app=AppOptions(builds=build, library=library),
     )
     with run_recipe(named, StepName.PROJECT) as job:
         project, written = copy_project(job, folder, conflicts)
         built = _built(job, folder, quiet=named.quiet) if build else None
+    _show(folder, project, written, built, as_json=as_json)
+
+
+def _show(
+    folder: Path, project: Project, written: Written, built: BuiltApp | None, *, as_json: bool
+) -> None:
     if as_json:
         console.result_json(_as_json(folder, project, written, built))
     else:
@@ -166,6 +239,8 @@ def _as_text(output: Path, project: Project, written: Written, built: BuiltApp |
 
 def _next(project: Project, output: Path, built: BuiltApp | None) -> list[str]:
     """Return the next step for the user."""
+    if project.kind.endswith("library"):
+        return [f"next: {quoted(output / 'README.md')} has the lines that an app needs"]
     if built and project.platform == "android":
         return [f"next: adb install -r {quoted(Path(built.archive))}"]
     if project.from_source:

@@ -31,7 +31,7 @@ def main() -> int:
 
         return serve(worker.main, before, *sys.argv[2:])
     if sys.argv[1] == "--task":
-        from etdeploy.export.worker.tasks.process import answer
+        from etdeploy.export.worker.tasks.results import answer
 
         return answer(*sys.argv[2:])
     return worker.main(sys.argv[1:])

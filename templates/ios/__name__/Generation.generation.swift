@@ -2,28 +2,6 @@
 
 import Foundation
 
-/// A method of the program; it keeps keys and values of earlier tokens for all of them.
-struct Method: Decodable, Sendable {
-  let name, role: String
-  /// The most tokens that a call takes, and whether it takes fewer, too.
-  let maxTokens: Int
-  let dynamic: Bool
-  /// Where a call has to end at the latest.
-  let capacity: Int
-}
-
-/// What model.json says of a language model.
-struct Language: Decodable, Sendable {
-  struct Chat: Decodable, Sendable { let before, after: String }
-  let methods: [Method]
-  let context, newTokens: Int
-  let stopIds: [Int]
-  let bosId, rewind: Int?
-  let sampling: Sampling
-  let tokenizer: String?
-  let chat: Chat?
-}
-
 /// One prompt, with what is generated after it.
 struct Point: Sendable {
   var name = "screen"
@@ -113,14 +91,6 @@ struct Request: Sendable {
   }
 }
 
-/// Runs methods of a program. `Program` is the real one.
-protocol LanguageModel {
-  func loadProgram() throws
-  func load(_ method: String) throws
-  /// The logits of the last token; they stay until the next call.
-  func logits(_ method: String, _ tokens: ArraySlice<Int64>, at position: Int) throws -> Logits
-}
-
 /// One repetition of a point; the names are those of results.json, times are in milliseconds.
 struct Generated: Encodable, Sendable {
   let point: String
@@ -158,53 +128,16 @@ struct Measurement: Encodable, Sendable {
   var loadMs: Double { generation.loadMethodsMs.values.reduce(loadProgramMs, +) }
 }
 
-/// Words as the model reads and writes them; without a tokenizer, the ids of tokens.
-struct Speech {
-  private let language: Language
-  private let tokenizer: Tokenizer?
-
-  init(_ language: Language, in folder: URL) throws {
-    self.language = language
-    tokenizer = try language.tokenizer.map {
-      try Tokenizer(contentsOf: folder.appending(path: $0))
-    }
-  }
-
-  func ids(_ text: String) throws -> [Int64] {
-    guard let tokenizer else {
-      return try text.split(separator: " ").map {
-        guard let id = Int64($0) else { throw Failure(.usage, "'\($0)' is no id of a token") }
-        return id
-      }
-    }
-    guard let chat = language.chat else {
-      return ([language.bosId].compactMap { $0 } + tokenizer.encode(text)).map(Int64.init)
-    }
-    return tokenizer.encode(chat.before + text + chat.after).map(Int64.init)
-  }
-
-  /// What is certain: a character may have bytes that are yet to come.
-  func text(_ ids: [Int]) -> String {
-    guard let tokenizer else { return ids.map(String.init).joined(separator: " ") }
-    var scalars = tokenizer.decode(ids).unicodeScalars
-    while scalars.last == "\u{fffd}" { scalars.removeLast() }
-    return String(scalars)
-  }
-}
-
 final class Generator<Model: LanguageModel> {
   private let request: Request
-  private let model: Model
+  private let calls: Calls<Model>
   /// Called after each part of a prompt and each new token; tells whether the text goes on.
   private let told: (Generated) -> Bool
   private var sampler: Sampler
-  private var logits = Logits(start: nil, count: 0)
-  /// The furthest end of a call since position 0.
-  private var end = 0
 
   init(_ request: Request, _ model: Model, told: @escaping (Generated) -> Bool) {
     self.request = request
-    self.model = model
+    calls = Calls(model, request.methods, rewind: request.rewind)
     self.told = told
     sampler = Sampler(request.sampling)
   }
@@ -214,17 +147,17 @@ final class Generator<Model: LanguageModel> {
     let threads = try options.number("threads", from: 0, or: payload.threads)
     var found = Measurement(
       executorchVersion: payload.executorchVersion, threads: useThreads(threads))
-    found.loadProgramMs = try timed(model.loadProgram)
+    found.loadProgramMs = try timed(calls.model.loadProgram)
     // A method may have two roles; it is loaded once.
     for name in request.methods.map(\.name) where found.generation.loadMethodsMs[name] == nil {
-      found.generation.loadMethodsMs[name] = try timed { try model.load(name) }
+      found.generation.loadMethodsMs[name] = try timed { try calls.model.load(name) }
     }
     found.rssAfterLoadBytes = Int(native_memory().peak_bytes)
     for point in request.points {
       // What is before a prompt is the prompt's tokens, again and again.
       let before = (0..<point.depth).map { point.prompt[$0 % point.prompt.count] }
       for i in 0..<point.repetitions {
-        if i == 0 || !reaches(point.depth) { _ = try take(before, at: 0) { _ in true } }
+        if i == 0 || !calls.reaches(point.depth) { _ = try calls.take(before, at: 0) { _ in true } }
         found.generation.runs.append(try generate(point))
       }
     }
@@ -251,7 +184,7 @@ final class Generator<Model: LanguageModel> {
     sampler.see(point.prompt)
     var position = point.depth
     let prefilled = try timed {
-      position = try take(point.prompt, at: point.depth) { ms in
+      position = try calls.take(point.prompt, at: point.depth) { ms in
         text.prefillMs.append(ms)
         return told(text)
       }
@@ -264,7 +197,7 @@ final class Generator<Model: LanguageModel> {
         let last = text.tokenIds.count - 1
         let fed = point.followed.isEmpty ? Int64(text.tokenIds[last]) : point.followed[last]
         sampler.see([fed])
-        try step([fed], at: position)
+        try calls.step([fed], at: position)
         try choose(&text, point)
       }
       position += 1
@@ -274,58 +207,12 @@ final class Generator<Model: LanguageModel> {
   }
 
   private func choose(_ text: inout Generated, _ point: Point) throws {
-    text.tokenIds.append(try sampler.choose(logits))
+    text.tokenIds.append(try sampler.choose(calls.logits))
     if !point.followed.isEmpty {
       // JSON has no infinity.
       let most = Float.greatestFiniteMagnitude
-      text.logits.append(request.logitIds.map { min(max(logits[$0], -most), most) })
+      text.logits.append(request.logitIds.map { min(max(calls.logits[$0], -most), most) })
     }
     text.stopped = request.stopIds.contains(text.tokenIds[text.tokenIds.count - 1])
-  }
-
-  /// Takes tokens, in as many calls as that needs; gives the position after them. `told` gets the
-  /// time of each call, and tells whether there is to be another.
-  private func take(_ tokens: [Int64], at start: Int, told: (Double) -> Bool) throws -> Int {
-    var left = tokens[...]
-    while !left.isEmpty {
-      var taken = 0
-      let ms = try timed { taken = try step(left, at: start + tokens.count - left.count) }
-      left = left.dropFirst(taken)
-      if !told(ms) { break }
-    }
-    return start + tokens.count - left.count
-  }
-
-  /// Whether what tokens at this position look back to is still there.
-  private func reaches(_ position: Int) -> Bool {
-    position == 0 || end - position <= request.rewind ?? .max
-  }
-
-  /// Takes as many of the tokens as one call can; gives their number.
-  @discardableResult
-  private func step(_ tokens: ArraySlice<Int64>, at position: Int) throws -> Int {
-    guard reaches(position) else {
-      throw Failure(.usage, "the position cannot be set back from \(end) to \(position)")
-    }
-    let (method, count) = try choose(tokens.count, at: position)
-    logits = try model.logits(method.name, tokens.prefix(count), at: position)
-    end = max(position == 0 ? 0 : end, position + count)
-    return count
-  }
-
-  /// The call that takes the most tokens; of several, one for decoding, and the one with the least
-  /// capacity, which looks at the smallest part of the cache.
-  private func choose(_ count: Int, at position: Int) throws -> (Method, Int) {
-    let calls = request.methods.map { method in
-      let room = min(count, method.maxTokens, method.capacity - position)
-      return (method, method.dynamic || room == method.maxTokens ? room : 0)
-    }
-    func cost(_ call: (Method, Int)) -> (Int, Int, Int) {
-      (-call.1, call.0.role == "prefill" ? 1 : 0, call.0.capacity)
-    }
-    guard let best = calls.min(by: { cost($0) < cost($1) }), best.1 > 0 else {
-      throw Failure(.usage, "no method takes a token at position \(position)")
-    }
-    return best
   }
 }

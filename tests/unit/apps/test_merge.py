@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -155,6 +156,72 @@ def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path) -> None
     done = write_project(folder, {**FIRST, "res/b.xml": b"new"}, WHAT, "keep")
     assert done.kept == ["res/b.xml"]
     assert (elsewhere / "b.xml").read_bytes() == b"two"
+
+
+class _FullDisk:
+    """Copies files until the disk is full."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def __call__(self, source: Path, target: Path) -> None:
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        target.write_bytes(source.read_bytes())
+
+
+def _sources(folder: Path, *names: str) -> dict[str, bytes | Path]:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(b"new")
+    return {name: folder / name for name in names}
+
+
+def test_a_full_disk_leaves_no_part_of_a_new_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = _sources(tmp_path / "sources", "a", "b")
+    monkeypatch.setattr("etdeploy.apps.merge.copy_file", _FullDisk(1))
+    with pytest.raises(OSError, match="No space left"):
+        write_project(tmp_path / "new", content, WHAT)
+    assert not (tmp_path / "new").exists()
+    monkeypatch.undo()
+    assert write_project(tmp_path / "new", content, WHAT).created == ["a", "b"]
+
+
+def test_a_full_disk_leaves_an_earlier_project_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "res" / "b.xml").write_bytes(b"mine")
+    before = {**contents(folder), LIST_FILE: (folder / LIST_FILE).read_bytes()}
+    content = _sources(tmp_path / "sources", "a.kt", "c", "res-b") | {"res/b.xml": b"new"}
+    monkeypatch.setattr("etdeploy.apps.merge.copy_file", _FullDisk(2))
+    with pytest.raises(OSError, match="No space left"):
+        write_project(folder, content, WHAT, "overwrite")
+    assert {**contents(folder), LIST_FILE: (folder / LIST_FILE).read_bytes()} == before
+    assert not list(folder.glob(".etdeploy-*/"))
+
+
+def test_a_project_is_completed_after_a_run_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {"a": b"1", "b": b"2"}
+    folder = tmp_path / "new"
+    rename = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if target == folder / "b":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_project(folder, content, WHAT)
+    monkeypatch.undo()
+    assert contents(folder) == {"a": b"1"}
+    assert write_project(folder, content, WHAT).created == ["b"]
+    assert contents(folder) == content
 
 
 def test_a_large_file_is_copied(folder: Path, tmp_path: Path) -> None:

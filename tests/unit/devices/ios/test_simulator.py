@@ -11,7 +11,7 @@ import pytest
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, lock_name
-from etdeploy.devices.ios.simulator import SimulatorDevice, parse_simulators, unpacked
+from etdeploy.devices.ios.choice import SimulatorDevice, parse_simulators, unpacked
 from etdeploy.devices.registry import open_device
 from tests.support.ios_command import IosCommand
 from tests.support.ios_phone import archive
@@ -151,7 +151,7 @@ def test_a_crash_is_named_from_the_macs_reports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("etdeploy.devices.ios.simulator._CLOCK_S", 1e9)
+    monkeypatch.setattr("etdeploy.devices.ios.choice._CLOCK_S", 1e9)
     reports = tmp_path / "Library" / "Logs" / "DiagnosticReports"
     reports.mkdir(parents=True)
     text = (DATA / "crash.ips").read_text()

@@ -1,0 +1,130 @@
+// How a language model is called: tokens in, logits out. Foundation only.
+
+import Foundation
+
+/// A method of the program; it keeps keys and values of earlier tokens for all of them.
+struct Method: Decodable, Sendable {
+  let name, role: String
+  /// The most tokens that a call takes, and whether it takes fewer, too.
+  let maxTokens: Int
+  let dynamic: Bool
+  /// Where a call has to end at the latest.
+  let capacity: Int
+}
+
+/// What model.json says of a language model.
+struct Language: Decodable, Sendable {
+  struct Chat: Decodable, Sendable { let before, after: String }
+  let methods: [Method]
+  let context, newTokens: Int
+  let stopIds: [Int]
+  let bosId, rewind: Int?
+  let sampling: Sampling
+  let tokenizer: String?
+  let chat: Chat?
+}
+
+/// Runs methods of a program. `Program` is the real one.
+protocol LanguageModel {
+  func loadProgram() throws
+  func load(_ method: String) throws
+  /// The logits of the last token; they stay until the next call.
+  func logits(_ method: String, _ tokens: ArraySlice<Int64>, at position: Int) throws -> Logits
+}
+
+/// Words as the model reads and writes them; without a tokenizer, the ids of tokens.
+struct Speech {
+  private let language: Language
+  private let tokenizer: Tokenizer?
+
+  init(_ language: Language, in folder: URL) throws {
+    self.language = language
+    tokenizer = try language.tokenizer.map {
+      try Tokenizer(contentsOf: folder.appending(path: $0))
+    }
+  }
+
+  func ids(_ text: String) throws -> [Int64] {
+    guard let tokenizer else {
+      return try text.split(separator: " ").map {
+        guard let id = Int64($0) else { throw Failure(.usage, "'\($0)' is no id of a token") }
+        return id
+      }
+    }
+    guard let chat = language.chat else {
+      return ([language.bosId].compactMap { $0 } + tokenizer.encode(text)).map(Int64.init)
+    }
+    return tokenizer.encode(chat.before + text + chat.after).map(Int64.init)
+  }
+
+  /// What is certain: a character may have bytes that are yet to come.
+  func text(_ ids: [Int]) -> String {
+    guard let tokenizer else { return ids.map(String.init).joined(separator: " ") }
+    var scalars = tokenizer.decode(ids).unicodeScalars
+    while scalars.last == "\u{fffd}" { scalars.removeLast() }
+    return String(scalars)
+  }
+}
+
+/// Calls the methods on a sequence of tokens, whose keys and values they keep.
+final class Calls<Model: LanguageModel> {
+  let model: Model
+  private let methods: [Method]
+  private let rewind: Int?
+  /// Of the last token that was taken.
+  private(set) var logits = Logits(start: nil, count: 0)
+  /// The furthest end of a call since position 0.
+  private var end = 0
+
+  init(_ model: Model, _ methods: [Method], rewind: Int?) {
+    self.model = model
+    self.methods = methods
+    self.rewind = rewind
+  }
+
+  /// Takes tokens, in as many calls as that needs; gives the position after them. `told` gets the
+  /// time of each call, and tells whether there is to be another.
+  func take(_ tokens: [Int64], at start: Int, told: (Double) -> Bool) throws -> Int {
+    var left = tokens[...]
+    while !left.isEmpty {
+      var taken = 0
+      let ms = try timed { taken = try step(left, at: start + tokens.count - left.count) }
+      left = left.dropFirst(taken)
+      if !told(ms) { break }
+    }
+    return start + tokens.count - left.count
+  }
+
+  /// Whether what tokens at this position look back to is still there.
+  func reaches(_ position: Int) -> Bool {
+    position == 0 || end - position <= rewind ?? .max
+  }
+
+  /// Takes as many of the tokens as one call can; gives their number.
+  @discardableResult
+  func step(_ tokens: ArraySlice<Int64>, at position: Int) throws -> Int {
+    guard reaches(position) else {
+      throw Failure(.usage, "the position cannot be set back from \(end) to \(position)")
+    }
+    let (method, count) = try choose(tokens.count, at: position)
+    logits = try model.logits(method.name, tokens.prefix(count), at: position)
+    end = max(position == 0 ? 0 : end, position + count)
+    return count
+  }
+
+  /// The call that takes the most tokens; of several, one for decoding, and the one with the least
+  /// capacity, which looks at the smallest part of the cache.
+  private func choose(_ count: Int, at position: Int) throws -> (Method, Int) {
+    let calls = methods.map { method in
+      let room = min(count, method.maxTokens, method.capacity - position)
+      return (method, method.dynamic || room == method.maxTokens ? room : 0)
+    }
+    func cost(_ call: (Method, Int)) -> (Int, Int, Int) {
+      (-call.1, call.0.role == "prefill" ? 1 : 0, call.0.capacity)
+    }
+    guard let best = calls.min(by: { cost($0) < cost($1) }), best.1 > 0 else {
+      throw Failure(.usage, "no method takes a token at position \(position)")
+    }
+    return best
+  }
+}
