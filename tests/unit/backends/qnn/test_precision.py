@@ -159,7 +159,7 @@ def test_a_model_that_is_too_large_for_the_htp_is_refused(
         (
             ExportRequest("16a4w", "SM8750", {"weight_sharing": True}),
             _sizes(_BILLION, 6 * _BILLION, context=8192),
-            ("generation.context=4160",),
+            ("generation.context=4096",),
         ),
     ],
 )  # fmt: skip
