@@ -81,6 +81,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "verify": ("lock", "Export a locked recipe again, and say what has changed."),
     "upgrade-check": ("upgrade", "Run a recipe with two releases of ExecuTorch, and compare."),
     "farm": ("farm", "Measure recipes on a shelf of devices, every night."),
+    "alerts": ("alerts", "Show what became worse in a farm, and close what is settled."),
     "devices": ("machine", "List the devices that can be reached."),
     "recipes": ("recipes", "List, show and describe recipes."),
     "doctor": ("machine", "Check what is installed, and how to install what is missing."),

@@ -12,6 +12,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
+from etdeploy.farm.verdicts.alerts import next_alerts, still_worse
 from etdeploy.farm.verdicts.pair import (
     MetricResult,
     Night,
@@ -32,6 +33,7 @@ from etdeploy.farm.verdicts.pair import (
     worst_kind,
 )
 from etdeploy.farm.verdicts.rule import shared_correlation
+from etdeploy.history.alerts import Alert, AlertState
 from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, select_baseline
 from etdeploy.history.entry import HistoryEntry, Judgement
 from etdeploy.history.series import HEADLINES, metric_title
@@ -91,6 +93,8 @@ def judge_night(
         for pair, run_ids in _runs_of(night, states).items()
     ]
     allowed = farm.max_slowdown_percent
+    of_series = _alerts_of(store, [each.series for each in known])
+    known = [_with_accepted(each, of_series.get(each.series, [])) for each in known]
     results = [compare_metrics(each.pair) if each.pair else [] for each in known]
     correlated = _correlations(known, results)
     together = _slower_together(known, results, allowed)
@@ -98,11 +102,14 @@ def judge_night(
         _verdict(
             pair,
             [
-                judge_metric(
-                    each,
-                    allowed,
-                    correlated=correlated[pair.identity, each.metric],
-                    together=together.get((pair.recipe, each.metric), 0),
+                still_worse(
+                    judge_metric(
+                        each,
+                        allowed,
+                        correlated=correlated[pair.identity, each.metric],
+                        together=together.get((pair.recipe, each.metric), 0),
+                    ),
+                    of_series.get(pair.series, []),
                 )
                 for each in found
             ],
@@ -121,6 +128,22 @@ def save_verdicts(store: Store, verdicts: Sequence[PairVerdict]) -> None:
         bad = verdict.kind is VerdictKind.REGRESSED
         for run_id in verdict.run_ids:
             store.judge(run_id, Judgement.REGRESSED if bad else Judgement.PASSED)
+
+
+def save_alerts(
+    store: Store, verdicts: Sequence[PairVerdict], farm: Farm, night: str, began: str
+) -> list[Alert]:
+    """Open the alerts of a night and follow earlier ones; return those that changed."""
+    from etdeploy.history.store.alerts import save_alert, stored_alerts
+    from etdeploy.history.store.errors import database_now, utc_text
+
+    with store.transaction(writes=True) as connection:
+        known = stored_alerts(connection, farm.name)
+        changed = next_alerts(
+            known, verdicts, farm=farm.name, night=night, began=began,
+            now=utc_text(database_now(connection)), allowed_percent=farm.max_slowdown_percent,
+        )  # fmt: skip
+        return [save_alert(connection, alert) for alert in changed]
 
 
 def _badness(verdict: PairVerdict) -> tuple[int, float, str, str]:
@@ -205,6 +228,26 @@ def _before(store: Store, farm: Farm, night: Night, *, fit: bool) -> list[Histor
     look_back = 1 if farm.baseline is Baseline.ALL else _LOOK_BACK
     many = _NIGHTS * max(_RUNS_A_NIGHT, farm.repeats) * look_back
     return [entry for entry in store.entries(wanted, many) if entry.run_id not in own]
+
+
+def _alerts_of(store: Store, series: Sequence[str]) -> dict[str, list[Alert]]:
+    """The alerts of each series, the latest first."""
+    from etdeploy.history.store.alerts import alerts_of_series
+
+    with store.transaction() as connection:
+        return alerts_of_series(connection, series)
+
+
+def _with_accepted(known: _KnownPair, alerts: Sequence[Alert]) -> _KnownPair:
+    """With the levels that were accepted: the latest of each metric."""
+    accepted = {
+        each.metric: each.first_bad_at
+        for each in reversed(alerts)
+        if each.state is AlertState.ACCEPTED
+    }
+    if not known.pair or not accepted:
+        return known
+    return replace(known, pair=replace(known.pair, accepted=accepted))
 
 
 def _correlations(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 
@@ -185,6 +185,7 @@ class PairHistory:
         every: Those that the baseline leaves out, too: the change may lie there.
         nights: How many there were before, those of which no run counts included.
         were_right: Whether an earlier run had right outputs, disturbed and simulated ones included.
+        accepted: By a metric, since when its level is accepted: nights before do not count.
     """
 
     night: Night
@@ -192,6 +193,7 @@ class PairHistory:
     every: tuple[Night, ...]
     nights: int
     were_right: bool
+    accepted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fit(self) -> Night:
@@ -237,14 +239,20 @@ def compare_metrics(pair: PairHistory) -> list[MetricResult]:
 
 
 def _compare_metric(pair: PairHistory, metric: str, values: tuple[float, ...]) -> MetricResult:
-    judged_by = {night.entries[0].run_id for night in pair.earlier}
-    every = [(night, found) for night in pair.every if (found := night.values(metric))]
+    since = pair.accepted.get(metric, "")
+    earlier = [night for night in pair.earlier if night.entries[-1].started_at >= since]
+    judged_by = {night.entries[0].run_id for night in earlier}
+    every = [
+        (night, found)
+        for night in pair.every
+        if night.entries[-1].started_at >= since and (found := night.values(metric))
+    ]
     counts = [night.entries[0].run_id in judged_by for night, _ in every]
     levels = [geometric_median(found) for _, found in every]
     return MetricResult(
         metric,
         values,
-        tuple(found for night in pair.earlier if (found := night.values(metric))),
+        tuple(found for night in earlier if (found := night.values(metric))),
         (*levels, geometric_median(values)),
         (*counts, False),
     )
