@@ -1,13 +1,15 @@
-"""How often a night's verdict is wrong: nights in which nothing changed, and slower ones.
+"""How often a farm's verdicts are wrong: nights in which nothing changed, and slower ones.
 
-    python benchmarks/farm_verdicts.py [--series 1000] [--json]
+    python benchmarks/farm_verdicts.py [--series 2000] [--earlier 20] [--write docs/history.md]
 
-Simulates nights with the spreads that devices have, between nights and between repeats of one.
-Bound: of single pairs in which nothing changed, at most 5 % are called regressed, up to chance,
-whatever the slow-down that is allowed (but for odd nights, of which five nights may have none); of
-200 such pairs together, at most 5 % of the nights have one that is. Then the share of slow-downs of
-5 % (2 % allowed) and 10 % (5 % allowed) that are found: of one pair alone, and of one and of ten
-among 200 in the first and in the second night.
+Simulates series of nights with three repeats each, in which nothing changes for ten nights, and
+others that become slower after the first nights. A night's noise is shared by its repeats. All
+series of a row are on one device, so their correlation is estimated together.
+
+Bounds, with 20 earlier nights and 5 % allowed: at most one new false shift in a night of 1,000
+series (three where nights resemble their neighbours); with 3 % between nights, a slow-down of 10 %
+is found by the third night in 60 % and by the tenth in 95 %; with 1 %, one of 5 % by the fifth
+night in 80 %; with 5 %, one of 10 % by the tenth night in 60 %. Drift and bursts have no bound.
 """
 
 from __future__ import annotations
@@ -17,161 +19,204 @@ import json
 import math
 import random
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from etdeploy.farm.verdicts.night import find_regressed
-from etdeploy.farm.verdicts.pair import p_value_of_two
-from etdeploy.farm.verdicts.rule import Deviation, measure_deviation
+from etdeploy.farm.verdicts.rule import find_shift, geometric_median, shared_correlation
 
-METRIC = "latency_ms"
-PAIRS = 200
+REPEATS, AFTER, ALLOWED = 3, 10, 5.0
+SHOWN = (1, 2, 3, 5, 10)
+_SLOWER = math.log(1.1)
+Night = list[float]
+
+
+def _gauss(between: float, within: float) -> Callable[[random.Random, int], list[Night]]:
+    def series(draw: random.Random, nights: int) -> list[Night]:
+        shared = (draw.gauss(0, between) for _ in range(nights))
+        return [[each + draw.gauss(0, within) for _ in range(REPEATS)] for each in shared]
+
+    return series
+
+
+def _student(draw: random.Random) -> float:
+    """Student's distribution with three degrees of freedom."""
+    return draw.gauss(0, 1) / math.sqrt(draw.gammavariate(1.5, 2 / 3))
+
+
+def _heavy(draw: random.Random, nights: int) -> list[Night]:
+    shared = (0.02 * _student(draw) for _ in range(nights))
+    return [[each + 0.02 * _student(draw) for _ in range(REPEATS)] for each in shared]
+
+
+def _skewed(draw: random.Random, nights: int) -> list[Night]:
+    shared = (0.03 * draw.expovariate(1) for _ in range(nights))
+    return [[each + 0.01 * draw.expovariate(1) for _ in range(REPEATS)] for each in shared]
+
+
+def _odd(of_night: float, of_run: float) -> Callable[[random.Random, int], list[Night]]:
+    def series(draw: random.Random, nights: int) -> list[Night]:
+        quiet = _gauss(0.01, 0.01)(draw, nights)
+        odd = (_SLOWER * (draw.random() < of_night) for _ in range(nights))
+        return [
+            [run + more + _SLOWER * (draw.random() < of_run) for run in night]
+            for night, more in zip(quiet, odd, strict=True)
+        ]
+
+    return series
+
+
+def _alike(correlation: float, between: float) -> Callable[[random.Random, int], list[Night]]:
+    def series(draw: random.Random, nights: int) -> list[Night]:
+        shared, found = draw.gauss(0, between), []
+        for _ in range(nights):
+            found.append([shared + draw.gauss(0, 0.01) for _ in range(REPEATS)])
+            new = draw.gauss(0, between * math.sqrt(1 - correlation**2))
+            shared = correlation * shared + new
+        return found
+
+    return series
+
+
+def _drift(draw: random.Random, nights: int) -> list[Night]:
+    quiet = _gauss(0.01, 0.01)(draw, nights)
+    return [[run + 0.005 * number for run in night] for number, night in enumerate(quiet)]
+
+
+def _bursts(draw: random.Random, nights: int) -> list[Night]:
+    begins = [draw.random() < 0.04 for _ in range(nights)]
+    quiet = _gauss(0.01, 0.01)(draw, nights)
+    return [
+        [run + _SLOWER * any(begins[max(0, number - 2) : number + 1]) for run in night]
+        for number, night in enumerate(quiet)
+    ]
+
+
+NOISES: dict[str, Callable[[random.Random, int], list[Night]]] = {
+    "1 % between nights, 1 % within": _gauss(0.01, 0.01),
+    "3 % and 1 %": _gauss(0.03, 0.01),
+    "5 % and 5 %": _gauss(0.05, 0.05),
+    "2 % and 2 %, Student's t with 3 degrees": _heavy,
+    "skewed upwards, 3 % and 1 %": _skewed,
+    "1 % and 1 %, one night in five +10 %": _odd(0.2, 0.0),
+    "1 % and 1 %, 30 % of the runs +10 %": _odd(0.0, 0.3),
+    "3 % and 1 %, correlation 0.8": _alike(0.8, 0.03),
+    "3 % and 1 %, correlation 0.5": _alike(0.5, 0.03),
+    "1 % and 1 %, three nights +10 % now and then": _bursts,
+    "1 % and 1 %, drift of 0.5 % a night": _drift,
+}
+_ALIKE = "3 % and 1 %, correlation 0.8"
+_UNBOUND = tuple(list(NOISES)[-2:])
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Standard deviations of the logarithm, in percent, and how many of 100 nights are odd."""
-
-    name: str
-    between: float
-    within: float
-    odd: float = 0.0
-
-    def night(self, draw: random.Random, repeats: int, slower: float = 0.0) -> list[float]:
-        shared = draw.gauss(slower, self.between / 100)
-        if draw.random() * 100 < self.odd:
-            shared += abs(draw.gauss(0.2, 0.1))
-        return [math.exp(shared + draw.gauss(0, self.within / 100)) for _ in range(repeats)]
-
-
-NOISES = (
-    Noise("1 % between nights, 1 % within", 1, 1),
-    Noise("3 % between nights, 1 % within", 3, 1),
-    Noise("1 % between nights, 3 % within", 1, 3),
-    Noise("3 % between nights, 3 % within", 3, 3),
-    Noise("2 % and 2 %, one night in ten 20 % slower", 2, 2, odd=10),
-    Noise("41 % within (phones of a cloud)", 5, 41),
-)
-
-
-def single(noise: Noise, nights: int, repeats: int, slower: float, allowed: float, series: int,
-           seed: int = 1) -> float:  # fmt: skip
-    """The share of single pairs that are called worse, in percent."""
-    draw, found = random.Random(seed), 0
-    for _ in range(series):
-        before = [noise.night(draw, repeats) for _ in range(nights)]
-        away = measure_deviation(noise.night(draw, repeats, math.log1p(slower)), before)
-        found += away is not None and not away.count_not_better and away.is_worse(METRIC, allowed)
-    return 100 * found / series
-
-
-@dataclass(frozen=True)
-class FarmRow:
-    """Of nights with 200 pairs.
+class Row:
+    """A noise.
 
     Attributes:
-        false_nights: Percent of second nights in which an unchanged pair is called regressed.
-        suspected: Unchanged pairs that are suspected in a night, on average.
-        first, second: Percent of the slower pairs that are found in the first, second night.
+        false: New false shifts in a night of 1,000 series.
+        found: Percent of series that are 10 % slower and found by night 1, 2, 3, 5, 10.
+        found_small: The same of 5 %.
     """
 
-    name: str
-    slower_pairs: int
-    slower_percent: float
-    allowed_percent: float
-    false_nights: float
-    suspected: float
-    first: float
-    second: float
+    noise: str
+    false: float
+    found: tuple[float, ...]
+    found_small: tuple[float, ...]
 
 
-def farm(noise: Noise, bad: int, slower: float, allowed: float, rounds: int) -> FarmRow:
-    """Two nights that follow 20 others, of 200 pairs of which some become slower."""
-    draw = random.Random(2)
-    false = suspected = first = second = 0
-    for _ in range(rounds):
-        pairs = [_pair(noise, draw, math.log1p(slower) if i < bad else 0.0) for i in range(PAIRS)]
-        worse = [[_worse(p[k], allowed) for p in pairs] for k in range(2)]
-        p_two_nights = [p_value_of_two(p[2], p[3], METRIC, allowed) for p in pairs]
-        # The night before the first one is not simulated: the first has no second look.
-        told = [find_regressed([_chance(p[0]) for p in pairs], [1.0] * PAIRS),
-                find_regressed([_chance(p[1]) for p in pairs], p_two_nights)]  # fmt: skip
-        called = [[w and s for w, s in zip(worse[k], told[k], strict=True)] for k in range(2)]
-        false += any(called[1][bad:])
-        suspected += sum(worse[0][bad:])
-        first += sum(called[0][:bad])
-        second += sum(a or b for a, b in zip(called[0][:bad], called[1][:bad], strict=True))
-    share = 100 / (rounds * bad) if bad else 0.0
-    return FarmRow(noise.name, bad, 100 * slower, allowed, 100 * false / rounds,
-                   suspected / rounds, share * first, share * second)  # fmt: skip
+def simulate(noise: str, series: int, earlier: int, slower: float) -> list[int]:
+    """How many series have shifted by each night."""
+    draw = random.Random(f"{noise} {slower}")
+    made = [NOISES[noise](draw, earlier + AFTER) for _ in range(series)]
+    levels = [
+        [
+            geometric_median(
+                [math.exp(run + (slower if number >= earlier else 0)) for run in night]
+            )
+            for number, night in enumerate(nights)
+        ]
+        for nights in made
+    ]
+    correlated = shared_correlation([each[:earlier] for each in levels])
+    first = [_first(each, earlier, correlated) for each in levels]
+    return [sum(each is not None and each <= night for each in first) for night in SHOWN]
 
 
-def _pair(noise: Noise, draw: random.Random, slower: float) -> tuple[Deviation | None, ...]:
-    """Two nights by those before each, and then both by the nights before both."""
-    before = [noise.night(draw, 3) for _ in range(20)]
-    one, two = (noise.night(draw, 3, slower) for _ in range(2))
-    return (
-        measure_deviation(one, before),
-        measure_deviation(two, [*before[1:], one]),
-        measure_deviation(one, before),
-        measure_deviation(two, before),
-    )
+def _first(levels: Sequence[float], earlier: int, correlated: float) -> int | None:
+    for night in range(1, AFTER + 1):
+        if find_shift(levels[: earlier + night], ALLOWED, correlated=correlated):
+            return night
+    return None
 
 
-def _worse(away: Deviation | None, allowed: float) -> bool:
-    return away is not None and away.is_worse(METRIC, allowed)
+def rows(series: int, earlier: int) -> Iterator[Row]:
+    for noise in NOISES:
+        print(noise, file=sys.stderr)
+        false = simulate(noise, series, earlier, 0.0)[-1]
+        found, small = (
+            tuple(100 * each / (series // 4) for each in simulate(noise, series // 4, earlier, by))
+            for by in (_SLOWER, math.log(1.05))
+        )
+        yield Row(noise, 1000 * false / series / AFTER, found, small)
 
 
-def _chance(away: Deviation | None) -> float:
-    return 1.0 if away is None or away.count_not_better else away.p_value
+def table(found: Sequence[Row], earlier: int) -> Iterator[str]:
+    by = f"by night {' / '.join(map(str, SHOWN))}"
+    yield f"| {earlier} earlier nights | false in a night of 1,000 | +10 % {by} | +5 % |"
+    yield "| --- | ---: | --- | --- |"
+    for row in found:
+        shares = (" / ".join(f"{share:.0f}" for share in each) + " %"
+                  for each in (row.found, row.found_small))  # fmt: skip
+        yield f"| {row.noise} | {row.false:.2f} | {' | '.join(shares)} |"
+
+
+def missed(found: Sequence[Row], series: int) -> Iterator[str]:
+    """Bounds that are not kept, up to chance."""
+    by = {row.noise: row for row in found}
+    at = {night: place for place, night in enumerate(SHOWN)}
+    for noise, row in by.items():
+        most = 3.0 if noise == _ALIKE else 1.0
+        chance = 2 * math.sqrt(most * 1000 * AFTER / series) * 1000 / (1000 * AFTER)
+        if noise not in _UNBOUND and row.false > most + chance:
+            yield f"{noise}: {row.false:.2f} false in a night, bound {most}"
+    chance = 200 * math.sqrt(0.25 / (series // 4))
+    for noise, values, night, least in (
+        ("3 % and 1 %", "found", 3, 60), ("3 % and 1 %", "found", 10, 95),
+        ("1 % between nights, 1 % within", "found_small", 5, 80), ("5 % and 5 %", "found", 10, 60),
+    ):  # fmt: skip
+        share = getattr(by[noise], values)[at[night]]
+        if share < least - chance:
+            yield f"{noise}: {share:.0f} % found by night {night}, bound {least} %"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--series", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=100, help="nights of 200 pairs")
+    parser.add_argument("--series", type=int, default=2000)
+    parser.add_argument("--earlier", type=int, nargs="+", default=[20], metavar="NIGHTS")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", type=Path, help="a Markdown file whose tables are replaced")
     options = parser.parse_args()
-    n = options.series
-    rows = [
-        {
-            "noise": noise.name, "nights": nights, "repeats": repeats,
-            "unchanged, 0 % allowed": single(noise, nights, repeats, 0, 0, n),
-            "unchanged, 5 % allowed": single(noise, nights, repeats, 0, 5, n),
-            "5 % slower, 2 % allowed": single(noise, nights, repeats, 0.05, 2, n),
-            "10 % slower, 5 % allowed": single(noise, nights, repeats, 0.10, 5, n),
-        }
-        for noise in NOISES for nights, repeats in ((5, 3), (20, 3), (20, 1))
-    ]  # fmt: skip
-    rounds = options.rounds
-    farms = [
-        farm(noise, bad, slower, allowed, rounds)
-        for noise in NOISES[:2]
-        for bad, slower, allowed in ((0, 0.0, 0.0), (1, 0.1, 5.0), (10, 0.1, 5.0), (10, 0.05, 2.0))
-    ]
+    made = {earlier: list(rows(options.series, earlier)) for earlier in options.earlier}
     if options.json:
-        print(json.dumps({"pairs": rows, "farms": [asdict(f) for f in farms]}, indent=2))
-    else:
-        for row in rows:
-            print(" | ".join(v if isinstance(v, str) else f"{v:g}" for v in row.values()))
-        for each in farms:
-            print(" | ".join(f"{v:g}" if not isinstance(v, str) else v
-                             for v in asdict(each).values()))  # fmt: skip
-    # Three standard deviations of a share of 5 % in so many series.
-    bound = 5 + 300 * math.sqrt(0.05 * 0.95 / n)
-    quiet = [f.false_nights for f in farms if f.slower_pairs == 0]
-    # Five nights seldom have an odd one, so nothing shows that this is usual.
-    odd = {noise.name for noise in NOISES if noise.odd}
-    wrong = [
-        row
-        for row in rows
-        if row["unchanged, 0 % allowed"] > bound
-        and not (row["noise"] in odd and row["nights"] == 5)
-    ]
-    limit = 5 + 300 * math.sqrt(0.05 * 0.95 / rounds)
-    return 1 if wrong or any(share > limit for share in quiet) else 0
+        shown = {earlier: [asdict(row) for row in found] for earlier, found in made.items()}
+        print(json.dumps(shown, indent=2))
+    for earlier, found in made.items():
+        text = "\n".join(table(found, earlier)) + "\n"
+        if options.write:
+            from models import replaced
+
+            page = options.write.read_text()
+            name = f"farm_verdicts.py: {earlier} nights"
+            options.write.write_text(replaced(page, text, name))
+        elif not options.json:
+            print(text)
+    problems = [text for earlier in made if earlier >= 20
+                for text in missed(made[earlier], options.series)]  # fmt: skip
+    print("\n".join(problems), file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

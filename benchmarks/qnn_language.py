@@ -596,7 +596,7 @@ def _spec(model: Path, asked: _Evaluated) -> Any:
     if asked.backend == "qnn":
         export |= {"soc": _SOC, "group_size": asked.group_size}
         # The method for single tokens takes over weights and ranges of this one.
-        export["generation"]["mode"] = "prefill"
+        export["generation"]["methods"] = "prefill"
     recipe = {"model": {"hf": str(model.resolve())}, "export": export}
     return export_spec(Recipe.model_validate(recipe), arch="x86_64")
 

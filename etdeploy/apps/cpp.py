@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from etdeploy.apps.library import (
+    ArrayType,
     Language,
     LibraryValue,
     Signature,
-    TensorType,
     class_values,
     signature,
 )
@@ -54,9 +54,9 @@ add assert checked errno guarded kind_of model output sizes stderr stdin stdout 
 """
 
 
-def _vector(element: str, converter: str = "") -> TensorType:
+def _vector(element: str, converter: str = "") -> ArrayType:
     number = converter or f"number<{element}>"
-    return TensorType(f"std::vector<{element}>", f"values<{element}>", f"read<{element}>", number)
+    return ArrayType(f"std::vector<{element}>", f"values<{element}>", f"read<{element}>", number)
 
 
 CPP = Language(
@@ -97,11 +97,15 @@ class CppSubject:
         return find_target(self.plan.build_target)
 
 
-def require_library_target(plan: RuntimePlan, model: AppModel) -> None:
-    """Raise CheckError unless a shared library with the model can be made for the target."""
-    target = find_target(plan.target)
-    remedy = "Name another one: --target linux-x86_64, linux-aarch64, android-arm64 or macos-arm64"
-    if model.generation:
+_TARGETS = "Name another one: --target linux-x86_64, linux-aarch64, android-arm64 or macos-arm64"
+
+
+def require_library(target: Target, *, generates: bool) -> None:
+    """Raise CheckError unless a shared library with the model can be made for the target.
+
+    `generates`: it is a language model.
+    """
+    if generates:
         raise CheckError(
             "a C++ library runs one method, and has neither a tokenizer nor the loop that "
             "generates text",
@@ -109,12 +113,16 @@ def require_library_target(plan: RuntimePlan, model: AppModel) -> None:
             "For C++: ExecuTorch's TextLLMRunner, or the runner of etdeploy build as a process",
         )
     if target.static or target.system not in _SYSTEMS:
-        raise CheckError(f"{target.name} has no shared libraries", remedy=remedy)
+        raise CheckError(f"a {target.name} program loads no shared library", remedy=_TARGETS)
+
+
+def require_no_own_c_library(plan: RuntimePlan) -> None:
+    """Raise CheckError if what the plan builds brings its own C library."""
     if plan.portable_runner:
         raise CheckError(
-            f"{target.name} is for a runner that brings its own C library, which a library in "
+            f"{plan.target} is for a runner that brings its own C library, which a library in "
             "another program cannot do",
-            remedy=f"{remedy}; on Android, with an NDK: --set runtime.provider=source",
+            remedy=f"{_TARGETS}; on Android, with an NDK: --set runtime.provider=source",
         )
 
 
@@ -142,7 +150,7 @@ def library_files(
             if path.startswith(("include/", "src/")) and isinstance(content, bytes):
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_bytes(content)
-        build = _Build(subject, host, workspace, custom_ops, folder, name, progress, log)
+        build = LibraryBuild(subject, host, workspace, custom_ops, folder, name, progress, log)
         files[f"lib/{values['library_file']}"] = build.compile(str(values["library_file"]))
     return files, made
 
@@ -172,7 +180,7 @@ def _licences(libraries: Libraries, name: str) -> Iterator[tuple[str, bytes | Pa
 
 
 @dataclass(frozen=True)
-class _Build:
+class LibraryBuild:
     """One build of the shared library."""
 
     subject: CppSubject
@@ -294,8 +302,9 @@ def _shape(given: AppValue) -> str:
 
 
 def _zero(value: LibraryValue, given: AppValue) -> Iterator[str]:
+    """Tensors of zeros; a program may take no other single value than that of its export."""
     if value.kind != "Tensor":
-        yield f"{value.type}{{}}"
+        yield "0.0" if given.value is None else _scalar(value, given)
         return
     count = 1
     for size in given.shape or ():

@@ -40,7 +40,7 @@ struct subscript super switch throw throws true try typealias var where while
 
 
 @dataclass(frozen=True)
-class TensorType:
+class ArrayType:
     """How a language holds the elements of a dtype.
 
     `reader` makes an array of it from an output or a file, `converter` numbers of its elements.
@@ -61,7 +61,7 @@ class Language:
 
     name: str
     words: frozenset[str]
-    tensors: Mapping[str, TensorType]
+    tensors: Mapping[str, ArrayType]
     scalars: Mapping[str, str]
     snake: bool = False
     taken: frozenset[str] = frozenset()
@@ -84,13 +84,13 @@ KOTLIN = Language(
     "Kotlin",
     frozenset(_KOTLIN_WORDS.split()),
     {
-        "float32": TensorType("FloatArray", "dataAsFloatArray", "floats"),
-        "float64": TensorType("DoubleArray", "dataAsDoubleArray", "doubles"),
-        "float16": TensorType("ShortArray", "dataAsShortArray", "shorts", ".map(::half)"),
-        "int64": TensorType("LongArray", "dataAsLongArray", "longs"),
-        "int32": TensorType("IntArray", "dataAsIntArray", "ints"),
-        "int8": TensorType("ByteArray", "dataAsByteArray", "plain"),
-        "uint8": TensorType(
+        "float32": ArrayType("FloatArray", "dataAsFloatArray", "floats"),
+        "float64": ArrayType("DoubleArray", "dataAsDoubleArray", "doubles"),
+        "float16": ArrayType("ShortArray", "dataAsShortArray", "shorts", ".map(::half)"),
+        "int64": ArrayType("LongArray", "dataAsLongArray", "longs"),
+        "int32": ArrayType("IntArray", "dataAsIntArray", "ints"),
+        "int8": ArrayType("ByteArray", "dataAsByteArray", "plain"),
+        "uint8": ArrayType(
             "ByteArray", "dataAsUnsignedByteArray", "plain", ".map { it.toInt() and 255 }"
         ),
     },
@@ -324,7 +324,7 @@ _COROUTINES = "org.jetbrains.kotlinx:kotlinx-coroutines-core:1.10.2"
 # Sources of the sample app that a library has, too.
 _SHARED_KOTLIN = re.compile(
     r"app/src/main/kotlin/(?P<path>.*/(?:Native|Calls|tokens/\w+)\.kt)|"
-    r"(?P<root>\.gitignore|\.editorconfig|gradle\.properties)|app/proguard-rules\.pro"
+    r"(?P<root>\.gitignore|gradle\.properties)|app/proguard-rules\.pro"
 )
 _MODULE = "library/src/main"
 _ONLY_RELEASE = (
@@ -380,6 +380,15 @@ class AndroidLibrary(Android):
             for file in subject.extras.files:
                 files[f"{_MODULE}/jniLibs/{abi}/{file.name}"] = Path(file.source)
         return files
+
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        return _signature_notes(subject, KOTLIN)
+
+
+def _signature_notes(subject: AppSubject, language: Language) -> tuple[str, ...]:
+    if subject.model.generation:
+        return ()
+    return signature(subject.model, subject.program, language).notes
 
 
 def _place_shared(found: re.Match[str]) -> str:
@@ -464,8 +473,8 @@ def _kotlin_encoded(made: AppGeneration) -> str:
     return f"listOf({made.bos_id}) + encoder.encode(prompt)"
 
 
-def _array(element: str, dtype: str, converter: str = "") -> TensorType:
-    return TensorType(f"[{element}]", f".{dtype}", element, converter)
+def _array(element: str, dtype: str, converter: str = "") -> ArrayType:
+    return ArrayType(f"[{element}]", f".{dtype}", element, converter)
 
 
 SWIFT = Language(
@@ -530,6 +539,9 @@ class IosLibrary(Ios):
                 inner = "include/" if path.endswith(".h") else ""
                 files[f"Sources/{found['target']}{kind}/{inner}{found['path']}"] = content
         return files
+
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        return _signature_notes(subject, SWIFT)
 
 
 def _ios_library(subject: AppSubject) -> dict[str, Any]:

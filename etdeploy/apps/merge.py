@@ -171,6 +171,10 @@ def _staged(
                 if move.data is not None:
                     _put(stage / _MOVED, move.target, move.data)
             yield stage
+    except OSError as error:
+        if full := find_disk_full(error):
+            full.filename = str(folder)  # the file in it is gone
+        raise
     finally:
         if not existed and not any(folder.iterdir()):
             folder.rmdir()

@@ -135,6 +135,10 @@ class Platform(Protocol):
         """Further files of the project, such as a device maker's libraries."""
         ...
 
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        """What the user should know of the project, as sentences."""
+        ...
+
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         """Return a blocker for each tool that a build needs and this machine lacks."""
         ...

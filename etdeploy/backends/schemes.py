@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
 QUANTIZATIONS: dict[str, str] = {
     "none": "no quantization; usually 32-bit floats",
     "fp16": "weights and activations in 16-bit floats",
@@ -44,3 +47,20 @@ DEFAULT_RECIPE = DEFAULT
 LANGUAGE_RECIPE = "llm-xnnpack"
 OTHER_BACKEND = f"Lower to another backend: --set export.backend={DEFAULT}"
 OTHER_PROGRAM = "Export the model for another backend: the program is finished, and keeps its own."
+
+
+def first_override(
+    overrides: Iterable[tuple[str, str]], paths: Iterable[str]
+) -> tuple[str, str] | None:
+    """The first pattern, with its scheme, that matches a module or one around it."""
+    around = [each for path in paths for each in modules_around(path)]
+    for pattern, scheme in overrides:
+        if any(fnmatchcase(module, pattern) for module in around):
+            return pattern, scheme
+    return None
+
+
+def modules_around(path: str) -> list[str]:
+    """`a`, `a.b` and `a.b.c` of `a.b.c`: a list of modules calls nothing, and is named, too."""
+    names = path.split(".") if path else []
+    return [".".join(names[:end]) for end in range(1, len(names) + 1)]

@@ -106,11 +106,13 @@ class ExportRequest:
         quantization: The scheme.
         soc: What the program is compiled for; None or `auto` until a device has said its own.
         options: The value of each option that the backend declares.
+        overrides: Patterns of module paths with their schemes; the first that matches counts.
     """
 
     quantization: str
     soc: str | None = None
     options: Mapping[str, OptionValue] = field(default_factory=dict)
+    overrides: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class LanguageModelSizes:
         context: Positions.
         prefill_tokens: The most tokens of a prompt at once; 1 if the program takes single ones.
         methods: Of the program, without those of adapters.
+        layers: Weights of each module by its path, without embeddings; empty where headers of files
+            do not name them as transformers does.
     """
 
     parameters: int
@@ -134,6 +138,7 @@ class LanguageModelSizes:
     context: int
     prefill_tokens: int
     methods: int
+    layers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class LazyGroup(click.Group):
     """The package with the modules."""
     table: Mapping[str, tuple[str, str]]
     """Module and sentence of each command, in the order of the help; in the module, the command
-    is the function of its name."""
+    is the function of its name, with underscores."""
     title: str
     """Of the list in the help."""
     noun: str
@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.table:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f"{self.package}.{self.table[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -77,7 +77,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("report", "Write runs as a page, as Markdown, or for other tools."),
     "history": ("history", "Show how a recipe's numbers changed over time, and when."),
     "check": ("history", "Compare a run with earlier ones; exit with 1 if it is worse."),
+    "lock": ("lock", "Record what a deployment is made from, with digests."),
+    "verify": ("lock", "Export a locked recipe again, and say what has changed."),
+    "upgrade-check": ("upgrade", "Run a recipe with two releases of ExecuTorch, and compare."),
     "farm": ("farm", "Measure recipes on a shelf of devices, every night."),
+    "alerts": ("alerts", "Show what became worse in a farm, and close what is settled."),
     "devices": ("machine", "List the devices that can be reached."),
     "recipes": ("recipes", "List, show and describe recipes."),
     "doctor": ("machine", "Check what is installed, and how to install what is missing."),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from etdeploy.graph.job import AppOptions
     from etdeploy.history.location import HistoryLocation
     from etdeploy.program.tokenizer import Speech
+    from etdeploy.recipe.load import Overrides
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -193,7 +194,7 @@ class JobOptions:
     """
 
     recipes: tuple[str, ...]
-    overrides: tuple[str, ...] = ()
+    overrides: Overrides = ()
     devices: tuple[str | None, ...] = (None,)
     target: str | None = None
     output: Path = DEFAULT_OUTPUT

@@ -167,6 +167,13 @@ class OutputError(EtdeployError):
     kind = "output"
 
 
+class LockError(EtdeployError):
+    """What a lock file names is not what is here."""
+
+    exit_code = 11
+    kind = "not reproduced"
+
+
 class PluginError(EtdeployError):
     """A bug in another package's code that etdeploy called; names the package and the hook."""
 

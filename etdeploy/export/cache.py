@@ -147,6 +147,11 @@ class ExportContext:
             return self.key(ModelSources(commit=self.commit))
         return found
 
+    def named_digests(self) -> dict[str, str]:
+        """SHA-256 of the files that are named before the export, by their paths."""
+        found = {path: self.digests.of(path) for path in _paths(self.spec).values()}
+        return {path: digest for path, digest in found.items() if digest}
+
     def remember(self, key: str, sources: ModelSources) -> None:
         """Records what an export read, for the next run."""
         if not self.spec.runs_user_code:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from etdeploy.core.errors import ExportError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import installed_version, tool_versions
-from etdeploy.export.hf.files import TOKENIZER_CONFIG, tokenizer_beside
+from etdeploy.export.hf.files import TOKENIZER_CONFIG, TOKENIZER_FOLDER, tokenizer_beside
 from etdeploy.export.llm_config import output_notes
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, only_method, require_method
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 # Integer inputs are mostly indices (token ids, classes): small ones stay inside any table.
 _LARGEST_INTEGER = 9
 # Of the tokenizer, relative to the program folder.
-_TOKENIZER = "tokenizer"
 
 
 def has_meta_tokenizer(program: Path) -> bool:
@@ -157,20 +156,20 @@ def _tokenizer_notes(generation: Generation) -> Iterator[str]:
 def _generation(
     spec: ExportSpec, program: Program, folder: Path, tokenizer: dict[str, Path]
 ) -> Generation | str | None:
-    made = (folder / _TOKENIZER).is_dir()  # by the worker
+    made = (folder / TOKENIZER_FOLDER).is_dir()  # by the worker
     if made:
-        tokenizer = tokenizer_beside(folder / _TOKENIZER / TOKENIZER_FILE)
+        tokenizer = tokenizer_beside(folder / TOKENIZER_FOLDER / TOKENIZER_FILE)
     files = tokenizer if TOKENIZER_FILE in tokenizer else {}
     facts = _token_facts(files) if files else TokenFacts()
-    found = generation_of(program, spec.source, _TOKENIZER if files else None, facts)
+    found = generation_of(program, spec.source, TOKENIZER_FOLDER if files else None, facts)
     if isinstance(found, Generation) and files:
         named = spec.llm_files.get("base.tokenizer_path", spec.source)
         place = named if made else str(files[TOKENIZER_FILE])
         _require_fitting(_object(files[TOKENIZER_FILE]), found.vocabulary, place)
     if isinstance(found, Generation) and files and not made:
-        (folder / _TOKENIZER).mkdir()
+        (folder / TOKENIZER_FOLDER).mkdir()
         for name, path in files.items():
-            shutil.copyfile(path, folder / _TOKENIZER / name)
+            shutil.copyfile(path, folder / TOKENIZER_FOLDER / name)
     return found
 
 

@@ -21,6 +21,7 @@ from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError, UsageError
 from etdeploy.core.values import Value
 from etdeploy.program.folder import FORWARD, Provenance
+from etdeploy.program.generation import layout_for
 from etdeploy.program.model import Program
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.document import KeyPath, SourceLocation
@@ -246,7 +247,7 @@ class ExportSpec(Value):
     @property
     def request(self) -> ExportRequest:
         """What the backend is asked with."""
-        return ExportRequest(self.quantization or "none", self.soc, self.options)
+        return ExportRequest(self.quantization or "none", self.soc, self.options, self.overrides)
 
     def place(self, *keys: str) -> str:
         """Where a key of the recipe is; its dotted name where that is not known."""
@@ -413,7 +414,8 @@ def _generation(export: Export) -> ExportGeneration:
     quantized = export.quantization in (*LINEAR_SCHEMES, *STATIC_SCHEMES)
     bundled = EVALUATION_TEXT if quantized else NO_TEXT
     text = asked.evaluate or bundled
-    return asked.model_copy(update={"evaluate": None if text == NO_TEXT else text})
+    evaluated = None if text == NO_TEXT else text
+    return asked.model_copy(update={"evaluate": evaluated, "layout": layout_for(asked)})
 
 
 def _calibration_text(export: Export) -> str | None:

@@ -78,7 +78,7 @@ def _project(resolved: Resolved) -> Step:
             id=subject.model.app_id,
             files=digest_json({path: digest_content(content) for path, content in files.items()}),
             from_source=subject.plan.provider.value == Provider.SOURCE,
-            notes=(*notes, *_source_notes(subject.plan)),
+            notes=(*notes, *platform.notes(subject), *_source_notes(subject.plan)),
         )
         project.save(output)
         suffix = "".join(f"; {note}" for note in project.notes)
@@ -325,7 +325,13 @@ def write_cpp_library(
     job: Job, folder: Path, conflicts: Conflicts, progress: Progress
 ) -> tuple[Project, Written]:
     """Builds the C++ library of a job whose runner was checked, and writes it for the user."""
-    from etdeploy.apps.cpp import KIND, CppSubject, library_files, require_library_target
+    from etdeploy.apps.cpp import (
+        KIND,
+        CppSubject,
+        library_files,
+        require_library,
+        require_no_own_c_library,
+    )
     from etdeploy.apps.merge import digest_content
     from etdeploy.apps.payload import make_payload
 
@@ -334,8 +340,13 @@ def write_cpp_library(
     model, payload, notes = make_payload(
         job.loaded, program, load_provenance(made), made, library=True
     )
+    if job.loaded.recipe.app.bundled is None:
+        # Only an app has to stay small.
+        payload = {**payload, PROGRAM_FILE: made / PROGRAM_FILE}
+        model = model.model_copy(update={"bundled": True})
     plan = RuntimePlan.load(stage_path(job, StepName.PLAN))
-    require_library_target(plan, model)
+    require_library(job.target, generates=model.generation is not None)
+    require_no_own_c_library(plan)
     libraries = Libraries.load(stage_path(job, StepName.RUNTIME))
     subject = CppSubject(job.loaded, program, model, payload, plan, libraries, load_runner(job))
     own, log = resolve(job).custom_ops, job.state / "library.log"

@@ -17,6 +17,7 @@ from etdeploy.core.values import Progress
 from etdeploy.devices.base import Device, DeviceFacts, lock_name
 from etdeploy.graph.job import AppOptions, AppPlanner, Job
 from etdeploy.graph.on_device import device_lock, prepared, pushed_line
+from etdeploy.program.generation import fits_stock_runtimes
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
@@ -293,7 +294,7 @@ def make_job(
     if chosen and there:
         _require_runnable(chosen, own, there.device.name)
     return Job(
-        loaded_for_app(loaded) if app else loaded,
+        loaded_for_app(loaded, chosen or own) if app else loaded,
         chosen or own,
         host,
         workspace,
@@ -314,14 +315,23 @@ def _app_planner(target: Target, *, library: bool) -> AppPlanner:
     return PlatformPlanner(platform_for(target.system, library=library))
 
 
-def loaded_for_app(loaded: LoadedRecipe) -> LoadedRecipe:
-    """The recipe as it is exported for an app: a release of ExecuTorch lacks etdeploy's kernels."""
+def loaded_for_app(loaded: LoadedRecipe, target: Target) -> LoadedRecipe:
+    """The recipe as it is exported for an app.
+
+    ExecuTorch's Java API gives each method memory of its own, so a program with one method for all
+    calls is the only one there that takes a prompt in parts and goes on with single tokens. A
+    release of ExecuTorch lacks etdeploy's kernels.
+    """
     recipe = loaded.recipe
     asked = recipe.export.generation
-    if asked is None or asked.attention != "auto" or recipe.app.runtime == "source":
+    if asked is None or asked.layout == "executorch":
         return loaded
-    stock = asked.model_copy(update={"attention": "stock"})
-    export = recipe.export.model_copy(update={"generation": stock})
+    update: dict[str, str] = {}
+    if target.system == "android" and fits_stock_runtimes(recipe):
+        update["layout"] = "executorch"
+    elif asked.attention == "auto" and recipe.app.runtime != "source":
+        update["attention"] = "stock"
+    export = recipe.export.model_copy(update={"generation": asked.model_copy(update=update)})
     return replace(loaded, recipe=recipe.model_copy(update={"export": export}))
 
 

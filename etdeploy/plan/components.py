@@ -82,6 +82,13 @@ SELECTABLE_DTYPES = frozenset(
     {"uint8", "int8", "int16", "int32", "int64", "float32", "float64", "bool"}
 )
 
+# Operators of `kernels_llm` that etdeploy's kernels have, too, for providers without that library,
+# and the data types that they compute with.
+STAND_INS: dict[str, frozenset[str]] = {
+    "llama::custom_sdpa.out": frozenset({"float32"}),
+    "llama::update_cache.out": SELECTABLE_DTYPES,
+}
+
 # Components whose loops run on the thread pool: their libraries list its library as needed.
 _THREADED = frozenset(
     {KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO, KERNELS_ETDEPLOY}

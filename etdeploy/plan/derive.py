@@ -47,6 +47,7 @@ from etdeploy.plan.requirements import (
     host_blocker,
     plan_toolchain,
     some,
+    with_stand_ins,
 )
 from etdeploy.plan.rules import (
     SELECTED_PROGRAM,
@@ -116,10 +117,11 @@ def derive_plan(
     shipped = available.wheel_components
     if shipped is None:
         shipped = shipped_components(wheel_target.name, requirements.delegate_ids)
-    wheel_blocked = tuple(wheel_blockers(requirements, target, wheel, shipped))
+    packaged = with_stand_ins(requirements, shipped)
+    wheel_blocked = tuple(wheel_blockers(packaged, target, wheel, shipped))
     provider = _provider(recipe, target, wheel_target, wheel, blocked=wheel_blocked)
     parts = (
-        _wheel_plan(requirements, wheel_target, host, shipped)
+        _wheel_plan(packaged, wheel_target, host, shipped)
         if provider.value == Provider.WHEEL
         else _source_plan(
             recipe,

@@ -13,9 +13,11 @@ from etdeploy.program.generation import (
     ENCODED_ONCE,
     Generation,
     GenerationMethod,
+    Layout,
     attention_of,
+    layout_for,
 )
-from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.model import ExportGeneration, Recipe
 from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 _STOCK = (
@@ -24,8 +26,19 @@ _STOCK = (
 _KERNEL = (
     "the runner has it with each provider, and llama::custom_sdpa is slower (docs/performance.md); "
     "a runtime without it, such as ExecuTorch's own release in an app, needs "
-    "--set export.generation.attention=stock"
+    "--set export.generation.layout=executorch or --set export.generation.attention=stock"
 )
+
+
+_LLAMA = (
+    "llama::custom_sdpa and llama::update_cache are in ExecuTorch's kernels for language models, "
+    "which its releases for apps have; the wheel has none, where the runner has them itself"
+)
+_ATTENTIONS: dict[Layout | None, tuple[str, str]] = {
+    "etdeploy": (_KERNEL, "etdeploy's kernel"),
+    "executorch": (_LLAMA, "ExecuTorch's kernel"),
+    None: (_STOCK, "stock operators"),
+}
 
 
 def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[ReasonedChoice, ...]:
@@ -36,6 +49,7 @@ def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[Rea
 def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[ReasonedChoice]:
     if recipe.export.quantization in SEARCHED_SCHEMES:
         yield _scales(recipe)
+    yield from _layout(recipe, generation)
     yield _path(recipe, generation)
     yield _attention(recipe, generation)
     if recipe.model.lora:
@@ -75,13 +89,28 @@ def _adapters(recipe: Recipe) -> ReasonedChoice:
 def _attention(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
     asked = attention_of(recipe)
     value, reason = asked if asked else ("stock", "")
+    layout = _layout_of(recipe, generation)
     if generation and generation.attention != value:
         value, reason = generation.attention, "the program was exported so"
-    more, name = (
-        (_KERNEL, "etdeploy's kernel") if value == "kernel" else (_STOCK, "stock operators")
-    )
+    more, name = _ATTENTIONS[layout if value == "kernel" else None]
     by_hand = bool(recipe.export.generation and recipe.export.generation.attention != "auto")
     return ReasonedChoice(name="attention", value=name, reason=f"{reason}; {more}", by_hand=by_hand)
+
+
+def _layout_of(recipe: Recipe, generation: Generation | None) -> Layout:
+    if generation:
+        return generation.layout
+    return layout_for(recipe.export.generation or ExportGeneration())
+
+
+def _layout(recipe: Recipe, generation: Generation | None) -> Iterator[ReasonedChoice]:
+    """Only where it is not etdeploy's own."""
+    if _layout_of(recipe, generation) == "executorch":
+        reason = (
+            "one method forward for prompts and single tokens, as ExecuTorch's own runner calls it "
+            "(LlmModule, TextRunner); etdeploy's runner calls it, too"
+        )
+        yield ReasonedChoice(name="layout", value="executorch", reason=reason)
 
 
 def _looks_at(generation: Generation, method: GenerationMethod) -> str:

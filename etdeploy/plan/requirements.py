@@ -11,20 +11,23 @@ from etdeploy.core.values import ReasonedChoice
 from etdeploy.plan.components import (
     ETDUMP,
     KERNELS_ETDEPLOY,
+    KERNELS_LLM,
     KERNELS_OPTIMIZED,
     KERNELS_QUANTIZED,
     RUNTIME,
+    STAND_INS,
     backend_component,
     operator_component,
 )
-from etdeploy.program.generation import attention_of
+from etdeploy.program.generation import attention_of, layout_for
 from etdeploy.program.model import Method, Program
-from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.model import ExportGeneration, Recipe
 from etdeploy.targets import ndk, platforms
 from etdeploy.targets.platforms import ANDROID_ABIS, Target
 
 _NAMES_SHOWN = 4
 _BITS = {"8w": 8, "4w": 4}
+_STAND_IN = "the wheel has no kernels_llm, and etdeploy's kernels have these operators, too"
 _EVERY_RUNNER = "every runner loads programs with it"
 
 
@@ -139,8 +142,27 @@ def _of_recipe(recipe: Recipe) -> Requirements:
         )
     attention = attention_of(recipe)
     if attention and attention[0] == "kernel":
-        reasons[KERNELS_ETDEPLOY] = f"it has the attention: {attention[1]}; nothing is exported yet"
+        asked = recipe.export.generation or ExportGeneration()
+        kernels = KERNELS_LLM if layout_for(asked) == "executorch" else KERNELS_ETDEPLOY
+        reasons[kernels] = f"it has the attention: {attention[1]}; nothing is exported yet"
     return Requirements(reasons, (delegate_id,) if delegate_id else ())
+
+
+def with_stand_ins(requirements: Requirements, shipped: frozenset[str]) -> Requirements:
+    """With etdeploy's kernels in place of ExecuTorch's for language models, where these are absent.
+
+    They have the operators of the usual programs, and the wheel has none.
+    """
+    why = requirements.reasons.get(KERNELS_LLM)
+    if why is None or KERNELS_LLM in shipped:
+        return requirements
+    for name, dtypes in (requirements.operators or {}).items():
+        own = name in STAND_INS and dtypes <= STAND_INS[name]
+        if operator_component(name) == KERNELS_LLM and not own:
+            return requirements
+    reasons = {name: text for name, text in requirements.reasons.items() if name != KERNELS_LLM}
+    both = filter(None, (reasons.get(KERNELS_ETDEPLOY), f"{why}; {_STAND_IN}"))
+    return replace(requirements, reasons={**reasons, KERNELS_ETDEPLOY: "; ".join(both)})
 
 
 def count(number: int, noun: str) -> str:

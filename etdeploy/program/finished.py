@@ -7,11 +7,18 @@ are those that ExecuTorch's own runner reads (extension/llm/runner/constants.h).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from etdeploy.program.folder import FORWARD
-from etdeploy.program.generation import Generation, GenerationMethod
+from etdeploy.program.generation import (
+    ENCODER,
+    VISION_ENCODER,
+    Generation,
+    GenerationMethod,
+    Layout,
+)
 from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
 
 _CONTEXT = ("get_max_context_len", "get_max_seq_len")
@@ -20,6 +27,18 @@ _BOS = "get_bos_id"
 _KV_CACHE = "use_kv_cache"
 # Programs have some of these methods if they are of language models, and of no others.
 _OF_LANGUAGE_MODELS = frozenset({*_CONTEXT, *_STOP, _BOS, _KV_CACHE, "get_vocab_size"})
+# Facts that ExecuTorch's own runner reads, and what it does without them.
+_READ = {
+    "get_max_seq_len": "without which ExecuTorch's own runner refuses it",
+    "enable_dynamic_shape": "so ExecuTorch's own runner takes prompts token by token",
+    "get_eos_ids": "so ExecuTorch's own runner ends texts by the tokenizer's own token alone",
+}
+_NO_FACTS = "no method of it says that it is a language model (get_max_context_len, get_vocab_size)"
+_NO_FORWARD = f"it has no method {FORWARD}, but {{names}}"
+# etdeploy's methods; a number is the capacity of one that is not for the whole context.
+_OWN = re.compile(r"(prefill|decode)(_\d+)?")
+_REWIND = "get_rewind"
+_WHY_OWN = "the program was exported by etdeploy, and its description is not beside it"
 _WHY = "another exporter made the program, with one method for all texts"
 
 
@@ -48,18 +67,70 @@ def constants(program: Program) -> dict[str, tuple[bool | int | float | None, ..
 
 
 def constants_for(generation: Generation) -> dict[str, bool | int | list[int]]:
-    """The methods that a program has to return facts, by which ExecuTorch's own runner finds them.
+    """The methods that a program has to return facts, by which ExecuTorch's own runners find them.
 
-    Only its runner of several modalities takes etdeploy's methods.
+    Its runner of texts calls `forward` with up to `get_max_seq_len` tokens; that of several
+    modalities does not split prompts.
     """
-    if generation.encoder is None or generation.encoder.image_id is None:
-        return {}
+    most = max(method.max_tokens for method in generation.methods)
     facts: dict[str, bool | int | list[int]] = dict.fromkeys(_CONTEXT, generation.context)
+    if generation.encoder is None:
+        facts["get_max_seq_len"] = most
     facts |= {_KV_CACHE: True, "get_vocab_size": generation.vocabulary}
+    facts["use_sdpa_with_kv_cache"] = (
+        generation.layout == "executorch" and generation.attention == "kernel"
+    )
     facts |= {"enable_dynamic_shape": any(method.dynamic for method in generation.methods)}
+    if generation.rewind is not None:
+        facts[_REWIND] = generation.rewind
     if generation.stop_ids:
         facts[_STOP[0]] = list(generation.stop_ids)
     return facts if generation.bos_id is None else {**facts, _BOS: generation.bos_id}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """By whose contract a program generates text.
+
+    Attributes:
+        name: `executorch`: a method `forward` takes tokens and their position. `etdeploy`: methods
+            for prompts and for single tokens do, which share a cache. None: neither.
+        missing: What a runner does not find, as clauses.
+    """
+
+    name: Layout | None
+    missing: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """As a line about the program."""
+        runners: dict[Layout | None, str] = {
+            "executorch": "ExecuTorch's (a method forward; its own runner and etdeploy's call it)",
+            "etdeploy": "etdeploy's (methods for prompts and for single tokens)",
+            None: "neither ExecuTorch's nor etdeploy's, so it generates none",
+        }
+        return "; ".join((runners[self.name], *self.missing))
+
+
+def contract_of(program: Program) -> Contract | None:
+    """By whose contract a program generates text; None for one that shows no sign of doing so."""
+    known = constants(program)
+    wrong, facts = _misfit(program, known), known.keys() & _OF_LANGUAGE_MODELS
+    absent = tuple(f"it has no {name}, {why}" for name, why in _READ.items() if name not in known)
+    if wrong is None:
+        return Contract("executorch", absent) if facts else Contract(None, (_NO_FACTS, *absent))
+    if any(_callable(program, known)):
+        why = "ExecuTorch's own runner finds no method forward"
+        return Contract("etdeploy", (why,)) if facts else Contract(None, (_NO_FACTS,))
+    has_encoder = any(method.name in (ENCODER, VISION_ENCODER) for method in program.methods)
+    return None if has_encoder or not facts else Contract(None, (wrong,))
+
+
+def _misfit(program: Program, known: Mapping[str, object]) -> str | None:
+    """Why ExecuTorch's own runner cannot call a program; None if it can."""
+    computing = {method.name: method for method in program.methods if method.name not in known}
+    if FORWARD in computing:
+        return _wrong_signature(computing[FORWARD], known)
+    return _NO_FORWARD.format(names=", ".join(computing))
 
 
 def generation_of(
@@ -80,29 +151,18 @@ def generation_of(
     known = constants(program)
     if not known.keys() & _OF_LANGUAGE_MODELS:
         return None
-    method = next((each for each in program.methods if each.name == FORWARD), None)
-    if method is None:
-        names = ", ".join(each.name for each in program.methods if each.name not in known)
-        return f"it has no method {FORWARD}, but {names}"
-    if wrong := _wrong_signature(method, known):
-        return wrong
-    tokens, logits = method.inputs[0], method.outputs[0]
+    methods = tuple(_callable(program, known))
+    if not methods:
+        return _misfit(program, known)
+    tokens, logits = methods[0].inputs[0], methods[0].outputs[0]
     if not isinstance(tokens, TensorInfo) or not isinstance(logits, TensorInfo):
-        raise TypeError(method)
-    most, contexts = tokens.shape[1], [_integers(known, name) for name in _CONTEXT]
-    context = next((found[0] for found in contexts if found and found[0] > 0), most)
+        raise TypeError(methods[0])
+    contexts = [_integers(known, name) for name in _CONTEXT]
+    context = next((found[0] for found in contexts if found and found[0] > 0), tokens.shape[1])
     stops = [_integers(known, name) for name in _STOP]
     bos = next(iter(_integers(known, _BOS)), facts.bos_id)
     return Generation(
-        methods=(
-            GenerationMethod(
-                name=FORWARD,
-                role="decode" if most == 1 else "prefill",
-                max_tokens=most,
-                dynamic=tokens.dynamic and most > 1,
-                capacity=context,
-            ),
-        ),
+        methods=tuple(_as_called(method, context) for method in methods),
         vocabulary=logits.shape[-1],
         context=context,
         stop_ids=next(filter(None, stops), facts.stop_ids),
@@ -110,7 +170,35 @@ def generation_of(
         tokenizer=tokenizer,
         model=model,
         path="finished",
-        path_reason=_WHY,
+        path_reason=_WHY if methods[0].name == FORWARD else _WHY_OWN,
+        layout="executorch" if methods[0].name == FORWARD else "etdeploy",
+        rewind=next(iter(_integers(known, _REWIND)), None),
+    )
+
+
+def _callable(program: Program, known: Mapping[str, object]) -> Iterator[Method]:
+    """The methods that generate: `forward` alone, or those of etdeploy."""
+    named = {method.name: method for method in program.methods if method.name not in known}
+    if named.keys() & {ENCODER, VISION_ENCODER}:
+        return
+    own = [method for name, method in named.items() if _OWN.fullmatch(name)]
+    for method in [named[FORWARD]] if FORWARD in named else own:
+        if _wrong_signature(method, known) is None:
+            yield method
+
+
+def _as_called(method: Method, context: int) -> GenerationMethod:
+    """What etdeploy's names say of a method, whose number is its capacity."""
+    tokens, (_, _, capacity) = method.inputs[0], method.name.rpartition("_")
+    if not isinstance(tokens, TensorInfo):
+        raise TypeError(method)
+    most = tokens.shape[1]
+    return GenerationMethod(
+        name=method.name,
+        role="decode" if most == 1 else "prefill",
+        max_tokens=most,
+        dynamic=tokens.dynamic and most > 1,
+        capacity=min(int(capacity), context) if capacity.isdecimal() else context,
     )
 
 

@@ -35,7 +35,7 @@ from pydantic import Field
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
 from etdeploy.recipe.model import ExportGeneration, Recipe
-from etdeploy.recipe.tasks import has_cross_attention
+from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 
 class GenerationMethod(Value):
@@ -58,6 +58,7 @@ class GenerationMethod(Value):
     capacity: int
 
 
+Layout = Literal["etdeploy", "executorch"]
 ENCODER = "encoder"
 VISION_ENCODER, TOKEN_EMBEDDING = "vision_encoder", "token_embedding"
 TEXT_DECODER = "text_decoder"
@@ -137,7 +138,10 @@ class Generation(Value):
         path: How it was exported: `fast`, or `plain` where the model does not fit the fast path;
             `static` with a static cache; `finished` where another exporter made it.
         path_reason: Why.
-        attention: `kernel` where it is an operator of etdeploy's own, else `stock`.
+        attention: `kernel` where it is an operator of its own, else `stock`: etdeploy's, or that of
+            ExecuTorch's runner (`llama::custom_sdpa`) in its layout.
+        layout: Whose contract the methods follow: `etdeploy` has those for prompts and for single
+            tokens, `executorch` a method `forward` for both, which ExecuTorch's own runner calls.
         expected: Texts that the program has to give; empty where the model gives none eagerly.
         evaluation: How well the model predicts the recipe's text; null where it names none.
         rewind: How far a position may be set back, unless to 0; null where there is no limit. 0 of
@@ -159,6 +163,7 @@ class Generation(Value):
     path: Literal["fast", "plain", "static", "finished"]
     path_reason: str
     attention: Literal["kernel", "stock"] = "stock"
+    layout: Layout = "etdeploy"
     expected: tuple[ExpectedText, ...] = ()
     evaluation: Evaluation | None = None
     rewind: int | None = None
@@ -222,6 +227,26 @@ def attention_for(asked: ExportGeneration, backend: str) -> tuple[Attention, str
     if asked.context < _LEAST_CONTEXT:
         return "stock", f"the cache has fewer than {_LEAST_CONTEXT} positions"
     return "kernel", "it reads keys and values where they are, up to the position that is reached"
+
+
+def fits_stock_runtimes(recipe: Recipe) -> bool:
+    """Whether `auto` may become the layout `executorch`: at no loss of speed, and the user agrees.
+
+    On a backend that does not compute on the CPU, a cache is copied for each token, and products of
+    all lengths are not delegated.
+    """
+    asked, model = recipe.export.generation, recipe.model
+    if asked is None or recipe.has_other_exporter or has_encoder(model.task) or not model.merge:
+        return False
+    return asked.layout == "auto" and backend_named(recipe.export.backend).own_kernels
+
+
+def layout_for(asked: ExportGeneration) -> Layout:
+    """The layout that a section `export.generation` asks for.
+
+    `auto` has become `executorch` before, where the program is for an app.
+    """
+    return "executorch" if asked.layout == "executorch" else "etdeploy"
 
 
 # Enough to see whether logits are others, and few kilobytes of a program's description.

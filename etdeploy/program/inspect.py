@@ -16,6 +16,7 @@ from etdeploy.core.console import count, size, table
 from etdeploy.core.errors import UsageError
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, FlatbufferTable
 from etdeploy.core.hashing import sha256_file
+from etdeploy.program.finished import constants, contract_of
 from etdeploy.program.model import (
     Delegate,
     Method,
@@ -288,8 +289,15 @@ def describe(program: Program, title: str) -> str:
         f"sha256 {program.sha256}",
         *([f"{count(len(program.external), 'weight')} in .ptd files"] if program.external else []),
     ]
+    if contract := contract_of(program):
+        lines.append(f"contract of generated text: {contract.text()}")
+    facts = constants(program)
     for method in program.methods:
-        lines += ["", *_method_text(method)]
+        if method.name not in facts:
+            lines += ["", *_method_text(method)]
+    if facts:
+        rows = [(name, ", ".join(map(str, values))) for name, values in facts.items()]
+        lines += ["", table(("method that returns facts", "value"), rows)]
     return "\n".join(lines)
 
 

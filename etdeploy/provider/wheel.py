@@ -6,6 +6,7 @@ fetches the wheel, and its C++ parts are unpacked into the cache.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import stat
@@ -25,8 +26,10 @@ from etdeploy.core.values import Progress, Value, silent
 from etdeploy.plan.components import RUNTIME
 from etdeploy.targets.platforms import Target
 
-# The tested release; pyproject.toml pins the same for export.
-EXECUTORCH_VERSION = "1.5.1"
+# Another release than the tested one, for `etdeploy upgrade-check`.
+VERSION_VARIABLE = "ETDEPLOY_EXECUTORCH_VERSION"
+# pyproject.toml pins the same for export.
+EXECUTORCH_VERSION = os.environ.get(VERSION_VARIABLE) or "1.5.1"
 
 _INFO = "wheel.json"
 _PACKAGE = "executorch"

@@ -95,6 +95,7 @@ AppTask = Literal[
 GenerationPath = Literal["auto", "fast", "plain", "static"]
 GenerationMode = Literal["hybrid", "kv", "prefill"]
 AttentionChoice = Literal["auto", "kernel", "stock"]
+LayoutChoice = Literal["auto", "etdeploy", "executorch"]
 # Far above any model's context.
 _MOST_TOKENS = 2**20
 _PREFILL = 128
@@ -267,10 +268,18 @@ class ExportGeneration(Section):
     only that for prompts, also for single tokens."""
 
     attention: AttentionChoice = "auto"
-    """The attention of the path `fast`. `kernel`: an operator of etdeploy, which its runner has; it
-    reads the cache up to the current position. `stock`: operators of ExecuTorch, which every
-    runtime has, in methods for several lengths. `auto`: `kernel` if the backend computes on the CPU
-    and the cache has 512 positions or more."""
+    """The attention of the path `fast`. `kernel`: an operator of etdeploy, which its runner has, or
+    in the layout `executorch` that of ExecuTorch's kernels for language models; it reads the cache
+    up to the current position. `stock`: operators of ExecuTorch, which every runtime has, in
+    methods for several lengths. `auto`: `kernel` if the backend computes on the CPU and the cache
+    has 512 positions or more."""
+
+    layout: LayoutChoice = "auto"
+    """Whose runner calls the program. `etdeploy`: methods for prompts and for single tokens, with
+    operators of etdeploy where they are faster. `executorch`: one method `forward`, as ExecuTorch's
+    own runner of language models calls it (LlmModule, TextRunner, TextLLMRunner), with its
+    operators only; etdeploy's runner runs it, too. `auto`: `executorch` for an app on a backend
+    that computes on the CPU, else `etdeploy`."""
 
     evaluate: str | None = None
     """A text file on which the model is evaluated when it is exported: its perplexity, and how far

@@ -156,6 +156,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     yield from _evaluation_findings(section)
     yield from _attention_findings(backend, _keys_of(section.get("generation")))
     yield from _static_findings(backend, _keys_of(section.get("generation")))
+    yield from _layout_findings(backend, _keys_of(section.get("generation")))
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
         yield "soc", f"soc applies to the backend {_backends_where(lambda b: b.socs)} only"
 
@@ -296,6 +297,23 @@ def _static_findings(
         yield "generation.methods", text
 
 
+_LAYOUT = "leave export.generation.layout at auto, or etdeploy"
+
+
+def _layout_findings(
+    backend: Backend | None, generation: Mapping[str, Any]
+) -> Iterator[RecipeFinding]:
+    """ExecuTorch's own runner keeps no keys and values: the program has to."""
+    if generation.get("layout") != "executorch":
+        return
+    if backend and backend.static_cache and (generation.get("path") or "auto") != "plain":
+        yield (
+            "generation.layout",
+            f"{backend.name} keeps no state between calls, so keys and values are inputs and "
+            f"outputs of the program, which ExecuTorch's runner of texts does not give; {_LAYOUT}",
+        )
+
+
 def _attention_findings(
     backend: Backend | None, generation: Mapping[str, Any]
 ) -> Iterator[RecipeFinding]:
@@ -393,12 +411,30 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a language model is measured by `benchmark.generation`"
         yield from _language_findings(export, model.get("task") or TEXT_GENERATION)
+        if _keys_of(export.get("generation")).get("layout") == "executorch":
+            yield from _misfits_of_layout(model)
         if has_encoder(model.get("task")):
             yield from _encoder_findings(model, export, _keys_of(benchmark.get("generation")))
     elif sources:
         yield from _findings_without_text(model, sources[0], export, benchmark)
     yield from _input_findings(model, _keys_of(benchmark.get("input")))
     yield from _adapter_findings(model, _keys_of(benchmark.get("generation")))
+
+
+def _misfits_of_layout(model: Mapping[str, Any]) -> Iterator[RecipeFinding]:
+    """What one method `forward` of tokens and their position cannot have."""
+    if has_encoder(model.get("task")):
+        yield (
+            "export.generation.layout",
+            f"ExecuTorch's runner of texts calls no encoder, and the task {model['task']} has one; "
+            f"{_LAYOUT}",
+        )
+    if model.get("merge") is False:
+        yield (
+            "export.generation.layout",
+            "adapters that are not merged have methods of their own, and ExecuTorch's runner calls "
+            f"forward alone; leave model.merge out, or {_LAYOUT}",
+        )
 
 
 def _input_findings(model: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[RecipeFinding]:

@@ -171,6 +171,8 @@ class RunnerGeneration(Value):
         encode_ms: Time of each run of the encoder; empty without one.
         huge_page_bytes: How much of the memory after loading, weights above all, was put into huge
             pages; 0 where the kernel has none.
+        shared_memory_bytes: How much of a static cache program's inputs and outputs is in memory
+            that the HTP shares; 0 where each call copies them.
         traced: What is in each trace, by the method's name; empty without --etdump.
         runs: In the order in which they ran.
     """
@@ -178,6 +180,7 @@ class RunnerGeneration(Value):
     load_methods_ms: dict[str, float] = Field(min_length=1)
     encode_ms: tuple[float, ...] = ()
     huge_page_bytes: int = Field(default=0, ge=0)
+    shared_memory_bytes: int = Field(default=0, ge=0)
     traced: dict[str, TracedCalls] = {}
     runs: tuple[GenerationRun, ...] = Field(min_length=1)
 

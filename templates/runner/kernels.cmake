@@ -19,6 +19,10 @@ function(etdeploy_link_own_kernels runner)
   set(folder "${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
   add_library(etdeploy_kernels OBJECT "${folder}/kernels/attention.cpp"
                                       "${folder}/kernels/rotation.cpp")
+  # Two registrations of one operator would end the process before main().
+  if(NOT "kernels_llm" IN_LIST ETDEPLOY_COMPONENTS)
+    target_sources(etdeploy_kernels PRIVATE "${folder}/kernels/llama.cpp")
+  endif()
   target_compile_options(etdeploy_kernels PRIVATE -Wall -Wextra -Wno-psabi -O3
                          "-ffile-prefix-map=${folder}=runner")
   if("threadpool" IN_LIST ETDEPLOY_COMPONENTS)

@@ -14,6 +14,7 @@
 
 using executorch::aten::ScalarType;
 using executorch::runtime::EValue;
+using executorch::runtime::TensorInfo;
 using Shape = std::vector<int64_t>;
 using Bytes = std::vector<uint8_t>;
 constexpr size_t kPadding = 64; // XNNPACK reads a little beyond the end of a tensor
@@ -51,10 +52,14 @@ inline void reorder(const uint8_t* from, const Shape& from_strides, uint8_t* to,
 
 // A tensor with the type of one of the method's inputs or outputs.
 inline executorch::extension::TensorPtr make_tensor(
-    const Shape& shape, Bytes& bytes, const executorch::runtime::TensorInfo& info) {
+    const Shape& shape, void* memory, const executorch::runtime::TensorInfo& info) {
   const std::vector<uint8_t> dim_order(info.dim_order().begin(), info.dim_order().end());
   return executorch::extension::make_tensor_ptr(
-      {shape.begin(), shape.end()}, bytes.data(), dim_order, {}, info.scalar_type());
+      {shape.begin(), shape.end()}, memory, dim_order, {}, info.scalar_type());
+}
+inline executorch::extension::TensorPtr make_tensor(
+    const Shape& shape, Bytes& bytes, const executorch::runtime::TensorInfo& info) {
+  return make_tensor(shape, static_cast<void*>(bytes.data()), info);
 }
 
 // Inputs of a method with the memory behind them.

@@ -284,7 +284,8 @@ class App:
             tools.paths["junit"], tools.framework, tools.standard_library,
         ]  # fmt: skip
         run(
-            "java", *JAVA_OPTIONS, *_OPENED, "-cp", ":".join(map(str, path)), f"-Dapp.scenarios={folder}",
+            "java", *JAVA_OPTIONS, *_OPENED, "-cp", ":".join(map(str, path)),
+            f"-Dapp.scenarios={folder}",
             f"-Drobolectric.dependency.dir={Path(tools.paths['instrumented']).parent}",
             f"-Djava.library.path={library or tools.folder / 'native'}",
             "org.junit.runner.JUnitCore", "AppRun",

@@ -8,7 +8,7 @@ The folder gets `<name>.pte` for each program, and `texts.json`: what the eager 
 prompt, as lists of token ids that are one longer than the context; `expected.json` has the logits
 of one of them. The program `forgetful` is that of `static` with a method `decode` whose cache is
 wrong, which shows from the second token on that it takes. In `cached`, keys and values are inputs
-and outputs.
+and outputs; so they are in `delegated`, which is that of qnn_shared_memory.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.support.generation_values import (
     UNDEFINED,
     VOCABULARY,
 )
+from tests.support.qnn_shared_memory import delegated_program
 
 _WIDTH = 16
 
@@ -148,6 +149,11 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "texts.json").write_text(json.dumps([_continued(prompt) for prompt in PROMPTS]))
     _write(folder / "dynamic.pte", dynamic)
+    any_length = torch.export.Dim("length", min=1, max=CHUNK)
+    forward = export(
+        TinyModel(CAPACITY), (several, position), dynamic_shapes=({1: any_length}, None)
+    )
+    _write(folder / "forward.pte", {"forward": forward}, share=False)
     _write(folder / "static.pte", static)
     _write(
         folder / "forgetful.pte", static | {"decode": export(Forgetful(CAPACITY), (one, position))}
@@ -165,6 +171,7 @@ def main(folder: Path) -> None:
     text = greedy_text(_Eager(), Prompt(PROMPTS[1], 16))
     expected = ExpectedText(prompt_ids=PROMPTS[1], original=text)
     (folder / "expected.json").write_text(expected.model_dump_json())
+    (folder / "delegated.pte").write_bytes(delegated_program())
     static.pop("prefill")
     _write(folder / "unshared.pte", static, share=False)
 

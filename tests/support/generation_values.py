@@ -38,6 +38,12 @@ METHODS = {
             name="decode_half", role="decode", max_tokens=1, dynamic=False, capacity=_HALF
         ),
     ),
+    # As ExecuTorch's own runner calls it.
+    "forward": (
+        GenerationMethod(
+            name="forward", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY
+        ),
+    ),
     "cached": (
         GenerationMethod(
             name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY

@@ -54,6 +54,17 @@ CASES = {
 }
 
 
+# How ExecuTorch's operator is told what a token sees.
+LLAMA = {
+    "one token, 16 lanes": "causal",
+    "the first token": "causal",
+    "a prompt": "causal",
+    "a prompt in a window": "all",
+    "many queries for a key": "mask",
+    "a bound": "mask",
+}
+
+
 class Attention(torch.nn.Module):  # type: ignore[misc]
     """One call of the operator."""
 
@@ -82,6 +93,92 @@ def inputs_of(case: Case) -> tuple[torch.Tensor, ...]:
         torch.randn(case.groups, case.places, case.value_size),
         positions,
     )
+
+
+class Llama(torch.nn.Module):  # type: ignore[misc]
+    """A cache that ExecuTorch's operators write and read, and the same in PyTorch's own way."""
+
+    def __init__(self, case: Case, *, causal: bool, operators: bool) -> None:
+        super().__init__()
+        self.case, self.causal, self.operators = case, causal, operators
+        shape = (1, case.places, case.groups, case.key_size)
+        self.register_buffer("keys", torch.zeros(shape))
+        self.register_buffer("values", torch.zeros(shape))
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        held: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *mask: torch.Tensor,
+    ) -> torch.Tensor:
+        start, scale = self.case.position, 1 / self.case.key_size**0.5
+        if self.operators:
+            torch.ops.llama.update_cache(held, self.keys, 0)
+            torch.ops.llama.update_cache(held, self.values, 0)
+            torch.ops.llama.update_cache(key, self.keys, start)
+            torch.ops.llama.update_cache(value, self.values, start)
+            given = mask[0] if mask else None
+            attended: torch.Tensor = torch.ops.llama.custom_sdpa(
+                query, self.keys, self.values, start, given, 0.0, self.causal, scale
+            )
+            return attended
+        end, repeated = start + query.shape[1], self.case.heads // self.case.groups
+        keys, values = held.clone(), held.clone()
+        keys[:, start:end], values[:, start:end] = key, value
+        hidden = torch.zeros(query.shape[1], self.case.places)
+        hidden[:, end:] = -torch.inf
+        if self.causal:
+            hidden[:, start:end] = torch.full((query.shape[1],) * 2, -torch.inf).triu(1)
+        queries, keys, values = (
+            each.transpose(1, 2).repeat_interleave(times, dim=1)
+            for each, times in ((query, 1), (keys, repeated), (values, repeated))
+        )
+        scores = queries @ keys.transpose(2, 3) * scale + (mask[0] if mask else hidden)
+        return (scores.softmax(-1) @ values).transpose(1, 2)
+
+
+def llama_distance(case: Case, path: Path, kind: str) -> dict[str, float]:
+    """How far the kernels of ExecuTorch's operators are from PyTorch."""
+    query = 3 * torch.randn(1, case.tokens, case.heads, case.key_size)
+    key, value = torch.randn(2, 1, case.tokens, case.groups, case.key_size)
+    held = torch.randn(1, case.places, case.groups, case.key_size)
+    given = [query, held, key, value]
+    if kind == "mask":
+        mask = torch.where(torch.rand(case.tokens, case.places) < 0.5, -torch.inf, 0.0)
+        given.append(mask.index_fill(1, torch.tensor([0]), 0.0))
+    causal = kind == "causal"
+    wanted = Llama(case, causal=causal, operators=False)(*given)
+    with torch.no_grad():
+        exported = torch.export.export(
+            Llama(case, causal=causal, operators=True), tuple(given), strict=False
+        )
+    path.write_bytes(to_edge(exported).to_executorch().buffer)
+    program = Runtime.get().load_program(path, verification=Verification.Minimal)
+    found = program.load_method("forward").execute(given)[0]
+    return {"error": float((found - wanted).abs().max()), "largest": float(wanted.abs().max())}
+
+
+def define_llama() -> None:
+    """The operators' schemas, as ExecuTorch's library registers them together with its kernels."""
+    own = torch.library.Library("llama", "FRAGMENT")
+    attention = (
+        "(Tensor query, Tensor key, Tensor value, SymInt start_pos, Tensor? attn_mask=None, "
+        "float drpout_p=0.0, bool is_causal=False, float? scale=None"
+    )
+    update = "(Tensor value, Tensor(a!) cache, SymInt start_pos"
+    for name, arguments, like in (("custom_sdpa", attention, 0), ("update_cache", update, None)):
+        own.define(f"{name}{arguments}) -> Tensor")
+        own.define(f"{name}.out{arguments}, *, Tensor(z!) out) -> Tensor(z!)")
+        made = (lambda *given: torch.empty_like(given[0])) if like == 0 else (
+            lambda *given: given[0].new_empty(1)
+        )  # fmt: skip
+        torch.library.register_fake(f"llama::{name}", made, lib=own)
+    _KEPT.append(own)
+
+
+_KEPT: list[torch.library.Library] = []
 
 
 def method_of(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], path: Path) -> Any:
@@ -116,7 +213,8 @@ def refused(case: Case, path: Path, position: int) -> str:
 def main(folder: Path) -> dict[str, Any]:
     """Of all cases."""
     torch.manual_seed(0)
-    load_own_kernels(folder)
+    load_own_kernels(folder, llama=True)
+    define_llama()
     path = folder / "program.pte"
     told: dict[str, Any] = {
         name: distance(Attention(case), inputs_of(case), path) for name, case in CASES.items()
@@ -125,6 +223,8 @@ def main(folder: Path) -> dict[str, Any]:
         angles = torch.randn(2, 1, *shape[-2:])
         given = (torch.randn(shape), angles[0], angles[1])
         told[f"a rotation of {name}"] = distance(Rotation(), given, path)
+    for name, kind in LLAMA.items():
+        told[f"ExecuTorch's operators, {name}"] = llama_distance(CASES[name], path, kind)
     told["beyond the cache"] = refused(CASES["the first token"], path, 64)
     told["before it"] = refused(CASES["the first token"], path, -1)
     return told

@@ -27,13 +27,24 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3Text", {**_WINDOW, "head_dim": _HEAD}),
     "granite": ("Granite", {}),
 }
+# Whose keys and values are no inputs and outputs.
+_WITH_STATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": (
+        "Lfm2",
+        {
+            "num_hidden_layers": 2,
+            "layer_types": ["conv", "full_attention"],
+            "block_auto_adjust_ff_dim": False,
+        },
+    ),
+}
 
 
 def main(folder: Path, names: list[str]) -> None:
     from tests.support.language_models import LLAMA, save_tokenizer, spread_model
 
     for name in names:
-        kind, more = FAMILIES[name]
+        kind, more = {**FAMILIES, **_WITH_STATES}[name]
         config = {**LLAMA, "num_hidden_layers": 1, "tie_word_embeddings": False, **more}
         spread_model(kind, config, std=0.15).save_pretrained(folder / name)
         save_tokenizer(folder / name)

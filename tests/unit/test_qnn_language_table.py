@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.qnn_language import _check_same, _heads_table, _texts_table
+from benchmarks.qnn_language import (
+    _EVALUATED,
+    _check_same,
+    _Evaluated,
+    _heads_table,
+    _perplexity_table,
+    _spec,
+    _texts_table,
+)
 
 
 def _run(scheme: str, way: str, lower_s: float, **changes: Any) -> dict[str, Any]:
@@ -58,3 +67,22 @@ def test_other_models_are_not_compared() -> None:
     runs = [_run("16a8w", "split", 1.0), _run("16a8w", "written", 1.0, texts=[other])]
     with pytest.raises(SystemExit, match="the models give different texts"):
         _check_same("16a8w", runs)
+
+
+@pytest.mark.parametrize("asked", _EVALUATED)
+def test_what_is_evaluated_is_a_recipe(tmp_path: Path, asked: tuple[str, str, int | None]) -> None:
+    backend, scheme, _ = asked
+    spec = _spec(tmp_path, _Evaluated(*asked, 512))
+    assert (spec.backend, spec.quantization, spec.generation.context) == (backend, scheme, 512)
+    assert spec.generation.methods == ("prefill" if backend == "qnn" else "hybrid")
+
+
+def test_a_scheme_stands_beside_the_floats() -> None:
+    cost = {"perplexity": 36.7349, "mean_kl_divergence": 0.0304, "same_top_percent": 88.63}
+    run = {"backend": "qnn", "scheme": "16a8w", "perplexity": 35.3053, "quantized": cost}
+    rows = list(_perplexity_table([run | {"tokens": 387, "file": "evaluation.txt"}]))
+    assert rows[0] == "387 predicted tokens of evaluation.txt."
+    assert rows[-2:] == [
+        "| 32-bit floats | 35.31 | | |",
+        "| qnn 16a8w | 36.73 | 0.030 | 88.6 % |",
+    ]

@@ -101,6 +101,10 @@ class Android:
             for file in subject.extras.files
         }
 
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        del subject
+        return ()
+
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         found = _gradle(recipe)
         if isinstance(found, Blocker):

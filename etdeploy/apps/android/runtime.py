@@ -46,7 +46,10 @@ RELEASE_API = 26
 _FIRST = (1, 2)
 _RELEASE = re.compile(r"(\d+)\.(\d+)\.\d+")
 _BUILD_IT = "Build ExecuTorch for the app: --set app.runtime=source"
-_STOCK = "Use ExecuTorch's own attention: --set export.generation.attention=stock"
+_STOCK = (
+    "Use ExecuTorch's own operators: --set export.generation.layout=executorch   or --set "
+    "export.generation.attention=stock"
+)
 
 
 def choose_runtime(

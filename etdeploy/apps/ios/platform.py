@@ -90,6 +90,12 @@ class Ios:
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
         return binary_files(ios_app(subject))
 
+    def notes(self, subject: AppSubject) -> tuple[str, ...]:
+        task = subject.model.task
+        if task == "tensor" or subject.model.generation:
+            return ()
+        return (f"The iPhone app measures the model; it has no screen for {task}.",)
+
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan
         if not shutil.which("xcodebuild"):

@@ -260,7 +260,8 @@ def _no_kernels(component: str | None, names: list[str]) -> Blocker:
         what=f"operators {', '.join(names)}",
         why=f"the program calls {', '.join(names)}; ExecuTorch's Swift package has no kernel for "
         + ("etdeploy's own operators" if own else "them"),
-        remedy="Export the model without them: --set export.generation.attention=stock"
+        remedy="Export the model without them: --set export.generation.layout=executorch   or "
+        "--set export.generation.attention=stock"
         if own
         else "Use a model, or an export, without operators of your own in the app.",
         of_program=True,

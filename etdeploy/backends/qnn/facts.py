@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from etdeploy.backends.options import Option
 
@@ -128,6 +129,19 @@ def soc_of(qnn_id: int) -> QualcommSoc | None:
 IN_BLOCKS = "16a4w_block"
 """The scheme whose weights have a scale for each block (LPBQ)."""
 
+# Of a language model in 4 bits, what has 8 unless an override says otherwise: the output layer, and
+# the values that heads of grouped-query attention share (see `lowering/linears.py`).
+FINER = {"8a4w": "int8_static", "16a4w": "16a8w", IN_BLOCKS: "16a8w"}
+OUTPUT_LAYER = "lm_head"
+_FINER_PARTS = (OUTPUT_LAYER, "*.v_proj", "*.qkv_proj.parts.2")
+
+
+def finer_scheme(scheme: str, path: str) -> str | None:
+    """The scheme of a language model's module that loses too much in the model's; else None."""
+    finer = any(fnmatchcase(path, pattern) for pattern in _FINER_PARTS)
+    return FINER.get(scheme) if finer else None
+
+
 # etdeploy's names of ExecuTorch's `QnnExecuTorchHtpPerformanceMode`, with its numbers.
 PERFORMANCE_MODES: dict[str, int] = {
     "default": 0,
@@ -180,5 +194,12 @@ OPTIONS = (
         False,
         "Stores weights once that several methods have in common, for the HTP V69 and newer. "
         "Qualcomm's simulator cannot load such a program.",
+    ),
+    Option(
+        "shared_buffer",
+        True,
+        "Whether a language model's program may read its inputs and write its outputs, keys and "
+        "values among them, in memory that the phone's processor and the HTP share, instead of "
+        "copies. etdeploy's runner allocates it where there is an HTP.",
     ),
 )

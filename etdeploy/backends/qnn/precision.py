@@ -5,14 +5,23 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from etdeploy.backends.options import OptionValue
 from etdeploy.backends.qnn.compiler import compile_problem, find_compile_kit, runs_here
-from etdeploy.backends.qnn.facts import ADAPTOR_SDK, IN_BLOCKS, QUALCOMM_SOCS, QualcommSoc, dotted
+from etdeploy.backends.qnn.facts import (
+    ADAPTOR_SDK,
+    IN_BLOCKS,
+    OUTPUT_LAYER,
+    QUALCOMM_SOCS,
+    QualcommSoc,
+    dotted,
+    finer_scheme,
+)
 from etdeploy.backends.qnn.loading import loading_problem
 from etdeploy.backends.qnn.payload import FLOATS
 from etdeploy.backends.qnn.sdk import for_soc
-from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, first_override
 from etdeploy.backends.values import (
     CompiledFor,
     ExportRequest,
@@ -191,12 +200,21 @@ def language_export_bytes(sizes: LanguageModelSizes) -> int:
 def _context_bytes(request: ExportRequest, sizes: LanguageModelSizes) -> int:
     """The weights of a method in its context binary; of all methods if they share them."""
     scheme = request.quantization
-    bits = _WEIGHT_BITS.get(scheme, _SMALL_WEIGHT_BITS)
     # What is looked up is an activation: a model of 28 million weights, of which 8 were embeddings,
     # took 37 MB for each method as 16a8w.
     embedded_bits = 16 if scheme in (*FLOAT_SCHEMES, *_SIXTEEN_BITS) else 8
-    computing = sizes.parameters - sizes.embedded
-    return (computing * bits + sizes.embedded * embedded_bits) // 8
+    layers = sizes.layers or {OUTPUT_LAYER: sizes.embedded}
+    others = sizes.parameters - sizes.embedded - sum(layers.values())
+    bits = sum(weights * _weight_bits(request, path) for path, weights in layers.items())
+    bits += others * _WEIGHT_BITS.get(scheme, _SMALL_WEIGHT_BITS)
+    return (bits + sizes.embedded * embedded_bits) // 8
+
+
+def _weight_bits(request: ExportRequest, path: str) -> int:
+    """The bits of a layer's weights."""
+    override = first_override(request.overrides, [path])
+    scheme = override[1] if override else finer_scheme(request.quantization, path)
+    return _WEIGHT_BITS.get(scheme or request.quantization, _SMALL_WEIGHT_BITS)
 
 
 def _copies_of_weights(request: ExportRequest, sizes: LanguageModelSizes) -> int:
@@ -212,42 +230,81 @@ def _cache_bytes(request: ExportRequest, sizes: LanguageModelSizes) -> int:
 
 def language_blocker(request: ExportRequest, sizes: LanguageModelSizes) -> Blocker | None:
     """What prevents the export of a language model that is too large for the HTP."""
+    if _fits(request, sizes):
+        return None
     weights, caches = _context_bytes(request, sizes), _cache_bytes(request, sizes)
-    smaller = _smaller_weights(request)
+    remedy = "\n".join((*_smaller_programs(request, sizes), "Name a smaller model."))
     if weights > CONTEXT_LIMIT_BYTES:
         return Blocker(
             what="2 GB of a context binary",
             why=f"the weights take {size(weights)} as {request.quantization}, and one part of a "
             f"model for the HTP, a context binary, has at most {size(CONTEXT_LIMIT_BYTES)}",
-            remedy=f"{smaller}Name a smaller model.",
+            remedy=remedy,
         )
     copies = _copies_of_weights(request, sizes)
-    needed = copies * weights + caches
-    if needed <= ADDRESS_LIMIT_BYTES:
-        return None
     times = (
         f"{copies} methods with {size(weights)} of weights each"
         if copies > 1
         else f"{size(weights)} of weights"
     )
-    once = (
-        "Store the weights once (not for the simulator): --set export.options.weight_sharing=true\n"
-        "or have one method alone: --set export.generation.methods=kv\n"
-        if copies > 1
-        else ""
-    )
     return Blocker(
         what="4 GB of addresses on the HTP",
         why=f"{times} and {size(caches)} of keys and values for {sizes.context:,} positions are "
-        f"{size(needed)}, and of the HTP's 4 GB of addresses {size(ADDRESS_LIMIT_BYTES)} are free",
-        remedy=f"{once}{smaller}Name a smaller model, or a smaller export.generation.context.",
+        f"{size(copies * weights + caches)}, and of the HTP's 4 GB of addresses "
+        f"{size(ADDRESS_LIMIT_BYTES)} are free",
+        remedy=remedy,
     )
 
 
-def _smaller_weights(request: ExportRequest) -> str:
-    if request.quantization not in _WEIGHT_BITS:
-        return ""
-    return "Take 4-bit weights: --set export.quantization=16a4w\n"
+def _fits(request: ExportRequest, sizes: LanguageModelSizes) -> bool:
+    weights = _context_bytes(request, sizes)
+    needed = _copies_of_weights(request, sizes) * weights + _cache_bytes(request, sizes)
+    return weights <= CONTEXT_LIMIT_BYTES and needed <= ADDRESS_LIMIT_BYTES
+
+
+def _smaller_programs(request: ExportRequest, sizes: LanguageModelSizes) -> list[str]:
+    """Settings, a line each, with which the model fits; two at once where none does alone."""
+    soc, shared = QUALCOMM_SOCS.get(request.soc or ""), {**request.options, "weight_sharing": True}
+    fewer: list[tuple[str, ExportRequest, LanguageModelSizes]] = []
+    if _copies_of_weights(request, sizes) > 1:
+        if soc is None or soc.htp_arch != _NOT_SHARING:
+            once = "Store the weights once (not for the simulator): --set export.options."
+            fewer = [(f"{once}weight_sharing=true", replace(request, options=shared), sizes)]
+        single = "Have one method alone: --set export.generation.methods=kv"
+        fewer.append((single, request, replace(sizes, methods=1)))
+    tried = [*fewer, *_shorter_context(request, sizes)]
+    if request.quantization in _WEIGHT_BITS:
+        small = "Take 4-bit weights: --set export.quantization=16a4w"
+        tried.append((small, replace(request, quantization="16a4w"), sizes))
+    found = [line for line, asked, smaller in tried if _fits(asked, smaller)]
+    if not found and request.quantization in _WEIGHT_BITS:
+        found = [
+            f"{line} --set export.quantization=16a4w"
+            for line, asked, smaller in fewer
+            if _fits(replace(asked, quantization="16a4w"), smaller)
+        ]
+    return found
+
+
+def _shorter_context(
+    request: ExportRequest, sizes: LanguageModelSizes
+) -> Iterator[tuple[str, ExportRequest, LanguageModelSizes]]:
+    """With as many positions as fit, if a prompt's part has room there."""
+    weights = _copies_of_weights(request, sizes) * _context_bytes(request, sizes)
+    free, caches = ADDRESS_LIMIT_BYTES - weights, _cache_bytes(request, sizes)
+    if caches == 0:
+        return
+    fitting = free * sizes.context // caches // _POSITIONS * _POSITIONS
+    if fitting > sizes.prefill_tokens:
+        values = sizes.cached_values * fitting // sizes.context
+        yield (
+            f"Look back on fewer tokens: --set export.generation.context={fitting}",
+            request,
+            replace(sizes, context=fitting, cached_values=values),
+        )
+
+
+_POSITIONS = 64  # what a context that is recommended is a multiple of
 
 
 def language_notes(request: ExportRequest, sizes: LanguageModelSizes) -> Iterator[str]:
@@ -265,11 +322,13 @@ def language_notes(request: ExportRequest, sizes: LanguageModelSizes) -> Iterato
     seconds = _SECONDS * sizes.parameters / _MILLION * sizes.methods
     minutes = round(seconds / _SECONDS_PER_MINUTE)
     if minutes:
+        is_float = request.quantization in FLOAT_SCHEMES
+        more = "" if is_float else ", and calibration and quantization come on top"
         yield (
             f"The export takes about {size(language_export_bytes(sizes))} of memory and at least "
-            f"{count(minutes, 'minute')} in Qualcomm's compiler, longer with a long context and "
-            "quantized: ExecuTorch documents 1 to 4 hours and 80 GB for a model of a billion "
-            "weights with two methods."
+            f"{count(minutes, 'minute')} in Qualcomm's compiler, measured in floats; a long "
+            f"context takes longer{more}. ExecuTorch documents 1 to 4 hours and 80 GB for a model "
+            "of a billion weights with two methods."
         )
     yield from _scratch_note(request, sizes)
 
@@ -279,12 +338,23 @@ def _scratch_note(request: ExportRequest, sizes: LanguageModelSizes) -> Iterator
     soc = QUALCOMM_SOCS.get(request.soc or "")
     if soc is None or not sizes.heads:
         return
-    heads = sizes.heads if request.options.get("mha2sha") == "never" else 1
-    scores = 2 * heads * sizes.prefill_tokens * (sizes.context - 1 + sizes.prefill_tokens)
-    vtcm = soc.vtcm_mib << 20
-    if scores > vtcm:
-        yield (
-            f"The scores of {'all heads' if heads > 1 else 'one head'} take {size(scores)} for "
-            f"{sizes.prefill_tokens} tokens at once, and {soc.name} has {size(vtcm)} of memory of "
-            "its own (VTCM): prompts are faster with a smaller export.generation.prefill_tokens."
-        )
+    together = request.options.get("mha2sha") == "never"
+    heads, tokens, vtcm = sizes.heads if together else 1, sizes.prefill_tokens, soc.vtcm_mib << 20
+
+    def scores(tokens: int) -> int:
+        return 2 * heads * tokens * (sizes.context - 1 + tokens)
+
+    if scores(tokens) <= vtcm:
+        return
+    fitting = next((n for n in _PREFILLS if n < tokens and scores(n) <= vtcm), None)
+    advice = f"--set export.generation.prefill_tokens={fitting}" if fitting else _NO_PREFILL
+    split = ", or with single heads: --set export.options.mha2sha=auto" if together else ""
+    yield (
+        f"The scores of {'all heads' if heads > 1 else 'one head'} take {size(scores(tokens))} for "
+        f"{tokens} tokens at once, and {soc.name} has {size(vtcm)} of memory of its own (VTCM): "
+        f"calls are faster with {advice}{split}."
+    )
+
+
+_PREFILLS = (128, 64, 32, 16, 8, 4, 2)
+_NO_PREFILL = "a smaller export.generation.context"

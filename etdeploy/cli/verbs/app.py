@@ -135,16 +135,22 @@ def library_cpp(
 
     Without --target or --device, it is for this machine.
     """
-    from etdeploy.apps.cpp import KIND
+    from etdeploy.apps.cpp import KIND, require_library
     from etdeploy.apps.merge import require_project
     from etdeploy.cli.invocation import run_recipe
     from etdeploy.core.console import lazy_task
     from etdeploy.graph.app_steps import write_cpp_library
+    from etdeploy.recipe.load import load_recipes
+    from etdeploy.targets.platforms import find_target, host_target
 
     require_project(folder, KIND)
     named = job_options(needs_device=False, device=device or "host", **values)
     # A library records no trace.
     named = replace(named, overrides=(*named.overrides, "benchmark.profile=false"))
+    [loaded] = load_recipes(named.recipes, named.overrides)
+    target = find_target(named.target) if named.target else host_target()
+    # Before the export and the build, which may take minutes.
+    require_library(target, generates=loaded.recipe.is_language_model)
     with (
         run_recipe(named, StepName.CHECK) as job,
         console.TaskDisplay(quiet=named.quiet) as display,

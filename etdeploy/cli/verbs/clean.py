@@ -25,7 +25,8 @@ from etdeploy.core.errors import UsageError
 PARTS: dict[CacheKind, str] = {
     CacheKind.PROGRAMS: "exported programs; exported again",
     CacheKind.RUNNERS: "built runners; built again in seconds",
-    CacheKind.BUILDS: "ExecuTorch compiled from source, by target; compiled again in minutes",
+    CacheKind.BUILDS: "ExecuTorch compiled from source, by target, and environments of "
+    "upgrade-check; made again in minutes",
     CacheKind.SOURCES: "clones of ExecuTorch; cloned again",
     CacheKind.ZIG: "zig's compiler cache; compiled again",
     CacheKind.KITS: "libraries of device makers, unpacked or linked; unpacked again",

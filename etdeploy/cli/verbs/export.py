@@ -82,11 +82,14 @@ def export(output: Path | None, as_json: bool, **values: Any) -> None:
 @options("json")
 def inspect(file: Path, as_json: bool) -> None:
     """Show a program's methods, operators, delegates and sizes, without torch."""
+    from etdeploy.program.finished import contract_of
     from etdeploy.program.inspect import describe, inspect_file
 
     program = inspect_file(file)
     if as_json:
-        console.result_json(program.model_dump(mode="json"))
+        contract = contract_of(program)
+        told = {"contract": contract.name, "missing": contract.missing} if contract else None
+        console.result_json({**program.model_dump(mode="json"), "text_generation": told})
     else:
         console.result(fit(describe(program, str(file)), console.width()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -260,6 +261,8 @@ def open_session(
         raise _not_a_language_model(name, recipe.model.task)
     if has_encoder(recipe.model.task) != from_input and not recipe.has_other_exporter:
         raise _wrong_source(has_encoder=not from_input)
+    if recipe.model.program:
+        _require_contract(recipe.model.program)
     sampling, is_seeded = _sampling(recipe, sampling_values)
     with run_recipe(replace(named, measures=False), StepName.PUSH) as job:
         from etdeploy.bench.generation_workload import FOLDER, encoder_files
@@ -316,6 +319,26 @@ def keep_loaded(session: GenerationSession, *, quiet: bool) -> Iterator[Generati
             dialogue = stack.enter_context(ChatProcess(session.generator))
             display.end("load", "ready", time.monotonic() - started_s)
         yield replace(session, persistent=dialogue, ends_repetition=True)
+
+
+def _require_contract(program: str) -> None:
+    """Refuse a finished program that generates no text, before a runner is built for it."""
+    from etdeploy.program.finished import contract_of
+    from etdeploy.program.inspect import inspect_file
+
+    if not Path(program).is_file():  # one of the hub is inspected when it is downloaded
+        return
+    contract = contract_of(inspect_file(Path(program)))
+    if contract and contract.name:
+        return
+    why = contract.text() if contract else "it has no method forward of tokens and their position"
+    raise UsageError(
+        f"the program generates no text: {why}",
+        place=program,
+        remedy="Programs that do are those of etdeploy, of ExecuTorch's export_llm and of "
+        "optimum-executorch.\nOthers are measured with: etdeploy run --model "
+        f"{shlex.quote(program)}",
+    )
 
 
 def _not_a_language_model(recipe: str, task: str | None) -> UsageError:

@@ -103,11 +103,19 @@ def lists_tokenizer(names: Container[str]) -> bool:
     return any(name in names for name in _VOCABULARIES)
 
 
+TOKENIZER_FOLDER = "tokenizer"
+
+
 def tokenizer_beside(path: Path, vocabulary: str = "tokenizer.json") -> dict[str, Path]:
     """A tokenizer's files beside a file, by the names that they have in a checkpoint.
 
-    `vocabulary` is the name that its own vocabulary has there; none is there if that is missing.
+    Where there is none, a folder `tokenizer` beside it may have them, as etdeploy's own programs
+    do. `vocabulary` is the name that its own vocabulary has there; none is there if that is
+    missing.
     """
+    inside = path.parent / TOKENIZER_FOLDER / path.name
+    if not path.with_name(vocabulary).is_file() and inside.with_name(vocabulary).is_file():
+        return tokenizer_beside(inside, vocabulary)
     found = {name: path.with_name(name) for name in TOKENIZER_FILES}
     if path.with_name(vocabulary).suffix == ".json":
         found["tokenizer.json"] = path.with_name(vocabulary)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     sizes = language_model_sizes(spec, config, parameters, shapes) if alone else None
     own = backend.language_export_bytes(request, sizes) if sizes else None
     maps = linear and shapes and not spec.all_adapters  # which make other weights, in memory
-    mapped = _mapped_bytes(shapes, config, caches) if maps else None
+    mapped = _mapped_bytes(list(shapes.values()), config, caches) if maps else None
     return MemoryForecast(
         held_bytes=own or LIBRARIES_BYTES + round(held) + caches,
         mapped_bytes=mapped,
@@ -142,12 +142,20 @@ def language_model_sizes(
     spec: ExportSpec,
     config: Mapping[str, Any],
     parameters: int,
-    shapes: Sequence[tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> LanguageModelSizes:
     """What a backend is asked about; `shapes` are those of the checkpoint's tensors."""
     generation = spec.generation or ExportGeneration()
-    of_vocabulary = [each for each in shapes if each and each[0] == config.get("vocab_size")]
-    tied = math.prod(of_vocabulary[0]) if len(of_vocabulary) == 1 else 0
+    tables = [each for each in shapes.values() if each and each[0] == config.get("vocab_size")]
+    tied = math.prod(tables[0]) if len(tables) == 1 else 0
+    layers = {
+        path: weights
+        for name, shape in shapes.items()
+        if len(shape) > 1 and shape not in tables
+        for path, weights in _parts(name.removesuffix(".weight"), shape, config)
+    }
+    if tables:
+        layers["lm_head"] = math.prod(tables[-1])
     vocabulary, hidden, heads = (
         value if isinstance(value, int) else 0
         for value in map(config.get, ("vocab_size", "hidden_size", "num_attention_heads"))
@@ -162,18 +170,35 @@ def language_model_sizes(
         context=generation.context,
         prefill_tokens=1 if generation.methods == "kv" else generation.prefill_tokens,
         methods=1 if alone else 2,
+        layers=layers,
     )
 
 
-def _sizes(folder: Path, config: Mapping[str, Any]) -> tuple[int, list[tuple[int, ...]]]:
+def _parts(
+    path: str, shape: tuple[int, ...], config: Mapping[str, Any]
+) -> Iterator[tuple[str, int]]:
+    """A layer and its weights; of a packed one for queries, keys and values each part.
+
+    The static path takes them apart, `Packed` in `worker/language/static_cache.py`.
+    """
+    queries, heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if path.endswith(".qkv_proj") and isinstance(queries, int):
+        rows = shape[0] // (queries + 2 * (heads or queries))
+        for part, count in enumerate((queries, heads or queries, heads or queries)):
+            yield f"{path}.parts.{part}", count * rows * math.prod(shape[1:])
+    else:
+        yield path, math.prod(shape)
+
+
+def _sizes(folder: Path, config: Mapping[str, Any]) -> tuple[int, dict[str, tuple[int, ...]]]:
     """Number of weights, and the shapes of those that can be mapped: not of quantized ones."""
     if folder.is_file():
-        return read_header(folder).parameters, []
+        return read_header(folder).parameters, {}
     tensors = checkpoint_tensors(folder)
     if packed := read_prequantized(config, tensors):
-        return packed.parameter_count(tensors.infos), []
-    shapes = [info.shape for info in tensors.infos.values()]
-    return sum(map(math.prod, shapes)), shapes
+        return packed.parameter_count(tensors.infos), {}
+    shapes = {name: info.shape for name, info in tensors.infos.items()}
+    return sum(map(math.prod, shapes.values())), shapes
 
 
 def _graph_bytes(config: Mapping[str, Any]) -> int:

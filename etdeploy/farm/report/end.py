@@ -16,7 +16,7 @@ from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, load_dashboard, load_report, load_snapshot
 from etdeploy.farm.spec.model import LoadedFarm
-from etdeploy.farm.verdicts.night import save_verdicts
+from etdeploy.farm.verdicts.night import save_alerts, save_verdicts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.location import HistoryLocation
 from etdeploy.report.formatting import finite
@@ -64,6 +64,7 @@ def conclude(
     def save() -> None:
         with open_store(place) as store:
             save_verdicts(store, report.verdicts)
+            save_alerts(store, report.verdicts, loaded.farm, night.id, night.started_at)
 
     def write_reports(requested: RequestedReports) -> None:
         for path in write(report, requested):
@@ -75,7 +76,7 @@ def conclude(
         wrote(files[-1])
 
     if is_over:
-        _try(save, "could not save the verdicts in the history", tell)
+        _try(save, "could not save the verdicts and alerts in the history", tell)
     wanted = loaded.farm.reports
     for one in (
         RequestedReports(html=wanted.html),

@@ -12,6 +12,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
+from etdeploy.farm.verdicts.alerts import next_alerts, still_worse
 from etdeploy.farm.verdicts.pair import (
     MetricResult,
     Night,
@@ -31,7 +32,8 @@ from etdeploy.farm.verdicts.pair import (
     show_disturbed,
     worst_kind,
 )
-from etdeploy.farm.verdicts.rule import is_headline_metric
+from etdeploy.farm.verdicts.rule import shared_correlation
+from etdeploy.history.alerts import Alert, AlertState
 from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, select_baseline
 from etdeploy.history.entry import HistoryEntry, Judgement
 from etdeploy.history.series import HEADLINES, metric_title
@@ -40,10 +42,12 @@ if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
 
 # Earlier nights that count.
-_NIGHTS = 20
-_RUNS_A_NIGHT = 10
+_NIGHTS = 60
+_RUNS_A_NIGHT = 5
 # Of the branch main there may be one run in several.
-_LOOK_BACK = 5
+_LOOK_BACK = 3
+# Devices on which a recipe is slower at once, and the share of them; with so many earlier nights.
+_FEWEST_TOGETHER, _NEARLY_ALL, _FEWEST_TOGETHER_NIGHTS = 3, 0.8, 8
 _BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
 _AGAINST = {Baseline.ALL: None, Baseline.MAIN: MAIN, Baseline.LAST_GOOD: LAST_GOOD}
 
@@ -89,12 +93,26 @@ def judge_night(
         for pair, run_ids in _runs_of(night, states).items()
     ]
     allowed = farm.max_slowdown_percent
-    results = [compare_metrics(each.pair, allowed) if each.pair else [] for each in known]
-    is_discovered = iter(_discover([result for each in results for result in each]))
+    of_series = _alerts_of(store, [each.series for each in known])
+    known = [_with_accepted(each, of_series.get(each.series, [])) for each in known]
+    results = [compare_metrics(each.pair) if each.pair else [] for each in known]
+    correlated = _correlations(known, results)
+    together = _slower_together(known, results, allowed)
     verdicts = [
         _verdict(
             pair,
-            [judge_metric(each, allowed, is_discovered=next(is_discovered)) for each in found],
+            [
+                still_worse(
+                    judge_metric(
+                        each,
+                        allowed,
+                        correlated=correlated[pair.identity, each.metric],
+                        together=together.get((pair.recipe, each.metric), 0),
+                    ),
+                    of_series.get(pair.series, []),
+                )
+                for each in found
+            ],
             farm,
         )
         for pair, found in zip(known, results, strict=True)
@@ -110,6 +128,22 @@ def save_verdicts(store: Store, verdicts: Sequence[PairVerdict]) -> None:
         bad = verdict.kind is VerdictKind.REGRESSED
         for run_id in verdict.run_ids:
             store.judge(run_id, Judgement.REGRESSED if bad else Judgement.PASSED)
+
+
+def save_alerts(
+    store: Store, verdicts: Sequence[PairVerdict], farm: Farm, night: str, began: str
+) -> list[Alert]:
+    """Open the alerts of a night and follow earlier ones; return those that changed."""
+    from etdeploy.history.store.alerts import save_alert, stored_alerts
+    from etdeploy.history.store.errors import database_now, utc_text
+
+    with store.transaction(writes=True) as connection:
+        known = stored_alerts(connection, farm.name)
+        changed = next_alerts(
+            known, verdicts, farm=farm.name, night=night, began=began,
+            now=utc_text(database_now(connection)), allowed_percent=farm.max_slowdown_percent,
+        )  # fmt: skip
+        return [save_alert(connection, alert) for alert in changed]
 
 
 def _badness(verdict: PairVerdict) -> tuple[int, float, str, str]:
@@ -196,18 +230,60 @@ def _before(store: Store, farm: Farm, night: Night, *, fit: bool) -> list[Histor
     return [entry for entry in store.entries(wanted, many) if entry.run_id not in own]
 
 
-def _discover(results: Sequence[MetricResult]) -> list[bool]:
-    """Which numbers stand out among those of all pairs; headline metrics among themselves."""
-    found = [False] * len(results)
-    judged = [i for i, result in enumerate(results) if result.deviation is not None]
-    for is_headline in (True, False):
-        family = [i for i in judged if is_headline_metric(results[i].metric) is is_headline]
-        discovered = find_regressed(
-            [results[i].p_this_night for i in family], [results[i].p_two_nights for i in family]
-        )
-        for i, one in zip(family, discovered, strict=True):
-            found[i] = one
-    return found
+def _alerts_of(store: Store, series: Sequence[str]) -> dict[str, list[Alert]]:
+    """The alerts of each series, the latest first."""
+    from etdeploy.history.store.alerts import alerts_of_series
+
+    with store.transaction() as connection:
+        return alerts_of_series(connection, series)
+
+
+def _with_accepted(known: _KnownPair, alerts: Sequence[Alert]) -> _KnownPair:
+    """With the levels that were accepted: the latest of each metric."""
+    accepted = {
+        each.metric: each.first_bad_at
+        for each in reversed(alerts)
+        if each.state is AlertState.ACCEPTED
+    }
+    if not known.pair or not accepted:
+        return known
+    return replace(known, pair=replace(known.pair, accepted=accepted))
+
+
+def _correlations(
+    known: Sequence[_KnownPair], results: Sequence[Sequence[MetricResult]]
+) -> Mapping[tuple[str, str], float]:
+    """How much neighbouring nights of a device are alike, by its identity and a metric.
+
+    What makes them alike, as heat and a charging battery do, is the device's and not a recipe's.
+    """
+    series: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    for pair, found in zip(known, results, strict=True):
+        for each in found:
+            series.setdefault((pair.identity, each.metric), []).append(each.levels)
+    return {of: shared_correlation(levels) for of, levels in series.items()}
+
+
+def _slower_together(
+    known: Sequence[_KnownPair], results: Sequence[Sequence[MetricResult]], allowed: float
+) -> dict[tuple[str, str], int]:
+    """On how many devices a recipe is slower than in any night before, where nearly all are.
+
+    Devices are independent of each other: if one night in 20 is the worst by chance, then on three
+    devices one in 8,000 is. By the recipe and a metric.
+    """
+    found: dict[tuple[str, str], list[bool]] = {}
+    for pair, of_pair in zip(known, results, strict=True):
+        for each in of_pair:
+            if (away := each.deviation()) and len(each.earlier) >= _FEWEST_TOGETHER_NIGHTS:
+                worst = max(each.levels[:-1], default=0.0) < away.value
+                slower = worst and away.is_worse(each.metric, allowed)
+                found.setdefault((pair.recipe, each.metric), []).append(slower)
+    return {
+        of: sum(slower)
+        for of, slower in found.items()
+        if sum(slower) >= max(_FEWEST_TOGETHER, _NEARLY_ALL * len(slower))
+    }
 
 
 def _verdict(known: _KnownPair, findings: list[NightFinding], farm: Farm) -> PairVerdict:
@@ -272,28 +348,3 @@ def _remedy(known: _KnownPair, bad: Sequence[NightFinding], began: Since | None)
         f"--device {quoted(known.device_name)} --good {str(began.old_revision)[:12]} "
         f"--bad {str(began.new_revision)[:12]}{metric}"
     )
-
-
-FALSE_SHARE = 0.025
-"""The false discovery rate of pairs that are called regressed by one night; and of those that are
-by two nights."""
-
-
-def benjamini_hochberg(p_values: Sequence[float], false_share: float = FALSE_SHARE) -> list[bool]:
-    """Which p-values are discoveries, by the step-up procedure of Benjamini and Hochberg (1995).
-
-    It controls the false discovery rate where the numbers are independent or positively
-    dependent, as pairs are that share a recipe or a device. A single one needs a chance of at most
-    `false_share`; of 200, one that is alone needs 1/200 of that, and each of ten that are worse
-    together 10/200: a commit that slows down a recipe everywhere is found as easily as on one.
-    """
-    ordered = sorted(p_values)
-    found = [x for i, x in enumerate(ordered, 1) if x <= i * false_share / len(ordered)]
-    bound = found[-1] if found else -1.0
-    return [x <= bound for x in p_values]
-
-
-def find_regressed(p_this_night: Sequence[float], p_two_nights: Sequence[float]) -> list[bool]:
-    """Which of many pairs have regressed, by this night alone or by the last two."""
-    found = zip(benjamini_hochberg(p_this_night), benjamini_hochberg(p_two_nights), strict=True)
-    return [one or two for one, two in found]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 
@@ -14,10 +14,11 @@ from etdeploy.core.values import StrEnum, Value
 from etdeploy.farm.verdicts.rule import (
     MIN_NIGHTS,
     Deviation,
+    Shift,
+    find_shift,
     geometric_median,
     is_headline_metric,
     measure_deviation,
-    p_value_of_mean,
 )
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import HistoryEntry
@@ -34,8 +35,8 @@ class VerdictKind(StrEnum):
 
     REGRESSED = "regressed"
     SUSPECTED = "suspected"
-    """Worse than single nights usually are, but so would be some of as many pairs by chance. It
-    has regressed if the next night finds the same."""
+    """Worse than single nights usually are, which some of many pairs are by chance. It has
+    regressed once enough nights show the same."""
     IMPROVED = "improved"
     NO_DIFFERENCE = "no difference found"
     NOT_JUDGED = "not judged"
@@ -184,6 +185,7 @@ class PairHistory:
         every: Those that the baseline leaves out, too: the change may lie there.
         nights: How many there were before, those of which no run counts included.
         were_right: Whether an earlier run had right outputs, disturbed and simulated ones included.
+        accepted: By a metric, since when its level is accepted: nights before do not count.
     """
 
     night: Night
@@ -191,6 +193,7 @@ class PairHistory:
     every: tuple[Night, ...]
     nights: int
     were_right: bool
+    accepted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fit(self) -> Night:
@@ -204,26 +207,24 @@ class MetricResult:
 
     Attributes:
         values: Of the repeats that count.
-        deviation: From the earlier nights; None with too few of them.
-        nights: How many earlier nights have the number.
-        p_two_nights: The chance that two unchanged nights in a row are as bad as the last one and
-            this one, by the nights before both; 1 where not both are worse.
+        earlier: Of the nights that it is judged by.
+        levels: Of every night, this one last.
+        counts: Which of these it is judged by.
     """
 
     metric: str
     values: tuple[float, ...]
-    deviation: Deviation | None
-    nights: int
-    p_two_nights: float = 1.0
+    earlier: tuple[tuple[float, ...], ...]
+    levels: tuple[float, ...]
+    counts: tuple[bool, ...]
 
-    @property
-    def p_this_night(self) -> float:
-        """The chance that an unchanged night is as bad; 1 where one of those before it was."""
-        away = self.deviation
-        return 1.0 if away is None or away.count_not_better else away.p_value
+    def deviation(self, shifted_nights: int = 1) -> Deviation | None:
+        """From the nights before the last few, of which this is one; None with too few."""
+        later = sum(self.counts[len(self.counts) - shifted_nights :])
+        return measure_deviation(self.values, self.earlier[: len(self.earlier) - later])
 
 
-def compare_metrics(pair: PairHistory, allowed_percent: float) -> list[MetricResult]:
+def compare_metrics(pair: PairHistory) -> list[MetricResult]:
     """Compare every number of the repeats that count, headline metrics first."""
     fit = pair.fit
     metrics = sorted(
@@ -231,66 +232,76 @@ def compare_metrics(pair: PairHistory, allowed_percent: float) -> list[MetricRes
         key=lambda metric: not is_headline_metric(metric),
     )
     return [
-        _compare_metric(pair, metric, values, allowed_percent)
+        _compare_metric(pair, metric, values)
         for metric in metrics
         if (values := fit.values(metric))
     ]
 
 
-def _compare_metric(
-    pair: PairHistory, metric: str, values: tuple[float, ...], allowed_percent: float
-) -> MetricResult:
-    earlier = [found for night in pair.earlier if (found := night.values(metric))]
-    deviation, p_value = measure_deviation(values, earlier), 1.0
-    last = pair.every[-1] if pair.every else None
-    if last and deviation and deviation.is_worse(metric, allowed_percent):
-        before = [night for night in pair.earlier if night.entries[0] != last.entries[0]]
-        having = [found for night in before if (found := night.values(metric))]
-        two = [measure_deviation(each, having) for each in (last.values(metric), values) if each]
-        if len(two) == 2:
-            p_value = p_value_of_two(two[0], two[1], metric, allowed_percent)
-    return MetricResult(metric, values, deviation, len(earlier), p_value)
-
-
-def p_value_of_two(
-    last: Deviation | None, this: Deviation | None, metric: str, allowed_percent: float
-) -> float:
-    """The chance that the mean of two unchanged nights is as bad; 1 where not both are worse."""
-    if last is None or this is None:
-        return 1.0
-    if not all(each.is_worse(metric, allowed_percent) for each in (last, this)):
-        return 1.0
-    return p_value_of_mean([last, this])
+def _compare_metric(pair: PairHistory, metric: str, values: tuple[float, ...]) -> MetricResult:
+    since = pair.accepted.get(metric, "")
+    earlier = [night for night in pair.earlier if night.entries[-1].started_at >= since]
+    judged_by = {night.entries[0].run_id for night in earlier}
+    every = [
+        (night, found)
+        for night in pair.every
+        if night.entries[-1].started_at >= since and (found := night.values(metric))
+    ]
+    counts = [night.entries[0].run_id in judged_by for night, _ in every]
+    levels = [geometric_median(found) for _, found in every]
+    return MetricResult(
+        metric,
+        values,
+        tuple(found for night in earlier if (found := night.values(metric))),
+        (*levels, geometric_median(values)),
+        (*counts, False),
+    )
 
 
 def judge_metric(
-    result: MetricResult, allowed_percent: float, *, is_discovered: bool
+    result: MetricResult, allowed_percent: float, *, correlated: float = 0.0, together: int = 0
 ) -> NightFinding:
-    """Judge a number, once those of all pairs were compared."""
-    away = result.deviation
+    """Judge a number, once those of all pairs were compared.
+
+    Args:
+        result: The number.
+        allowed_percent: Smaller changes are none.
+        correlated: Correlation of neighbouring nights on the device.
+        together: On how many devices the recipe is slower than ever in this night; 0 where that is
+            not nearly all of them.
+    """
+    away, nights = result.deviation(), len(result.earlier)
     if away is None:
-        have = "has" if result.nights == 1 else "have"
-        nights = count(result.nights, "earlier night")
+        have = "has" if nights == 1 else "have"
         return NightFinding(
             metric=result.metric, kind=VerdictKind.NOT_JUDGED, values=result.values,
-            value=geometric_median(result.values), nights=result.nights,
-            reason=f"{nights} {have} it, and {MIN_NIGHTS} are needed",
+            value=geometric_median(result.values), nights=nights,
+            reason=f"{count(nights, 'earlier night')} {have} it, and {MIN_NIGHTS} are needed",
         )  # fmt: skip
     kind = VerdictKind.NO_DIFFERENCE
-    if away.is_worse(result.metric, allowed_percent):
-        kind = VerdictKind.REGRESSED if is_discovered else VerdictKind.SUSPECTED
+    shift = find_shift(result.levels, allowed_percent, correlated=correlated, counts=result.counts)
+    slower = away.is_worse(result.metric, allowed_percent)
+    if shift:
+        kind, away = VerdictKind.REGRESSED, result.deviation(shift.nights) or away
+    elif slower:
+        kind = VerdictKind.REGRESSED if together else VerdictKind.SUSPECTED
     elif away.is_better(result.metric, allowed_percent):
         kind = VerdictKind.IMPROVED
     return NightFinding(
         metric=result.metric, kind=kind, values=result.values, value=away.value,
         expected=away.expected, ratio=away.ratio, z=away.z, chance=away.p_value,
         nights=away.nights, within_percent=None if away.within is None else 100 * away.within,
-        reason=_reason(result, away, kind, allowed_percent),
+        reason=_reason(result, away, kind, shift, together, allowed_percent),
     )  # fmt: skip
 
 
 def _reason(
-    result: MetricResult, away: Deviation, kind: VerdictKind, allowed_percent: float
+    result: MetricResult,
+    away: Deviation,
+    kind: VerdictKind,
+    shift: Shift | None,
+    together: int,
+    allowed_percent: float,
 ) -> str:
     percent = 100 * (away.ratio.median - 1)
     now, before = (format_metric(result.metric, value) for value in (away.value, away.expected))
@@ -301,11 +312,14 @@ def _reason(
     text = f"{change}, {abs(away.z):.1f} standard deviations between nights"
     if kind is VerdictKind.SUSPECTED and away.count_not_better:
         nights = count(away.count_not_better, "earlier night")
-        return f"{text}; {nights} as bad, so the next night decides"
+        return f"{text}; {nights} as bad, so the next nights decide"
     if kind is VerdictKind.SUSPECTED:
-        return f"{text}; among so many pairs that may be chance, so the next night decides"
-    if kind is VerdictKind.REGRESSED and result.p_two_nights < 1:
-        return f"{text}; the last night was worse, too"
+        return f"{text}; one night may be chance, so the next nights decide"
+    if shift and shift.nights > 1:
+        level = 100 * (shift.ratio - 1)
+        return f"{text}; the last {shift.nights} nights were {level:+.1f} % away together"
+    if kind is VerdictKind.REGRESSED and not shift:
+        return f"{text}; on {together} devices at once"
     return text
 
 

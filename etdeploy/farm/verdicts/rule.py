@@ -1,23 +1,28 @@
-"""How far a night is from those before it, and whether that is chance; nothing is read here.
+"""How far a night is from those before it, and whether a level has shifted; nothing is read here.
 
 What is assumed: the logarithm of a run's number is its level, plus what the night adds
 (temperature, other work, the place of things in memory), plus what the run adds. The repeats of a
 night share the night's part, so many of them say little about the next night. A night therefore
-counts as one value, the median of its repeats, and is judged by the spread between the nights'
-values. That contains the night's part once, and the runs' part divided by the number of repeats.
+counts as one value, the median of its repeats.
 
-Nights are taken to be independent of each other, and normally distributed but for a few odd ones:
-level and spread are a median and a median absolute deviation. `benchmarks/farm_verdicts.py`
-measures with simulated nights how often the verdicts are wrong; docs/farm.md has its numbers.
+`measure_deviation` places one night among those before it. `find_shift` says whether the last
+nights, one to fifteen of them, have another level than those before. Of one to three nights, it
+asks for a jump that is large beside every earlier night. Of three and more it asks for ranks
+(Mann and Whitney's test) that exchangeable nights have in about one series of a thousand, whatever
+their distribution: odd nights, heavy tails and two modes make no difference. Nights that resemble
+their neighbours are not exchangeable: their autocorrelation, which is estimated over all pairs of a
+device, makes the ranks and the mean count for less (as the variance of a mean of a first-order
+autoregressive process). `benchmarks/farm_verdicts.py` measures with simulated nights how often this
+is wrong; docs/farm.md has its numbers.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import NormalDist, fmean, median
 
 from etdeploy.compare.model import Ratio
@@ -42,6 +47,22 @@ _FEWEST_DISTANCES = 3
 _PIECES = 400
 _STEPS = 60
 _MOST_DEGREES = 1e4
+
+# Of the last nights, as many: how many times the allowed change each of them is away at least, and
+# how many times as far as the farthest earlier night.
+_JUMPS = ((1, 3.0, 5.0), (2, 2.0, 2.5), (3, 1.0, 2.0))
+# Numbers of last nights that ranks are compared of, with the chance that is accepted for each, of
+# one series in one night. Of 1,000 series this gives about one false shift in a night.
+_RANKED = {3: 5.7e-4, 4: 1.9e-4, 5: 2.9e-4, 7: 1.9e-4, 10: 4.8e-4, 15: 1.9e-4}
+# Three nights among 20 have no smaller chance than 1 in 1,771; the mean has to be surer then.
+_THREE, _OF_THREE, _MEAN_OF_THREE, _MEAN = 3, 1.2e-3, 3e-4, 1e-3
+_FEWEST_BEFORE = 8
+# A robust standard deviation by the median absolute one, and where values are cut off.
+_ROBUST, _CUT, _CUT_AGAIN = 1.4826, 2.0, 3.0
+# A shift is reported unless it is surely smaller than allowed: with so many standard errors.
+_SURELY, _SMALLEST = 1.3, 0.5
+_FEWEST_SERIES = 10
+_MOST_CORRELATED, _NOT_CORRELATED, _OWN_ERRORS, _SHARED = 0.9, 0.1, 1.5, 0.6
 
 
 @dataclass(frozen=True)
@@ -120,7 +141,7 @@ def within_spread(nights: Sequence[Sequence[float]]) -> float | None:
 
     A few odd runs do not matter. None with fewer than three pairs.
     """
-    apart = [abs(math.log(a / b)) for night in nights for a, b in combinations(night, 2)]
+    apart = [abs(math.log(a / b)) for night in nights for a, b in itertools.combinations(night, 2)]
     return median(apart) / _MEDIAN_DISTANCE if len(apart) >= _FEWEST_DISTANCES else None
 
 
@@ -134,20 +155,6 @@ def p_value_of(reaches: float, nights: int, *, exact: bool = False) -> float:
         return NormalDist().cdf(-reaches * _NORMAL)
     degrees, bound = _student_of(nights)
     return _tail(reaches * bound, degrees)
-
-
-def p_value_of_mean(nights: Sequence[Deviation]) -> float:
-    """The chance that the mean of several unchanged nights is as far above the level.
-
-    The product of their chances would be too small: they are judged by the same level and spread,
-    and where these are too low by chance, all are far above.
-    """
-    count = min(each.nights for each in nights)
-    of_level = variance_of_median(count)
-    narrower = math.sqrt((1 / len(nights) + of_level) / (1 + of_level))
-    reach = max(math.log((each.ratio.high or 1.0) / each.ratio.median) for each in nights)
-    away = fmean(math.log(each.ratio.median) for each in nights)
-    return p_value_of(away / (reach * narrower), count)
 
 
 @functools.cache
@@ -174,6 +181,156 @@ def _tail(t: float, degrees: float) -> float:
     total = sum(math.pow(height, degrees - 1) for height in heights)
     scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
     return min(1.0, total * piece * math.exp(scale))
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Another level of the last nights.
+
+    Attributes:
+        nights: How many they are.
+        ratio: Their level by that before.
+        chance: That so many nights of an unchanged series have such ranks; None where the jump
+            alone is large enough.
+    """
+
+    nights: int
+    ratio: float
+    chance: float | None
+
+
+def find_shift(
+    values: Sequence[float],
+    allowed_percent: float,
+    *,
+    correlated: float = 0.0,
+    counts: Sequence[bool] | None = None,
+) -> Shift | None:
+    """Finds a level of the last nights that is higher than before, by more than is allowed.
+
+    Args:
+        values: Of the nights, positive, the earliest first.
+        allowed_percent: Changes that are surely smaller are none.
+        correlated: Correlation of neighbouring nights, over all pairs of the device.
+        counts: Which nights may be compared with; by default all.
+    """
+    logs = [math.log(value) for value in values]
+    usable = counts or [True] * len(logs)
+
+    def parts(nights: int) -> tuple[list[float], list[float]]:
+        before = zip(logs[:-nights], usable, strict=False)
+        return [value for value, counted in before if counted], logs[-nights:]
+
+    allowed = math.log1p(allowed_percent / 100)
+    for nights, times, farther in _JUMPS:
+        before, last = parts(nights)
+        if len(before) >= MIN_NIGHTS and len(last) == nights:
+            level = median(before)
+            farthest = max(abs(value - level) for value in before)
+            away = min(last) - level
+            if away >= max(times * allowed, farther * farthest) and away > 0:
+                return Shift(nights, math.exp(median(last) - level), None)
+    for nights, accepted in _RANKED.items():
+        before, last = parts(nights)
+        if len(before) >= _FEWEST_BEFORE and len(last) == nights:
+            found = _ranked_shift(before, last, allowed, accepted, correlated)
+            if found:
+                return found
+    return None
+
+
+def _ranked_shift(
+    before: Sequence[float],
+    last: Sequence[float],
+    allowed: float,
+    accepted: float,
+    correlated: float,
+) -> Shift | None:
+    count, many = len(last), len(before)
+    larger = sum(value > each for value in last for each in before)
+    chance = _rank_chances(count, many)[larger]
+    if count == _THREE:
+        fewest = 2.05 / math.comb(count + many, count)
+        accepted = max(accepted, min(_OF_THREE, fewest))
+    if chance > accepted:
+        return None
+    own = autocorrelation(before)
+    surely = own > _OWN_ERRORS / math.sqrt(many)
+    shared = _SHARED * correlated if correlated > _NOT_CORRELATED else 0.0
+    like = min(max(own if surely else 0.0, shared), _MOST_CORRELATED)
+    parts = 1 / count + 1 / many
+    inflation = (_inflation(count, like) / count + _inflation(many, like) / many) / parts
+    if like > 0:
+        z = NormalDist().inv_cdf(1 - min(max(chance, 1e-12), 1 - 1e-12))
+        chance = 1 - NormalDist().cdf(z / math.sqrt(inflation))
+    cut = _CUT * _ROBUST * _spread_of(before)
+    level, now = (_clipped_mean(each, cut) for each in (before, last))
+    variance = sum(min(abs(value - level), _CUT_AGAIN / _CUT * cut) ** 2 for value in before)
+    error = math.sqrt(variance / (many - 1) * inflation * parts)
+    away = now - level
+    if chance > accepted or away < _SMALLEST * allowed or away + _SURELY * error < allowed:
+        return None
+    degrees = max(_THREE, (many - 1) * (1 - like) / (1 + like))
+    sure = _MEAN_OF_THREE if count == _THREE else _MEAN
+    if error and _tail(away / error, degrees) > sure:
+        return None
+    return Shift(count, math.exp(away), chance)
+
+
+def shared_correlation(series: Iterable[Sequence[float]]) -> float:
+    """The median correlation of neighbouring nights over series of one device; 0 of too few."""
+    found = [autocorrelation(list(map(math.log, each))) for each in series]
+    return median(found) if len(found) >= _FEWEST_SERIES else 0.0
+
+
+def autocorrelation(logs: Sequence[float]) -> float:
+    """Correlation of neighbouring nights; that of few values is too small, which is mended."""
+    count = len(logs)
+    if count < _FEWEST_BEFORE:
+        return 0.0
+    cut = _CUT * _ROBUST * _spread_of(logs)
+    level = _clipped_mean(logs, cut)
+    away = [max(-cut * 1.5, min(cut * 1.5, value - level)) for value in logs]
+    total = sum(value * value for value in away)
+    if not total:
+        return 0.0
+    found = sum(a * b for a, b in itertools.pairwise(away)) / total
+    # The expected value is nearly r - (1 + 3 r) / n (Kendall, 1954).
+    return (found * count + 1) / (count - 3)
+
+
+def _inflation(count: int, correlation: float) -> float:
+    """The variance of a mean of so many, by that of independent ones."""
+    return 1 + 2 * sum((1 - lag / count) * correlation**lag for lag in range(1, count))
+
+
+def _spread_of(logs: Sequence[float]) -> float:
+    level = median(logs)
+    return median(abs(value - level) for value in logs)
+
+
+def _clipped_mean(logs: Sequence[float], cut: float) -> float:
+    level = median(logs)
+    return level + fmean(max(-cut, min(cut, value - level)) for value in logs)
+
+
+@functools.cache
+def _rank_chances(count: int, many: int) -> tuple[float, ...]:
+    """The chance of at least u pairs of `count` and `many` values where the first is larger.
+
+    By the recursion of Mann and Whitney (1947) over the largest value; equal values count against
+    a shift.
+    """
+    ways = [[0] * (count * many + 1) for _ in range(count + 1)]
+    ways[0][0] = 1
+    for rank in range(1, count + many + 1):
+        for chosen in range(min(rank, count), 0, -1):
+            below = rank - chosen
+            if below <= many:
+                for u in range(count * many, below - 1, -1):
+                    ways[chosen][u] += ways[chosen - 1][u - below]
+    tails = list(itertools.accumulate(reversed(ways[count])))[::-1]
+    return tuple(each / tails[0] for each in tails)
 
 
 def is_headline_metric(metric: str) -> bool:

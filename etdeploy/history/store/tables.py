@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0002"
+REVISION = "0003"
 # Not alembic's own name for it: a database of PostgreSQL may have other users.
 VERSION_TABLE = "etdeploy_history"
 JSON_VALUE = JSON().with_variant(JSONB(), "postgresql")
@@ -155,4 +155,20 @@ quarantine = Table(
     Column("since", Text, nullable=False),
     # Who quarantined it; not `by`, which is a reserved word in SQL.
     Column("set_by", Text, nullable=False),
+)
+# A number that became worse, until it returns or a person closes it.
+alerts = Table(
+    "etdeploy_alerts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("farm", Text, nullable=False),
+    Column("series", String(16), nullable=False),
+    Column("metric", Text, nullable=False),
+    # open, acknowledged, accepted, fixed, false alarm
+    Column("state", Text, nullable=False),
+    # The night that found it, and everything else that is known of it.
+    Column("night", Text, nullable=False),
+    Column("content", JSON_VALUE, nullable=False),
+    Index("etdeploy_alerts_by_state", "farm", "state"),
+    Index("etdeploy_alerts_by_series", "series", "metric"),
 )

@@ -11,7 +11,6 @@
 using executorch::extension::TensorPtr;
 using executorch::runtime::EventTracer;
 using executorch::runtime::MethodMeta;
-using executorch::runtime::TensorInfo;
 
 // The most calls of a method that its trace has: a trace grows with each, and shares settle quickly.
 constexpr int64_t kTracedCalls = 10;
@@ -66,16 +65,33 @@ class Calls {
     for (const GenerationMethod& method : request.methods) {
       add(method, !static_ && share_memory(request.methods));
     }
+    if (static_) {
+      static_->bind(module_);
+    }
     if (context_ == 0) {
       throw Failure(kInputs, "the request has no method that takes a single token");
     }
     huge_page_bytes_ = use_huge_pages();
   }
 
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+
+  // Backends let go of shared memory before it is freed.
+  ~Calls() {
+    for (const Loaded& loaded : loaded_) {
+      if (shared_bytes() != 0) {
+        module_.unload_method(loaded.name);
+      }
+    }
+  }
+
   // Number of logits, and of positions that a sequence may have.
   size_t vocabulary() const { return static_cast<size_t>(vocabulary_); }
   int64_t context() const { return context_; }
   uint64_t huge_page_bytes() const { return huge_page_bytes_; }
+  // How much of the inputs and outputs the HTP shares.
+  size_t shared_bytes() const { return static_ ? static_->shared_bytes() : 0; }
 
   // From here on, calls belong to another text.
   void begin_text() { ++text_; }
@@ -209,7 +225,8 @@ class Calls {
       throw Failure(kInputs, "method " + name + " shares no buffers with the others: the program is "
                     "exported without share_mutable_buffers");
     }
-    loaded_.push_back({name, took_ns, std::move(tracer), provide_outputs(module_, meta), {}});
+    loaded_.push_back({name, took_ns, std::move(tracer),
+                       static_ ? std::vector<Bytes>() : provide_outputs(module_, meta), {}});
     return loaded_.size() - 1;
   }
 
@@ -304,28 +321,19 @@ class Calls {
   // The same with keys and values among inputs and outputs. Tokens are the last of the method's.
   void take_static(const Method& method, const std::string& name, const int64_t* tokens,
                    int64_t taken, int64_t position, const float*& logits) {
+    const auto at = static_cast<size_t>(&method - methods_.data());
     const int64_t length = method.facts.max_tokens, padding = length - taken;
     std::vector<int64_t> ids(static_cast<size_t>(length), tokens[0]), places(ids.size(), 0);
     std::copy(tokens, tokens + taken, ids.begin() + padding);
     for (int64_t i = 0; i < length; ++i) {
       places[static_cast<size_t>(i)] = std::max<int64_t>(0, position + i - padding);
     }
-    std::memcpy(position_.data(), places.data(), places.size() * sizeof(int64_t));
-    std::vector<TensorPtr> inputs{tokens_tensor(ids.data(), {1, length}, method.inputs[0]),
-                                  make_tensor({1, length}, position_, method.inputs[1])};
-    const size_t caches = StaticCacheTensors::kFirstMask + static_->masks();
-    for (size_t i = StaticCacheTensors::kFirstMask; i < caches; ++i) {
-      inputs.push_back(make_tensor(
-          {1, 1, length, static_->places() + length},
-          static_->mask(i - StaticCacheTensors::kFirstMask, length, padding, position),
-          method.inputs[i]));
+    std::memcpy(static_->input(at, 0), ids.data(), ids.size() * sizeof(int64_t));
+    std::memcpy(static_->input(at, 1), places.data(), places.size() * sizeof(int64_t));
+    for (size_t i = 0; i < static_->masks(); ++i) {
+      static_->write_mask(at, i, length, padding, position);
     }
-    for (size_t i = 0; i < static_->size(); ++i) {
-      inputs.push_back(
-          make_tensor(static_->sizes(i), static_->bytes(i), method.inputs[caches + i]));
-    }
-    const auto outputs =
-        module_.execute(name, std::vector<EValue>(inputs.begin(), inputs.end()));
+    const auto outputs = module_.execute(name, static_->values(at));
     require(outputs.error(), kInference, "method " + name + " failed at position " +
             std::to_string(position));
     for (size_t i = 0; i < static_->size(); ++i) {
@@ -353,6 +361,7 @@ class Calls {
                     std::to_string(caches) + " and keys and values of each layer, and give logits " +
                     "and keys and values");
     }
+    std::vector<TensorInfo> outputs{*meta.output_tensor_meta(0)};
     for (size_t i = 0; caches + i < meta.num_inputs(); ++i) {
       const bool keys = i % 2 == 0;
       const int64_t places = static_->places();
@@ -362,10 +371,10 @@ class Calls {
       const Shape sizes(info.sizes().begin(), info.sizes().end());
       Shape given = sizes;
       given[keys ? 3 : 2] = length;
-      tensor_info(meta, "output", 1 + i, type, {given});
-      static_->add(i, type, sizes, method.facts.name);
+      outputs.push_back(tensor_info(meta, "output", 1 + i, type, {given}));
       method.inputs.push_back(info);
     }
+    static_->add(method.facts.name, method.inputs, outputs);
   }
 
   // The table's numbers for tokens from a position on.

@@ -226,6 +226,7 @@ inline void generate(Arguments& arguments) {
        << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()
        << ", \"encode_ms\": " << calls.json_encode()
        << ", \"huge_page_bytes\": " << calls.huge_page_bytes()
+       << ", \"shared_memory_bytes\": " << calls.shared_bytes()
        << ", \"traced\": " << calls.json_traced()
        << ", \"runs\": " << json_list(runs, json_text) << "}";
   if (watch) {

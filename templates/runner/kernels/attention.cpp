@@ -76,15 +76,14 @@ struct Division {
 Division divided(const Attention& a) {
   Division found;
   const int64_t blocks = (a.tokens + kTokens - 1) / kTokens * a.groups;
-  const int64_t last = a.positions[a.tokens - 1];
-  const int64_t seen = last + 1 - a.first_seen(0);
+  const int64_t seen = a.seen_end(a.tokens - 1) - a.first_seen(0);
   const int64_t products = a.heads * a.tokens * seen * (a.key_size + a.value_size);
   const int64_t threads = static_cast<int64_t>(thread_count());
   found.threads = threads > 1 && products >= kProducts;
   const int64_t wanted = found.threads ? (4 * threads + blocks - 1) / blocks : 1;
   for (int64_t token = 0; token < a.tokens; token += kTokens) {
     const int64_t tokens = std::min(kTokens, a.tokens - token);
-    const int64_t from = a.first_seen(token), to = a.positions[token + tokens - 1] + 1;
+    const int64_t from = a.first_seen(token), to = a.seen_end(token + tokens - 1);
     const int64_t ranges = std::clamp<int64_t>((to - from) / kPositions, 1, wanted);
     const int64_t step = (to - from + ranges - 1) / ranges;
     for (int64_t group = 0; group < a.groups; ++group) {
@@ -141,7 +140,8 @@ class Memory {
 
 thread_local Memory sums_memory, scratch_memory;
 
-// Whether there was enough memory.
+} // namespace
+
 bool compute(const Attention& a, float* out) {
   const Division division = divided(a);
   const int64_t rows = a.heads_per_group() * std::min(kTokens, a.tokens);
@@ -175,6 +175,8 @@ bool compute(const Attention& a, float* out) {
   return true;
 }
 
+namespace {
+
 // Whether the tokens and what they see are in the cache: a position comes from outside.
 bool in_cache(const Attention& a) {
   for (int64_t token = 0; token < a.tokens; ++token) {
@@ -205,7 +207,10 @@ void attention_out(KernelRuntimeContext& context, Span<EValue*> stack) {
                        values.size(2),
                        stack[4]->toInt(),
                        static_cast<float>(stack[5]->toDouble()),
-                       static_cast<float>(stack[6]->toDouble())};
+                       static_cast<float>(stack[6]->toDouble()),
+                       {query.size(2) * query.size(3), query.size(3)},
+                       {keys.size(1) * keys.size(2), keys.size(2)},
+                       {values.size(1) * values.size(2), values.size(2)}};
   ET_KERNEL_CHECK(context, query.size(0) == 1 && query.size(3) == a.key_size, InvalidArgument, );
   ET_KERNEL_CHECK(context, values.size(0) == a.groups && values.size(1) == a.places,
                   InvalidArgument, );

@@ -18,20 +18,33 @@ constexpr int64_t kBlock = 64;
 // With fewer rows, to transpose a block of keys costs more than it saves.
 constexpr int64_t kTransposedRows = 8;
 
+// Rows of a size that a head and a token, or a place, have: how far one is from the next.
+struct Strides {
+  int64_t head, row;
+};
+
 // A call of the kernel. Each key head serves `heads / groups` heads.
 struct Attention {
-  const float* query; // (heads, tokens, key_size)
-  const float* keys; // (groups, places, key_size); a position's place is its remainder
-  const float* values; // (groups, places, value_size)
+  const float* query; // heads, tokens, key_size
+  const float* keys; // groups, places, key_size; a position's place is its remainder
+  const float* values; // groups, places, value_size
   const int64_t* positions; // (tokens,), one after the other
   int64_t heads, groups, tokens, places, key_size, value_size;
   int64_t window; // how many positions a token sees, itself the last; 0 for all
   float scale; // of the scores
   float softcap; // their bound; 0 for none
+  Strides query_strides, key_strides, value_strides;
+  // What is added to the scores of all places, (tokens, places), in place of what positions say.
+  const float* mask = nullptr;
+  bool causal = true; // or each token sees what the last one sees
 
   int64_t heads_per_group() const { return heads / groups; }
   int64_t first_seen(int64_t token) const {
     return window > 0 ? std::max<int64_t>(0, positions[token] - window + 1) : 0;
+  }
+  // Where what a token sees ends.
+  int64_t seen_end(int64_t token) const {
+    return mask ? places : positions[causal ? token : tokens - 1] + 1;
   }
 };
 
@@ -98,7 +111,7 @@ ETDEPLOY_INLINE void gather(const Attention& a, const Part& part, float* queries
   for (int64_t row = 0; row < per_group * part.tokens; ++row) {
     const int64_t head = part.group * per_group + row % per_group;
     const int64_t token = part.token + row / per_group;
-    const float* query = a.query + (head * a.tokens + token) * a.key_size;
+    const float* query = a.query + head * a.query_strides.head + token * a.query_strides.row;
     for (int64_t i = 0; i < a.key_size; ++i) {
       queries[row * a.key_size + i] = query[i] * a.scale;
     }
@@ -108,7 +121,7 @@ ETDEPLOY_INLINE void gather(const Attention& a, const Part& part, float* queries
 // The scores of all rows with `count` keys that follow each other in memory.
 template <int LANES>
 ETDEPLOY_INLINE void score(const Attention& a, const float* queries, int64_t rows,
-                           const float* keys, int64_t count, float* scores, float* transposed) {
+                           Rows keys, int64_t count, float* scores, float* transposed) {
   if (rows < kTransposedRows) {
     dot_products<LANES>(queries, keys, rows, count, a.key_size, scores, kBlock);
     return;
@@ -116,7 +129,7 @@ ETDEPLOY_INLINE void score(const Attention& a, const float* queries, int64_t row
   for (int64_t i = 0; i < a.key_size; ++i) {
     float* const row = transposed + i * kBlock;
     for (int64_t j = 0; j < count; ++j) {
-      row[j] = keys[j * a.key_size + i];
+      row[j] = keys.data[j * keys.stride + i];
     }
     // Nobody sees these; they are only computed with the others.
     std::fill(row + count, row + kBlock, 0.0f);
@@ -140,20 +153,30 @@ ETDEPLOY_INLINE void attend(const Attention& a, const Part& part, float* scratch
   for (int64_t position = part.from; position < part.to;) {
     const int64_t place = position % a.places;
     const int64_t count = std::min({kBlock, part.to - position, a.places - place});
-    const float* keys = a.keys + (part.group * a.places + place) * a.key_size;
-    const float* values = a.values + (part.group * a.places + place) * a.value_size;
+    const Strides &by_key = a.key_strides, &by_value = a.value_strides;
+    const Rows keys = {a.keys + part.group * by_key.head + place * by_key.row, by_key.row};
+    const Rows values = {a.values + part.group * by_value.head + place * by_value.row, by_value.row};
     score<LANES>(a, queries, rows, keys, count, scores, transposed);
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t token = part.token + row / per_group;
-      const int64_t end = std::clamp<int64_t>(a.positions[token] + 1 - position, 0, count);
+      if (a.mask) {
+        for (int64_t j = 0; j < count; ++j) {
+          scores[row * kBlock + j] += a.mask[token * a.places + place + j];
+        }
+      }
+      const int64_t end = std::clamp<int64_t>(a.seen_end(token) - position, 0, count);
       const int64_t begin = std::clamp<int64_t>(a.first_seen(token) - position, 0, end);
       weigh<LANES>(a, scores + row * kBlock, begin, end, sums.greatest[row], sums.weights[row],
                    sums.values + row * a.value_size);
     }
-    add_product<LANES>({scores, kBlock}, {values, a.value_size}, rows, count, a.value_size,
-                       sums.values, a.value_size);
+    add_product<LANES>({scores, kBlock}, values, rows, count, a.value_size, sums.values,
+                       a.value_size);
     position += count;
   }
 }
+
+// Computes a call on the threads of the pool, into rows of (tokens, heads, value_size); whether there
+// was enough memory.
+bool compute(const Attention& a, float* out);
 
 } // namespace etdeploy

@@ -70,15 +70,14 @@ ETDEPLOY_INLINE void add_product(Rows a, Rows b, int64_t rows, int64_t depth, in
   }
 }
 
-// The dot products of ROWS rows of a with KEYS rows of b, all contiguous.
+// The dot products of ROWS rows of a, which are contiguous, with KEYS rows of b.
 template <int LANES, int ROWS, int KEYS>
-ETDEPLOY_INLINE void dot_tile(const float* a, const float* b, int64_t depth, float* c,
-                              int64_t stride) {
+ETDEPLOY_INLINE void dot_tile(const float* a, Rows b, int64_t depth, float* c, int64_t stride) {
   Floats<LANES> sums[ROWS][KEYS] = {};
   for (int64_t i = 0; i < depth; i += LANES) {
     Floats<LANES> key[KEYS];
     for (int k = 0; k < KEYS; ++k) {
-      load<LANES>(key[k], b + k * depth + i);
+      load<LANES>(key[k], b.data + k * b.stride + i);
     }
     for (int r = 0; r < ROWS; ++r) {
       Floats<LANES> row;
@@ -96,20 +95,20 @@ ETDEPLOY_INLINE void dot_tile(const float* a, const float* b, int64_t depth, flo
 }
 
 template <int LANES, int ROWS>
-ETDEPLOY_INLINE void dot_strip(const float* a, const float* b, int64_t keys, int64_t depth,
-                               float* c, int64_t stride) {
+ETDEPLOY_INLINE void dot_strip(const float* a, Rows b, int64_t keys, int64_t depth, float* c,
+                               int64_t stride) {
   int64_t j = 0;
   for (; j + 4 <= keys; j += 4) {
-    dot_tile<LANES, ROWS, 4>(a, b + j * depth, depth, c + j, stride);
+    dot_tile<LANES, ROWS, 4>(a, {b.data + j * b.stride, b.stride}, depth, c + j, stride);
   }
   for (; j < keys; ++j) {
-    dot_tile<LANES, ROWS, 1>(a, b + j * depth, depth, c + j, stride);
+    dot_tile<LANES, ROWS, 1>(a, {b.data + j * b.stride, b.stride}, depth, c + j, stride);
   }
 }
 
 // c = a b^T for few rows of a: b is read once, where it is.
 template <int LANES>
-ETDEPLOY_INLINE void dot_products(const float* a, const float* b, int64_t rows, int64_t keys,
+ETDEPLOY_INLINE void dot_products(const float* a, Rows b, int64_t rows, int64_t keys,
                                   int64_t depth, float* c, int64_t stride) {
   for (; rows >= 3; rows -= 3, a += 3 * depth, c += 3 * stride) {
     dot_strip<LANES, 3>(a, b, keys, depth, c, stride);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from etdeploy.core.processes import process
 from etdeploy.program.folder import PROGRAM_FILE, load_provenance
+from etdeploy.program.inspect import inspect_file
 from tests.support.cli import Cli
 from tests.support.export import run_support
 
@@ -53,6 +55,25 @@ def test_the_runner_gives_the_models_own_tokens(generated: Any, expected: list[i
         "xnnpack", 32, (2, 3)
     )  # fmt: skip
     assert any("export.output_name" in note for note in made.notes)
+
+
+@pytest.mark.nightly
+def test_a_finished_program_with_executorchs_attention_needs_no_build_from_source(
+    folder: Path, expected: list[int], tmp_path: Path
+) -> None:
+    for name in ("consolidated.00.pth", "params.json", "tokenizer.model"):
+        shutil.copy(folder / name, tmp_path)
+    config = (folder / "config.yaml").read_text()
+    custom = config.replace("model:\n", "model:\n  use_sdpa_with_kv_cache: true\n", 1)
+    (tmp_path / "config.yaml").write_text(custom)
+    command = (sys.executable, "-m", EXPORT_LLM, "--config", "config.yaml")
+    assert process.run(process.Request(command, cwd=tmp_path)).ok
+    assert "llama::custom_sdpa.out" in inspect_file(tmp_path / "reference.pte").operators
+    answer = Cli(tmp_path / "cache", tmp_path, {}).ok(
+        "generate", "--model", "reference.pte", "--device", "host", "--json", "--set",
+        "runtime.provider=wheel", "--prompt", PROMPT, "--max-new-tokens", str(len(expected)),
+    ).json  # fmt: skip
+    assert answer["token_ids"] == expected
 
 
 @pytest.mark.nightly

@@ -104,7 +104,7 @@ def _ids(run: Run) -> list[tuple[int, ...]]:
     return [text.token_ids for text in run.generated.generation.runs]
 
 
-@pytest.mark.parametrize("name", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["dynamic", "static", "forward"])
 def test_greedy_text_is_the_eager_models(
     runner: Start, programs: Programs, tmp_path: Path, name: str
 ) -> None:
@@ -114,7 +114,8 @@ def test_greedy_text_is_the_eager_models(
     assert texts == programs.texts
     # A chunk is one call, and so is a rest where a call may take fewer tokens than a chunk.
     calls = [len(text.prefill_ms) for text in run.generated.generation.runs]
-    assert calls == {"dynamic": [1, 1, 2, 3, 4], "static": [1, 1, 2, 5, 4]}[name]
+    taken = {"dynamic": [1, 1, 2, 3, 4], "static": [1, 1, 2, 5, 4], "forward": [1, 1, 2, 3, 4]}
+    assert calls == taken[name]
 
 
 def test_keys_and_values_may_be_inputs_and_outputs(

@@ -31,7 +31,7 @@ struct Consumer {
     await fails {
       let task = Task {
         withUnsafeCurrentTask { $0?.cancel() }
-        return try await model.run(image: picked, imageShape: [1, 3], class_: [0])
+        return try await model.run(image: picked, imageShape: [1, 3], class_: [0, 0, 0])
       }
       _ = try await task.value
     }
@@ -39,10 +39,12 @@ struct Consumer {
       for i in 0..<4 {
         group.addTask {
           let image = [Float](repeating: Float(i), count: 6)
-          return try await model.run(image: image, imageShape: [1, 6], class_: [1]).picked[0]
+          return try await model.run(image: image, imageShape: [1, 6], class_: [1, 1, 1]).picked[0]
         }
       }
-      return try await group.reduce(0, +)
+      var sum: Float = 0
+      for try await value in group { sum += value }
+      return sum
     }
     print("sum", sums)
     await model.close()

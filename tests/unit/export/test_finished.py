@@ -12,6 +12,7 @@ import pytest
 
 from etdeploy.core.errors import ExportError, UsageError
 from etdeploy.export.finished import write_finished
+from etdeploy.export.hf.files import tokenizer_beside
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.inspect import inspect_file
@@ -230,3 +231,18 @@ def test_a_method_that_a_recipe_names_is_measured_by_itself(tmp_path: Path) -> N
     made = load_provenance(finished(tmp_path, TOKENIZER, method="forward"))
     assert made.generation is None
     assert len(made.inputs) == 2
+
+
+def test_a_tokenizer_is_beside_a_program_or_in_its_folder(tmp_path: Path) -> None:
+    program = tmp_path / "program.pte"
+    assert tokenizer_beside(program) == {}
+    inside = tmp_path / "tokenizer"
+    inside.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (inside / name).write_text("{}")
+    assert tokenizer_beside(program) == {
+        name: inside / name for name in ("tokenizer.json", "tokenizer_config.json")
+    }
+    # Its own comes first.
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert tokenizer_beside(program) == {"tokenizer.json": tmp_path / "tokenizer.json"}

@@ -15,19 +15,25 @@ from etdeploy.export.worker.backends.qnn_placement import (
     _rename_converted,
     join_views,
     take_parts,
+    take_stored_weights,
 )
 from etdeploy.export.worker.backends.qnn_quantization import _block_scales
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.language.model import _require_ranges
+from etdeploy.export.worker.language.model import _ranges_note, _require_ranges
+from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.static_cache import (
     Packed,
     Pointwise,
     RotaryTable,
     StaticCalls,
     _rms_norm,
+    use_native_layers,
+    use_rotary_tables,
     with_all_logits,
 )
+from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import StaticCache
+from tests.support.language_models import LLAMA, spread_model
 
 # Of torch, about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance:FutureWarning")
@@ -108,6 +114,24 @@ def test_a_norm_becomes_torchs_where_it_is_the_same() -> None:
     assert _rms_norm(torch.nn.LayerNorm(8)) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "looked_up"),
+    [
+        ("default", True),
+        ({"sliding_attention": "default", "full_attention": "yarn"}, True),
+        # Of which angles depend on the length of the text.
+        ("dynamic", False),
+        ({"sliding_attention": "default", "full_attention": "longrope"}, False),
+    ],
+)
+def test_only_angles_that_depend_on_the_position_are_looked_up(kind: Any, looked_up: bool) -> None:
+    model, rotary = torch.nn.Module(), torch.nn.Module()
+    rotary.rope_type = kind
+    model.add_module("rotary_emb", rotary)
+    use_rotary_tables(model, 6)
+    assert isinstance(model.rotary_emb, RotaryTable) is looked_up
+
+
 def test_a_rotary_embedding_is_looked_up() -> None:
     class Rotary(torch.nn.Module):  # type: ignore[misc]
         def forward(
@@ -183,6 +207,7 @@ def test_ranges_are_those_of_a_static_cache_without_adapters(
     assert fact in failure.message
     assert scheme in failure.message
     assert "--set export.quantization=fp16" in str(failure.remedy)
+    assert ("--set model.merge=true" in str(failure.remedy)) == bool(static)
 
 
 # ExecuTorch's name of what a user converts its operand to.
@@ -243,3 +268,50 @@ def test_views_of_views_and_slices_of_joined_values_go(edge: Any) -> None:
     assert second.args[0] is x
     assert x.meta[_CONVERSIONS] == {second.name: "8 bits"}
     assert list(graph.nodes)[-1].args[0] == (second, x, across)
+
+
+@pytest.mark.parametrize(("shape", "stored"), [((4, 1, 3), True), ((1, 4, 3), False)])
+def test_convolutions_take_their_stored_weights(shape: tuple[int, ...], stored: bool) -> None:
+    """As in LFM2, which drops a dimension of them and adds it again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from executorch.exir.dialects._ops import ops
+    aten, graph = ops.edge.aten, torch.fx.Graph()
+
+    def noted(node: torch.fx.Node, *sizes: int) -> torch.fx.Node:
+        node.meta["val"] = torch.empty(sizes)
+        return node
+
+    weight, x = noted(graph.placeholder("weight"), 4, 1, 3), noted(graph.placeholder("x"), 1, 4, 8)
+    dropped = noted(graph.call_function(aten.squeeze_copy.dims, (weight, [1])), 4, 3)
+    dim = shape.index(1)
+    added = noted(graph.call_function(aten.unsqueeze_copy.default, (dropped, dim)), *shape)
+    called = graph.call_function(aten.convolution.default, (x, added, None))
+    graph.output(called)
+    take_stored_weights(graph)
+    assert called.args[1] is (weight if stored else added)
+    assert (dropped in graph.nodes) is not stored
+
+
+def test_experts_are_joined_in_the_static_path() -> None:
+    model = spread_model("Mixtral", {**LLAMA, "num_local_experts": 4}, std=0.15)
+    made = generation_sources(model, context=16, prefill_tokens=4, path="static", mode="kv")
+    assert made.notes == ("Each token computes all 4 experts of a layer, 2 of which its router "
+                          "chooses.",)  # fmt: skip
+    source, cache = made.sources["decode"], made.static_cache
+    assert cache is not None
+    with torch.no_grad():
+        before = source.module(*source.inputs.args)
+        use_native_layers(model, cache, Activations())
+        after = source.module(*source.inputs.args)
+    assert all(type(layer) is not torch.nn.Linear for layer in model.modules())
+    for own, other in zip(after, before, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_that_is_too_short_to_set_ranges_is_told() -> None:
+    assert _ranges_note("a.txt", 256) == "256 tokens of a.txt set the ranges of activations."
+    short = _ranges_note("a.txt", 30)
+    assert short.endswith("ranges of activations: too few for accuracy. Name a file with some "
+                          "hundred words.")  # fmt: skip
+    assert "30 tokens at random" in _ranges_note(None, 30)

@@ -231,3 +231,45 @@ def test_a_finished_program_is_not_told_to_be_lowered_anew(
     recipe = make_recipe(model=model)
     (blocker,) = make_plan(recipe, _UNKNOWN["backend"]).blockers
     assert blocker.remedy == remedy
+
+
+_ATTENTION = ("llama::custom_sdpa.out", "llama::update_cache.out")
+
+
+@pytest.mark.parametrize(
+    ("operators", "dtypes", "provider", "component"),
+    [
+        (_ATTENTION, ("float32",), "wheel", "kernels_etdeploy"),
+        # What etdeploy's kernels do not have, or do not compute with.
+        ((*_ATTENTION, "llama::sdpa_with_kv_cache.out"), ("float32",), "source", "kernels_llm"),
+        (_ATTENTION, ("float16",), "source", "kernels_llm"),
+    ],
+)
+def test_etdeploys_kernels_stand_in_for_those_that_the_wheel_lacks(
+    operators: tuple[str, ...], dtypes: tuple[str, ...], provider: str, component: str
+) -> None:
+    plan = make_plan(_NO_PROFILE, make_program(make_method(operators=operators, dtypes=dtypes)))
+    assert plan.provider.value == provider
+    assert {"kernels_etdeploy", "kernels_llm"} & set(plan.component_names) == {component}
+
+
+def test_a_wheel_with_executorchs_kernels_needs_no_stand_in() -> None:
+    program = make_program(make_method(operators=_ATTENTION, dtypes=("float32",)))
+    shipped = frozenset({"runtime", "threadpool", "kernels_llm"})
+    plan = make_plan(_NO_PROFILE, program, shipped=shipped)
+    assert "kernels_llm" in plan.component_names
+    assert "kernels_etdeploy" not in plan.component_names
+
+
+def test_a_wheel_that_is_asked_for_and_lacks_an_operator_is_refused() -> None:
+    program = make_program(make_method(operators=("llama::sdpa_with_kv_cache.out",)))
+    plan = make_plan(make_recipe(runtime={"provider": "wheel"}), program)
+    assert "llama::sdpa_with_kv_cache.out" in _blockers(plan)
+
+
+def test_before_the_export_the_layout_says_whose_kernel_it_is() -> None:
+    export = {"generation": {"layout": "executorch"}}
+    recipe = make_recipe(model={"hf": "m"}, export=export)
+    assert "kernels_etdeploy" in make_plan(recipe, None).component_names
+    source = make_recipe(model={"hf": "m"}, export=export, runtime={"provider": "source"})
+    assert "kernels_llm" in make_plan(source, None).component_names

@@ -109,3 +109,12 @@ def test_what_becomes_of_adapters(model: dict[str, Any], value: str, fact: str) 
     _, _, adapters = language_choices(make_recipe(model={"hf": "m", **model}), None)
     assert (adapters.name, adapters.value, adapters.by_hand) == ("adapters", value, True)
     assert fact in adapters.reason
+
+
+def test_the_layout_is_named_where_it_is_executorchs() -> None:
+    recipe = make_recipe(model={"hf": "m"}, export={"generation": {"layout": "executorch"}})
+    layout, _, attention = language_choices(recipe, None)
+    assert (layout.name, layout.value) == ("layout", "executorch")
+    assert "LlmModule" in layout.reason
+    assert attention.value == "ExecuTorch's kernel"
+    assert "llama::custom_sdpa" in attention.reason

@@ -8,9 +8,21 @@ from typing import Any
 
 import pytest
 
-from etdeploy.program.finished import TokenFacts, constants_for, generation_of
-from etdeploy.program.generation import Generation, GenerationEncoder, GenerationMethod
-from etdeploy.program.inspect import inspect_file
+from etdeploy.program.finished import (
+    Contract,
+    TokenFacts,
+    constants_for,
+    contract_of,
+    generation_of,
+)
+from etdeploy.program.generation import (
+    Attention,
+    Generation,
+    GenerationEncoder,
+    GenerationMethod,
+    Layout,
+)
+from etdeploy.program.inspect import describe, inspect_file
 from tests.support.program_files import INT64, Plan, Tensor, pte
 
 TOKENS, POSITION = Tensor((1, 63), INT64, dynamism=1), Tensor((1,), INT64)
@@ -28,6 +40,70 @@ def found(
     path = folder / "model.pte"
     path.write_bytes(pte(forward, *methods))
     return generation_of(inspect_file(path), path.name, None, facts or TokenFacts())
+
+
+def contract(folder: Path, *methods: Plan, **constants: Any) -> Contract | None:
+    facts = (Plan(name=name, inputs=(), outputs=values) for name, values in constants.items())
+    path = folder / "model.pte"
+    path.write_bytes(pte(*methods, *facts))
+    return contract_of(inspect_file(path))
+
+
+_STOCK = {"get_max_seq_len": (64,), "enable_dynamic_shape": (True,), "get_eos_ids": (2,)}
+
+
+@pytest.mark.parametrize(
+    ("methods", "constants", "name", "missing"),
+    [
+        ((FORWARD,), _STOCK, "executorch", ()),
+        ((FORWARD,), FACTS, "executorch", ("get_max_seq_len", "enable_dynamic_shape")),
+        ((replace(FORWARD, name="prefill"),), _STOCK, "etdeploy", ("no method forward",)),
+        ((replace(FORWARD, name="prefill"),), {}, None, ("get_vocab_size",)),
+        ((replace(FORWARD, inputs=(TOKENS,)),), FACTS, None, ("without a KV cache",)),
+        ((Plan(name="encode"),), FACTS, None, ("no method forward, but encode",)),
+        ((FORWARD,), {}, None, ("get_vocab_size", "get_max_seq_len")),
+    ],
+)
+def test_a_program_follows_a_contract_or_says_what_it_lacks(
+    tmp_path: Path,
+    methods: tuple[Plan, ...],
+    constants: dict[str, Any],
+    name: str | None,
+    missing: tuple[str, ...],
+) -> None:
+    made = contract(tmp_path, *methods, **constants)
+    assert made is not None
+    assert made.name == name
+    assert bool(made.missing) == bool(missing)
+    assert all(each in made.text() for each in missing), made.text()
+
+
+def test_a_program_of_etdeploy_generates_without_its_description(tmp_path: Path) -> None:
+    one = replace(FORWARD, inputs=(Tensor((1, 1), INT64), POSITION))
+    assert contract(
+        tmp_path, replace(FORWARD, name="prefill"), replace(one, name="decode_32"),
+        replace(one, name="decode"), **FACTS, get_rewind=(41,),
+    )  # fmt: skip
+    made = generation_of(inspect_file(tmp_path / "model.pte"), "m", None, TokenFacts())
+    assert isinstance(made, Generation)
+    assert [(m.name, m.role, m.max_tokens, m.capacity) for m in made.methods] == [
+        ("prefill", "prefill", 63, 64), ("decode_32", "decode", 1, 32), ("decode", "decode", 1, 64)
+    ]  # fmt: skip
+    assert (made.rewind, made.layout, made.stop_ids) == (41, "etdeploy", (2, 3))
+
+
+def test_a_program_of_another_kind_has_no_contract(tmp_path: Path) -> None:
+    assert contract(tmp_path, Plan(name="forward")) is None
+    encoder = Plan(name="vision_encoder")
+    assert contract(tmp_path, encoder, replace(FORWARD, name="text_decoder"), **FACTS) is None
+
+
+def test_inspect_names_the_contract_and_the_facts(tmp_path: Path) -> None:
+    contract(tmp_path, FORWARD, **_STOCK)
+    text = describe(inspect_file(tmp_path / "model.pte"), "model.pte")
+    assert "contract of generated text: ExecuTorch's" in text
+    [line] = [line for line in text.splitlines() if "get_max_seq_len" in line]
+    assert line.split()[-1] == "64"
 
 
 def test_one_method_takes_prompts_and_single_tokens(tmp_path: Path) -> None:
@@ -52,11 +128,38 @@ def test_a_vision_language_model_has_the_facts_that_executorchs_runner_reads() -
         methods=(decoder,), vocabulary=256, context=64, stop_ids=(2, 3), model="llava",
         path="fast", path_reason="",
     )  # fmt: skip
-    assert constants_for(made.model_copy(update={"encoder": encoder})) == {
+    facts = {
         "get_max_context_len": 64, "get_max_seq_len": 64, "get_vocab_size": 256,
         "use_kv_cache": True, "enable_dynamic_shape": True, "get_eos_ids": [2, 3],
+        "use_sdpa_with_kv_cache": False,
     }  # fmt: skip
-    assert constants_for(made) == {}
+    assert constants_for(made.model_copy(update={"encoder": encoder})) == facts
+    # A text's prompt is split into what the method takes at once.
+    assert constants_for(made) == {**facts, "get_max_seq_len": 63}
+
+
+@pytest.mark.parametrize(
+    ("layout", "attention", "operators"),
+    [
+        ("executorch", "kernel", True),
+        ("executorch", "stock", False),
+        ("etdeploy", "kernel", False),
+    ],
+)
+def test_executorchs_operators_are_a_fact_of_its_layout_alone(
+    layout: Layout, attention: Attention, operators: bool
+) -> None:
+    method = GenerationMethod(
+        name="forward", role="decode", max_tokens=1, dynamic=False, capacity=64
+    )
+    made = Generation(
+        methods=(method,), vocabulary=256, context=64, bos_id=1, model="m", path="fast",
+        path_reason="", layout=layout, attention=attention,
+    )  # fmt: skip
+    facts = constants_for(made)
+    assert (facts["use_sdpa_with_kv_cache"], facts["enable_dynamic_shape"]) == (operators, False)
+    assert (facts["get_bos_id"], facts["get_max_seq_len"]) == (1, 1)
+    assert "get_eos_ids" not in facts
 
 
 def test_a_method_of_a_single_token(tmp_path: Path) -> None:

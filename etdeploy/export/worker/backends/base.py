@@ -72,6 +72,8 @@ class Lowering:
             the tensors that pass between both cost time: a note names them.
         fixed_shapes: Whether each tensor has one size only: a language model's prompts are taken in
             parts of one length then, and the rest token by token.
+        rotary_tables: Whether rotary embeddings are looked up by position, since it computes angles
+            too inexactly.
         failures: What exceptions of its lowering mean, by their text; `kind` among the facts of a
             pattern is that of `ExportFailure`.
         stores_once: Whether its named data may begin at any multiple of 16 bytes: it can then lie
@@ -90,6 +92,7 @@ class Lowering:
     grouped_outputs = 1
     apart = False
     fixed_shapes = False
+    rotary_tables = False
     failures: FailureTable | None = None
     stores_once = False
     loads_here = False

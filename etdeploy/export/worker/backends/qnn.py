@@ -25,12 +25,12 @@ from etdeploy.export.worker.backends.qnn_placement import (
     shares,
 )
 from etdeploy.export.worker.backends.qnn_quantization import htp_quantizer
-from etdeploy.export.worker.failures import WorkerError, fail, failure_at
+from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.rewrites.base import Log, Writer
 from etdeploy.export.worker.rewrites.constants import folded_constants, makes_constant
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
-from etdeploy.export.worker.tracing.trace import stack_line
+from etdeploy.export.worker.tracing.trace import failure_of_node
 
 
 class QnnLowering(Lowering):
@@ -38,6 +38,7 @@ class QnnLowering(Lowering):
 
     apart = True
     fixed_shapes = True
+    rotary_tables = True
     failures = QNN_LOWERING_FAILURES
     sharing = f"To store them once: --set export.options.{SHARING}=true"
 
@@ -159,8 +160,12 @@ def _lowered(method: Traced) -> torch.nn.Module:
 def splits_heads(spec: ExportSpec, methods: Mapping[str, Traced]) -> bool:
     """Whether attention is split into single heads: by itself, if it was written for that."""
     wanted = spec.options["mha2sha"]
-    is_static = any(method.source.caches for method in methods.values())
-    return wanted == "always" or (wanted == "auto" and is_static)
+    return wanted == "always" or (wanted == "auto" and has_static_cache(methods))
+
+
+def has_static_cache(methods: Mapping[str, Traced]) -> bool:
+    """Whether keys and values are inputs and outputs."""
+    return any(method.source.caches for method in methods.values())
 
 
 def _is_quantized(spec: ExportSpec) -> bool:
@@ -224,6 +229,8 @@ def compile_specs(spec: ExportSpec, methods: Mapping[str, Traced]) -> list[Any]:
             use_weight_sharing=len(methods) > 1 and shares(spec),
         ),
         use_mha2sha=splits_heads(spec, methods),
+        # No more than a permission: with other memory, as in the simulator, tensors are copied.
+        shared_buffer=bool(spec.options["shared_buffer"]) and has_static_cache(methods),
         profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
     )
     wanted_mib = int(spec.options["vtcm_mib"])
@@ -321,14 +328,12 @@ def _is_dim(leaf: Any) -> bool:
 
 
 def _control_flow(node: torch.fx.Node, name: str) -> WorkerError:
-    return WorkerError(
-        failure_at(
-            stack_line(node.meta.get("stack_trace")),
-            "lowering",
-            f"the model decides as it runs what it computes ({name}), which a QNN program cannot",
-            remedy="Compute both branches, and choose with torch.where; write a loop out. Or\n"
-            f"{_OTHER}",
-        )
+    return failure_of_node(
+        node,
+        "lowering",
+        f"the model decides as it runs what it computes ({name}), which a QNN program cannot",
+        remedy="Compute both branches, and choose with torch.where; write a loop out. Or\n"
+        f"{_OTHER}",
     )
 
 

@@ -18,10 +18,10 @@ import torch
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import REASON, patched
-from etdeploy.export.worker.failures import WorkerError, exception_text, fail, failure_at
+from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.export.worker.lowering.lower_failures import capture_output
 from etdeploy.export.worker.lowering.overrides import module_path
-from etdeploy.export.worker.tracing.trace import stack_line
+from etdeploy.export.worker.tracing.trace import failure_of_node
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
 _DTYPES = frozenset(
@@ -101,17 +101,15 @@ def norm_failure(node: torch.fx.Node) -> WorkerError | None:
     if values > _NARROW or rows == 1 or (rows <= _ROWS and vectors <= _VECTORS):
         return None
     module = module_path(node)
-    return WorkerError(
-        failure_at(
-            stack_line(node.meta.get("stack_trace")),
-            "operator",
-            f"the HTP's compiler gets the RMS norm{module and ' '}{module} of the shape {shape} "
-            f"wrong in 16-bit floats: over {_NARROW} values or fewer, some of its outputs are zero",
-            operator="aten::rms_norm",
-            remedy="Quantize the model: --set export.quantization=16a8w\n"
-            f"or give the norm three dimensions, x.reshape(1, -1, {values}), and reshape its "
-            "output.",
-        )
+    return failure_of_node(
+        node,
+        "operator",
+        f"the HTP's compiler gets the RMS norm{module and ' '}{module} of the shape {shape} "
+        f"wrong in 16-bit floats: over {_NARROW} values or fewer, some of its outputs are zero",
+        operator="aten::rms_norm",
+        remedy="Quantize the model: --set export.quantization=16a8w\n"
+        f"or give the norm three dimensions, x.reshape(1, -1, {values}), and reshape its "
+        "output.",
     )
 
 
@@ -329,6 +327,7 @@ def conversions_by_node() -> Iterator[None]:
     """
     from executorch.backends.qualcomm._passes import (
         AnnotateQuantAttrs,
+        CanonicalizeConv,
         ConvertMhaToSha,
         InsertRequantize,
     )
@@ -336,6 +335,7 @@ def conversions_by_node() -> Iterator[None]:
 
     note, split, split_one = AnnotateQuantAttrs.call, ConvertMhaToSha.call, ConvertMhaToSha._split
     convert, parted = InsertRequantize.call, QnnPartitioner.generate_partitions
+    canonicalize = CanonicalizeConv.call
 
     def noted(self: Any, graph_module: torch.fx.GraphModule) -> Any:
         found = note(self, graph_module)
@@ -347,6 +347,10 @@ def conversions_by_node() -> Iterator[None]:
         take_parts(graph_module.graph)
         join_views(graph_module.graph)
         return split(self, graph_module)
+
+    def canonical(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        take_stored_weights(graph_module.graph)
+        return canonicalize(self, graph_module)
 
     def one(self: Any, graph_module: Any, product: torch.fx.Node, *others: Any) -> None:
         try:
@@ -364,6 +368,7 @@ def conversions_by_node() -> Iterator[None]:
 
     with (
         patched(AnnotateQuantAttrs, call=noted),
+        patched(CanonicalizeConv, call=canonical),
         patched(ConvertMhaToSha, call=joined, _split=one),
         patched(InsertRequantize, call=converted),
         patched(QnnPartitioner, generate_partitions=partitions),
@@ -415,6 +420,28 @@ def join_views(graph: torch.fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
+def take_stored_weights(graph: torch.fx.Graph) -> None:
+    """Lets convolutions take their weights without views that end in the shape they began with.
+
+    `CanonicalizeConv` takes the weights of one-dimensional ones from the program, and fails where a
+    node gives them, as in LFM2, whose layers drop and add a dimension.
+    """
+    from executorch.exir.dialects._ops import ops
+
+    aten = ops.edge.aten
+    views = {aten.squeeze_copy.dims, aten.unsqueeze_copy.default, aten.view_copy.default}
+    for node in graph.nodes:
+        if node.target != aten.convolution.default:
+            continue
+        source = weight = node.args[1]
+        while source.target in views:
+            source = source.args[0]
+        same = source.meta["val"].shape == weight.meta["val"].shape
+        if source is not weight and source.op == "placeholder" and same:
+            node.replace_input_with(weight, source)
+    graph.eliminate_dead_code()
+
+
 def take_parts(graph: torch.fx.Graph) -> None:
     """Lets users of a slice of joined values take the one value that it is."""
     from executorch.backends.qualcomm.utils.constants import QCOM_REQUANTIZE
@@ -457,14 +484,12 @@ def unsplit_heads(product: torch.fx.Node, error: Exception) -> WorkerError:
             f"its products have {len(shape)} dimensions, {shape}, as those of "
             "scaled_dot_product_attention, and the pass takes the second of four for the heads"
         )
-    return WorkerError(
-        failure_at(
-            stack_line(product.meta.get("stack_trace")),
-            "lowering",
-            f"ExecuTorch's pass ConvertMhaToSha cannot split the attention{module and ' in '}"
-            f"{module} into single heads: {reason} ({exception_text(error)})",
-            remedy="Leave its heads together: --set export.options.mha2sha=never",
-        )
+    return failure_of_node(
+        product,
+        "lowering",
+        f"ExecuTorch's pass ConvertMhaToSha cannot split the attention{module and ' in '}"
+        f"{module} into single heads: {reason} ({exception_text(error)})",
+        remedy="Leave its heads together: --set export.options.mha2sha=never",
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import torch
 
-from etdeploy.backends.qnn.facts import IN_BLOCKS
+from etdeploy.backends.qnn.facts import FINER, IN_BLOCKS, finer_scheme
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import patched
 from etdeploy.export.worker.backends.qnn_placement import check_adaptor, chipset
@@ -25,10 +24,6 @@ _DTYPES = {
     "16a4w": "use_16a4w",
     IN_BLOCKS: "use_16a4w_block",
 }
-# Of a language model in 4 bits, what has 8 unless an override says otherwise: the output layer, and
-# the values that heads of grouped-query attention share (see `lowering/linears.py`).
-_FINER = {"8a4w": "int8_static", "16a4w": "16a8w", IN_BLOCKS: "16a8w"}
-_FINER_PARTS = ("lm_head", "*.v_proj", "*.qkv_proj.parts.2")
 
 
 def htp_quantizer(spec: ExportSpec) -> Any:
@@ -39,8 +34,8 @@ def htp_quantizer(spec: ExportSpec) -> Any:
 
     scheme = str(spec.quantization)
     others = {override for _, override in spec.overrides}
-    if spec.generation and scheme in _FINER:
-        others.add(_FINER[scheme])
+    if spec.generation and scheme in FINER:
+        others.add(FINER[scheme])
     parts = [(_has(spec, other), _config(spec, other)) for other in sorted(others)]
     kind = QnnQuantizer
     if scheme == IN_BLOCKS:
@@ -85,10 +80,8 @@ def _has(spec: ExportSpec, scheme: str) -> Any:
 def _scheme_of(spec: ExportSpec, node: torch.fx.Node) -> str | None:
     """The scheme of a node that has another one than the model; None for the model's."""
     found = scheme_of(spec, node)
-    if found is None and spec.generation and str(spec.quantization) in _FINER:
-        path = path_in_model(spec, node).removesuffix(".conv")
-        if any(fnmatchcase(path, pattern) for pattern in _FINER_PARTS):
-            return _FINER[str(spec.quantization)]
+    if found is None and spec.generation:
+        return finer_scheme(str(spec.quantization), path_in_model(spec, node).removesuffix(".conv"))
     return found
 
 

@@ -17,10 +17,11 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
-from etdeploy.export.worker.language.cache import Parts, UnsupportedModelError
+from etdeploy.export.worker.language.cache import FilledBuffer, Parts, UnsupportedModelError
 
 GROUPED = "etdeploy_grouped"
 KERNEL = "etdeploy_kernel"
+LLAMA = "etdeploy_llama"
 WHOLE = "etdeploy_whole"
 UNBATCHED = "etdeploy_unbatched"
 # What exp() makes zero of, and a float's range is far from.
@@ -33,11 +34,12 @@ def register() -> None:
     """Makes the attentions known to transformers, by their names."""
     AttentionInterface.register(GROUPED, grouped_attention)
     AttentionInterface.register(KERNEL, kernel_attention)
+    AttentionInterface.register(LLAMA, llama_attention)
     AttentionInterface.register(WHOLE, whole_attention)
     AttentionInterface.register(UNBATCHED, unbatched_attention)
     AttentionMaskInterface.register(KERNEL, seen)
     AttentionMaskInterface.register(UNBATCHED, lambda *_, **__: None)
-    for name in (GROUPED, WHOLE):
+    for name in (GROUPED, LLAMA, WHOLE):
         AttentionMaskInterface.register(name, additive_mask)
 
 
@@ -115,6 +117,48 @@ def kernel_attention(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return attention(query, key, value, attention_mask, scale, float(softcap or 0)), None
+
+
+def register_llama() -> None:
+    """Makes ExecuTorch's own operators for language models known to PyTorch."""
+    import executorch.extension.llm.custom_ops.custom_ops  # noqa: F401
+
+
+def llama_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor | FilledBuffer,
+    value: torch.Tensor | FilledBuffer,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention by ExecuTorch's operator, of layers whose cache it reads.
+
+    It knows no windows that move, so those of sliding layers are products with a mask.
+    """
+    if not isinstance(key, FilledBuffer) or not isinstance(value, FilledBuffer):
+        return grouped_attention(
+            module, query, key, value, attention_mask, scaling, softcap, **others
+        )
+    refuse_tensors(module, others)
+    if softcap is not None:
+        raise UnsupportedModelError("llama::custom_sdpa has no bound for scores (softcap)")
+    if key.buffer.shape != value.buffer.shape or query.shape[-1] != key.buffer.shape[-1]:
+        raise UnsupportedModelError("llama::custom_sdpa takes keys and values of one size")
+    queries, scale = query.transpose(1, 2), query.shape[-1] ** -0.5
+    out = torch.ops.llama.custom_sdpa(
+        queries,
+        key.buffer,
+        value.buffer,
+        key.start,
+        None,
+        0.0,
+        True,
+        float(scaling) if scaling is not None else scale,
+    )
+    return out, None
 
 
 def whole_attention(
@@ -204,7 +248,7 @@ def additive_mask(
 
 def _per_query(row: torch.Tensor, length: int, config: Any) -> torch.Tensor:
     """A number for each token as a column, in the order of the attention's rows."""
-    if length != 1 and config._attn_implementation == GROUPED:
+    if length != 1 and config._attn_implementation in (GROUPED, LLAMA):
         row = row.unsqueeze(0).expand(_groups(config), -1).reshape(-1)
     return row.unsqueeze(-1)
 

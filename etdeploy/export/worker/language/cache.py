@@ -26,7 +26,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from etdeploy.export.hf.config import OWN_STATES
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.structure import ExampleInputs
-from etdeploy.program.generation import Attention, GenerationMethod
+from etdeploy.program.folder import FORWARD
+from etdeploy.program.generation import Attention, GenerationMethod, Layout
 
 # Later than any position, and exact when one is added: floats hold whole numbers up to 2^24.
 NEVER = 2.0**23
@@ -104,8 +105,8 @@ class Segments:
         return 1 + sum(bound < end for bound in self.bounds)
 
 
-_SLIDING = "sliding_attention"
-_ATTENTION = ("full_attention", _SLIDING)
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_ATTENTION = (_FULL, _SLIDING)
 # transformers' names of layers with a state of all tokens, the second with attention beside it.
 _HYBRID = "hybrid"
 _RECURRENT = ("linear_attention", _HYBRID)
@@ -121,6 +122,7 @@ class CachePositions:
         whole, sliding: Where the layers without and with a window keep them.
         batched: Whether keys and values have a first dimension of 1.
         ends: The last position that each token sees, of shape (S,); None for its own.
+        start: The first of the positions as a number, where ExecuTorch's operators take it.
     """
 
     positions: torch.Tensor
@@ -128,6 +130,19 @@ class CachePositions:
     sliding: Places
     batched: bool
     ends: torch.Tensor | None = None
+    start: Any = None
+
+
+@dataclass(frozen=True)
+class FilledBuffer:
+    """Keys or values of shape (1, places, heads, d), as `llama::custom_sdpa` reads them.
+
+    Attributes:
+        start: The position of the first token of the call, which is in the buffer already.
+    """
+
+    buffer: torch.Tensor
+    start: Any
 
 
 class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -175,6 +190,21 @@ class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing: the buffers are there."""
+
+
+class LlamaLayer(AttentionLayer):
+    """Keys and values of a layer without a window, written by ExecuTorch's own operator."""
+
+    def _written(self, buffers: Parts, new: torch.Tensor) -> Any:
+        (buffer,) = buffers
+        torch.ops.llama.update_cache(new.transpose(1, 2), buffer, self.step.start)
+        return FilledBuffer(buffer, self.step.start)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> Any:
+        """Writes what is new in place; gives the buffers."""
+        return self._written(self.keys, key_states), self._written(self.values, value_states)
 
 
 class ConvolutionLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
@@ -366,12 +396,22 @@ def _layer_kinds(model: Any) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 class Buffers(torch.nn.Module):  # type: ignore[misc]
-    """The buffers of all layers. Methods share the object, so that names and tensors agree."""
+    """The buffers of all layers. Methods share the object, so that names and tensors agree.
+
+    With `llama`, ExecuTorch's operators of that namespace write those of layers without a window.
+    """
 
     def __init__(
-        self, model: Any, examples: Sequence[Any], bounds: Sequence[int], most_tokens: int
+        self,
+        model: Any,
+        examples: Sequence[Any],
+        bounds: Sequence[int],
+        most_tokens: int,
+        *,
+        llama: bool = False,
     ) -> None:
         super().__init__()
+        self.llama = llama
         self.segments = Segments(bounds)
         self.capacity = capacity = bounds[-1]
         kinds, options = _layer_kinds(model)
@@ -402,7 +442,9 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
     def _keep(self, name: str, example: torch.Tensor, kind: str) -> None:
         _, heads, _, size = example.shape
         for number, places in enumerate(self._places(kind)):
-            self.register_buffer(f"{name}_{number}", torch.zeros(heads, places, size))
+            by_place = self.llama and kind == _FULL
+            shape = (1, places, heads, size) if by_place else (heads, places, size)
+            self.register_buffer(f"{name}_{number}", torch.zeros(shape))
 
     def _keep_states(self, index: int, kind: str, example: Any) -> None:
         if example.number_of_states != 1 or example.conv_states[0] is None:
@@ -424,11 +466,12 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         *,
         batched: bool,
         ends: torch.Tensor | None = None,
+        start: Any = None,
     ) -> Cache:
         """What the model is called with."""
         whole = self._in_segments(positions, prefix)
         sliding = self.ring.at(positions, self.slots, prefix) if self.ring else whole
-        step = CachePositions(positions, whole, sliding, batched, ends)
+        step = CachePositions(positions, whole, sliding, batched, ends, start)
         return Cache(layers=[self._layer(i, kind, step) for i, kind in enumerate(self.kinds)])
 
     def given(self, model: Any, positions: torch.Tensor, cache: Cache) -> Any:
@@ -463,9 +506,8 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         if kind == "dummy":
             return DummyLayer()
         if kind in _ATTENTION:
-            return AttentionLayer(
-                *self._keys_and_values(index, kind, step), step, sliding=kind == _SLIDING
-            )
+            made = LlamaLayer if self.llama and kind == _FULL else AttentionLayer
+            return made(*self._keys_and_values(index, kind, step), step, sliding=kind == _SLIDING)
         rows = getattr(self, f"inputs_{index}")
         back = rows.shape[0] - self.capacity
         if kind == "conv":
@@ -637,7 +679,10 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         positions = position if length == 1 else position + torch.arange(length)
         turned = table[0].unsqueeze(1) if self.table == "rope" else positions.unsqueeze(0)
         ends = table[0][0] if self.table == "ends" else None
-        cache = self.cache.layers(positions, self.prefix, batched=self.batched, ends=ends)
+        start = self._start(position, length) if self.cache.llama else None
+        cache = self.cache.layers(
+            positions, self.prefix, batched=self.batched, ends=ends, start=start
+        )
         cache = self.cache.given(self.model, positions, cache)
         given = {self.takes: tokens, self.named: cache, **self.options}
         if self.numbered:
@@ -645,6 +690,12 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
         out = self.model(**given, use_cache=True)
         self.cache.store(self.model, cache)
         return out.logits[:, -1:, :].squeeze(1)
+
+    def _start(self, position: torch.Tensor, length: int) -> Any:
+        start = position.item()
+        torch._check(start >= 0)
+        torch._check(start + length <= self.prefix)
+        return start
 
 
 def inputs_at(model: Any, tokens: torch.Tensor, position: int) -> tuple[torch.Tensor, ...]:
@@ -671,15 +722,34 @@ def plain_embeddings(model: Any) -> None:
 
 
 def methods_for(
-    context: int, prefill_tokens: int, *, attention: Attention = "stock", fixed: bool = False
+    context: int,
+    prefill_tokens: int,
+    *,
+    attention: Attention = "stock",
+    fixed: bool = False,
+    layout: Layout = "etdeploy",
 ) -> tuple[GenerationMethod, ...]:
     """The methods of a program with a cache of so many positions.
 
     The stock attention's cost follows a method's capacity, so there are several for each role: of
-    2048 positions, those of 128, 512 and 2048. The kernel's follows the position.
+    2048 positions, those of 128, 512 and 2048. The kernel's follows the position. ExecuTorch's own
+    runner has one method for all calls.
     """
+    if layout == "executorch":
+        return (forward_method(context, 1 if fixed else min(prefill_tokens, context)),)
     bounds = (context,) if attention == "kernel" else bounds_of(context)
     return tuple(_methods(bounds, min(prefill_tokens, context), fixed))
+
+
+def forward_method(context: int, tokens: int) -> GenerationMethod:
+    """The one that ExecuTorch's own runner calls."""
+    return GenerationMethod(
+        name=FORWARD,
+        role="prefill" if tokens > 1 else "decode",
+        max_tokens=tokens,
+        dynamic=tokens > 1,
+        capacity=context,
+    )
 
 
 def _methods(bounds: Sequence[int], tokens: int, fixed: bool) -> Iterator[GenerationMethod]:
@@ -711,7 +781,9 @@ def source_of(
     inputs = ExampleInputs(inputs_at(model, tokens, 0))
     shapes: Any = None
     if method.dynamic:
-        tokens_of = {1: torch.export.Dim("tokens", min=2, max=length)}
+        # A method for all calls takes single tokens, too; else there is another one for these.
+        least = 1 if method.name == FORWARD else 2
+        tokens_of = {1: torch.export.Dim("tokens", min=least, max=length)}
         further = tuple(tokens_of for _ in inputs.args[2:])
         shapes = (tokens_of, None, *([further] if further else ()))
     return MethodSource(module.eval(), inputs, shapes, is_text=True)

@@ -183,7 +183,7 @@ class MethodsForward:
         return logits.float().reshape(-1, logits.shape[-1])
 
     def _method_for(self, waiting: int) -> GenerationMethod:
-        least = 1 if self._static else 2
+        least = 1 if self._static or all(m.max_tokens > 1 for m in self._methods) else 2
         fitting = [
             m
             for m in self._methods

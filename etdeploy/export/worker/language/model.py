@@ -51,6 +51,7 @@ from etdeploy.export.worker.language.static_cache import (
     static_calibration,
     static_methods,
     use_native_layers,
+    use_rotary_tables,
     with_all_logits,
 )
 from etdeploy.export.worker.language.texts import (
@@ -87,6 +88,7 @@ from etdeploy.program.generation import (
     NextToken,
     StaticCache,
     attention_for,
+    layout_for,
     logit_distance,
     sampled_ids,
 )
@@ -243,6 +245,7 @@ def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
         asked.prefill_tokens,
         attention=attention_for(asked, str(spec.backend))[0],
         fixed=lowering_of(spec).fixed_shapes,
+        layout=layout_for(asked),
     )
     return run_original(spec, loaded, methods)
 
@@ -271,7 +274,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         eager = replace(eager, encoder=placed)
     else:
         mode = asked.methods if backend_named(str(spec.backend)).static_cache else None
-        made = generation_sources(loaded.model, mode=mode, **options)
+        made = generation_sources(loaded.model, mode=mode, layout=layout_for(asked), **options)
         eager = replace(eager, static_cache=made.static_cache)
     _require_ranges(spec, loaded, made)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
@@ -282,6 +285,9 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
             read = activations(spec, loaded, eager.attention)
         for model in (loaded.model, *models.values()):
             use_native_layers(model, made.static_cache, read)
+    elif lowering_of(spec).rotary_tables and not eager.encoder:
+        for model in (loaded.model, *models.values()):
+            use_rotary_tables(model, asked.context)
     sources = {**made.sources}
     for each in adapted.values():
         sources |= each.sources
@@ -301,6 +307,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         path=made.path,
         path_reason=made.path_reason,
         attention=made.attention,
+        layout=layout_for(asked),
         rewind=made.rewind,
         adapters={name: GenerationAdapter(methods=each.methods) for name, each in adapted.items()},
         encoder=eager.encoder.facts if eager.encoder else None,
@@ -319,12 +326,19 @@ def _require_ranges(spec: ExportSpec, loaded: LoadedModel, made: GenerationSourc
         if made.static_cache
         else f"the path {made.path} sets none. {made.path_reason.rstrip('.')}"
     )
+    merged = (
+        "Merge the adapters: --set model.merge=true\nor leave" if made.static_cache else "Leave"
+    )
     raise fail(
         "quantization",
         f"{spec.quantization} needs ranges of activations from a text: {reason}",
-        remedy="Leave the model in floats: --set export.quantization=fp16\n"
+        remedy=f"{merged} the model in floats: --set export.quantization=fp16\n"
         f"or choose another backend: --recipe {LANGUAGE_RECIPE}",
     )
+
+
+# Of a text that sets ranges: what a longer one has beyond them is cut off.
+_FEW_TOKENS = 256
 
 
 def _calibrated(
@@ -339,14 +353,7 @@ def _calibrated(
     length = int(sources[first].inputs.args[0].shape[1])
     text = calibration_parts(spec, loaded)
     parts = text.parts if text else random_parts(loaded, facts.places + 1)
-    tokens = count(sum(map(len, parts)), "token")
-    note = (
-        f"{tokens} of {text.file} set the ranges of activations."
-        if text
-        else f"{tokens} at random set the ranges of activations: enough to measure speed, not "
-        "accuracy. The model has no tokenizer that reads the calibration text, or "
-        "export.calibration is none."
-    )
+    note = _ranges_note(text.file if text else None, sum(map(len, parts)))
     calibration = static_calibration(sources[first], facts, length, parts)
     return {
         name: replace(source, calibration=calibration)
@@ -354,6 +361,21 @@ def _calibrated(
         else replace(source, ranges_from=first)
         for name, source in sources.items()
     }, (note,)
+
+
+def _ranges_note(file: str | None, tokens: int) -> str:
+    """What set the ranges of activations: the beginning of a file, or tokens at random."""
+    number = count(tokens, "token")
+    if file is None:
+        return (
+            f"{number} at random set the ranges of activations: enough to measure speed, not "
+            "accuracy. The model has no tokenizer that reads the calibration text, or "
+            "export.calibration is none."
+        )
+    note = f"{number} of {file} set the ranges of activations"
+    if tokens >= _FEW_TOKENS:
+        return f"{note}."
+    return f"{note}: too few for accuracy. Name a file with some hundred words."
 
 
 def _encoder_decoder(

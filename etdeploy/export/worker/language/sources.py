@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -12,12 +12,20 @@ import torch
 
 from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
-from etdeploy.export.worker.language.attention import GROUPED, KERNEL, WHOLE, register
+from etdeploy.export.worker.language.attention import (
+    GROUPED,
+    KERNEL,
+    LLAMA,
+    WHOLE,
+    register,
+    register_llama,
+)
 from etdeploy.export.worker.language.cache import (
     Buffers,
     CachePrefixMethod,
     UnsupportedModelError,
     bounds_of,
+    forward_method,
     has_attention,
     inputs_at,
     methods_for,
@@ -38,7 +46,7 @@ from etdeploy.export.worker.language.static_cache import (
 from etdeploy.export.worker.language.static_cache import register as register_static
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.tensors import buffers_restored
-from etdeploy.program.generation import Attention, GenerationMethod, StaticCache
+from etdeploy.program.generation import Attention, GenerationMethod, Layout, StaticCache
 from etdeploy.recipe.model import GenerationMode
 
 Path = Literal["fast", "plain", "static"]
@@ -48,10 +56,19 @@ _PROMPT, _SINGLE = 5, 2
 _BOUNDS = (3, 6)
 # Of logits, relative to the largest: float32 sums in another order.
 _TOLERANCE = 1e-3
-_NAMES: dict[Attention, str] = {"kernel": KERNEL, "stock": GROUPED}
+_NAMES: dict[tuple[Layout, Attention], str] = {
+    ("etdeploy", "kernel"): KERNEL,
+    ("etdeploy", "stock"): GROUPED,
+    ("executorch", "kernel"): LLAMA,
+    ("executorch", "stock"): GROUPED,
+}
 _LAYERS = (
     "model.hf takes models of transformers whose layers are full or sliding attention, short "
     f"convolutions, or have one recurrent state.\n{FACTORY}"
+)
+_STOCK = (
+    "The attention is that of stock operators, over the whole cache at each token: {why}. A "
+    "smaller context makes it faster."
 )
 _ONE_BY_ONE = (
     "Layers of the model have a recurrent state of all earlier tokens: the program takes a prompt "
@@ -95,6 +112,7 @@ def generation_sources(
     prefill_tokens: int,
     path: Literal["auto", "fast", "plain", "static"],
     attention: Attention = "stock",
+    layout: Layout = "etdeploy",
     fixed: bool = False,
     conditional: bool = False,
     mode: GenerationMode | None = None,
@@ -111,9 +129,14 @@ def generation_sources(
     paths: tuple[Path, ...] = ("fast", "plain") if mode is None else ("static", "fast", "plain")
     wanted: tuple[Path, ...] = paths if path == "auto" else (path,)
     reasons: list[str] = []
-    for each in wanted:
+    unread: list[str] = []
+    attentions: tuple[Attention, ...] = (attention,)
+    if layout == "executorch" and attention == "kernel":
+        register_llama()
+        attentions = ("kernel", "stock")
+    for each, own_attention in _ways(wanted, attentions):
         try:
-            own_attention = attention if each == "fast" else "stock"
+            split_experts(model, conditional=conditional)
             if each == "static":
                 static = _static(model, context, own)
                 methods = static_methods(context, prefill_tokens, mode or "hybrid")
@@ -125,23 +148,26 @@ def generation_sources(
                     attention=own_attention,
                     rewind=None,
                     source=static.source,
+                    notes=tuple(filter(None, (cost_note(model),))),
                     static_cache=static.facts,
                 )
-            split_experts(model, conditional=conditional)
-            cache = _fitting(model, each, own_attention, context, prefill_tokens, own)
+            cache = _fitting(model, each, own_attention, layout, context, prefill_tokens, own)
         except UnsupportedModelError as misfit:
-            reasons.append(str(misfit))
+            more = own_attention != attentions[-1] and each == "fast"
+            (unread if more else reasons).append(str(misfit))
             continue
         # Without attention, all positions cost the same.
         single = own_attention if has_attention(model) else "kernel"
-        methods = methods_for(context, prefill_tokens, attention=single, fixed=fixed)
+        methods = methods_for(context, prefill_tokens, attention=single, fixed=fixed, layout=layout)
         batched = each == "plain"
         rewind = cache.ring.rewind if cache.ring else None
         if cache.has_state:
-            methods, rewind = tuple(m for m in methods if m.role == "decode"), 0
+            one_by_one = tuple(m for m in methods if m.role == "decode")
+            methods, rewind = one_by_one or (forward_method(context, 1),), 0
         source = partial(_buffered, cache=cache, batched=batched)
         sources = {m.name: source(m, model) for m in methods}
-        notes = (cost_note(model), _ONE_BY_ONE if cache.has_state else None)
+        stock = _STOCK.format(why=unread[0]) if unread and each == "fast" else None
+        notes = (cost_note(model), _ONE_BY_ONE if cache.has_state else None, stock)
         return GenerationSources(
             sources,
             methods,
@@ -153,6 +179,15 @@ def generation_sources(
             tuple(filter(None, notes)),
         )
     raise _refused(model, wanted, reasons)
+
+
+def _ways(
+    paths: tuple[Path, ...], attentions: tuple[Attention, ...]
+) -> Iterator[tuple[Path, Attention]]:
+    """Each path, with the attentions to try in it."""
+    for path in paths:
+        for attention in attentions if path == "fast" else ("stock",):
+            yield path, attention
 
 
 def _buffered(
@@ -194,24 +229,27 @@ def _fitting(
     model: Any,
     path: Path,
     attention: Attention,
+    layout: Layout,
     context: int,
     most_tokens: int,
     wanted: torch.Tensor,
 ) -> Buffers:
     """The cache of a path on which the model gives the logits of transformers' forward."""
     own, fast = model.config._attn_implementation, path == "fast"
+    name = _NAMES[layout, attention] if fast else WHOLE
     try:
         with torch.no_grad():
             _use_exportable_parts(model, context)
             examples = probed(model)
-            model.set_attn_implementation(_NAMES[attention] if fast else WHOLE)
-            segmented = fast and attention == "stock"
+            model.set_attn_implementation(name)
+            segmented = fast and attention == "stock" and layout == "etdeploy"
+            llama = name == LLAMA
             bounds: tuple[int, ...] = (*_BOUNDS, context) if segmented else (context,)
-            checked = Buffers(model, examples, bounds, most_tokens)
+            checked = Buffers(model, examples, bounds, most_tokens, llama=llama)
             _compare(wanted, _in_parts(model, checked, _tokens(model), batched=not fast))
             del checked
             bounds = bounds_of(context) if segmented else (context,)
-            return Buffers(model, examples, bounds, most_tokens)
+            return Buffers(model, examples, bounds, most_tokens, llama=llama)
     except (MemoryError, UnsupportedModelError):
         model.set_attn_implementation(own)
         raise

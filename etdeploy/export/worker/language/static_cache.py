@@ -158,16 +158,32 @@ class RotaryTable(torch.nn.Module):  # type: ignore[misc]
         self._kinds.append(kind)
 
 
-@contextmanager
-def static_parts(model: Any, context: int) -> Iterator[None]:
-    """Replaces the model's attention and rotary embeddings; puts them back if the block raises."""
-    own = model.config._attn_implementation
-    rotary = [
+def _rotary_embeddings(model: Any) -> list[tuple[torch.nn.Module, str, torch.nn.Module]]:
+    return [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
         if hasattr(child, "rope_type")
     ]
+
+
+# Whose angles do not depend on how long the text is.
+_FIXED_ANGLES = frozenset({"default", "linear", "llama3", "yarn"})
+
+
+def use_rotary_tables(model: Any, context: int) -> None:
+    """Looks rotary embeddings up that depend on the position alone."""
+    for parent, name, child in _rotary_embeddings(model):
+        kinds = child.rope_type
+        if _FIXED_ANGLES.issuperset(kinds.values() if isinstance(kinds, dict) else [kinds]):
+            setattr(parent, name, RotaryTable(child, context))
+
+
+@contextmanager
+def static_parts(model: Any, context: int) -> Iterator[None]:
+    """Replaces the model's attention and rotary embeddings; puts them back if the block raises."""
+    own = model.config._attn_implementation
+    rotary = _rotary_embeddings(model)
     for parent, name, child in rotary:
         setattr(parent, name, RotaryTable(child, context))
     try:
@@ -203,6 +219,10 @@ class Pointwise(torch.nn.Module):  # type: ignore[misc]
     def weight(self) -> torch.Tensor:
         """Of shape (outputs, inputs, 1, 1)."""
         return self.conv.weight
+
+    @property
+    def in_features(self) -> int:
+        return int(self.conv.in_channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """From (1, S, inputs), or without the first dimension, to as many outputs."""

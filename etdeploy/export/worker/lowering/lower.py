@@ -114,8 +114,12 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
         config.run_reinplace_pass = True
         # Each call of a decoder takes what the encoder gave: where it is, without a copy.
         copies = not (spec.generation and ENCODER in methods)
+        # Keys and values that are inputs and outputs stay in the runner's memory.
+        static = any(method.source.caches for method in methods.values())
         config.memory_planning_pass = planning_in_place(
-            share_mutable_buffers=share, alloc_graph_input=copies
+            share_mutable_buffers=share,
+            alloc_graph_input=copies and not static,
+            alloc_graph_output=not static,
         )
     # A quantized embedding is looked up by a separate operator; without, the whole table is made
     # floats for each token.

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from etdeploy.backends.schemes import first_override, modules_around
 from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
@@ -52,7 +53,7 @@ def check_overrides(spec: ExportSpec, traced: Mapping[str, torch.export.Exported
 def check_patterns(spec: ExportSpec, paths: Callable[[str], Iterable[str]], nothing: str) -> None:
     """Refuses a pattern that matches no module."""
     for pattern, scheme in spec.overrides:
-        modules = dict.fromkeys(each for path in paths(scheme) for each in _around(path))
+        modules = dict.fromkeys(each for path in paths(scheme) for each in modules_around(path))
         if not any(fnmatchcase(module, pattern) for module in modules):
             raise fail(
                 "quantization",
@@ -75,17 +76,7 @@ def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> I
 
 def first_match(spec: ExportSpec, paths: Iterable[str]) -> tuple[str, str] | None:
     """The pattern with its scheme that overrides the spec's for a module; None where none does."""
-    around = [each for path in paths for each in _around(path)]
-    for pattern, scheme in spec.overrides:
-        if any(fnmatchcase(module, pattern) for module in around):
-            return pattern, scheme
-    return None
-
-
-def _around(path: str) -> list[str]:
-    """`a`, `a.b` and `a.b.c` of `a.b.c`: a list of modules calls nothing, and is named, too."""
-    names = path.split(".") if path else []
-    return [".".join(names[:end]) for end in range(1, len(names) + 1)]
+    return first_override(spec.overrides, paths)
 
 
 def _calls(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:

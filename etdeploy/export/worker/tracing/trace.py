@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from etdeploy.export.protocol import ExportFailure
+from etdeploy.export.protocol import ExportFailure, FailureKind
 from etdeploy.export.worker.failures import (
     SourceLine,
     WorkerError,
@@ -211,6 +211,19 @@ def failing_operator(error: BaseException) -> str | None:
 def stack_line(stack: str | None) -> SourceLine:
     """The innermost line of the user's code in a graph node's `stack_trace`."""
     return _line_in_text(stack or "")
+
+
+def failure_of_node(
+    node: Node,
+    kind: FailureKind,
+    message: str,
+    *,
+    operator: str | None = None,
+    remedy: str | None = None,
+) -> WorkerError:
+    """A failure at the line of the user's code that a graph's node is of."""
+    place = stack_line(node.meta.get("stack_trace"))
+    return WorkerError(failure_at(place, kind, message, operator=operator, remedy=remedy))
 
 
 def _place(error: BaseException) -> SourceLine:

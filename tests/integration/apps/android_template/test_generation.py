@@ -20,7 +20,7 @@ from etdeploy.runner.generation import (
     request_lines,
 )
 from tests.support.android_app import App, Screen, Tools, describe
-from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, VOCABULARY
+from tests.support.generation_values import CAPACITY, CHUNK, METHODS, PROMPTS, VOCABULARY
 from tests.support.runtime_runs import Run, Start, build, plan_here
 
 pytestmark = pytest.mark.integration
@@ -107,6 +107,7 @@ def screens(
     greedy = _request(folder, "greedy", METHODS["dynamic"], Sampling())
     warm = _request(folder, "warm", METHODS["dynamic"], _WARM)
     static = _request(folder, "static", METHODS["static"], Sampling())
+    forward = _request(folder, "forward", METHODS["forward"], Sampling())
     long = _request(folder, "long", METHODS["dynamic"], Sampling(), repetitions=1_000_000)
     broken = folder / "broken.txt"
     broken.write_text("method decode\n")
@@ -118,6 +119,7 @@ def screens(
         "greedy": asked("greedy", greedy, threads=1),
         "warm": asked("warm", warm),
         "static": asked("static", static, program=str(text_programs / "static.pte")),
+        "forward": asked("forward", forward, program=str(text_programs / "forward.pte")),
         "by_hand": {"type": {"prompt": "why is the sky blue"}, "click": ["run"],
                     "then_click": ["share"]},
         "night": {"qualifiers": _NIGHT, "type": {"prompt": "what is light"}, "click": ["run"]},
@@ -167,6 +169,18 @@ def test_a_text_gets_the_smallest_method_that_takes_all_of_it(screens: dict[str,
     greedy = GenerationResults.model_validate(screens["greedy"].results).generation
     assert set(results.load_methods_ms) == {"decode"}
     assert [run.token_ids for run in results.runs] == [run.token_ids for run in greedy.runs]
+
+
+def test_one_method_for_all_calls_takes_a_prompt_in_parts(screens: dict[str, Screen]) -> None:
+    """The layout that an app for Android has by default."""
+    results = GenerationResults.model_validate(screens["forward"].results).generation
+    greedy = GenerationResults.model_validate(screens["greedy"].results).generation
+    assert set(results.load_methods_ms) == {"forward"}
+    assert [run.token_ids for run in results.runs] == [run.token_ids for run in greedy.runs]
+    calls = {run.point: len(run.prefill_ms) for run in results.runs}
+    parts = {f"p{i}": -(-len(prompt) // CHUNK) for i, prompt in enumerate(PROMPTS[:-1])}
+    assert calls == {**parts, "deep": parts["p1"]}
+    assert {run.point: len(run.prefill_ms) for run in greedy.runs}["p3"] == len(PROMPTS[3])
 
 
 def test_a_person_asks_reads_and_shares(screens: dict[str, Screen]) -> None:

@@ -136,6 +136,65 @@ def test_a_model_that_is_too_large_for_the_htp_is_refused(
     assert blocker is None or "GB" in blocker.why
 
 
+@pytest.mark.parametrize(
+    ("request_", "sizes", "remedies"),
+    [
+        # 4-bit weights are too many, too; or too many for two methods.
+        (ExportRequest("fp16", "SM8750"), _sizes(8 * _BILLION), ()),
+        (
+            ExportRequest("16a8w", "SM8750"), _sizes(3 * _BILLION),
+            ("weight_sharing=true --set export.quantization=16a4w",
+             "generation.methods=kv --set export.quantization=16a4w"),
+        ),
+        # An HTP that shares no weights.
+        (
+            ExportRequest("16a8w", "SM8350"), _sizes(_BILLION * 18 // 10),
+            ("generation.methods=kv", "export.quantization=16a4w"),
+        ),
+        # 2.0 GB of weights, with each of two methods: no context is short enough.
+        (
+            ExportRequest("16a4w", "SM8750"), _sizes(3 * _BILLION, _BILLION),
+            ("options.weight_sharing=true", "generation.methods=kv"),
+        ),
+        (
+            ExportRequest("16a4w", "SM8750", {"weight_sharing": True}),
+            _sizes(_BILLION, 6 * _BILLION, context=8192),
+            ("generation.context=4096",),
+        ),
+    ],
+)  # fmt: skip
+def test_each_remedy_lets_the_model_fit(
+    request_: ExportRequest, sizes: LanguageModelSizes, remedies: tuple[str, ...]
+) -> None:
+    blocker = QNN.language_blocker(request_, sizes)
+    assert blocker is not None
+    *lines, last = blocker.remedy.splitlines()
+    assert last == "Name a smaller model."
+    assert len(lines) == len(remedies)
+    assert all(map(str.endswith, lines, remedies)), lines
+    for line in lines:
+        followed, smaller = _followed(line, request_, sizes)
+        assert QNN.language_blocker(followed, smaller) is None
+
+
+def _followed(
+    line: str, request: ExportRequest, sizes: LanguageModelSizes
+) -> tuple[ExportRequest, LanguageModelSizes]:
+    for setting in line.split("--set ")[1:]:
+        name, _, value = setting.strip().removeprefix("export.").partition("=")
+        if name == "options.weight_sharing":
+            request = replace(request, options={"weight_sharing": True})
+        elif name == "quantization":
+            request = replace(request, quantization=value)
+        elif name == "generation.methods":
+            sizes = replace(sizes, methods=1)
+        else:
+            assert name == "generation.context"
+            cached = sizes.cached_values // sizes.context * int(value)
+            sizes = replace(sizes, context=int(value), cached_values=cached)
+    return request, sizes
+
+
 def test_the_notes_say_what_a_program_and_its_export_take() -> None:
     request = ExportRequest("16a8w", "SM8750", {"mha2sha": "auto"})
     # As measured: 37 MB for each of two methods, of which a tenth more would be scales and graphs.
@@ -143,10 +202,50 @@ def test_the_notes_say_what_a_program_and_its_export_take() -> None:
     program, export = QNN.language_notes(request, sizes)
     assert not lacks(program, "28 million weights", "72.8 MB", "each of its methods", "1.0 MB")
     assert not lacks(export, "1.5 GB of memory", "80 GB for a model of a billion")
+    on_top = "calibration and quantization come on top"
+    assert on_top in export
+    assert on_top not in list(QNN.language_notes(replace(request, quantization="fp16"), sizes))[1]
     shared = replace(request, options={"weight_sharing": True})
     assert "36.4 MB of the program as 16a8w;" in next(QNN.language_notes(shared, sizes))
     together = replace(request, options={"mha2sha": "never"})
     long = replace(sizes, context=8192)
     *_, scores = QNN.language_notes(together, long)
     assert not lacks(scores, "all heads take 34.1 MB", "SM8750 has 8.4 MB", "prefill_tokens")
+    assert not lacks(scores, "--set export.generation.prefill_tokens=16", "mha2sha=auto")
+    *_, fewer = QNN.language_notes(together, replace(long, prefill_tokens=16))
+    assert "scores" not in fewer
     assert not any("scores" in note for note in QNN.language_notes(request, long))
+
+
+# A tenth of the weights are values; embeddings have 16 bits, output layer and values 8, others 4.
+@pytest.mark.parametrize(
+    ("scheme", "overrides", "megabytes"),
+    [
+        ("16a8w", (), "3.9 MB"),
+        ("16a4w", (), "3.5 MB"),
+        ("16a4w_block", (), "3.5 MB"),
+        ("8a4w", (), "2.5 MB"),
+        ("16a4w", (("model.layers.0", "16a8w"),), "3.9 MB"),
+        ("16a4w", (("lm_head", "16a4w"), ("*.v_proj", "16a4w")), "3.0 MB"),
+        ("fp16", (), "5.8 MB"),
+    ],
+)
+def test_weights_are_counted_with_the_bits_that_their_layer_gets(
+    scheme: str, overrides: tuple[tuple[str, str], ...], megabytes: str
+) -> None:
+    layers = {
+        "lm_head": 1_000_000,
+        "model.layers.0.self_attn.v_proj": 100_000,
+        "model.layers.0.mlp.up_proj": 800_000,
+    }
+    sizes = LanguageModelSizes(2_900_000, 1_000_000, 8, 0, 1024, 128, 1, layers)
+    request = ExportRequest(scheme, "SM8750", overrides=overrides)
+    assert f"about {megabytes} of the program as {scheme};" in next(
+        QNN.language_notes(request, sizes)
+    )
+
+
+def test_the_output_layer_is_as_large_as_embeddings_where_headers_do_not_name_it() -> None:
+    sizes = LanguageModelSizes(3_000_000, 1_000_000, 8, 0, 1024, 128, 1)
+    request = ExportRequest("16a4w", "SM8750")
+    assert "about 3.5 MB of the program" in next(QNN.language_notes(request, sizes))

@@ -17,6 +17,7 @@ from etdeploy.export.hf.memory import (
     MachineMemory,
     PeakMemory,
     cache_bytes,
+    language_model_sizes,
     machine_memory,
     memory_details,
     memory_forecast,
@@ -228,3 +229,23 @@ def test_a_layer_with_a_window_keeps_no_more_than_that(
 ) -> None:
     config = LLAMA | {"num_hidden_layers": 2} | changes
     assert cache_bytes(config, 64) == 2 * 2 * 4 * positions * 4
+
+
+def test_layers_are_counted_by_their_paths() -> None:
+    shapes = {
+        "model.embed_tokens.weight": (1000, 64),
+        "model.norm.weight": (64,),
+        "model.layers.0.self_attn.qkv_proj.weight": (4 * 16 + 2 * 2 * 16, 64),
+        "model.layers.0.mlp.down_proj.weight": (64, 128),
+    }
+    config = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 1}
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = language_model_sizes(ExportSpec(), config, 64_000, shapes)
+    qkv = "model.layers.0.self_attn.qkv_proj.parts"
+    assert sizes.layers == {
+        f"{qkv}.0": 64 * 64,
+        f"{qkv}.1": 32 * 64,
+        f"{qkv}.2": 32 * 64,
+        "model.layers.0.mlp.down_proj": 64 * 128,
+        "lm_head": 64_000,  # tied
+    }

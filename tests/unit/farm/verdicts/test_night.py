@@ -166,24 +166,49 @@ def test_a_night_that_nothing_can_be_judged_of_is_blocked_once_there_are_enough_
     assert "7 of 7 earlier nights" in main.reason
 
 
-def test_among_many_pairs_a_single_one_is_suspected_and_decided_by_the_next_night(
-    store: Store,
-) -> None:
-    states, later = [], []
+def test_a_moderate_slowdown_is_suspected_and_decided_by_the_next_nights(store: Store) -> None:
+    states: dict[int, list[Any]] = {8: [], 9: [], 10: []}
     for number in range(12):
         serial = f"S{number + 1}"
-        last = quiet(2, seed=99 + number) if number else [1.066, 1.069]
+        last = quiet(3, seed=99 + number) if number else [1.066, 1.069, 1.064]
         levels = [*quiet(8, seed=number), *last]
         made = keep_nights(store, levels, serial=serial, within=0.0005)
-        states += states_of(8, made[8], device=f"android-{serial}")
-        later += states_of(9, made[9], device=f"android-{serial}")
-    first = judge_night(store, night_id(8), states, farm())
+        for night, found in states.items():
+            found += states_of(night, made[night], device=f"android-{serial}")
+    first = judge_night(store, night_id(8), states[8], farm())
     assert (first[0].identity, first[0].kind) == (PHONE, VerdictKind.SUSPECTED)
-    assert "next night" in first[0].reason
+    assert "next nights" in first[0].reason
     assert {verdict.kind for verdict in first[1:]} == {VerdictKind.NO_DIFFERENCE}
-    second = judge_night(store, night_id(9), later, farm())
-    assert (second[0].identity, second[0].kind) == (PHONE, VerdictKind.REGRESSED)
-    assert "last night" in second[0].reason
+    third = judge_night(store, night_id(10), states[10], farm())
+    assert (third[0].identity, third[0].kind) == (PHONE, VerdictKind.REGRESSED)
+    assert "last 3 nights" in third[0].reason
+    assert {verdict.kind for verdict in third[1:]} == {VerdictKind.NO_DIFFERENCE}
+
+
+def test_a_recipe_that_is_slower_on_all_devices_has_regressed_at_once(store: Store) -> None:
+    states: list[Any] = []
+    for number in range(4):
+        serial = f"S{number + 1}"
+        levels = [*quiet(10, seed=number), 1.08 if number else 1.0]
+        made = keep_nights(store, levels, serial=serial, within=0.0005)
+        states += states_of(10, made[10], device=f"android-{serial}")
+    unsure = judge_night(store, night_id(10), states, farm())
+    assert {verdict.kind for verdict in unsure} == {
+        VerdictKind.SUSPECTED, VerdictKind.NO_DIFFERENCE,
+    }  # fmt: skip
+    three = [state for state in states if "S1" not in str(state)]
+    found = judge_night(store, night_id(10), three, farm())
+    assert {verdict.kind for verdict in found} == {VerdictKind.REGRESSED}
+    assert "3 devices" in found[0].reason
+
+
+def test_a_lasting_slowdown_stays_one_against_the_level_before(store: Store) -> None:
+    made = keep_nights(store, [*quiet(20), *[1.1] * 7])
+    verdict = judge(store, 26, made[-1])
+    assert verdict.kind is VerdictKind.REGRESSED
+    [finding] = [each for each in verdict.findings if each.metric == "latency_ms"]
+    assert finding.ratio is not None
+    assert finding.ratio.median == pytest.approx(1.1, rel=0.02)
 
 
 def test_last_good_leaves_out_nights_that_regressed(store: Store) -> None:

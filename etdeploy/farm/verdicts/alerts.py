@@ -1,0 +1,105 @@
+"""Alerts of a night: opened by regressions, and followed until their numbers return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etdeploy.core.layout import cut
+from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, VerdictKind
+from etdeploy.history.alerts import Alert, AlertState, followed
+
+_LONGEST = 300
+
+
+def still_worse(finding: NightFinding, alerts: Sequence[Alert]) -> NightFinding:
+    """A number that an open alert is about has not become normal by being worse for long.
+
+    Args:
+        finding: As the nights before judge it.
+        alerts: Of the series.
+    """
+    alert = next((a for a in alerts if a.metric == finding.metric and a.state.is_open), None)
+    if alert is None or finding.kind is VerdictKind.REGRESSED or finding.value is None:
+        return finding
+    if not alert.before or not alert.is_away(finding.value):
+        return finding
+    percent = 100 * (finding.value / alert.before - 1)
+    reason = f"{percent:+.1f} % since {alert.opened_at[:10]}, alert {alert.id}"
+    return finding.model_copy(
+        update={"kind": VerdictKind.REGRESSED, "expected": alert.before, "reason": reason}
+    )
+
+
+def next_alerts(
+    known: Sequence[Alert],
+    verdicts: Sequence[PairVerdict],
+    *,
+    farm: str,
+    night: str,
+    began: str,
+    now: str,
+    allowed_percent: float,
+) -> list[Alert]:
+    """The alerts that a night opens or changes.
+
+    Args:
+        known: Every alert of the farm, the latest first.
+        verdicts: Of the night.
+        farm: Its name.
+        night: Its id.
+        began: When the night began, in UTC.
+        now: The time, in UTC.
+        allowed_percent: A level that was accepted, or was a false alarm, may be so much worse.
+    """
+    latest: dict[tuple[str, str], Alert] = {}
+    for alert in known:
+        latest.setdefault((alert.series, alert.metric), alert)
+    changed = []
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            last = latest.get((verdict.series, finding.metric))
+            if last and last.state.is_open:
+                judged = finding.kind is not VerdictKind.NOT_JUDGED
+                value = finding.value if judged else None
+                if (new := followed(last, night, value, now)) != last:
+                    changed.append(new)
+            elif finding.kind is VerdictKind.REGRESSED and not (
+                last and _covers(last, finding, night, allowed_percent)
+            ):
+                changed.append(_opened(verdict, finding, farm, night, began))
+    return changed
+
+
+def _covers(last: Alert, finding: NightFinding, night: str, allowed_percent: float) -> bool:
+    """Whether a closed alert has answered this already."""
+    if last.last_night == night or last.night == night:
+        return True
+    if last.state is AlertState.FIXED or finding.value is None or last.after is None:
+        return False
+    return finding.value <= last.after * (1 + allowed_percent / 100)
+
+
+def _opened(
+    verdict: PairVerdict, finding: NightFinding, farm: str, night: str, began: str
+) -> Alert:
+    since = verdict.since if verdict.since and verdict.since.metric == finding.metric else None
+    return Alert(
+        farm=farm,
+        series=verdict.series,
+        metric=finding.metric,
+        night=night,
+        opened_at=began,
+        recipe=verdict.recipe,
+        device=verdict.device,
+        identity=verdict.identity,
+        first_bad_run=since.run_id if since else verdict.run_ids[0],
+        first_bad_at=since.started_at if since else began,
+        before_run=since.before_run_id if since else "",
+        before=finding.expected,
+        after=finding.value,
+        old_revision=since.old_revision if since else None,
+        new_revision=since.new_revision if since else None,
+        reason=cut(finding.reason, _LONGEST),
+        remedy=verdict.remedy,
+        last_night=night,
+    )

@@ -1,0 +1,191 @@
+"""Alerts: numbers that became worse, from the first bad night until someone or something ends them.
+
+An alert is open until its number returns to the level before (fixed), or a person accepts the new
+level as the baseline (accepted) or says that nothing had changed (false alarm). An acknowledged
+alert is open, and somebody looks after it. What is stored is a value for each alert.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from etdeploy.core.values import StrEnum, Value
+
+# Nights in a row whose number is nearer to the level before.
+_NIGHTS_TO_RETURN = 3
+
+
+class AlertState(StrEnum):
+    """What has become of an alert."""
+
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    ACCEPTED = "accepted"
+    FIXED = "fixed"
+    FALSE_ALARM = "false alarm"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the number is still worse."""
+        return self in (AlertState.OPEN, AlertState.ACKNOWLEDGED)
+
+
+class Alert(Value):
+    """A number of a recipe on a device that became worse.
+
+    Attributes:
+        id: Counts from 1; 0 before it is stored.
+        farm: The farm's name.
+        series: Key of the series.
+        metric: Name of the number.
+        state: What has become of it.
+        night: The night that found it.
+        opened_at: When that night began, in UTC, ISO 8601.
+        recipe: The recipe's label.
+        device: The device's label; `identity` is unique.
+        first_bad_run: The first run of the new level; `first_bad_at` is when it started.
+        before_run: The last run of the level before.
+        before: The level before.
+        after: The latest value.
+        old_revision: Commit of the recipe's folder in `before_run`; null outside a repository.
+        new_revision: That in `first_bad_run`.
+        reason: As the night's verdict has it.
+        remedy: A command that looks for the cause.
+        last_night: The last night that judged the number.
+        nights: How many nights have been worse.
+        returned: How many nights in a row have had the level before.
+        who: Who acknowledged, accepted or closed it.
+        note: What they wrote.
+        changed_at: When they did, or when it was fixed.
+    """
+
+    id: int = 0
+    farm: str
+    series: str
+    metric: str
+    state: AlertState = AlertState.OPEN
+    night: str
+    opened_at: str
+    recipe: str
+    device: str
+    identity: str
+    first_bad_run: str = ""
+    first_bad_at: str = ""
+    before_run: str = ""
+    before: float | None = None
+    after: float | None = None
+    old_revision: str | None = None
+    new_revision: str | None = None
+    reason: str = ""
+    remedy: str = ""
+    last_night: str = ""
+    nights: int = 1
+    returned: int = 0
+    who: str = ""
+    note: str = ""
+    changed_at: str = ""
+
+    @property
+    def commits(self) -> str:
+        """`OLD..NEW` for git; empty where they are unknown or the same."""
+        if not self.old_revision or not self.new_revision:
+            return ""
+        same = self.old_revision == self.new_revision
+        return "" if same else f"{self.old_revision[:12]}..{self.new_revision[:12]}"
+
+    @property
+    def change_percent(self) -> float | None:
+        """From the level before to the latest value."""
+        return 100 * (self.after / self.before - 1) if self.before and self.after else None
+
+    def is_away(self, value: float) -> bool:
+        """Whether a value is nearer to the new level than to the one before."""
+        if not self.before or not self.after:
+            return True
+        return value > math.sqrt(self.before * self.after)
+
+
+def followed(alert: Alert, night: str, value: float | None, now: str) -> Alert:
+    """An open alert after another night: fixed once enough nights had the level before.
+
+    Args:
+        alert: As it was.
+        night: Its id; a night that was followed before changes nothing.
+        value: Of the number in it; None where nothing was judged.
+        now: The time, in UTC.
+    """
+    if value is None or night in (alert.last_night, alert.night):
+        return alert
+    if alert.is_away(value):
+        more = {"after": value, "returned": 0, "nights": alert.nights + 1}
+        return alert.model_copy(update={**more, "last_night": night})
+    returned = alert.returned + 1
+    fixed = returned >= _NIGHTS_TO_RETURN
+    return alert.model_copy(
+        update={
+            "returned": returned,
+            "last_night": night,
+            **({"state": AlertState.FIXED, "changed_at": now} if fixed else {}),
+        }
+    )
+
+
+class AlertGroup(Value):
+    """Alerts with one cause.
+
+    Attributes:
+        cause: What they share: `device NAME`, `commits OLD..NEW`, `recipe NAME`, or one pair.
+        alerts: The earliest first.
+        remedy: One command for all.
+    """
+
+    cause: str
+    alerts: tuple[Alert, ...]
+    remedy: str
+
+
+_FEWEST = 3
+_NEARLY_ALL = 0.8
+
+
+def group_alerts(
+    found: Sequence[Alert], recipes_of: Mapping[str, int] | None = None
+) -> tuple[AlertGroup, ...]:
+    """Alerts by their cause.
+
+    Nearly all recipes of a device that became slower in one night have the device for their cause.
+    Others share the commits between which they became slower, or their recipe.
+
+    Args:
+        found: Alerts.
+        recipes_of: How many recipes each device measures, by its identity; those with alerts alone
+            where it is not known.
+    """
+    groups: dict[str, list[Alert]] = {}
+    of_device: dict[tuple[str, str], set[str]] = {}
+    for each in found:
+        of_device.setdefault((each.identity, each.night), set()).add(each.recipe)
+    for each in found:
+        many = of_device[each.identity, each.night]
+        measured = (recipes_of or {}).get(each.identity, len(many))
+        if len(many) >= _FEWEST and len(many) >= _NEARLY_ALL * measured:
+            cause = f"device {each.device}, night {each.night}"
+        elif each.commits:
+            cause = f"commits {each.commits}"
+        else:
+            cause = f"recipe {each.recipe}, night {each.night}"
+        groups.setdefault(cause, []).append(each)
+    return tuple(
+        AlertGroup(cause=cause, alerts=tuple(group), remedy=_remedy(cause, group))
+        for cause, group in groups.items()
+    )
+
+
+def _remedy(cause: str, group: Sequence[Alert]) -> str:
+    if cause.startswith("device "):
+        return (
+            f"Look at the device: nearly all of its recipes became slower at once. Until it is "
+            f"right: etdeploy farm quarantine {group[0].identity}"
+        )
+    return next((each.remedy for each in group if each.remedy), "")

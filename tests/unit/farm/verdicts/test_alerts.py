@@ -1,0 +1,133 @@
+"""Alerts of nights in a real history: opened once, open while the number is worse, and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.farm.verdicts.night import judge_night, save_alerts
+from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
+from etdeploy.history.alerts import Alert, AlertState, followed, group_alerts
+from etdeploy.history.store.alerts import open_alerts, save_alert, stored_alerts
+from etdeploy.history.store.store import Store, open_store
+from tests.support.judged_nights import farm, keep_nights, night_id, place_in, quiet, states_of
+
+_BAD = quiet(30, 1.1, seed=5)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(place_in(tmp_path)) as opened:
+        yield opened
+
+
+def play(store: Store, levels: list[float], first: int = 0, judged_from: int = 15) -> PairVerdict:
+    """Measures, judges and follows nights; the verdict on the last."""
+    made = keep_nights(store, levels, first=first, within=0.001)
+    for day, runs in enumerate(made, first):
+        if day >= judged_from:
+            verdicts = judge_night(store, night_id(day), states_of(day, runs), farm())
+            save_alerts(store, verdicts, farm(), night_id(day), runs[0].started_at)
+    return verdicts[0]
+
+
+def stored(store: Store) -> list[Alert]:
+    with store.transaction() as connection:
+        return stored_alerts(connection, "shelf")
+
+
+def change(store: Store, alert: Alert, **changes: Any) -> None:
+    with store.transaction(writes=True) as connection:
+        save_alert(connection, alert.model_copy(update=changes))
+
+
+def test_a_lasting_slowdown_is_one_alert_that_stays_open(store: Store) -> None:
+    verdict = play(store, [*quiet(20), *_BAD])
+    [alert] = stored(store)
+    assert (alert.id, alert.state, alert.metric) == (1, AlertState.OPEN, "latency_ms")
+    assert alert.change_percent == pytest.approx(10, abs=3)
+    assert alert.before == pytest.approx(1.0, abs=0.01)
+    assert alert.nights > 25
+    # The level of the last 30 nights has not become the normal one.
+    assert verdict.kind is VerdictKind.REGRESSED
+    assert "alert 1" in verdict.reason
+    assert alert.commits
+
+
+def test_it_is_fixed_after_three_nights_of_the_level_before(store: Store) -> None:
+    play(store, [*quiet(20), *_BAD[:5], *quiet(2, seed=8)])
+    [alert] = stored(store)
+    assert (alert.state, alert.returned) == (AlertState.OPEN, 2)
+    verdict = play(store, quiet(1, seed=9), first=27)
+    [alert] = stored(store)
+    assert alert.state is AlertState.FIXED
+    assert alert.changed_at
+    assert verdict.kind is not VerdictKind.REGRESSED
+
+
+def test_an_accepted_level_is_the_baseline(store: Store) -> None:
+    play(store, [*quiet(20), *_BAD[:6]])
+    [alert] = stored(store)
+    change(store, alert, state=AlertState.ACCEPTED, who="ann")
+    verdict = play(store, _BAD[6:16], first=26)
+    assert verdict.kind is VerdictKind.NO_DIFFERENCE
+    assert len(stored(store)) == 1
+    # Worse than what was accepted is another alert.
+    assert play(store, [1.45, 1.45], first=36).kind is VerdictKind.REGRESSED
+    assert [each.state for each in stored(store)] == [AlertState.OPEN, AlertState.ACCEPTED]
+
+
+def test_after_a_false_alarm_the_same_level_opens_none(store: Store) -> None:
+    play(store, [*quiet(20), *_BAD[:6]])
+    [alert] = stored(store)
+    change(store, alert, state=AlertState.FALSE_ALARM)
+    play(store, _BAD[6:9], first=26)
+    assert len(stored(store)) == 1
+
+
+def test_a_night_that_is_concluded_twice_counts_once(store: Store) -> None:
+    play(store, [*quiet(20), *_BAD[:4]])
+    before = stored(store)
+    with store.transaction() as connection:
+        assert open_alerts(connection, "shelf") == before
+        assert open_alerts(connection, "another") == []
+    last = keep_nights(store, [_BAD[3]], first=23, within=0.001)[0]
+    verdicts = judge_night(store, night_id(23), states_of(23, last), farm())
+    assert save_alerts(store, verdicts, farm(), night_id(23), last[0].started_at) == []
+    assert stored(store) == before
+
+
+def _alert(**changes: Any) -> Alert:
+    values: dict[str, Any] = {
+        "farm": "shelf", "series": "s", "metric": "latency_ms", "night": "n1", "recipe": "mlp",
+        "opened_at": "2026-11-01T00:00:00+00:00", "device": "phone", "identity": "i",
+        "before": 1.0, "after": 1.2, "last_night": "n1",
+    }  # fmt: skip
+    return Alert(**(values | changes))
+
+
+def test_nights_that_return_in_between_start_anew() -> None:
+    alert = _alert()
+    for night, value in (("n2", 1.0), ("n3", 1.0), ("n4", 1.2), ("n5", 1.0), ("n6", None)):
+        alert = followed(alert, night, value, "now")
+    assert (alert.state, alert.returned, alert.nights) == (AlertState.OPEN, 1, 2)
+    assert followed(alert, "n5", 1.0, "now") == alert
+
+
+def test_alerts_of_one_device_are_the_devices() -> None:
+    of_device = [_alert(recipe=recipe, remedy="bisect") for recipe in "abc"]
+    commits = {"old_revision": "a" * 40, "new_revision": "b" * 40, "remedy": "bisect"}
+    of_commits = [_alert(identity=name, device=name, **commits) for name in "xy"]
+    alone = _alert(identity="z", recipe="d")
+    groups = group_alerts([*of_device, *of_commits, alone], {"i": 3, "z": 9})
+    assert [len(group.alerts) for group in groups] == [3, 2, 1]
+    assert groups[0].cause.startswith("device phone")
+    assert "quarantine i" in groups[0].remedy
+    assert groups[1].cause == f"commits {'a' * 12}..{'b' * 12}"
+    assert groups[1].remedy == "bisect"
+    # Of ten recipes, three are no device.
+    few = group_alerts(of_device, {"i": 10})
+    assert not any(group.cause.startswith("device") for group in few)
