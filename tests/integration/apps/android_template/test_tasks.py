@@ -13,7 +13,7 @@ from PIL import Image
 from etdeploy.export.worker.tasks.inputs import apply_to_image
 from etdeploy.program.task import ImagePreprocessing
 from tests.integration.apps.android_template.test_generation import _words
-from tests.support.android_app import App, Screen, Tools, describe
+from tests.support.android_app import App, Screen, Tools, describe, ktlint
 from tests.support.generation_values import CAPACITY, METHODS, VOCABULARY
 
 pytestmark = pytest.mark.integration
@@ -179,6 +179,7 @@ def _answers(screen: Screen) -> list[str]:
     return [view["text"] for view in screen.shown["views"] if view.get("id") == "words"][1::2]
 
 
+@pytest.mark.nightly
 def test_a_conversation_stays_in_the_cache(chats: dict[str, Screen]) -> None:
     """Of the second message, its own tokens alone are read, with the last of the first answer."""
     once, twice = _answers(chats["once"]), _answers(chats["twice"])
@@ -188,10 +189,12 @@ def test_a_conversation_stays_in_the_cache(chats: dict[str, Screen]) -> None:
     assert chats["twice"].text("context_of") == "17 of 32 tokens"
 
 
+@pytest.mark.nightly
 def test_a_new_conversation_begins_with_nothing(chats: dict[str, Screen]) -> None:
     assert _answers(chats["renewed"]) == _answers(chats["once"])
 
 
+@pytest.mark.nightly
 def test_a_message_that_does_not_fit_can_be_sent_again(chats: dict[str, Screen]) -> None:
     screen = chats["full"]
     assert "33 tokens" in screen.text("status")
@@ -233,20 +236,30 @@ def heard(
     return speech_app.start(tools, tmp_path_factory.mktemp("screens") / "all", scenarios)
 
 
+@pytest.mark.nightly
 def test_speech_is_written_down(heard: dict[str, Screen]) -> None:
     assert heard["words"].text("text") == "AA B"
     assert heard["words"].text("record") == "Record"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["nothing", "zeros"])
 def test_a_microphone_without_data_is_told(heard: dict[str, Screen], name: str) -> None:
     assert "switched off" in heard[name].text("status")
 
 
+@pytest.mark.nightly
 def test_a_refused_microphone_is_told_with_the_way_to_allow_it(heard: dict[str, Screen]) -> None:
     assert "Settings" in heard["refused"].text("status")
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["photo", "chat", "speech"])
+def test_ktlint_finds_nothing(request: pytest.FixtureRequest, tools: Tools, name: str) -> None:
+    ktlint(tools, request.getfixturevalue(f"{name}_app").project)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["small", "once", "words"])
 def test_the_screens_are_for_everybody(request: pytest.FixtureRequest, name: str) -> None:
     fixture = {"small": "labelled", "once": "chats", "words": "heard"}[name]
