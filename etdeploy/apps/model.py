@@ -11,6 +11,7 @@ from typing import Literal
 
 from etdeploy.core.values import Value
 from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.task import ImagePreprocessing, SpeechPreprocessing
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.generation import Sampling
 from etdeploy.targets.platforms import suggested_segment
@@ -28,6 +29,9 @@ def app_name(loaded: LoadedRecipe) -> str:
 
 
 MODEL_FILE = "model.json"
+AppScreen = Literal[
+    "image-classification", "text-generation", "automatic-speech-recognition", "tensor"
+]
 
 
 class AppValue(Value):
@@ -54,10 +58,39 @@ class AppSize(Value):
 
 
 class AppChat(Value):
-    """The text of the model's chat template before and after the user's words."""
+    """The text of the model's chat template before and after the user's words.
+
+    `between` goes from the end of an answer to the user's next words; None if a conversation
+    cannot be continued so, and each question begins a new one.
+    """
 
     before: str
     after: str
+    between: str | None = None
+
+
+class AppImage(Value):
+    """How the app labels a photo; `labels` is the path of a list of names in the payload.
+
+    Scores are a softmax of the logits, or sigmoids if an image may have `several` labels.
+    """
+
+    preprocessing: ImagePreprocessing
+    labels: str
+    several: bool = False
+
+
+class AppSpeech(Value):
+    """How the app writes down speech; `vocabulary` is the path of a list of texts in the payload.
+
+    Of equal ids in a row one counts, `blank` separates them, and `space` stands between words.
+    """
+
+    preprocessing: SpeechPreprocessing
+    vocabulary: str
+    blank: int
+    space: int | None
+    silent: tuple[int, ...] = ()
 
 
 class AppGeneration(Value):
@@ -83,7 +116,8 @@ class AppModel(Value):
 
     The program is in the payload if `bundled`, else it is put beside the app. A warm-up of -1 goes
     on until times have stopped falling; 0 `threads` leave their number to the runtime. An app for
-    inferences has `sizes`, one for text has `generation`.
+    inferences has `sizes`, one for text has `generation`. `task` is that of the first screen, for
+    which `image` or `speech` has more.
     """
 
     app_id: str
@@ -102,6 +136,9 @@ class AppModel(Value):
     threads: int
     sizes: tuple[AppSize, ...] = ()
     generation: AppGeneration | None = None
+    task: AppScreen = "tensor"
+    image: AppImage | None = None
+    speech: AppSpeech | None = None
 
 
 Payload = Mapping[str, "bytes | Path"]

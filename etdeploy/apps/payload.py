@@ -7,7 +7,7 @@ The template for each platform reads the same files (docs/apps.md).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from etdeploy.apps.model import (
     MODEL_FILE,
     AppChat,
     AppGeneration,
+    AppImage,
     AppModel,
     AppSize,
+    AppSpeech,
     AppValue,
     Payload,
     app_id,
@@ -48,6 +50,7 @@ from etdeploy.program.quality import measure_distance
 from etdeploy.program.tokenizer import TOKENIZER_FILE, load_template, tokenizer_folder
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import BenchmarkGeneration, Tolerance
+from etdeploy.recipe.tasks import IMAGE_CLASSIFICATION, SPEECH_RECOGNITION, TEXT_GENERATION
 from etdeploy.runner.generation import Sampling
 
 MOST_BUNDLED_BYTES = 100_000_000
@@ -101,6 +104,10 @@ def make_payload(
         files |= _value_files(measured, folder)
         sizes = tuple(_sizes(measured, folder, loaded.recipe.benchmark.tolerance))
     model = _model(loaded, program, provenance, generation, sizes, bundled=bundled)
+    if not library:
+        model, made_files, why = _with_task(model, loaded, provenance, folder)
+        files |= made_files
+        notes += why
     files[MODEL_FILE] = (model.model_dump_json(indent=1) + "\n").encode()
     return model, files, tuple(notes)
 
@@ -286,16 +293,175 @@ def _generation(
     return value, files, notes
 
 
+def _with_task(
+    model: AppModel, loaded: LoadedRecipe, provenance: Provenance, folder: Path
+) -> tuple[AppModel, dict[str, bytes | Path], list[str]]:
+    """The model with its app's first screen, the files of that, and notes.
+
+    Raises:
+        UsageError: The recipe names a task that the app cannot have for this program.
+    """
+    asked = loaded.recipe.app.task
+    known = provenance.task.task if provenance.task else ""
+    known = TEXT_GENERATION if model.generation else known
+    task = known if asked == "auto" else asked
+    if task not in _SCREENS or (asked == "auto" and model.generation and not _has_words(model)):
+        return model, {}, []
+    try:
+        if task != known:
+            raise _UnsupportedTaskError(f"the program is of {known or 'no task'}")
+        found, files = _SCREENS[task](model, provenance, folder)
+    except _UnsupportedTaskError as why:
+        if asked == "auto":
+            return model, {}, [f"The app's only screen measures the model, without {task}: {why}."]
+        raise UsageError(
+            f"the app cannot have the task {task}: {why}",
+            place=f"{loaded.path}: app.task",
+            remedy="Measure the model alone: --set app.task=tensor",
+        ) from None
+    return found.model_copy(update={"task": task}), files, []
+
+
+class _UnsupportedTaskError(Exception):
+    """A reason, as a clause, why an app has no screen for a task."""
+
+
+_Screen = tuple[AppModel, dict[str, bytes | Path]]
+_LABELS, _VOCABULARY = "labels.json", "vocabulary.json"
+# The folder beside a program that has its model's processor.
+_PROCESSOR = "processor"
+
+
+def _image_screen(model: AppModel, provenance: Provenance, folder: Path) -> _Screen:
+    preprocessing = provenance.task.image if provenance.task else None
+    if preprocessing is None:
+        raise _UnsupportedTaskError(_no_app(provenance))
+    _require_input(model, preprocessing.input)
+    config = _read_object(folder / _PROCESSOR / "config.json")
+    named = config.get("id2label") or _read_object(folder / _PROCESSOR / _LABELS)
+    names = {int(index): str(name) for index, name in named.items() if str(index).isdigit()}
+    count = _classes(model)
+    labels = [names.get(index, f"LABEL_{index}") for index in range(count)]
+    image = AppImage(
+        preprocessing=preprocessing,
+        labels=_LABELS,
+        several=config.get("problem_type") == "multi_label_classification",
+    )
+    return model.model_copy(update={"image": image}), {_LABELS: _json_lines(labels)}
+
+
+def _speech_screen(model: AppModel, provenance: Provenance, folder: Path) -> _Screen:
+    preprocessing = provenance.task.speech if provenance.task else None
+    if preprocessing is None:
+        raise _UnsupportedTaskError(_no_app(provenance))
+    _require_input(model, preprocessing.input)
+    processor = folder / _PROCESSOR
+    ids = _read_object(processor / "vocab.json")
+    settings = _read_object(processor / "tokenizer_config.json")
+    if not ids or not all(isinstance(index, int) for index in ids.values()):
+        raise _UnsupportedTaskError("its tokenizer has no vocabulary of letters (vocab.json)")
+    count = _classes(model)
+    texts = [""] * count
+    for text, index in ids.items():
+        if 0 <= index < count:
+            texts[index] = text
+    blank = ids.get(_token(settings, "pad_token", "<pad>"))
+    if blank is None:
+        raise _UnsupportedTaskError(
+            "its vocabulary has no token for padding, which separates letters"
+        )
+    names = (("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>"))
+    silent = {ids.get(_token(settings, name, usual)) for name, usual in names}
+    speech = AppSpeech(
+        preprocessing=preprocessing,
+        vocabulary=_VOCABULARY,
+        blank=blank,
+        space=ids.get(_token(settings, "word_delimiter_token", "|")),
+        silent=tuple(sorted(index for index in silent if index is not None)),
+    )
+    return model.model_copy(update={"speech": speech}), {_VOCABULARY: _json_lines(texts)}
+
+
+def _text_screen(model: AppModel, provenance: Provenance, folder: Path) -> _Screen:
+    del provenance, folder
+    if not _has_words(model):
+        raise _UnsupportedTaskError("the app has no tokenizer for the model")
+    return model, {}
+
+
+_SCREENS: Mapping[str, Callable[[AppModel, Provenance, Path], _Screen]] = {
+    IMAGE_CLASSIFICATION: _image_screen,
+    SPEECH_RECOGNITION: _speech_screen,
+    TEXT_GENERATION: _text_screen,
+}
+
+
+def _has_words(model: AppModel) -> bool:
+    return model.generation is not None and model.generation.tokenizer is not None
+
+
+def _no_app(provenance: Provenance) -> str:
+    found = provenance.task and provenance.task.no_app
+    return found or "the program was exported without what an app needs; export it again"
+
+
+def _require_input(model: AppModel, name: str) -> None:
+    """The program takes what the app makes, and nothing else."""
+    inputs = model.sizes[0].inputs if model.sizes else ()
+    if len(inputs) != 1 or inputs[0].dtype != "float32":
+        raise _UnsupportedTaskError(
+            f"the program takes something other than one float32 tensor {name}"
+        )
+
+
+def _classes(model: AppModel) -> int:
+    """The size of the last dimension of the first output, the logits."""
+    expected = model.sizes[0].expected
+    shape = expected[0].shape if expected else None
+    if not shape or expected[0].dtype != "float32":
+        raise _UnsupportedTaskError("its first output is not a float32 tensor of logits")
+    return shape[-1]
+
+
+def _token(settings: Mapping[str, Any], name: str, usual: str) -> str:
+    found = settings.get(name, usual)
+    return str(found.get("content", usual) if isinstance(found, dict) else found)
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    """The JSON object of a file; an empty one without it."""
+    try:
+        return _object(json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _json_lines(values: list[str]) -> bytes:
+    return (json.dumps(values, ensure_ascii=False, indent=0) + "\n").encode()
+
+
 def _chat(tokenizers: Path) -> AppChat | None:
     """The text around the user's words, by the model's own template."""
-    words = "\ue000"  # for private use: no template knows it
+    words, answer, more = "\ue000", "\ue001", "\ue002"  # for private use: no template knows them
+    first = {"role": "user", "content": words}
     try:
         template = load_template(tokenizers)
-        text = template.render([{"role": "user", "content": words}]) if template else ""
+        text = template.render([first]) if template else ""
     except UsageError:  # a template for other conversations
         return None
     before, found, after = text.partition(words)
-    return AppChat(before=before, after=after) if found and words not in after else None
+    if not found or words in after:
+        return None
+    turns = [first, {"role": "assistant", "content": answer}, {"role": "user", "content": more}]
+    try:
+        whole = template.render(turns) if template else ""
+    except UsageError:
+        whole = ""
+    begun, _, rest = whole.partition(answer)
+    between, _, end = rest.partition(more)
+    # Some templates change what came before, or say at its end what they leave out later.
+    continues = begun == before + words + after and end == after
+    return AppChat(before=before, after=after, between=between if continues else None)
 
 
 _NORMALIZERS = frozenset({"NFC", "Prepend", "Replace"})

@@ -3,16 +3,16 @@
 Of the templates, `X.j2` is rendered to `X`; every other file is copied. In paths, `__package__`
 stands for the app's id as folders, and `__name__` for its target's name. `NAME.inference.EXT` and
 `NAME.generation.EXT` become `NAME.EXT` for programs of that workload, and are left out for the
-others.
+others; so do names with a task of the app, and `NAME.task.EXT` for any task but `tensor`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
-from etdeploy.apps.model import Payload
+from etdeploy.apps.model import AppScreen, Payload
 from etdeploy.apps.platform import AppSubject, Platform
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.hashing import code_digest, digest_json, sha256_file
@@ -55,6 +55,9 @@ def code_and_templates_digest(platform: Platform) -> str:
 
 
 WORKLOADS = ("inference", "generation")
+TENSOR = "tensor"
+"""The task of an app that measures alone."""
+_ANY_TASK = "task"
 _TEMPLATE = ".j2"
 
 
@@ -92,18 +95,20 @@ def template_paths(folder: Path, app: Any) -> Iterator[tuple[str, str]]:
     """Each template with the path of what it gives."""
     for source in folder_files(folder):
         path = PurePosixPath(source.removesuffix(_TEMPLATE))
-        name = _name_for(path.name, app.workload)
+        name = _name_for(path.name, app)
         if name is None:
             continue
         parts = [_replaced(part, app) for part in path.parts[:-1]]
         yield source, "/".join([*parts, _replaced(name, app)])
 
 
-def _name_for(name: str, workload: str) -> str | None:
-    """The file's name without the workload that it is for; None for another one."""
-    for each in WORKLOADS:
+def _name_for(name: str, app: Any) -> str | None:
+    """The file's name without the workload or task that it is for; None for another one."""
+    task = getattr(app, "task", TENSOR)
+    chosen = (app.workload, task, *([] if task == TENSOR else [_ANY_TASK]))
+    for each in (*WORKLOADS, *get_args(AppScreen), _ANY_TASK):
         if f".{each}." in name:
-            return name.replace(f".{each}.", ".", 1) if each == workload else None
+            return name.replace(f".{each}.", ".", 1) if each in chosen else None
     return name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from etdeploy.core.values import Value
 
@@ -90,6 +91,50 @@ def _near(a: Sequence[float] | None, b: Sequence[float] | None) -> bool:
     return all(math.isclose(x, y, abs_tol=_BOX_TOLERANCE) for x, y in zip(a, b, strict=True))
 
 
+class ImagePreprocessing(Value):
+    """How an image becomes the input of a model, as the model's own processor does it.
+
+    The image, in RGB, is resized, cropped around its center to `height` and `width`, and then each
+    channel is (value x `scale` - `mean`) / `std`, from values of 0 to 255.
+
+    Attributes:
+        input: The name of the input, of shape (1, channels, height, width).
+        height, width: Of the input.
+        resize_height, resize_width: To resize to; null where the shorter side counts.
+        shortest_edge: Of the resized image, whose aspect ratio stays; null for an exact size.
+        filter: Antialiased, as Pillow does it.
+    """
+
+    input: str
+    height: int
+    width: int
+    resize_height: int | None = None
+    resize_width: int | None = None
+    shortest_edge: int | None = None
+    filter: Literal["bilinear", "bicubic"] = "bilinear"
+    scale: float = 1 / 255
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+
+class SpeechPreprocessing(Value):
+    """How speech becomes the input of a CTC model: samples from -1 to 1.
+
+    Attributes:
+        input: The name of the input, of shape (1, samples).
+        samples: As many as the program takes.
+        rate: Samples for each second.
+        normalize: Whether their mean is made 0 and their variance 1.
+        epsilon: Added to the variance.
+    """
+
+    input: str
+    samples: int
+    rate: int
+    normalize: bool = False
+    epsilon: float = 1e-7
+
+
 class TaskProgram(Value):
     """What is known of a task's program.
 
@@ -99,9 +144,14 @@ class TaskProgram(Value):
         preprocess_ms: Time of the model's processor to make tensors of the input, on the machine
             that exported it.
         expected: What the model gives, run eagerly as it was exported.
+        image, speech: How an app makes the input, compared with what the processor makes.
+        no_app: Why neither of them is known, as a clause; null otherwise.
     """
 
     task: str
     is_real: bool
     preprocess_ms: float
     expected: TaskResult | None = None
+    image: ImagePreprocessing | None = None
+    speech: SpeechPreprocessing | None = None
+    no_app: str | None = None

@@ -89,6 +89,9 @@ Rewrites = Annotated[
 ]
 AppRuntime = Literal["auto", "prebuilt", "source"]
 AppBuild = Literal["auto", "gradle", "sdk"]
+AppTask = Literal[
+    "auto", "image-classification", "text-generation", "automatic-speech-recognition", "tensor"
+]
 GenerationPath = Literal["auto", "fast", "plain", "static"]
 GenerationMode = Literal["hybrid", "kv", "prefill"]
 AttentionChoice = Literal["auto", "kernel", "stock"]
@@ -599,6 +602,11 @@ class App(Section):
 
     name: str | None = Field(default=None, min_length=1, max_length=40)
     """The name below the icon; by default the recipe's name."""
+
+    task: AppTask = "auto"
+    """What the app's first screen does: `image-classification` labels photos, `text-generation`
+    chats, `automatic-speech-recognition` writes down speech, `tensor` measures alone, which every
+    app also can. `auto` follows the model's task as far as the app supports it."""
 
     runtime: AppRuntime = "auto"
     """Where the app's ExecuTorch comes from. `prebuilt`: ExecuTorch's own release, from Maven on

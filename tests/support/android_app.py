@@ -185,6 +185,8 @@ def app_values(workload: str, **changed: Any) -> dict[str, Any]:
         "model_name": "tiny",
         "etdeploy_version": "0",
         "library": False,
+        "task": "tensor",
+        "vulkan": False,
     }
     return {"app": SimpleNamespace(**(values | changed))}
 
@@ -216,6 +218,7 @@ class App:
         main, out = self.project / "app" / "src" / "main", self.built
         out.mkdir(parents=True, exist_ok=True)
         manifest = (main / "AndroidManifest.xml").read_text()
+        manifest = manifest.replace("${applicationId}", self.id)
         named = manifest.replace("<manifest ", f"<manifest package={quoteattr(self.id)} ", 1)
         # As a build for debugging has it.
         (out / "AndroidManifest.xml").write_text(

@@ -41,6 +41,21 @@ class ChannelsLast(torch.nn.Module):  # type: ignore[misc]
         return torch.relu(x)
 
 
+class Classes(torch.nn.Module):  # type: ignore[misc]
+    """Logits of three classes: how red, green and blue an image is."""
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        return 4 * pixel_values.mean((2, 3))
+
+
+class Letters(torch.nn.Module):  # type: ignore[misc]
+    """Logits of four letters for each 100 samples, by how loud they are: a model of speech."""
+
+    def forward(self, input_values: torch.Tensor) -> torch.Tensor:
+        loud = input_values.abs().reshape(1, -1, 100).mean(-1, keepdim=True)
+        return -((loud - torch.tensor([0.0, 0.2, 0.4, 0.8])) ** 2)
+
+
 class Counter(torch.nn.Module):  # type: ignore[misc]
     """Has state: every call gives a larger result than the one before."""
 
@@ -89,6 +104,8 @@ def main(folder: Path) -> None:
     )
     values = (torch.randn(2, 3), 2**62 + 1, 1e-20, True, None)
     _export(folder / "plain_inputs", PlainInputs(), values)
+    _export(folder / "classes", Classes(), (torch.randn(1, 3, 48, 64),))
+    _export(folder / "letters", Letters(), (torch.randn(1, 1600),))
     _export(folder / "unplanned", Mlp(), (torch.randn(2, 16),), plan_memory=False)
 
 

@@ -27,7 +27,7 @@ from etdeploy.apps.android.tools import (
 )
 from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, RuntimeSources
-from etdeploy.apps.project import render_tree
+from etdeploy.apps.project import TENSOR, render_tree
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Extras, Workstation
@@ -59,6 +59,8 @@ class AndroidValues(AndroidApp):
     system_libraries: tuple[str, ...]
     model_name: str
     etdeploy_version: str
+    task: str = TENSOR
+    vulkan: bool = False
     library: bool = False
 
 
@@ -199,6 +201,8 @@ def android_values(subject: AppSubject) -> AndroidValues:
         abis=subject.abis,
         extracted=bool(folder_variables(subject.extras)),
         workload=subject.model.workload,
+        task=subject.model.task,
+        vulkan="VulkanBackend" in subject.program.backend_ids,
         runtime=str(plan.provider.value),
         artifacts=list_artifacts(plan),
         variables=folder_variables(subject.extras),

@@ -34,7 +34,7 @@ from etdeploy.apps.ios.xcode import (
     subject_command,
     swift_products,
 )
-from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
+from etdeploy.apps.model import MODEL_FILE, AppModel, AppScreen, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
 from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, refuse
 from etdeploy.core.files.basic import resource_folder, write_atomic
@@ -155,6 +155,7 @@ def ios_app(subject: AppSubject) -> IosApp:
         target=target_name(loaded.name),
         team=loaded.recipe.app.team or "",
         workload=model.workload,
+        task=model.task,
         products=products,
         package_branch=f"swiftpm-{model.executorch_version}",
         threadpool=has_thread_pool(products),
@@ -306,6 +307,7 @@ class IosApp(Value):
     program: str
     bundled: bool
     etdeploy_version: str
+    task: AppScreen = "tensor"
     library: bool = False
     prefix: str = ""
 

@@ -32,6 +32,8 @@ import org.robolectric.Shadows;
 import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
 import org.robolectric.annotation.GraphicsMode;
+import org.robolectric.shadows.ShadowActivity;
+import org.robolectric.shadows.ShadowAudioRecord;
 
 /**
  * Starts an app as its launcher does, once for each scenario of a file, and keeps what it wrote and
@@ -41,7 +43,10 @@ import org.robolectric.annotation.GraphicsMode;
  * folder; extras of the intent; type, texts by the id of their field; click, ids of buttons; leave,
  * whether the app goes to the background while it runs; start_again, extras of a second intent;
  * look_ms, how often the screen is looked at and drawn until the results are there;
- * figures of a finished run, to be shown without one; svg, whether its picture is also kept as SVG.
+ * figures of a finished run, to be shown without one; svg, whether its picture is also kept as SVG;
+ * steps, of an app with a task, in place of a run: each has click or type as above, shows, a text to
+ * wait for on the screen, photo, a file that the picker or the camera gives, refuse, what the next
+ * intent or the question for a permission comes to, or microphone, a file of samples or "".
  */
 @RunWith(ParameterizedRobolectricTestRunner.class)
 @Config(sdk = 34)
@@ -94,7 +99,11 @@ public class AppRun {
       controller.newIntent(again);
       copy(results.toPath(), "busy.json");
     }
-    if (!asked.optBoolean("idle")) {
+    JSONArray steps = asked.optJSONArray("steps");
+    for (int i = 0; steps != null && i < steps.length(); ++i) {
+      step(steps.getJSONObject(i), activity);
+    }
+    if (steps == null && !asked.optBoolean("idle")) {
       await(activity, results, asked.optString("await"), asked.optInt("look_ms", 10));
     }
     if (asked.has("figures")) {
@@ -117,7 +126,71 @@ public class AppRun {
 
   private static String describe(Intent chooser) {
     Intent sent = chooser.getParcelableExtra(Intent.EXTRA_INTENT);
-    return sent.getStringExtra(Intent.EXTRA_TEXT);
+    return sent == null ? chooser.toString() : sent.getStringExtra(Intent.EXTRA_TEXT);
+  }
+
+  private static void step(JSONObject step, Activity activity) throws Exception {
+    if (step.has("microphone")) {
+      speak(step.getString("microphone"));
+    }
+    if (step.has("refuse") && step.getString("refuse").equals("apps")) {
+      Shadows.shadowOf(RuntimeEnvironment.getApplication()).checkActivities(true);
+    }
+    if (step.has("grant")) {
+      Shadows.shadowOf(RuntimeEnvironment.getApplication())
+          .grantPermissions(step.getString("grant"));
+    }
+    type(step.optJSONObject("type"), activity);
+    click(step.optJSONArray("click"), activity);
+    if (step.has("photo")) {
+      give(Paths.get(step.getString("photo")), activity);
+    }
+    if (step.has("refuse") && !step.getString("refuse").equals("apps")) {
+      activity.onRequestPermissionsResult(
+          1, new String[] {step.getString("refuse")}, new int[] {-1});
+    }
+    long end = System.nanoTime() + 60_000_000_000L;
+    while (step.has("shows") && !views(activity).toString().contains(step.getString("shows"))) {
+      if (System.nanoTime() > end) {
+        throw new AssertionError(step + " in " + views(activity).toString(1));
+      }
+      Thread.sleep(5);
+      Shadows.shadowOf(Looper.getMainLooper()).idleFor(java.time.Duration.ofMillis(5));
+    }
+  }
+
+  /** Answers the last intent for a photo. */
+  private static void give(Path photo, Activity activity) throws Exception {
+    ShadowActivity.IntentForResult asked =
+        Shadows.shadowOf(activity).getNextStartedActivityForResult();
+    android.net.Uri output = asked.intent.getParcelableExtra("output");
+    Intent answer = new Intent();
+    if (output == null) {
+      answer.setData(android.net.Uri.fromFile(photo.toFile()));
+    } else {
+      // Robolectric cannot close a stream of a provider's file (its interceptor of descriptors).
+      android.os.ParcelFileDescriptor file =
+          activity.getContentResolver().openFileDescriptor(output, "w");
+      new FileOutputStream(file.getFileDescriptor()).write(Files.readAllBytes(photo));
+    }
+    Shadows.shadowOf(activity).receiveResult(asked.intent, Activity.RESULT_OK, answer);
+  }
+
+  /** The microphone gives the samples of a file of 16-bit numbers; nothing for no file. */
+  private static void speak(String file) throws Exception {
+    java.nio.ShortBuffer samples =
+        java.nio.ByteBuffer.wrap(file.isEmpty() ? new byte[0] : Files.readAllBytes(Paths.get(file)))
+            .order(java.nio.ByteOrder.LITTLE_ENDIAN)
+            .asShortBuffer();
+    ShadowAudioRecord.setSource(
+        new ShadowAudioRecord.AudioRecordSource() {
+          @Override
+          public int readInShortArray(short[] target, int at, int count, boolean blocking) {
+            int given = Math.min(count, samples.remaining());
+            samples.get(target, at, given);
+            return given;
+          }
+        });
   }
 
   private static void put(JSONObject files, File folder) throws Exception {

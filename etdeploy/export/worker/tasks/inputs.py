@@ -17,6 +17,7 @@ from etdeploy.core.console import count
 from etdeploy.export.hf.files import PROCESSOR_FILES, TOKENIZER_FILES, has_tokenizer
 from etdeploy.export.spec import TaskInput
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.program.task import ImagePreprocessing, SpeechPreprocessing
 from etdeploy.recipe.hub_cache import CONFIG, read_object
 from etdeploy.recipe.tasks import FEATURE_EXTRACTION, IMAGE_TO_TEXT, TASKS, Modality
 
@@ -48,6 +49,7 @@ class Processor:
         modality: What it reads.
         reads: The object that makes tensors of it.
         tokenizer: That reads and writes text; None where the model has none.
+        settings: Of an image processor, where `reads` is of timm.
     """
 
     folder: Path
@@ -55,6 +57,7 @@ class Processor:
     modality: Modality
     reads: Any
     tokenizer: Any = None
+    settings: Mapping[str, Any] | None = None
 
     @property
     def sampling_rate(self) -> int:
@@ -364,3 +367,138 @@ def _samples(data: bytes, width: int) -> np.ndarray[Any, Any]:
     else:
         values = np.frombuffer(data, f"<i{width}")
     return values.astype(np.float64) / _FULL_SCALE[width]
+
+
+# A picture without repetitions, of which resizing and cropping show: its height and width.
+_PROBE = (97, 131)
+# Of 255 levels. Pillow and torchvision round differently.
+_MOST_LEVELS = 4.0
+_MOST_OF_SAMPLES = 1e-3
+_FILTERS = {2: "bilinear", 3: "bicubic"}
+_SIZE_KEYS = ("height", "width", "shortest_edge", "longest_edge", "max_height", "max_width")
+_CONVNEXT_EXACT = 384
+
+
+def image_preprocessing(
+    processor: Processor, values: Mapping[str, torch.Tensor]
+) -> tuple[ImagePreprocessing | None, str | None]:
+    """How an app makes the model's input of an image; or None, and the reason.
+
+    What the processor's settings say is tried on a picture and compared with what the processor
+    gives: a step that is not known here leaves another picture.
+    """
+    ((name, value),) = values.items() if len(values) == 1 else (("", torch.zeros(0)),)
+    if value.dim() != 4 or value.shape[:2] != (1, 3):
+        return None, "the model takes more than one image in RGB"
+    try:
+        settings = processor.settings or _image_settings(processor.reads)
+        found = ImagePreprocessing(
+            input=name, height=value.shape[2], width=value.shape[3], **settings
+        )
+    except (TypeError, ValueError):
+        return None, "its image processor has settings that apps do not know"
+    probe = _probe()
+    made = _processed(processor, probe)[name][0].permute(1, 2, 0).numpy()
+    difference = np.abs(made - apply_to_image(found, probe)) * np.array(found.std) / found.scale
+    if difference.max() > _MOST_LEVELS:
+        return None, (
+            "its image processor does more to an image than resize, crop and normalize it, which "
+            f"is what apps do (a difference of {difference.max():.0f} in 255)"
+        )
+    return found, None
+
+
+def _probe() -> Any:
+    from PIL import Image
+
+    rows, columns = (np.linspace(0, 1, size) for size in _PROBE)
+    y, x = np.meshgrid(rows, columns, indexing="ij")
+    pixels = np.stack([x, y, (x * x + y) / 2], axis=-1) * 255
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def apply_to_image(how: ImagePreprocessing, image: Any) -> np.ndarray[Any, Any]:
+    """The input for an image in RGB, of shape (height, width, channels), as apps make it."""
+    from PIL import Image
+
+    if how.shortest_edge is None:
+        size = (how.resize_width or image.width, how.resize_height or image.height)
+    else:
+        short = min(image.size)
+        size = (
+            how.shortest_edge * image.width // short,
+            how.shortest_edge * image.height // short,
+        )
+    resampling = getattr(Image.Resampling, how.filter.upper())
+    resized = image if size == image.size else image.resize(size, resampling)
+    left, top = (size[0] - how.width) // 2, (size[1] - how.height) // 2
+    cropped = resized.crop((left, top, left + how.width, top + how.height))
+    return (np.asarray(cropped, np.float32) * how.scale - how.mean) / how.std
+
+
+def _image_settings(reads: Any) -> dict[str, Any]:
+    """Fields of ImagePreprocessing from the attributes of an image processor."""
+
+    def flag(name: str) -> bool:
+        return bool(getattr(reads, name, False))
+
+    def size_of(name: str) -> dict[str, int]:
+        given = getattr(reads, name, None)
+        values = given if isinstance(given, Mapping) else vars(given) if given else {}
+        return {key: values[key] for key in _SIZE_KEYS if values.get(key)}
+
+    found: dict[str, Any] = {}
+    if flag("do_resize"):
+        found |= _resizing(size_of("size"), getattr(reads, "crop_pct", None))
+        found["filter"] = _FILTERS.get(int(getattr(reads, "resample", None) or 0))
+    found["scale"] = float(reads.rescale_factor) if flag("do_rescale") else 1.0
+    if flag("do_normalize"):
+        found |= {"mean": tuple(reads.image_mean), "std": tuple(reads.image_std)}
+    return found
+
+
+def _resizing(size: Mapping[str, int], crop_pct: float | None) -> dict[str, int]:
+    if set(size) == {"height", "width"}:
+        return {"resize_height": size["height"], "resize_width": size["width"]}
+    if set(size) != {"shortest_edge"}:
+        raise ValueError(f"unknown sizes {sorted(size)}")
+    edge = size["shortest_edge"]
+    if crop_pct is None:
+        return {"shortest_edge": edge}
+    # As ConvNextImageProcessor does.
+    if edge >= _CONVNEXT_EXACT:
+        return {"resize_height": edge, "resize_width": edge}
+    return {"shortest_edge": int(edge / crop_pct)}
+
+
+def speech_preprocessing(
+    processor: Processor, values: Mapping[str, torch.Tensor]
+) -> tuple[SpeechPreprocessing | None, str | None]:
+    """How an app makes the model's input of recorded speech; or None, and the reason."""
+    ((name, value),) = values.items() if len(values) == 1 else (("", torch.zeros(0)),)
+    if value.dim() != 2:
+        return None, "its input is not a waveform, but what a feature extractor makes of one"
+    found = SpeechPreprocessing(
+        input=name,
+        samples=value.shape[1],
+        rate=processor.sampling_rate,
+        normalize=bool(getattr(processor.reads, "do_normalize", False)),
+    )
+    probe = np.sin(np.arange(found.samples) * 0.05).astype(np.float32) * 0.2 + 0.1
+    made = _processed(processor, probe)[name][0].numpy()
+    if made.shape != probe.shape or np.abs(made - apply_to_speech(found, probe)).max() > (
+        _MOST_OF_SAMPLES
+    ):
+        return None, "its feature extractor does more to a waveform than normalize it"
+    return found, None
+
+
+def apply_to_speech(
+    how: SpeechPreprocessing, samples: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """The input for samples, as apps make it."""
+    if not how.normalize:
+        return samples
+    centered = samples - samples.mean()
+    normalized: np.ndarray[Any, Any] = centered / np.sqrt(samples.var() + how.epsilon)
+    return normalized

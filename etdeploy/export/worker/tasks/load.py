@@ -45,16 +45,18 @@ from etdeploy.export.worker.tasks.inputs import (
     PROCESSOR_FOLDER,
     Processor,
     TaskTensors,
+    image_preprocessing,
     load_processor,
     processor_files,
     random_input_note,
+    speech_preprocessing,
     task_tensors,
 )
 from etdeploy.export.worker.tasks.results import ModelAnswer, Tensors, task_result
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.task import TaskProgram
 from etdeploy.recipe.hub_cache import CONFIG, read_object
-from etdeploy.recipe.tasks import FEATURE_EXTRACTION
+from etdeploy.recipe.tasks import FEATURE_EXTRACTION, IMAGE_CLASSIFICATION, SPEECH_RECOGNITION
 
 # The outputs that a task is about, of those that a model has.
 _OUTPUTS: Mapping[str, tuple[str, ...]] = {
@@ -121,11 +123,19 @@ class TaskModel:
                 self.processor, self.config, self.inputs.values, outputs, self.image
             )
             expected = task_result(answer)
+        image, speech, no_app = None, None, None
+        if self.processor.task == IMAGE_CLASSIFICATION:
+            image, no_app = image_preprocessing(self.processor, self.inputs.values)
+        if self.processor.task == SPEECH_RECOGNITION:
+            speech, no_app = speech_preprocessing(self.processor, self.inputs.values)
         return TaskProgram(
             task=self.processor.task,
             is_real=self.inputs.is_real,
             preprocess_ms=round(self.inputs.took_ms, 3),
             expected=expected,
+            image=image,
+            speech=speech,
+            no_app=no_app,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -63,7 +64,8 @@ def load_timm(spec: ExportSpec, tell: Tell) -> TaskModel:
     labels = {} if spec.task == FEATURE_EXTRACTION else _labels(config, model)
     if spec.task == FEATURE_EXTRACTION:
         model.reset_classifier(0)
-    processor = Processor(folder, spec.task, "image", _transform(model, spec))
+    transform, settings = _transform(model, spec)
+    processor = Processor(folder, spec.task, "image", transform, settings=settings)
     inputs = task_tensors(processor, spec.input, None)
     output = "features" if spec.task == FEATURE_EXTRACTION else "logits"
     method = TimmMethod(model, output).eval()
@@ -148,8 +150,11 @@ def _labels(config: Mapping[str, Any], model: Any) -> dict[int, str]:
     return dict(enumerate(ImageNetInfo(subset).label_descriptions()))
 
 
-def _transform(model: Any, spec: ExportSpec) -> Any:
-    """Timm's transformation of an image, called as a processor of transformers."""
+def _transform(model: Any, spec: ExportSpec) -> tuple[Any, dict[str, Any]]:
+    """Timm's transformation of an image, called as a processor of transformers.
+
+    With fields of ImagePreprocessing that say the same.
+    """
     from timm.data import create_transform, resolve_model_data_config
 
     data = resolve_model_data_config(model)
@@ -167,7 +172,20 @@ def _transform(model: Any, spec: ExportSpec) -> Any:
     def process(images: Any, **_: Any) -> dict[str, torch.Tensor]:
         return {_PIXELS: transform(images.convert(mode))[None]}
 
-    return process
+    return process, _image_settings(data)
+
+
+def _image_settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    height, width = data["input_size"][1:]
+    found: dict[str, Any] = {
+        "filter": data["interpolation"],
+        "mean": tuple(data["mean"]),
+        "std": tuple(data["std"]),
+    }
+    edges = [math.floor(side / data["crop_pct"]) for side in (height, width)]
+    if data["crop_mode"] == "center" and height == width:
+        return found | {"shortest_edge": edges[0]}
+    return found | {"resize_height": edges[0], "resize_width": edges[1]}
 
 
 def _require_one_tensor(model: Any, pixels: torch.Tensor) -> None:

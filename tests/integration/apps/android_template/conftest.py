@@ -31,13 +31,13 @@ def tools(shared_folder: Path) -> Tools:
         raise
 
 
-def _compiled(tools: Tools, shared: Path, workload: str) -> App:
-    folder = shared / f"android-{workload}"
+def _compiled(tools: Tools, shared: Path, workload: str, task: str = "tensor") -> App:
+    folder = shared / f"android-{workload if task == 'tensor' else task}"
     with exclusive(folder.with_suffix(".lock"), "the app of a test"):
         if not folder.is_dir():
             with new_folder(folder) as work:
                 made = App(work / "project", work / "built")
-                render(made.project, workload)
+                render(made.project, workload, task=task)
                 made.compile(tools)
     return App(folder / "project", folder / "built")
 
@@ -50,6 +50,21 @@ def inference_app(tools: Tools, shared_folder: Path) -> App:
 @pytest.fixture(scope="session")
 def generation_app(tools: Tools, shared_folder: Path) -> App:
     return _compiled(tools, shared_folder, "generation")
+
+
+@pytest.fixture(scope="session")
+def photo_app(tools: Tools, shared_folder: Path) -> App:
+    return _compiled(tools, shared_folder, "inference", "image-classification")
+
+
+@pytest.fixture(scope="session")
+def chat_app(tools: Tools, shared_folder: Path) -> App:
+    return _compiled(tools, shared_folder, "generation", "text-generation")
+
+
+@pytest.fixture(scope="session")
+def speech_app(tools: Tools, shared_folder: Path) -> App:
+    return _compiled(tools, shared_folder, "inference", "automatic-speech-recognition")
 
 
 def with_values(program: Path, payload: Path, name: str, atol: float) -> dict[str, Any]:
