@@ -43,6 +43,10 @@ _JAVA_RELEASE = "11"
 _ENVIRONMENT = {"ROBOLECTRIC_OFFLINE": "1", "MAVEN_OPTS": " ".join(JAVA_OPTIONS)}
 
 
+# Robolectric moves descriptors of files from one object to another.
+_OPENED = ("--add-opens", "java.base/java.io=ALL-UNNAMED")
+
+
 def missing_tools() -> str | None:
     """What of this machine's tools is not there."""
     absent = [tool for tool in ("mvn", "java", "javac", "c++") if shutil.which(tool) is None]
@@ -280,7 +284,8 @@ class App:
             tools.paths["junit"], tools.framework, tools.standard_library,
         ]  # fmt: skip
         run(
-            "java", *JAVA_OPTIONS, "-cp", ":".join(map(str, path)), f"-Dapp.scenarios={folder}",
+            "java", *JAVA_OPTIONS, *_OPENED, "-cp", ":".join(map(str, path)),
+            f"-Dapp.scenarios={folder}",
             f"-Drobolectric.dependency.dir={Path(tools.paths['instrumented']).parent}",
             f"-Djava.library.path={library or tools.folder / 'native'}",
             "org.junit.runner.JUnitCore", "AppRun",

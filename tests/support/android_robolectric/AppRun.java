@@ -168,10 +168,9 @@ public class AppRun {
     if (output == null) {
       answer.setData(android.net.Uri.fromFile(photo.toFile()));
     } else {
-      // Robolectric cannot close a stream of a provider's file (its interceptor of descriptors).
-      android.os.ParcelFileDescriptor file =
-          activity.getContentResolver().openFileDescriptor(output, "w");
-      new FileOutputStream(file.getFileDescriptor()).write(Files.readAllBytes(photo));
+      try (java.io.OutputStream stream = activity.getContentResolver().openOutputStream(output)) {
+        Files.copy(photo, stream);
+      }
     }
     Shadows.shadowOf(activity).receiveResult(asked.intent, Activity.RESULT_OK, answer);
   }

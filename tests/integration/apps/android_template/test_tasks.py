@@ -85,7 +85,9 @@ def labelled(
     image = {"preprocessing": _HOW.model_dump(), "labels": "labels.json", "several": False}
     describe(payload, task="image-classification", image=image)
 
-    def chosen(name: str, button: str = "choose", shows: str = "What it may show") -> dict[str, Any]:
+    def chosen(
+        name: str, button: str = "choose", shows: str = "What it may show"
+    ) -> dict[str, Any]:
         return {"steps": [{"click": [button], "photo": str(photos[name]), "shows": shows}]}
 
     scenarios: dict[str, dict[str, Any]] = {
