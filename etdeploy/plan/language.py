@@ -15,7 +15,7 @@ from etdeploy.program.generation import (
     GenerationMethod,
     attention_of,
 )
-from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.model import CalibrationText, Recipe
 from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 _STOCK = (
@@ -52,7 +52,7 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Reasoned
 
 
 def _scales(recipe: Recipe) -> ReasonedChoice:
-    text = recipe.export.calibration
+    text = _calibration(recipe.export.calibration)
     value = "by the weights alone" if text == "none" else "weighted by activations"
     read = "the input" if has_encoder(recipe.model.task) else "a text of etdeploy's"
     reason = (
@@ -62,6 +62,15 @@ def _scales(recipe: Recipe) -> ReasonedChoice:
         "counting all alike"
     )
     return ReasonedChoice(name="scales", value=value, reason=reason, by_hand=text is not None)
+
+
+def _calibration(asked: str | CalibrationText | None) -> str | None:
+    """What a recipe names."""
+    if not isinstance(asked, CalibrationText):
+        return asked
+    own = "prompts" if isinstance(asked.prompts, tuple) else None
+    text = asked.text or (None if own else "a text of etdeploy's")
+    return " and ".join(filter(None, (text, own)))
 
 
 def _adapters(recipe: Recipe) -> ReasonedChoice:

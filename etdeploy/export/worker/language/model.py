@@ -182,7 +182,7 @@ class LanguageModel:
     def _encoder_activations(
         self, spec: ExportSpec, eager: Eager, encoder: EncoderInput | ImageInput
     ) -> Activations:
-        if spec.calibration_text is None:
+        if not spec.reads_calibration:
             return Activations(origin="export.calibration is none")
         if not encoder.tensors.is_real or not eager.texts:
             return Activations(origin="the input is random")
