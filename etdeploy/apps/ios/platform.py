@@ -91,8 +91,10 @@ class Ios:
         return binary_files(ios_app(subject))
 
     def notes(self, subject: AppSubject) -> tuple[str, ...]:
-        del subject
-        return ()
+        task = subject.model.task
+        if task == "tensor" or subject.model.generation:
+            return ()
+        return (f"The iPhone app measures the model; it has no screen for {task}.",)
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan

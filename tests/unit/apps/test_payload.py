@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
-from etdeploy.apps.payload import MOST_BUNDLED_BYTES, app_tokenizer, make_payload
+from etdeploy.apps.payload import MOST_BUNDLED_BYTES, _chat, app_tokenizer, make_payload
 from etdeploy.core.errors import UsageError
 from etdeploy.program.folder import InputSet, OutputQuantization, TensorFile
 from etdeploy.program.model import Method, PlainValue, Program
+from etdeploy.program.task import ImagePreprocessing, TaskProgram
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 from tests.support.bench_values import make_program_folder
@@ -54,6 +55,63 @@ def test_a_small_program_its_inputs_and_its_outputs_go_into_the_app(tmp_path: Pa
     )  # fmt: skip
     assert (model.warmup, model.iterations, model.threads) == (-1, 50, 0)
     assert notes == ()
+
+
+_IMAGE = ImagePreprocessing(input="pixel_values", height=4, width=4)
+
+
+def _of_task(
+    folder: Path, task: TaskProgram, /, **app: Any
+) -> tuple[AppModel, Any, tuple[str, ...]]:
+    """The app of a program of a task whose logits are of the program folder's last dimension."""
+    (folder / "processor").mkdir(parents=True)
+    labels = {"0": "cat", "1": "dog"}
+    (folder / "processor" / "config.json").write_text(json.dumps({"id2label": labels}))
+    return payload(folder, recipe(app=app), task=task)
+
+
+def test_an_image_classifier_has_a_screen_for_photos_with_labels(tmp_path: Path) -> None:
+    task = TaskProgram(task="image-classification", is_real=True, preprocess_ms=1, image=_IMAGE)
+    model, files, notes = _of_task(tmp_path, task)
+    assert model.task == "image-classification"
+    assert model.image is not None
+    assert model.image.preprocessing == _IMAGE
+    labels = json.loads(files["labels.json"])
+    assert labels[:2] == ["cat", "dog"]
+    assert all(label == f"LABEL_{i}" for i, label in enumerate(labels[2:], 2))
+    assert notes == ()
+
+
+def test_a_task_without_a_description_of_its_input_is_measured_or_refused(tmp_path: Path) -> None:
+    task = TaskProgram(
+        task="image-classification", is_real=True, preprocess_ms=1, no_app="it flips channels"
+    )
+    model, files, notes = _of_task(tmp_path / "auto", task)
+    assert (model.task, model.image) == ("tensor", None)
+    assert "labels.json" not in files
+    assert "it flips channels" in notes[0]
+    with pytest.raises(UsageError, match="image-classification: it flips channels"):
+        _of_task(tmp_path / "asked", task, task="image-classification")
+    assert _of_task(tmp_path / "tensor", task, task="tensor")[2] == ()
+
+
+def test_a_task_of_another_kind_of_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="text-generation: the program is of no task"):
+        payload(tmp_path, recipe(app={"task": "text-generation"}))
+
+
+def test_a_chat_goes_on_where_the_template_has_text_between(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    found = _chat(folder)
+    assert found is not None
+    assert (found.before, found.after) == ("<user>", "</><assistant>")
+    assert found.between == "</><user>"
 
 
 def test_a_large_program_goes_beside_the_app(tmp_path: Path) -> None:
