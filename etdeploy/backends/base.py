@@ -78,6 +78,8 @@ class Backend:
             that has the component; None if none has.
         system_libraries: Android's own libraries, of the phone's maker, that it opens: an app has
             to name them in its manifest.
+        features: Features of Android that it needs, with the least version of each: an app names
+            them in its manifest.
         systems: Systems that the delegate runs on; empty for all.
         arches: The instruction sets that it runs on; empty for all.
         loads: Whether it loads the device maker's libraries when it starts.
@@ -119,6 +121,7 @@ class Backend:
     wheels: tuple[str, ...] = ()
     aar: str | None = None
     system_libraries: tuple[str, ...] = ()
+    features: tuple[tuple[str, str], ...] = ()
     systems: tuple[str, ...] = ()
     arches: tuple[str, ...] = ()
     loads: bool = False

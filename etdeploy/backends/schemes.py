@@ -22,6 +22,8 @@ QUANTIZATIONS: dict[str, str] = {
 FLOAT_SCHEMES = ("none", "fp16")
 # Those that find the ranges of activations from calibration inputs.
 STATIC_SCHEMES = ("int8_static", "8a4w", "16a8w", "16a4w", "16a4w_block")
+# Of these, those whose activations have 8 bits.
+EIGHT_BIT_SCHEMES = ("int8_static", "8a4w")
 # Those with weights in groups, of `export.group_size`.
 GROUPED_SCHEMES = ("8da4w", "16a4w_block")
 # Those whose activations are quantized while the program runs.

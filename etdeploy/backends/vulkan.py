@@ -148,6 +148,10 @@ VULKAN_FAILURES = FailureTable(
 VULKAN = Vulkan(
     name="vulkan",
     delegate_id="VulkanBackend",
+    features=(
+        ("android.hardware.vulkan.version", "0x401000"),
+        ("android.hardware.vulkan.compute", "0"),
+    ),
     quantizations=("none", "fp16", "int8_static", "8da4w"),
     lowering="etdeploy.export.worker.backends.vulkan",
     needs="ExecuTorch's Vulkan libraries, which are not in any wheel, and glslc",

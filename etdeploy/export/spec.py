@@ -26,7 +26,14 @@ from etdeploy.program.model import Program
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.llm_config import llm_files, soc_in, with_files
-from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
+from etdeploy.recipe.model import (
+    CalibrationText,
+    Export,
+    ExportGeneration,
+    Model,
+    PartQuantization,
+    Recipe,
+)
 from etdeploy.recipe.paths import NO_TEXT, hub_program
 from etdeploy.recipe.tasks import has_encoder
 
@@ -142,6 +149,8 @@ class ExportSpec(Value):
         calibration: Yields calibration inputs.
         calibration_text: That a language model reads, so that the scales of its weights are chosen
             by the activations that occur; None where the weights alone decide.
+        calibration_prompts: How many parts of that text are read, each as long as a prompt that is
+            computed at once; or prompts that are read after it.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: That a program is compiled for, `auto` until a device has been queried.
         options: The value of each option that the backend declares.
@@ -187,6 +196,7 @@ class ExportSpec(Value):
     embeddings: str | None = None
     calibration: CodeReference | None = None
     calibration_text: str | None = None
+    calibration_prompts: int | tuple[str, ...] | None = None
     group_size: int | None = None
     soc: str | None = None
     options: dict[str, OptionValue] = {}
@@ -255,6 +265,11 @@ class ExportSpec(Value):
             keys = ("model", named.kind)
         name = ".".join(keys)
         return self.places.get(name, name)
+
+    @property
+    def reads_calibration(self) -> bool:
+        """Whether a language model reads texts or prompts that calibrate it."""
+        return self.calibration_text is not None or self.calibration_prompts is not None
 
     def functions(self) -> dict[str, CodeReference]:
         """Functions of the user that the spec names, by the recipe's keys."""
@@ -345,8 +360,9 @@ def export_spec(
         embeddings=recipe.embeddings,
         calibration=None
         if recipe.is_language_model
-        else _reference("export.calibration", export.calibration),
+        else _reference("export.calibration", _named_function(export)),
         calibration_text=_calibration_text(export) if recipe.is_language_model else None,
+        calibration_prompts=_calibration_prompts(export) if recipe.is_language_model else None,
         group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),
@@ -418,11 +434,31 @@ def _generation(export: Export) -> ExportGeneration:
     return asked.model_copy(update={"evaluate": evaluated, "layout": layout_for(asked)})
 
 
-def _calibration_text(export: Export) -> str | None:
+def _named_function(export: Export) -> str | None:
+    return export.calibration if isinstance(export.calibration, str) else None
+
+
+def _reads_calibration(export: Export) -> bool:
     schemes = {export.quantization, *dict(_overrides(export)).values()}
-    text = export.calibration or CALIBRATION_TEXT
-    read = schemes & {*SEARCHED_SCHEMES, *STATIC_SCHEMES}
-    return text if read and text != NO_TEXT else None
+    return bool(schemes & {*SEARCHED_SCHEMES, *STATIC_SCHEMES})
+
+
+def _calibration_text(export: Export) -> str | None:
+    if not _reads_calibration(export) or export.calibration == NO_TEXT:
+        return None
+    asked = export.calibration
+    if not isinstance(asked, CalibrationText):
+        return asked or CALIBRATION_TEXT
+    if asked.text is None and isinstance(asked.prompts, tuple):
+        return None
+    return asked.text or CALIBRATION_TEXT
+
+
+def _calibration_prompts(export: Export) -> int | tuple[str, ...] | None:
+    asked = export.calibration
+    if not isinstance(asked, CalibrationText) or not _reads_calibration(export):
+        return None
+    return asked.prompts
 
 
 def _has_groups(recipe: Recipe) -> bool:

@@ -17,7 +17,7 @@ from etdeploy.program.generation import (
     attention_of,
     layout_for,
 )
-from etdeploy.recipe.model import ExportGeneration, Recipe
+from etdeploy.recipe.model import CalibrationText, ExportGeneration, Recipe
 from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 _STOCK = (
@@ -66,7 +66,7 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Reasoned
 
 
 def _scales(recipe: Recipe) -> ReasonedChoice:
-    text = recipe.export.calibration
+    text = _calibration(recipe.export.calibration)
     value = "by the weights alone" if text == "none" else "weighted by activations"
     read = "the input" if has_encoder(recipe.model.task) else "a text of etdeploy's"
     reason = (
@@ -76,6 +76,15 @@ def _scales(recipe: Recipe) -> ReasonedChoice:
         "counting all alike"
     )
     return ReasonedChoice(name="scales", value=value, reason=reason, by_hand=text is not None)
+
+
+def _calibration(asked: str | CalibrationText | None) -> str | None:
+    """What a recipe names."""
+    if not isinstance(asked, CalibrationText):
+        return asked
+    own = "prompts" if isinstance(asked.prompts, tuple) else None
+    text = asked.text or (None if own else "a text of etdeploy's")
+    return " and ".join(filter(None, (text, own)))
 
 
 def _adapters(recipe: Recipe) -> ReasonedChoice:

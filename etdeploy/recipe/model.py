@@ -102,6 +102,8 @@ _PREFILL = 128
 # The logits of so many tokens take some GB.
 _MOST_EVALUATED = 4096
 Size = Annotated[int, Field(ge=1, lt=2**31)]
+# Of a text or a list, for calibration.
+_MOST_PROMPTS = 4096
 AdapterName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 Adapters = Annotated[
     Annotated[str, Field(min_length=1)]
@@ -321,6 +323,41 @@ PartChoice = Annotated[
 ]
 
 
+class CalibrationText(Section):
+    """What a language model reads so that its activations are known."""
+
+    text: str | None = None
+    """A text file (UTF-8). By default, where `prompts` is a number, a text that etdeploy brings."""
+
+    prompts: (
+        Annotated[int, Field(ge=1, le=_MOST_PROMPTS)]
+        | Annotated[
+            tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)
+        ]
+        | None
+    ) = None
+    """A number: how many sections of `generation.prefill_tokens` tokens are read of the text, each
+    from an empty cache, in place of the first 2,048 tokens. Or a list of prompts, as they are (with
+    no template), which are read after the text if one is named; each has to fit into
+    `generation.context`."""
+
+    @model_validator(mode="after")
+    def _reads_something(self) -> CalibrationText:
+        if self.text is None and self.prompts is None:
+            raise ValueError("text and prompts are both missing")
+        return self
+
+
+Calibration = Annotated[
+    str | CalibrationText,
+    Takes(
+        "the name of a function or of a text file, or a mapping with one or both of text, a file, "
+        f"and prompts, a number from 1 to {_MOST_PROMPTS} or a list of texts that are not empty",
+        words=(),
+    ),
+]
+
+
 class Export(Section):
     """How the model becomes a program."""
 
@@ -342,7 +379,7 @@ class Export(Section):
     bits in groups of `group_size`; `none`, not at all. By default, `8w` for a model of `hf` with
     8da4w or 8da8w, else `none`."""
 
-    calibration: str | None = None
+    calibration: Calibration | None = None
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
     tuples of inputs, or dicts of inputs by keyword. For a program with several methods, it is
     called for each, `samples(method="prefill")`. Each has the shapes and data types of the example
@@ -350,10 +387,11 @@ class Export(Section):
     [what quantization costs](measuring.md#what-quantization-costs). Without the function,
     the example inputs are used, which is enough to measure speed.
 
-    For a model of `hf` with 8da4w: a text file (UTF-8; the first 2,048 tokens count). The model
-    reads it, and the scales of the 4-bit weights are chosen for the least error with the
-    activations that occur. By default, a text that etdeploy brings; `none` chooses the scales by
-    the weights alone."""
+    For a model of `hf` with 8da4w or, on QNN, a static scheme: a text file (UTF-8; the first 2,048
+    tokens count). The model reads it, and the scales of the 4-bit weights are chosen for the least
+    error with the activations that occur, or the ranges of activations are those that occur. By
+    default, a text that etdeploy brings; `none` chooses the scales by the weights alone. A mapping
+    has prompts, too, or says how much of the text is read: `{text: notes.txt, prompts: 32}`."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
     """8da4w, 16a4w_block and embeddings with 4w: the number of weights that share a scale. A

@@ -31,6 +31,7 @@ _FILE_KEYS = (
     ("model", "params"),
     ("export", "custom_ops"),
     EVALUATE,
+    (*CALIBRATION, "text"),
     ("benchmark", "input", "image"),
     ("benchmark", "input", "audio"),
     ("app", "aar"),

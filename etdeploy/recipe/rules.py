@@ -479,6 +479,9 @@ def _findings_without_text(
         scheme = export.get("quantization")
         text = f"quantization {scheme!r} uses calibration for a language model only"
         yield "export.calibration", text
+    if isinstance(export.get("calibration"), Mapping):
+        text = "a language model reads texts and prompts; name a function that yields inputs"
+        yield "export.calibration", text
     for name, section in (("export", export), ("benchmark", benchmark)):
         if section.get("generation") is not None and (name, source) != _GENERATES:
             text = f"this section is for a language model, and this model is of {kind}"

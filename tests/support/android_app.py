@@ -190,7 +190,7 @@ def app_values(workload: str, **changed: Any) -> dict[str, Any]:
         "etdeploy_version": "0",
         "library": False,
         "task": "tensor",
-        "vulkan": False,
+        "features": (),
     }
     return {"app": SimpleNamespace(**(values | changed))}
 

@@ -49,7 +49,8 @@ class AndroidValues(AndroidApp):
     """The variable `app` of the templates in templates/android.
 
     `variables` are the environment variables that hold the folder of the native libraries;
-    `system_libraries` are the phone's own that those open.
+    `system_libraries` are the phone's own that those open, and `features` those of Android that
+    backends need, with their least versions.
     """
 
     workload: str
@@ -60,7 +61,7 @@ class AndroidValues(AndroidApp):
     model_name: str
     etdeploy_version: str
     task: str = TENSOR
-    vulkan: bool = False
+    features: tuple[tuple[str, str], ...] = ()
     library: bool = False
 
 
@@ -202,7 +203,7 @@ def android_values(subject: AppSubject) -> AndroidValues:
         extracted=bool(folder_variables(subject.extras)),
         workload=subject.model.workload,
         task=subject.model.task,
-        vulkan="VulkanBackend" in subject.program.backend_ids,
+        features=tuple(each for backend in _backends(subject.program) for each in backend.features),
         runtime=str(plan.provider.value),
         artifacts=list_artifacts(plan),
         variables=folder_variables(subject.extras),

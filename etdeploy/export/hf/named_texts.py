@@ -43,7 +43,11 @@ def calibration_text(spec: ExportSpec) -> NamedText | None:
     """The text whose activations decide about the scales of weights."""
     if spec.calibration_text is None:
         return None
-    return NamedText(Path(spec.calibration_text), _CALIBRATION_TOKENS, CALIBRATION)
+    asked, generation = spec.calibration_prompts, spec.generation
+    tokens = _CALIBRATION_TOKENS
+    if isinstance(asked, int) and generation:
+        tokens = asked * generation.prefill_tokens
+    return NamedText(Path(spec.calibration_text), tokens, CALIBRATION)
 
 
 def named_texts(spec: ExportSpec) -> Iterator[NamedText]:

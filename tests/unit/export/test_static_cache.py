@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import AttentionInterface
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.qnn_placement import (
@@ -22,17 +26,24 @@ from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language.model import _ranges_note, _require_ranges
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.static_cache import (
+    MASKED,
+    STATIC,
     Packed,
     Pointwise,
     RotaryTable,
     StaticCalls,
     _rms_norm,
+    calibrated_mask,
+    register,
+    static_attention,
     use_native_layers,
     use_rotary_tables,
     with_all_logits,
 )
+from etdeploy.export.worker.language.texts import TokenizedText, calibration_parts
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import StaticCache
+from tests.support.export import spec_of
 from tests.support.language_models import LLAMA, spread_model
 
 # Of torch, about itself.
@@ -293,6 +304,7 @@ def test_convolutions_take_their_stored_weights(shape: tuple[int, ...], stored: 
     assert (dropped in graph.nodes) is not stored
 
 
+@pytest.mark.nightly
 def test_experts_are_joined_in_the_static_path() -> None:
     model = spread_model("Mixtral", {**LLAMA, "num_local_experts": 4}, std=0.15)
     made = generation_sources(model, context=16, prefill_tokens=4, path="static", mode="kv")
@@ -315,3 +327,79 @@ def test_a_text_that_is_too_short_to_set_ranges_is_told() -> None:
     assert short.endswith("ranges of activations: too few for accuracy. Name a file with some "
                           "hundred words.")  # fmt: skip
     assert "30 tokens at random" in _ranges_note(None, 30)
+
+
+def _calibrated_by(calibration: Any, words: int = 0, bos_id: int | None = None) -> TokenizedText:
+    """What is read with a tokenizer that has a token for each word: its length."""
+    spec = spec_of(
+        {
+            "model": {"hf": "org/model"},
+            "export": {
+                "quantization": "8da4w",
+                "calibration": calibration,
+                "generation": {"context": 16, "prefill_tokens": 4},
+            },
+        }
+    )
+    if spec.calibration_text:
+        Path(spec.calibration_text).write_text(" ".join("a" * (1 + i % 9) for i in range(words)))
+    tokenizer = SimpleNamespace(
+        loaded=lambda text: {"input_ids": [len(word) for word in text.split()]}, bos_id=bos_id
+    )
+    loaded: Any = SimpleNamespace(tokenizer=tokenizer, vocabulary=99)
+    found = calibration_parts(spec, loaded)
+    assert found
+    return found
+
+
+def test_sections_of_a_text_calibrate(tmp_path: Path) -> None:
+    text = str(tmp_path / "text.txt")
+    assert list(map(len, _calibrated_by(text, 40).parts)) == [16, 16, 8]
+    found = _calibrated_by({"text": text, "prompts": 2}, 40)
+    assert (found.file, found.parts) == ("text.txt", ((1, 2, 3, 4), (5, 6, 7, 8)))
+    # Each begins as a text does.
+    found = _calibrated_by({"text": text, "prompts": 2}, 40, bos_id=50)
+    assert found.parts == ((50, 1, 2, 3), (50, 4, 5, 6))
+    found = _calibrated_by({"text": text, "prompts": 5}, 11)
+    assert list(map(len, found.parts)) == [4, 4, 3]
+    assert found.file == (
+        "text.txt (3 sections of up to 4 tokens, not the 5 of export.calibration.prompts)"
+    )
+
+
+def test_prompts_calibrate_after_a_text(tmp_path: Path) -> None:
+    found = _calibrated_by({"prompts": ["a bb", "ccc"]})
+    assert (found.file, found.parts) == ("2 prompts", ((1, 2), (3,)))
+    text = str(tmp_path / "text.txt")
+    both = _calibrated_by({"text": text, "prompts": ["a bb"]}, 3)
+    assert (both.file, both.parts) == ("text.txt and 1 prompt", ((1, 2, 3), (1, 2)))
+
+
+@pytest.mark.parametrize(("prompt", "tokens"), [("a " * 17, "17 tokens"), (" ", "0 tokens")])
+def test_a_prompt_that_does_not_fit_is_refused(prompt: str, tokens: str) -> None:
+    with pytest.raises(WorkerError) as raised:
+        _calibrated_by({"prompts": ["a", prompt]})
+    failure = raised.value.failure
+    assert (failure.kind, failure.file) == ("calibration", "export.calibration")
+    for fact in ("prompt 1 ", tokens, "export.generation.context", "1 to 16"):
+        assert fact in failure.message
+
+
+def test_a_mask_is_no_larger_than_scores_need() -> None:
+    """Scores of 3 that are hidden, beside -2 that is seen: 5, and 256 steps for 4 positions."""
+    register()
+    attention = torch.nn.Module()
+
+    def inputs(scores: float) -> Iterator[tuple[torch.Tensor, ...]]:
+        yield ()
+        query, value = torch.ones(1, 1, 1, 1), torch.ones(1, 1, 2, 1)
+        keys = torch.full((1, 1, 1, 2), scores)
+        seen = torch.full_like(keys, -2.0)
+        mask = torch.tensor([[[[MASKED, MASKED, 0.0, 0.0]]]])
+        AttentionInterface()[STATIC](
+            attention, query, (keys, seen), (value, value), mask, scaling=1.0
+        )
+
+    assert calibrated_mask(inputs(3.0)) == pytest.approx(-5 - math.log(256 * 4))
+    assert calibrated_mask(inputs(1000.0)) == MASKED
+    assert AttentionInterface()[STATIC] is static_attention

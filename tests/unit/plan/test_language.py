@@ -89,12 +89,15 @@ def test_the_exported_program_says_which_path_and_methods() -> None:
         (None, "weighted by activations", False),
         ("/here/text.txt", "weighted by activations", True),
         ("none", "by the weights alone", True),
+        ({"text": "/here/text.txt", "prompts": ["one"]}, "weighted by activations", True),
     ],
 )
-def test_scales_of_4_bit_weights(calibration: str | None, value: str, by_hand: bool) -> None:
+def test_scales_of_4_bit_weights(calibration: Any, value: str, by_hand: bool) -> None:
     export = {"quantization": "8da4w", "calibration": calibration}
     scales, *_ = language_choices(make_recipe(model={"hf": "m"}, export=export), None)
     assert (scales.name, scales.value, scales.by_hand) == ("scales", value, by_hand)
+    if isinstance(calibration, dict):
+        assert scales.reason == "export.calibration is /here/text.txt and prompts"
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etdeploy.core.errors import RecipeError
-from etdeploy.export.spec import export_spec
+from etdeploy.export.spec import CALIBRATION_TEXT, export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import ExportGeneration
 from etdeploy.recipe.paths import relative_paths
@@ -97,6 +98,25 @@ def test_a_calibration_text_is_named_from_the_recipes_folder(folder: Path) -> No
     none = load_recipe(write(text), settings).recipe.export
     assert none.generation
     assert (none.calibration, none.generation.evaluate) == ("none", "none")
+
+
+def test_a_calibration_has_a_text_and_prompts(folder: Path) -> None:
+    (folder / "text.txt").write_text("some words")
+
+    def read(mapping: str) -> tuple[str | None, Any]:
+        text = HF + f"export: {{quantization: 8da4w, calibration: {mapping}}}\n"
+        recipe = load_recipe(write(text)).recipe
+        named = relative_paths(recipe.model_dump(mode="json"), folder)["export"]["calibration"]
+        assert named["text"] in (None, "text.txt")
+        spec = export_spec(recipe, arch="x86_64")
+        return spec.calibration_text, spec.calibration_prompts
+
+    own = str(folder / "text.txt")
+    assert read("{text: text.txt}") == (own, None)
+    assert read("{text: text.txt, prompts: 3}") == (own, 3)
+    assert read("{prompts: 3}") == (CALIBRATION_TEXT, 3)
+    assert read("{prompts: [one, two]}") == (None, ("one", "two"))
+    assert read("{text: text.txt, prompts: [one]}") == (own, ("one",))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from etdeploy.backends.qnn.facts import FINER, IN_BLOCKS, finer_scheme
+from etdeploy.backends.schemes import EIGHT_BIT_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import patched
 from etdeploy.export.worker.backends.qnn_placement import check_adaptor, chipset
@@ -202,7 +203,7 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQuantizationSpec
 
     eight, sixteen = quantizer.get_8a8w_qnn_ptq_config, quantizer.get_16a8w_qnn_ptq_config
-    product = eight if spec.quantization in _EIGHT_BITS else sixteen
+    product = eight if spec.quantization in EIGHT_BIT_SCHEMES else sixteen
     aten = torch.ops.aten
 
     def annotate(node: torch.fx.Node, inputs: dict[Any, Any], output: Any) -> None:
@@ -227,8 +228,6 @@ def annotate_caches(spec: ExportSpec, graph_module: torch.fx.GraphModule) -> Non
             second = others[0] if others else source
 
 
-# Schemes whose activations have 8 bits anyway.
-_EIGHT_BITS = ("int8_static", "8a4w")
 # Between the cache and the product: values stay what they are.
 _PASSED_ON = frozenset(
     getattr(torch.ops.aten, name).default

@@ -17,6 +17,7 @@ import torch
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import (
+    EIGHT_BIT_SCHEMES,
     FLOAT_SCHEMES,
     GROUPED_SCHEMES,
     LANGUAGE_RECIPE,
@@ -48,11 +49,13 @@ from etdeploy.export.worker.language.lora import adapted_model
 from etdeploy.export.worker.language.sources import GenerationSources, generation_sources
 from etdeploy.export.worker.language.static_cache import (
     StaticCalls,
+    calibrated_mask,
     static_calibration,
     static_methods,
     use_native_layers,
     use_rotary_tables,
     with_all_logits,
+    with_mask,
 )
 from etdeploy.export.worker.language.texts import (
     Prompt,
@@ -180,7 +183,7 @@ class LanguageModel:
     def _encoder_activations(
         self, spec: ExportSpec, eager: Eager, encoder: EncoderInput | ImageInput
     ) -> Activations:
-        if spec.calibration_text is None:
+        if not spec.reads_calibration:
             return Activations(origin="export.calibration is none")
         if not encoder.tensors.is_real or not eager.texts:
             return Activations(origin="the input is random")
@@ -292,8 +295,10 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
     for each in adapted.values():
         sources |= each.sources
     calibrated: tuple[str, ...] = ()
-    if made.static_cache and spec.quantization in STATIC_SCHEMES:
-        sources, calibrated = _calibrated(spec, loaded, made.static_cache, sources)
+    static_cache = made.static_cache
+    if static_cache and spec.quantization in STATIC_SCHEMES:
+        sources, static_cache, calibrated = _calibrated(spec, loaded, static_cache, sources)
+        eager = replace(eager, static_cache=static_cache)
     tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
     generation = Generation(
         methods=made.methods,
@@ -311,7 +316,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         rewind=made.rewind,
         adapters={name: GenerationAdapter(methods=each.methods) for name, each in adapted.items()},
         encoder=eager.encoder.facts if eager.encoder else None,
-        static_cache=made.static_cache,
+        static_cache=static_cache,
     )
     with_notes = replace(loaded, notes=(*loaded.notes, *made.notes, *calibrated))
     return LanguageModel(sources, generation, with_notes, eager, models)
@@ -343,7 +348,7 @@ _FEW_TOKENS = 256
 
 def _calibrated(
     spec: ExportSpec, loaded: LoadedModel, facts: StaticCache, sources: Mapping[str, MethodSource]
-) -> tuple[dict[str, MethodSource], tuple[str, ...]]:
+) -> tuple[dict[str, MethodSource], StaticCache, tuple[str, ...]]:
     """The methods with ranges of activations that they share, and a sentence about these.
 
     Keys and values of one method are inputs of the other, as integers. The method that takes the
@@ -355,12 +360,18 @@ def _calibrated(
     parts = text.parts if text else random_parts(loaded, facts.places + 1)
     note = _ranges_note(text.file if text else None, sum(map(len, parts)))
     calibration = static_calibration(sources[first], facts, length, parts)
-    return {
+    if spec.quantization in EIGHT_BIT_SCHEMES:
+        masked = calibrated_mask(calibration())
+        facts = facts.model_copy(update={"masked": masked})
+        sources = {name: with_mask(source, masked) for name, source in sources.items()}
+        calibration = static_calibration(sources[first], facts, length, parts)
+    found = {
         name: replace(source, calibration=calibration)
         if name == first
         else replace(source, ranges_from=first)
         for name, source in sources.items()
-    }, (note,)
+    }
+    return found, facts, (note,)
 
 
 def _ranges_note(file: str | None, tokens: int) -> str:

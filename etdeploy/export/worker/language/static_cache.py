@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ STATIC = "etdeploy_static"
 # Small enough that exp() makes it zero beside any score, and no larger than that: in a quantized
 # model, a mask's range is part of that of the scores. ExecuTorch's static LLaMA has the same.
 MASKED = -255.0
+# Steps of a softmax in 8 bits: what is masked comes to less than one, all of it together.
+_STEPS = 256
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -60,13 +63,19 @@ def static_attention(
             "its attention changes keys or values after they are in the cache"
         )
     keys, values = torch.cat(key, dim=3), torch.cat(value, dim=2)
-    repeats = query.shape[1] // keys.shape[1]
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query * scale, _repeated(keys, repeats))
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
+    scores = _scores(query, keys, scaling, softcap)
     weights = torch.softmax(scores + attention_mask, dim=-1)
+    repeats = query.shape[1] // values.shape[1]
     return torch.matmul(weights, _repeated(values, repeats)).transpose(1, 2), None
+
+
+def _scores(
+    query: torch.Tensor, keys: torch.Tensor, scaling: float | None, softcap: float | None
+) -> torch.Tensor:
+    """Of shape (1, heads, S, places + S), without the mask."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = torch.matmul(query * scale, _repeated(keys, query.shape[1] // keys.shape[1]))
+    return scores if softcap is None else torch.tanh(scores / softcap) * softcap
 
 
 def _repeated(heads: torch.Tensor, repeats: int) -> torch.Tensor:
@@ -454,3 +463,49 @@ def static_calibration(
                 calls.store(position, len(ids), new)
 
     return inputs
+
+
+def calibrated_mask(inputs: Iterable[tuple[torch.Tensor, ...]]) -> float:
+    """What a mask needs to have, no less, where 8 bits are for scores and mask together.
+
+    `inputs` calls the model for each of its items, as those of `static_calibration` do.
+    """
+    # How far a score that is hidden is above the largest one that the token sees, at the most.
+    above = [0.0]
+
+    def observing(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: tuple[torch.Tensor, torch.Tensor],
+        value: tuple[torch.Tensor, torch.Tensor],
+        attention_mask: torch.Tensor,
+        scaling: float | None = None,
+        softcap: float | None = None,
+        **others: Any,
+    ) -> tuple[torch.Tensor, None]:
+        scores = _scores(query, torch.cat(key, dim=3), scaling, softcap)
+        seen = attention_mask == 0
+        hidden, known = (
+            scores.masked_fill(each, -torch.inf).amax(-1) for each in (seen, seen.logical_not())
+        )
+        above.append(float((hidden - known).max()) + math.log(_STEPS * scores.shape[-1]))
+        return static_attention(
+            module, query, key, value, attention_mask, scaling, softcap, **others
+        )
+
+    AttentionInterface.register(STATIC, observing)
+    try:
+        for _ in inputs:
+            pass
+    finally:
+        register()
+    return max(MASKED, -max(above))
+
+
+def with_mask(source: MethodSource, masked: float) -> MethodSource:
+    """A method whose example has another number where its masks hide a position."""
+    args = tuple(
+        torch.where(each == MASKED, masked, each) if each.is_floating_point() else each
+        for each in source.inputs.args
+    )
+    return replace(source, inputs=ExampleInputs(args))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,9 +27,12 @@ from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.tokenizer import stop_ids
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.program.generation import GenerationMethod, random_ids
+from etdeploy.recipe.paths import CALIBRATION
 
 # Tokens of the calibration text that are read at once.
 _CALIBRATION_WINDOW = 512
+# Tokens that are read together, each from an empty cache.
+Parts = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class TokenizedText:
 
     file: str
     sha256: str
-    parts: tuple[tuple[int, ...], ...]
+    parts: Parts
     whole: bool
 
     @property
@@ -67,10 +70,63 @@ def evaluation_parts(spec: ExportSpec, loaded: LoadedModel) -> TokenizedText | N
 
 
 def calibration_parts(spec: ExportSpec, loaded: LoadedModel) -> TokenizedText | None:
-    """The text that calibrates the model; None for none."""
+    """The text and the prompts that calibrate the model; None for none."""
     context = spec.generation.context if spec.generation else 0
+    asked = spec.calibration_prompts
+    if isinstance(asked, int) and spec.generation:
+        room = min(context, spec.generation.prefill_tokens)
+        text = _readable(spec, loaded, calibration_text(spec), room, "calibration")
+        return text and _sections(text, asked, room)
     room = min(context, _CALIBRATION_WINDOW)
-    return _readable(spec, loaded, calibration_text(spec), room, "calibration")
+    text = _readable(spec, loaded, calibration_text(spec), room, "calibration")
+    if not isinstance(asked, tuple):
+        return text
+    return _with_prompts(text, _prompt_parts(spec, loaded, asked, context))
+
+
+def _sections(text: TokenizedText, asked: int, length: int) -> TokenizedText:
+    """The first parts of a text; says so where it has fewer."""
+    if (found := len(text.parts)) >= asked:
+        return replace(text, parts=text.parts[:asked])
+    few = f"{count(found, 'section')} of up to {length} tokens, not the {asked} of "
+    return replace(text, file=f"{text.file} ({few}export.calibration.prompts)")
+
+
+def _with_prompts(text: TokenizedText | None, prompts: Parts) -> TokenizedText:
+    named = count(len(prompts), "prompt")
+    if text is None:
+        return TokenizedText(named, _digest(prompts), prompts, whole=True)
+    parts = (*text.parts, *prompts)
+    return TokenizedText(f"{text.file} and {named}", _digest(parts), parts, text.whole)
+
+
+def _prompt_parts(
+    spec: ExportSpec, loaded: LoadedModel, prompts: Sequence[str], context: int
+) -> Parts:
+    """The tokens of each prompt, which the cache has room for."""
+    place = spec.place(*CALIBRATION)
+    if loaded.tokenizer.loaded is None:
+        raise fail(
+            "calibration",
+            "the prompts of export.calibration cannot be split into tokens: the model has no "
+            "tokenizer that can be loaded",
+            remedy="Put the model's tokenizer into its folder, or leave export.calibration out.",
+            file=place,
+        )
+    found = []
+    for number, prompt in enumerate(prompts):
+        name = f"prompt {number} of export.calibration (the first is 0)"
+        ids = _tokens(loaded, prompt, name, place, "calibration")
+        if not 0 < len(ids) <= context:
+            raise fail(
+                "calibration",
+                f"{name} has {count(len(ids), 'token')}, and export.generation.context has room "
+                f"for 1 to {context:,}",
+                remedy="Shorten it, or name a file with a long text as export.calibration.text.",
+                file=place,
+            )
+        found.append(ids)
+    return tuple(found)
 
 
 def _readable(
@@ -108,8 +164,11 @@ def _tokenized(
             remedy="Name a file with some hundred words.",
             file=place,
         )
-    digest = hashlib.sha256(repr(parts).encode()).hexdigest()
-    return TokenizedText(name, digest, parts, excerpt.whole and len(kept) == len(ids))
+    return TokenizedText(name, _digest(parts), parts, excerpt.whole and len(kept) == len(ids))
+
+
+def _digest(parts: Parts) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _tokens(
@@ -207,7 +266,7 @@ def _random(loaded: LoadedModel, length: int) -> tuple[int, ...]:
 
 def activations(spec: ExportSpec, loaded: LoadedModel, attention: str) -> Activations:
     """Mean squared inputs of the linear layers, on the text that calibrates the model."""
-    if spec.calibration_text is None:
+    if not spec.reads_calibration:
         return Activations(origin="export.calibration is none")
     text = calibration_parts(spec, loaded)
     if text is None:

@@ -21,6 +21,8 @@ __all__ = ["export_workspace"]
 CONTEXT, PART = 48, 8
 # What every change compiles.
 _SMOKE = ("llama-16a8w-hybrid",)
+# Of the calibration text, each of PART tokens.
+_SECTIONS = 40
 CASES = [
     *_SMOKE,
     "llama-fp16-kv",
@@ -57,7 +59,7 @@ def records(cli: Cli, names: list[str], folder: Path) -> dict[str, Any]:
     options = []
     for name in names:
         family, scheme, methods = name.split("-")
-        recipe = {
+        recipe: dict[str, Any] = {
             "model": {"hf": str(folder / family)},
             "export": {
                 "backend": "qnn",
@@ -70,6 +72,8 @@ def records(cli: Cli, names: list[str], folder: Path) -> dict[str, Any]:
             },
             "benchmark": {"generation": {"prompt_tokens": [PART + 3], "new_tokens": [2]}},
         }  # fmt: skip
+        if name in _SMOKE:
+            recipe["export"]["calibration"] = {"prompts": _SECTIONS}
         options += ["--recipe", cli.recipe(json.dumps(recipe), f"{name}.yaml")]
     found = cli.ok("run", "--device", "host", *options, "--json").json
     found = found if isinstance(found, list) else [found]  # of one recipe, the record alone
@@ -81,6 +85,8 @@ def test_the_text_is_the_models(records: dict[str, Any], name: str) -> None:
     _, scheme, methods = name.split("-")
     record = records[name]
     assert record["simulated"]["soc"] == "SM8750"
+    ranges = f"{_SECTIONS * PART} tokens of calibration.txt set the ranges of activations."
+    assert (ranges in record["notes"]) is (name in _SMOKE)
     texts = record["workload"]["texts"]
     assert texts
     for text in texts:
