@@ -125,7 +125,7 @@ def read_lock(path: Path) -> LockFile:
         raise UsageError(
             f"this is not a lock file of this release: {where or 'the file'}: {first['msg']}",
             place=str(path),
-            remedy="Write it again: etdeploy lock --recipe RECIPE --output FILE",
+            remedy="Remove it, then write it again: etdeploy lock --recipe RECIPE --output FILE",
         ) from error
 
 
@@ -171,7 +171,7 @@ def lock_of(
 
 @contextmanager
 def export_apart(job: Job, progress: Progress) -> Iterator[Path]:
-    """Exports a job's program again, and gives its folder; the cache gets nothing.
+    """Exports a job's program again without the cache, and yields its folder.
 
     Raises as `export_program`.
     """
@@ -197,7 +197,7 @@ def _portable(value: Any, folder: Path) -> Any:
 
 
 def portable_path(path: str, folder: Path) -> str:
-    """A path as every machine has it: of an installed package, or relative to a folder."""
+    """A path that is the same on every machine: in a package, or relative to a folder."""
     for name, root in _ROOTS.items():
         if Path(path).is_relative_to(root) and not folder.is_relative_to(root):
             return f"<{name}>/{Path(path).relative_to(root).as_posix()}"
@@ -225,7 +225,8 @@ def locked_recipe(named: str, overrides: Overrides, folder: Path) -> LockedRecip
     return LockedRecipe(
         named=Path(os.path.relpath(named, folder)).as_posix() if is_file else named,
         overrides=tuple(each if isinstance(each, str) else each.text for each in overrides),
-        working_folder=Path(os.path.relpath(Path.cwd(), folder)).as_posix(),
+        # Without overrides, no path depends on it.
+        working_folder=Path(os.path.relpath(Path.cwd(), folder)).as_posix() if overrides else ".",
     )
 
 

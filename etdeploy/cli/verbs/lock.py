@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ import click
 
 from etdeploy.cli.options import JobOptions, job_options, options
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import LockError, UsageError
 from etdeploy.graph.job import StepName
 
@@ -77,6 +80,7 @@ def verify(path: Path, as_json: bool, quiet: bool) -> None:
         read_lock,
         recipe_name_of,
     )
+    from etdeploy.recipe.load import load_recipe
 
     locked, folder = read_lock(path), path.resolve().parent
     named = JobOptions(
@@ -86,9 +90,13 @@ def verify(path: Path, as_json: bool, quiet: bool) -> None:
         target=locked.target,
         quiet=quiet,
     )
+    if (name := load_recipe(named.recipes[0], named.overrides).name) != locked.name:
+        raise UsageError(
+            _of_another(locked.name, name),
+            place=str(path),
+            remedy=f"Write the lock file of {name}: {_command(locked, path, name + _SUFFIX)}",
+        )
     now = _locked_now(named, locked.recipe, folder, again=True)
-    if now.name != locked.name:
-        raise _other_recipe(path, locked.name, now.name)
     found = differences(locked, now)
     reproduced = is_reproduced(found)
     if as_json:
@@ -102,8 +110,8 @@ def verify(path: Path, as_json: bool, quiet: bool) -> None:
     raise LockError(
         _summary(found),
         place=str(path),
-        remedy="Restore what the table names, or lock what is here now: "
-        f"etdeploy lock --recipe {locked.recipe.named} --output {path}",
+        remedy="Restore what the table names, or lock the present state:\n"
+        + _command(locked, path),
     )
 
 
@@ -126,10 +134,14 @@ def _require_same(path: Path, named: JobOptions) -> None:
     from etdeploy.recipe.load import load_recipe
 
     if not path.is_file() or not _is_lock(path):
-        return  # what is no lock file is refused when it is written
+        return  # another file is refused when the lock file is written
     locked, name = read_lock(path).name, load_recipe(named.recipes[0], named.overrides).name
     if locked != name:
-        raise _other_recipe(path, locked, name)
+        raise UsageError(
+            _of_another(locked, name),
+            place=str(path),
+            remedy=f"Name another file: --output {quoted(name + _SUFFIX)}",
+        )
 
 
 def _is_lock(path: Path) -> bool:
@@ -137,12 +149,22 @@ def _is_lock(path: Path) -> bool:
         return _lock_file().is_own(stream)
 
 
-def _other_recipe(path: Path, locked: str, name: str) -> UsageError:
-    return UsageError(
-        f"this is the lock file of the recipe {locked}, and not of {name}",
-        place=str(path),
-        remedy=f"Name another file: --output {name}{_SUFFIX}",
-    )
+def _of_another(locked: str, name: str) -> str:
+    return f"this is the lock file of the recipe {locked}, not of {name}"
+
+
+def _command(locked: LockFile, path: Path, output: str | None = None) -> str:
+    """Return the command that locks the same recipe, run where its paths are relative to."""
+    recipe, folder = locked.recipe, path.resolve().parent
+    there = (folder / recipe.working_folder).resolve()
+    named, file = folder / recipe.named, folder / (output or path.name)
+    words = ["etdeploy", "lock", "--recipe"]
+    words.append(os.path.relpath(named, there) if named.is_file() else recipe.named)
+    for text in recipe.overrides:
+        words += [text] if text.startswith("--") else ["--set", text]
+    words += ["--target", locked.target] if locked.target else ["--device", str(locked.device)]
+    command = shlex.join([*words, "--output", os.path.relpath(file, there)])
+    return command if there == Path.cwd() else f"cd {quoted(there)} && {command}"
 
 
 def _locked_now(

@@ -42,6 +42,8 @@ def test_a_locked_recipe_is_reproduced_until_its_model_changes(cli: Cli, tmp_pat
     assert other.code == 11
     assert "program.pte" in other.stdout
     assert "m.py" in other.stderr
+    remedy = "etdeploy lock --recipe r.yaml --target android-arm64 --output r.lock"
+    assert remedy in other.stderr
 
     # A lock file of another recipe, and another file, are left alone.
     before = (tmp_path / "r.lock").read_bytes()
