@@ -1,6 +1,6 @@
 """Two releases of ExecuTorch side by side: environments, runs in both, and what changed.
 
-Each release has an environment of its own, made by uv in the cache, with this release of etdeploy
+Each release has a separate environment, made by uv in the cache, with this release of etdeploy
 and the extras that are installed here. The runs take turns, A B B A, so that drift of the device
 affects both alike.
 """
@@ -30,6 +30,7 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, Value
+from etdeploy.export.cache import installed_version
 from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.history.location import VARIABLE as STORE_VARIABLE
 from etdeploy.program.folder import Provenance
@@ -83,12 +84,13 @@ class UpgradeReport(Value):
         device: What the programs ran on.
         before: The first release.
         after: The second.
-        verdict: On the time; `no difference found` where the rounds do not agree.
+        verdict: On the time; `no difference found` if the rounds disagree, `not comparable` if one
+            round is.
         ratios: Of each round, of the second release's time to the first's; None where the runs
             cannot be compared.
         reasons: Of the verdict of each round.
         changes: Sizes, times and errors of both, and options and versions that differ.
-        records: The folders of all runs, in the order in which they were measured.
+        records: The folders of all runs, by round, that of the first release first.
     """
 
     recipe: str
@@ -106,7 +108,7 @@ def named_releases(executorch: Sequence[str], torch: Sequence[str]) -> tuple[Rel
     """The releases that the command line names.
 
     Raises:
-        UsageError: One is no version, both are the same, or the PyTorch of one is not known.
+        UsageError: One is not a version, both are the same, or the PyTorch of one is unknown.
     """
     for version in (*executorch, *torch):
         try:
@@ -218,15 +220,7 @@ def _is_complete(extra: str) -> bool:
         and each.marker.evaluate({"extra": extra})
         and not each.marker.evaluate({"extra": ""})
     ]
-    return bool(own) and all(_is_installed(each.name) for each in own)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return bool(own) and all(installed_version(each.name) for each in own)
 
 
 def measure_both(
@@ -272,7 +266,7 @@ def _measured(
     progress(f"ExecuTorch {release.executorch}, run {number + 1} of {_ROUNDS}")
     folder = output / f"executorch-{release.executorch}"
     argv = (str(python), "-m", "etdeploy", "bench", *arguments, "-o", str(folder), "--json", "-q")
-    # What other releases measure is no part of the recipe's history.
+    # Runs with other releases do not belong in the recipe's history.
     env = {STORE_VARIABLE: "none", VERSION_VARIABLE: release.executorch}
     outcome = process.run(process.Request(argv, env=env, log=log))
     try:
@@ -290,14 +284,17 @@ def upgrade_report(
     """What changes from the first release to the second."""
     compared = [compare_runs(before, after) for before, after in rounds]
     verdicts = {each.verdict for each in compared}
-    [agreed] = verdicts if len(verdicts) == 1 else {Verdict.NO_DIFFERENCE}
+    if Verdict.NOT_COMPARABLE in verdicts:
+        verdict = Verdict.NOT_COMPARABLE
+    else:
+        verdict = verdicts.pop() if len(verdicts) == 1 else Verdict.NO_DIFFERENCE
     before, after = rounds[0]
     return UpgradeReport(
         recipe=before.record.recipe.name,
         device=before.record.device.facts.name,
         before=releases[0].executorch,
         after=releases[1].executorch,
-        verdict=agreed,
+        verdict=verdict,
         ratios=tuple(each.ratio.median if each.ratio else None for each in compared),
         reasons=tuple(each.reason for each in compared),
         changes=tuple(_changes(before, after)),

@@ -42,7 +42,7 @@ def upgrade_check(
 ) -> None:
     """Find out what another release of ExecuTorch changes for a recipe.
 
-    Each release gets an environment of its own, made by uv and kept in the cache. The recipe is
+    Each release gets a separate environment, made by uv and kept in the cache. The recipe is
     exported, built and measured with both in turns, A B B A. The report has sizes, times, errors of
     the outputs, and the derived options that differ.
     """
@@ -56,8 +56,9 @@ def upgrade_check(
     from etdeploy.recipe.load import load_recipe
 
     releases = named_releases(executorch, torch or ())
-    [recipe] = job_options(**values).recipes
-    load_recipe(recipe, job_options(**values).overrides)  # its mistakes, before anything is made
+    named = job_options(**values)
+    [recipe] = named.recipes
+    load_recipe(recipe, named.overrides)  # reports mistakes before an environment is made
     workspace = Workspace.opened()
     log = workspace.state("upgrade-check") / "upgrade-check.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.bench.records.performance import DisturbanceKind
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
 from etdeploy.compare.model import Verdict
@@ -18,7 +19,7 @@ from etdeploy.graph.upgrade import (
     obtain_environment,
     upgrade_report,
 )
-from tests.support.compare_values import separate_runs, slower_by
+from tests.support.compare_values import disturbed, separate_runs, slower_by
 
 _RELEASES = named_releases(("1.5.0", "1.5.1"), ())
 
@@ -62,6 +63,14 @@ def test_rounds_that_agree_give_the_verdict() -> None:
 
 def test_rounds_that_disagree_give_none() -> None:
     assert upgrade_report(_RELEASES, _rounds(1.3, 0.7)).verdict == Verdict.NO_DIFFERENCE
+
+
+def test_a_round_that_cannot_be_compared_leaves_no_verdict() -> None:
+    [pair, (before, after)] = _rounds(1.3, 1.3)
+    hot = disturbed(after, DisturbanceKind.THROTTLED)
+    report = upgrade_report(_RELEASES, (pair, (before, hot)))
+    assert report.verdict == Verdict.NOT_COMPARABLE
+    assert report.ratios[1] is None
 
 
 def test_a_report_has_all_measured_values_and_only_options_that_differ() -> None:
