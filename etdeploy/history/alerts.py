@@ -8,9 +8,10 @@ alert is open, and somebody looks after it. What is stored is a value for each a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from etdeploy.core.values import StrEnum, Value
+from etdeploy.history.entry import commit_range
 
 # Nights in a row whose number is nearer to the level before.
 _NIGHTS_TO_RETURN = 3
@@ -53,6 +54,7 @@ class Alert(Value):
         reason: As the night's verdict has it.
         remedy: A command that looks for the cause.
         last_night: The last night that judged the number.
+        recipes_on_device: How many recipes that night judged on the device.
         nights: How many nights have been worse.
         returned: How many nights in a row have had the level before.
         who: Who acknowledged, accepted or closed it.
@@ -80,6 +82,7 @@ class Alert(Value):
     reason: str = ""
     remedy: str = ""
     last_night: str = ""
+    recipes_on_device: int = 1
     nights: int = 1
     returned: int = 0
     who: str = ""
@@ -88,11 +91,8 @@ class Alert(Value):
 
     @property
     def commits(self) -> str:
-        """`OLD..NEW` for git; empty where they are unknown or the same."""
-        if not self.old_revision or not self.new_revision:
-            return ""
-        same = self.old_revision == self.new_revision
-        return "" if same else f"{self.old_revision[:12]}..{self.new_revision[:12]}"
+        """The commits between both levels, for git; see `commit_range`."""
+        return commit_range(self.old_revision, self.new_revision)
 
     @property
     def change_percent(self) -> float | None:
@@ -149,18 +149,11 @@ _FEWEST = 3
 _NEARLY_ALL = 0.8
 
 
-def group_alerts(
-    found: Sequence[Alert], recipes_of: Mapping[str, int] | None = None
-) -> tuple[AlertGroup, ...]:
-    """Alerts by their cause.
+def group_alerts(found: Sequence[Alert]) -> tuple[AlertGroup, ...]:
+    """Group alerts by their cause.
 
-    Nearly all recipes of a device that became slower in one night have the device for their cause.
-    Others share the commits between which they became slower, or their recipe.
-
-    Args:
-        found: Alerts.
-        recipes_of: How many recipes each device measures, by its identity; those with alerts alone
-            where it is not known.
+    If nearly all recipes of a device became slower in one night, the cause is the device. Other
+    alerts share the commits between which they became slower, or their recipe.
     """
     groups: dict[str, list[Alert]] = {}
     of_device: dict[tuple[str, str], set[str]] = {}
@@ -168,8 +161,7 @@ def group_alerts(
         of_device.setdefault((each.identity, each.night), set()).add(each.recipe)
     for each in found:
         many = of_device[each.identity, each.night]
-        measured = (recipes_of or {}).get(each.identity, len(many))
-        if len(many) >= _FEWEST and len(many) >= _NEARLY_ALL * measured:
+        if len(many) >= max(_FEWEST, _NEARLY_ALL * each.recipes_on_device):
             cause = f"device {each.device}, night {each.night}"
         elif each.commits:
             cause = f"commits {each.commits}"

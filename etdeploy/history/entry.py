@@ -199,3 +199,8 @@ def _in_history(text: str, output: Path, place: HistoryLocation) -> StoredRun | 
         f"{output}, and with it the outputs and the trace"
     )
     return StoredRun(output / record.run_id, record)
+
+
+def commit_range(old: str | None, new: str | None) -> str:
+    """`OLD..NEW` for git; empty where a revision is unknown or both are the same."""
+    return f"{old[:12]}..{new[:12]}" if old and new and old != new else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from etdeploy.core.layout import cut
@@ -54,6 +55,7 @@ def next_alerts(
     latest: dict[tuple[str, str], Alert] = {}
     for alert in known:
         latest.setdefault((alert.series, alert.metric), alert)
+    measured = Counter(verdict.identity for verdict in verdicts)
     changed = []
     for verdict in verdicts:
         for finding in verdict.findings:
@@ -66,7 +68,8 @@ def next_alerts(
             elif finding.kind is VerdictKind.REGRESSED and not (
                 last and _covers(last, finding, night, allowed_percent)
             ):
-                changed.append(_opened(verdict, finding, farm, night, began))
+                recipes = measured[verdict.identity]
+                changed.append(_opened(verdict, finding, recipes, farm, night, began))
     return changed
 
 
@@ -80,7 +83,7 @@ def _covers(last: Alert, finding: NightFinding, night: str, allowed_percent: flo
 
 
 def _opened(
-    verdict: PairVerdict, finding: NightFinding, farm: str, night: str, began: str
+    verdict: PairVerdict, finding: NightFinding, recipes: int, farm: str, night: str, began: str
 ) -> Alert:
     since = verdict.since if verdict.since and verdict.since.metric == finding.metric else None
     return Alert(
@@ -102,4 +105,5 @@ def _opened(
         reason=cut(finding.reason, _LONGEST),
         remedy=verdict.remedy,
         last_night=night,
+        recipes_on_device=recipes,
     )

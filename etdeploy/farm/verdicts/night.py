@@ -275,7 +275,7 @@ def _slower_together(
     found: dict[tuple[str, str], list[bool]] = {}
     for pair, of_pair in zip(known, results, strict=True):
         for each in of_pair:
-            if (away := each.deviation()) and len(each.earlier) >= _FEWEST_TOGETHER_NIGHTS:
+            if (away := each.deviation) and len(each.earlier) >= _FEWEST_TOGETHER_NIGHTS:
                 worst = max(each.levels[:-1], default=0.0) < away.value
                 slower = worst and away.is_worse(each.metric, allowed)
                 found.setdefault((pair.recipe, each.metric), []).append(slower)

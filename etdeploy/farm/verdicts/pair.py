@@ -10,7 +10,7 @@ from statistics import median
 
 from etdeploy.compare.model import Ratio
 from etdeploy.core.console import count
-from etdeploy.core.values import StrEnum, Value
+from etdeploy.core.values import StrEnum, Value, cached_property
 from etdeploy.farm.verdicts.rule import (
     MIN_NIGHTS,
     Deviation,
@@ -21,7 +21,7 @@ from etdeploy.farm.verdicts.rule import (
     measure_deviation,
 )
 from etdeploy.history.check import OUTPUTS
-from etdeploy.history.entry import HistoryEntry
+from etdeploy.history.entry import HistoryEntry, commit_range
 from etdeploy.history.series import format_metric
 from etdeploy.history.trend import describe_changes, find_level_shifts
 
@@ -99,11 +99,8 @@ class Since(Value):
 
     @property
     def commits(self) -> str:
-        """`OLD..NEW` for git; empty where they are unknown or the same."""
-        if not self.old_revision or not self.new_revision:
-            return ""
-        same = self.old_revision == self.new_revision
-        return "" if same else f"{self.old_revision[:12]}..{self.new_revision[:12]}"
+        """The commits between both levels, for git; see `commit_range`."""
+        return commit_range(self.old_revision, self.new_revision)
 
 
 class PairVerdict(Value):
@@ -218,9 +215,14 @@ class MetricResult:
     levels: tuple[float, ...]
     counts: tuple[bool, ...]
 
-    def deviation(self, shifted_nights: int = 1) -> Deviation | None:
-        """From the nights before the last few, of which this is one; None with too few."""
-        later = sum(self.counts[len(self.counts) - shifted_nights :])
+    @cached_property
+    def deviation(self) -> Deviation | None:
+        """From the earlier nights; None with too few of them."""
+        return self.deviation_before(1)
+
+    def deviation_before(self, last_nights: int) -> Deviation | None:
+        """From the nights before the last ones, of which this night is one."""
+        later = sum(self.counts[len(self.counts) - last_nights :])
         return measure_deviation(self.values, self.earlier[: len(self.earlier) - later])
 
 
@@ -270,7 +272,7 @@ def judge_metric(
         together: On how many devices the recipe is slower than ever in this night; 0 where that is
             not nearly all of them.
     """
-    away, nights = result.deviation(), len(result.earlier)
+    away, nights = result.deviation, len(result.earlier)
     if away is None:
         have = "has" if nights == 1 else "have"
         return NightFinding(
@@ -282,7 +284,7 @@ def judge_metric(
     shift = find_shift(result.levels, allowed_percent, correlated=correlated, counts=result.counts)
     slower = away.is_worse(result.metric, allowed_percent)
     if shift:
-        kind, away = VerdictKind.REGRESSED, result.deviation(shift.nights) or away
+        kind, away = VerdictKind.REGRESSED, result.deviation_before(shift.nights) or away
     elif slower:
         kind = VerdictKind.REGRESSED if together else VerdictKind.SUSPECTED
     elif away.is_better(result.metric, allowed_percent):

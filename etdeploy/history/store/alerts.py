@@ -40,11 +40,6 @@ def alerts_of_series(connection: Connection, series: Sequence[str]) -> dict[str,
     return found
 
 
-def open_alerts(connection: Connection, farm: str | None = None) -> list[Alert]:
-    """Those whose number is still worse."""
-    return [each for each in stored_alerts(connection, farm) if each.state.is_open]
-
-
 def save_alert(connection: Connection, alert: Alert) -> Alert:
     """Stores an alert, a new one with the next id."""
     values = {name: getattr(alert, name) for name in ("farm", "series", "metric", "night")}

@@ -11,7 +11,7 @@ import pytest
 from etdeploy.farm.verdicts.night import judge_night, save_alerts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
 from etdeploy.history.alerts import Alert, AlertState, followed, group_alerts
-from etdeploy.history.store.alerts import open_alerts, save_alert, stored_alerts
+from etdeploy.history.store.alerts import save_alert, stored_alerts
 from etdeploy.history.store.store import Store, open_store
 from tests.support.judged_nights import farm, keep_nights, night_id, place_in, quiet, states_of
 
@@ -91,9 +91,9 @@ def test_after_a_false_alarm_the_same_level_opens_none(store: Store) -> None:
 def test_a_night_that_is_concluded_twice_counts_once(store: Store) -> None:
     play(store, [*quiet(20), *_BAD[:4]])
     before = stored(store)
+    assert [each.state for each in before] == [AlertState.OPEN]
     with store.transaction() as connection:
-        assert open_alerts(connection, "shelf") == before
-        assert open_alerts(connection, "another") == []
+        assert stored_alerts(connection, "another") == []
     last = keep_nights(store, [_BAD[3]], first=23, within=0.001)[0]
     verdicts = judge_night(store, night_id(23), states_of(23, last), farm())
     assert save_alerts(store, verdicts, farm(), night_id(23), last[0].started_at) == []
@@ -118,16 +118,17 @@ def test_nights_that_return_in_between_start_anew() -> None:
 
 
 def test_alerts_of_one_device_are_the_devices() -> None:
-    of_device = [_alert(recipe=recipe, remedy="bisect") for recipe in "abc"]
+    three = {"recipes_on_device": 3, "remedy": "bisect"}
+    of_device = [_alert(recipe=recipe, **three) for recipe in "abc"]
     commits = {"old_revision": "a" * 40, "new_revision": "b" * 40, "remedy": "bisect"}
     of_commits = [_alert(identity=name, device=name, **commits) for name in "xy"]
     alone = _alert(identity="z", recipe="d")
-    groups = group_alerts([*of_device, *of_commits, alone], {"i": 3, "z": 9})
+    groups = group_alerts([*of_device, *of_commits, alone])
     assert [len(group.alerts) for group in groups] == [3, 2, 1]
     assert groups[0].cause.startswith("device phone")
     assert "quarantine i" in groups[0].remedy
     assert groups[1].cause == f"commits {'a' * 12}..{'b' * 12}"
     assert groups[1].remedy == "bisect"
     # Of ten recipes, three are no device.
-    few = group_alerts(of_device, {"i": 10})
+    few = group_alerts([_alert(recipe=recipe, recipes_on_device=10) for recipe in "abc"])
     assert not any(group.cause.startswith("device") for group in few)
