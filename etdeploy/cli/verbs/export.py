@@ -88,8 +88,8 @@ def inspect(file: Path, as_json: bool) -> None:
     program = inspect_file(file)
     if as_json:
         contract = contract_of(program)
-        told = {"contract": contract.name, "missing": contract.missing} if contract else None
-        console.result_json({**program.model_dump(mode="json"), "text_generation": told})
+        text = {"contract": contract.name, "missing": contract.missing} if contract else None
+        console.result_json({**program.model_dump(mode="json"), "text_generation": text})
     else:
         console.result(fit(describe(program, str(file)), console.width()))
 

@@ -466,11 +466,11 @@ def static_calibration(
 
 
 def calibrated_mask(inputs: Iterable[tuple[torch.Tensor, ...]]) -> float:
-    """What a mask needs to have, no less, where 8 bits are for scores and mask together.
+    """The largest mask value that hides positions where 8 bits hold scores and mask together.
 
     `inputs` calls the model for each of its items, as those of `static_calibration` do.
     """
-    # How far a score that is hidden is above the largest one that the token sees, at the most.
+    # By how much a hidden score exceeds the largest visible one of its token.
     above = [0.0]
 
     def observing(
@@ -479,19 +479,16 @@ def calibrated_mask(inputs: Iterable[tuple[torch.Tensor, ...]]) -> float:
         key: tuple[torch.Tensor, torch.Tensor],
         value: tuple[torch.Tensor, torch.Tensor],
         attention_mask: torch.Tensor,
-        scaling: float | None = None,
-        softcap: float | None = None,
-        **others: Any,
+        **options: Any,
     ) -> tuple[torch.Tensor, None]:
+        scaling, softcap = options.get("scaling"), options.get("softcap")
         scores = _scores(query, torch.cat(key, dim=3), scaling, softcap)
         seen = attention_mask == 0
         hidden, known = (
             scores.masked_fill(each, -torch.inf).amax(-1) for each in (seen, seen.logical_not())
         )
         above.append(float((hidden - known).max()) + math.log(_STEPS * scores.shape[-1]))
-        return static_attention(
-            module, query, key, value, attention_mask, scaling, softcap, **others
-        )
+        return static_attention(module, query, key, value, attention_mask, **options)
 
     AttentionInterface.register(STATIC, observing)
     try:
