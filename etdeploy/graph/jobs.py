@@ -318,9 +318,9 @@ def _app_planner(target: Target, *, library: bool) -> AppPlanner:
 def loaded_for_app(loaded: LoadedRecipe, target: Target) -> LoadedRecipe:
     """The recipe as it is exported for an app.
 
-    ExecuTorch's Java API gives each method memory of its own, so a program with one method for all
-    calls is the only one there that takes a prompt in parts and goes on with single tokens. A
-    release of ExecuTorch lacks etdeploy's kernels.
+    ExecuTorch's Java API allocates separate memory for each method, so only a program with a single
+    method can process a prompt in parts and continue with single tokens. ExecuTorch's releases lack
+    etdeploy's kernels.
     """
     recipe = loaded.recipe
     asked = recipe.export.generation

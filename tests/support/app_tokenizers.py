@@ -9,6 +9,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
+from tests.support.generation_values import VOCABULARY
+
 _LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -122,4 +124,18 @@ def save(kind: str, folder: Path) -> Tokenizer:
     """Writes `<kind>.json`."""
     tokenizer = KINDS[kind]()
     tokenizer.save(str(folder / f"{kind}.json"))
+    return tokenizer
+
+
+_WORDS = "the a blue sky is light of sun and air scatters short waves more than long ones"
+
+
+def words() -> Tokenizer:
+    """As many tokens as the exported model has, some of them whole words."""
+    letters = ["Ġ", *"abcdefghijklmnopqrstuvwxyz", ".", "?", "T"]
+    whole = [f"Ġ{word}" for word in _WORDS.split()]
+    vocabulary = {text: i for i, text in enumerate([*letters, *whole][:VOCABULARY])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
 from etdeploy.apps.model import AppChat, AppGeneration, AppModel, AppSize, AppValue, Payload, app_id
 from etdeploy.apps.platform import AppSubject, Platform
 from etdeploy.apps.project import project_files
@@ -22,10 +20,10 @@ from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.generation import Sampling
 from etdeploy.targets.platforms import find_target
+from tests.support.app_tokenizers import words
 from tests.support.generation_values import CAPACITY, METHODS, VOCABULARY
 
 _TARGETS = {"android": "android-arm64", "ios": "ios-arm64"}
-_WORDS = "the a blue sky is light of sun and air scatters short waves more than long ones"
 
 
 def inference_subject(
@@ -68,17 +66,6 @@ def text_subject(
     subject = _subject(platform, program, name, {"generation": made}, "generation")
     tokenizer = folder / "tokenizer.json"
     return subject, {"program.pte": program, "model.json": b"{}", "tokenizer.json": tokenizer}
-
-
-def words() -> Tokenizer:
-    """As many tokens as the model has."""
-    letters = ["Ġ", *"abcdefghijklmnopqrstuvwxyz", ".", "?", "T"]
-    whole = [f"Ġ{word}" for word in _WORDS.split()]
-    vocabulary = {text: i for i, text in enumerate([*letters, *whole][:VOCABULARY])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 def _subject(

@@ -351,7 +351,7 @@ def _scratch_note(request: ExportRequest, sizes: LanguageModelSizes) -> Iterator
     split = ", or with single heads: --set export.options.mha2sha=auto" if together else ""
     yield (
         f"The scores of {'all heads' if heads > 1 else 'one head'} take {size(scores(tokens))} for "
-        f"{tokens} tokens at once, and {soc.name} has {size(vtcm)} of memory of its own (VTCM): "
+        f"{tokens} tokens at once, and {soc.name} has {size(vtcm)} of on-chip memory (VTCM): "
         f"calls are faster with {advice}{split}."
     )
 

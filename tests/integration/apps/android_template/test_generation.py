@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.program.generation import GenerationMethod
@@ -20,13 +19,13 @@ from etdeploy.runner.generation import (
     request_lines,
 )
 from tests.support.android_app import App, Screen, Tools, describe
+from tests.support.app_tokenizers import words
 from tests.support.generation_values import CAPACITY, CHUNK, METHODS, PROMPTS, VOCABULARY
 from tests.support.runtime_runs import Run, Start, build, plan_here
 
 pytestmark = pytest.mark.integration
 
 _WARM = Sampling(temperature=8.0, top_k=20, top_p=0.9, seed=3)
-_WORDS = "the a blue sky is light of sun and air scatters short waves more than long ones"
 _NIGHT, _SMALL = "w411dp-h891dp-night-xhdpi", "w360dp-h640dp-xhdpi"
 
 
@@ -56,17 +55,6 @@ def _request(
     return path
 
 
-def _words() -> Tokenizer:
-    """As many tokens as the model has, for a picture with words in it."""
-    letters = ["Ġ", *"abcdefghijklmnopqrstuvwxyz", ".", "?", "T"]
-    words = [f"Ġ{word}" for word in _WORDS.split()]
-    vocabulary = {text: i for i, text in enumerate([*letters, *words][:VOCABULARY])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("requests")
@@ -80,7 +68,7 @@ def screens(
     payload = generation_app.payload
     payload.mkdir(parents=True, exist_ok=True)
     shutil.copy(text_programs / "dynamic.pte", payload / "program.pte")
-    _words().save(str(payload / "tokenizer.json"))
+    words().save(str(payload / "tokenizer.json"))
     describe(
         payload,
         workload="generation",
@@ -186,7 +174,7 @@ def test_one_method_for_all_calls_takes_a_prompt_in_parts(screens: dict[str, Scr
 def test_a_person_asks_reads_and_shares(screens: dict[str, Screen]) -> None:
     screen = screens["by_hand"]
     (run,) = GenerationResults.model_validate(screen.results).generation.runs
-    wanted = _words().decode(list(run.token_ids))
+    wanted = words().decode(list(run.token_ids))
     assert screen.text("answer") == wanted
     assert screen.text("tokens") == f"{len('Twhy is the sky blue?')} + {len(run.token_ids)}"
     assert screen.text("first_token").endswith(" ms")
@@ -200,7 +188,7 @@ def test_a_person_may_leave_and_reads_the_answer_later(screens: dict[str, Screen
     (run,) = GenerationResults.model_validate(screen.results).generation.runs
     whole = GenerationResults.model_validate(screens["night"].results).generation.runs[0]
     assert run.token_ids == whole.token_ids
-    assert screen.text("answer") == _words().decode(list(run.token_ids))
+    assert screen.text("answer") == words().decode(list(run.token_ids))
     assert "not in front" in screen.text("status")
     assert not {"first_token", "decode"} & {view.get("id") for view in screen.shown["views"]}
 

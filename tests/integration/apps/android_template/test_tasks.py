@@ -12,8 +12,8 @@ from PIL import Image
 
 from etdeploy.export.worker.tasks.inputs import apply_to_image
 from etdeploy.program.task import ImagePreprocessing
-from tests.integration.apps.android_template.test_generation import _words
 from tests.support.android_app import App, Screen, Tools, describe, ktlint
+from tests.support.app_tokenizers import words
 from tests.support.generation_values import CAPACITY, METHODS, VOCABULARY
 
 pytestmark = pytest.mark.integration
@@ -136,7 +136,7 @@ def chats(
     payload = chat_app.payload
     payload.mkdir(parents=True, exist_ok=True)
     shutil.copy(text_programs / "dynamic.pte", payload / "program.pte")
-    _words().save(str(payload / "tokenizer.json"))
+    words().save(str(payload / "tokenizer.json"))
     describe(
         payload,
         task="text-generation",
