@@ -47,7 +47,7 @@ struct Speech {
   func ids(_ text: String) throws -> [Int64] {
     guard let tokenizer else {
       return try text.split(separator: " ").map {
-        guard let id = Int64($0) else { throw Failure(.usage, "'\($0)' is no id of a token") }
+        guard let id = Int64($0) else { throw Failure(.usage, "'\($0)' is not a token id") }
         return id
       }
     }
@@ -82,15 +82,15 @@ final class Calls<Model: LanguageModel> {
     self.rewind = rewind
   }
 
-  /// Takes tokens, in as many calls as that needs; gives the position after them. `told` gets the
-  /// time of each call, and tells whether there is to be another.
-  func take(_ tokens: [Int64], at start: Int, told: (Double) -> Bool) throws -> Int {
+  /// Processes tokens in as many calls as needed and returns the position after them. `afterCall`
+  /// gets the time of each call and returns whether to continue.
+  func take(_ tokens: [Int64], at start: Int, afterCall: (Double) -> Bool) throws -> Int {
     var left = tokens[...]
     while !left.isEmpty {
       var taken = 0
       let ms = try timed { taken = try step(left, at: start + tokens.count - left.count) }
       left = left.dropFirst(taken)
-      if !told(ms) { break }
+      if !afterCall(ms) { break }
     }
     return start + tokens.count - left.count
   }
