@@ -1,5 +1,6 @@
 // A backend in a shared library, as Qualcomm's is: it registers itself when it is loaded.
 #include <cstdio>
+#include <cstdlib>
 
 #include <executorch/runtime/backend/interface.h>
 
@@ -26,3 +27,10 @@ class Nothing final : public BackendInterface {
 Nothing nothing;
 const auto registered [[maybe_unused]] = register_backend(Backend{"QnnBackend", &nothing});
 } // namespace
+
+// As Qualcomm's library offers them: runners get memory from them where the HTP's driver is there.
+extern "C" {
+void* QnnExecuTorchAllocCustomMem(size_t, size_t) { return nullptr; }
+void QnnExecuTorchAddCustomMemTensorAddr(void*, void*) {}
+void QnnExecuTorchFreeCustomMem(void*) { std::abort(); } // it gave none
+}
