@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0003"
+REVISION = "0004"
 # Not alembic's own name for it: a database of PostgreSQL may have other users.
 VERSION_TABLE = "etdeploy_history"
 JSON_VALUE = JSON().with_variant(JSONB(), "postgresql")
