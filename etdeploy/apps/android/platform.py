@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from etdeploy.apps.android.sdk import Jdk, find_jdk, find_sdk
 from etdeploy.apps.android.tools import (
     COMPILE_SDK,
     GRADLE,
+    WRAPPER,
     Tools,
     find_gradle,
     find_kotlin,
@@ -110,6 +112,8 @@ class Android:
         found = _gradle(recipe)
         if isinstance(found, Blocker):
             return (found,)
+        if found == Path(WRAPPER) and isinstance(jdk := find_jdk(Workstation.this()), Blocker):
+            return (jdk,)
         if found and plan.provider.value != Provider.SOURCE:
             return ()
         tools = _tools(recipe, plan, None)
@@ -305,6 +309,10 @@ def choose_build(
         return _chosen("sdk", "app.build is sdk"), None
     found = find_gradle(station, project)
     if wish == "gradle":
+        # The user asked for it: the wrapper, which every new project has, may download it.
+        wrapper = (project or Path()) / WRAPPER
+        if isinstance(found, Blocker) and (project is None or os.access(wrapper, os.X_OK)):
+            found = wrapper
         return _chosen("gradle", "app.build is gradle"), require(found)
     if aar:
         return _chosen("sdk", f"app.aar names {aar}, which the project's build files do not"), None
