@@ -27,7 +27,7 @@ from etdeploy.apps.android.tools import (
     find_tools,
     require_tools,
 )
-from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
+from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name, recorded_paths
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, RuntimeSources
 from etdeploy.apps.project import TENSOR, render_tree
 from etdeploy.backends.base import Backend
@@ -44,6 +44,7 @@ from etdeploy.recipe.model import Recipe
 
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
 _PAYLOAD = f"{ASSETS}/model"
+_TEST_ASSETS = "app/src/androidTest/assets/golden"
 _NO_APP = "or measure it in a runner, without an app:\netdeploy run --device android"
 
 
@@ -73,6 +74,7 @@ class Android:
     name = "android"
     kind = "android app"
     payload = _PAYLOAD
+    tests_text = True
     anchor = "app/src/main/kotlin/*/MainActivity.kt"
     output = OUTPUT
 
@@ -85,7 +87,8 @@ class Android:
         return (self.templates,)
 
     def place(self, subject: AppSubject, path: str) -> str | None:
-        del subject
+        if subject.model.generation and path in recorded_paths(subject.model):
+            return f"{_TEST_ASSETS}/{path}"
         return f"{self.payload}/{path}"
 
     def runtime(

@@ -55,6 +55,7 @@ class Ios:
     name = "ios"
     kind = "ios app"
     payload = _PAYLOAD
+    tests_text = False
     anchor = "*/App.swift"
     output = _OUTPUT
 

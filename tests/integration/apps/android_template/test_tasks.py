@@ -12,6 +12,7 @@ from PIL import Image
 
 from etdeploy.export.worker.tasks.inputs import apply_to_image
 from etdeploy.program.task import ImagePreprocessing
+from tests.integration.apps.android_template.conftest import with_values
 from tests.support.android_app import App, Screen, Tools, describe, ktlint
 from tests.support.app_tokenizers import words
 from tests.support.generation_values import CAPACITY, METHODS, VOCABULARY
@@ -84,7 +85,8 @@ def labelled(
     shutil.copy(programs / "classes" / "program.pte", payload)
     (payload / "labels.json").write_text('["red", "green", "blue"]')
     image = {"preprocessing": _HOW.model_dump(), "labels": "labels.json", "several": False}
-    describe(payload, task="image-classification", image=image)
+    sizes = [with_values(programs / "classes", payload, "classes", 1e-5)]
+    describe(payload, task="image-classification", image=image, sizes=sizes)
 
     def chosen(
         name: str, button: str = "choose", shows: str = "What it may show"
@@ -97,7 +99,11 @@ def labelled(
         "broken": chosen("broken", shows="not a photo"),
         "no_camera": {"steps": [{"refuse": "apps", "click": ["camera"], "shows": "no app for"}]},
         "untouched": {"idle": True, "click": ["measure"]},
-    }
+        "golden": {"tests": ["GoldenTest"]},
+        "measured": {"steps": [*chosen("small")["steps"], {"measure": True}]},
+        "again": {"steps": [*chosen("small")["steps"], {"measure": True},
+                            *chosen("turned")["steps"]]},
+    }  # fmt: skip
     return photo_app.start(tools, tmp_path_factory.mktemp("screens") / "all", scenarios)
 
 
@@ -127,6 +133,23 @@ def test_what_is_no_photo_and_a_device_without_a_camera_are_told(
 
 def test_the_measurement_is_the_second_screen(labelled: dict[str, Screen]) -> None:
     assert "MainActivity" in labelled["untouched"].shown["shared"]
+
+
+def test_a_measurement_frees_the_screens_copy_of_the_model(labelled: dict[str, Screen]) -> None:
+    """Which is loaded again when the next photo needs it."""
+    assert labelled["measured"].results["samples_ms"]
+    counts = {
+        name: (labelled[name].shown["loaded"], labelled[name].shown["most_loaded"])
+        for name in ("small", "measured", "again")
+    }
+    assert counts == {"small": (1, 1), "measured": (0, 1), "again": (1, 1)}
+    assert _shown(labelled["again"]) == _shown(labelled["turned"])
+
+
+def test_the_projects_own_tests_ran(labelled: dict[str, Screen]) -> None:
+    """The local ones, of the benchmark, outside of Android; the golden one fails its scenario."""
+    said = (labelled["golden"].folder.parent / "junit.txt").read_text()
+    assert f"OK ({len(labelled) + 4} tests)" in said
 
 
 @pytest.fixture(scope="module")
