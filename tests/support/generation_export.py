@@ -6,9 +6,10 @@ Started as a process of its own:
 
 The folder gets `<name>.pte` for each program, and `texts.json`: what the eager model makes of each
 prompt, as lists of token ids that are one longer than the context; `expected.json` has the logits
-of one of them, and `logits.bin` those after the text of `tokens.bin`. The program `forgetful` is that of `static` with a method `decode` whose cache is
-wrong, which shows from the second token on that it takes. In `cached`, keys and values are inputs
-and outputs; so they are in `delegated`, which is that of qnn_shared_memory.
+of one of them, and `logits.bin` those after the text of `tokens.bin`. The program `forgetful` is
+that of `static` with a method `decode` whose cache is wrong, which shows from the second token on
+that it takes. In `cached`, keys and values are inputs and outputs; so they are in `delegated`,
+which is that of qnn_shared_memory.
 """
 
 from __future__ import annotations

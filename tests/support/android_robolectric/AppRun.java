@@ -55,7 +55,8 @@ import org.robolectric.shadows.ShadowAudioRecord;
  * wait for on the screen, photo, a file that the picker or the camera gives, refuse, what the next
  * intent or the question for a permission comes to, or microphone, a file of samples or "";
  * dialog, texts by the id of their field in the dialog that is open, and press, whether its button
- * is pressed then, and so closes it or not; measure, whether the measuring screen opens over it, runs and closes.
+ * is pressed then, and so closes it or not; measure, texts with which the measuring screen opens over it, runs
+ * and closes.
  *
  * <p>tests are names of classes with JUnit tests, in the app's package, that run instead.
  */
@@ -175,7 +176,8 @@ public class AppRun {
   }
 
   /** The measuring screen over another one, from its start until the user goes back. */
-  private static void measure(ActivityController<? extends Activity> below) throws Exception {
+  private static void measure(JSONObject texts, ActivityController<? extends Activity> below)
+      throws Exception {
     File results = new File(RuntimeEnvironment.getApplication().getFilesDir(), "results.json");
     Class<? extends Activity> kind =
         Class.forName(below.get().getPackageName() + ".MainActivity").asSubclass(Activity.class);
@@ -183,6 +185,7 @@ public class AppRun {
     below.pause();
     above.setup();
     below.stop();
+    type(texts, above.get());
     find(above.get(), "run").performClick();
     await(above.get(), results, "", 5);
     above.pause();
@@ -223,8 +226,8 @@ public class AppRun {
     }
     type(step.optJSONObject("type"), activity);
     click(step.optJSONArray("click"), activity);
-    if (step.optBoolean("measure")) {
-      measure(controller);
+    if (step.has("measure")) {
+      measure(step.getJSONObject("measure"), controller);
     }
     if (step.has("dialog")) {
       dialog(step);
