@@ -324,7 +324,8 @@ _COROUTINES = "org.jetbrains.kotlinx:kotlinx-coroutines-core:1.10.2"
 # Sources of the sample app that a library has, too.
 _SHARED_KOTLIN = re.compile(
     r"app/src/main/kotlin/(?P<path>.*/(?:Native|Calls|tokens/\w+)\.kt)|"
-    r"(?P<root>\.gitignore|gradle\.properties)|app/proguard-rules\.pro"
+    r"(?P<root>\.gitignore|gradle\.properties|gradlew(\.bat)?|gradle/wrapper/.*)|"
+    r"app/proguard-rules\.pro"
 )
 _MODULE = "library/src/main"
 _ONLY_RELEASE = (

@@ -107,6 +107,11 @@ class Platform(Protocol):
         """The folder of the model's files in a project."""
         ...
 
+    @property
+    def tests_text(self) -> bool:
+        """Whether a project has a test of a language model's logits, and so the recorded ones."""
+        ...
+
     def place(self, subject: AppSubject, path: str) -> str | None:
         """Return where a file of the payload is in a project; None for one that it lacks."""
         ...

@@ -55,6 +55,7 @@ class Ios:
     name = "ios"
     kind = "ios app"
     payload = _PAYLOAD
+    tests_text = False
     anchor = "*/App.swift"
     output = _OUTPUT
 
@@ -343,22 +344,25 @@ def quoted(text: str) -> str:
 def target_name(model_name: str) -> str:
     """A name for files and a Swift module: `my-model.v2` gives MyModelV2.
 
-    It begins with a letter and is none of the names that the app's sources import.
+    It begins with a letter. A name that the app's sources use, or that differs from one by case
+    only, gets another end: file systems of Macs ignore case, and one module would hide the other.
     """
     words = re.findall(r"[A-Za-z0-9]+", model_name)
     name = "".join(word[0].upper() + word[1:] for word in words)
     if not name or name[0].isdigit():
         name = f"Model{name}"
-    return f"{name}App" if name in _TAKEN else name
+    return f"{name}App" if name.lower() in _TAKEN else name
 
 
-# Modules and types that the sources use by these names, and folders of the project.
+# Modules and types that the sources use by these names, folders of the project, and frameworks.
 _TAKEN_WORDS = """
+AVFoundation Accelerate Combine CoreGraphics CoreImage CoreML Darwin Dispatch ExecuTorchLLM
+Metal MetalPerformanceShaders Observation PhotosUI Testing Vision XCTest
 App Benchmark Calls Charts ExecuTorch Failure Foundation Generator Histogram JSON Logits
 Measurement Method Model Module Native Nullable Options Output Payload Program Report Request Run
 Sampler Session Speech Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
 """
-_TAKEN = frozenset(_TAKEN_WORDS.split())
+_TAKEN = frozenset(_TAKEN_WORDS.lower().split())
 
 
 def require_bundle_id(text: str) -> None:

@@ -105,6 +105,9 @@ def test_a_bundle_id_that_apple_does_not_take_is_refused() -> None:
         ("3d", "Model3d"),
         ("swift", "SwiftApp"),
         ("execuTorch", "ExecuTorchApp"),
+        ("executorch", "ExecutorchApp"),
+        ("core-ml", "CoreMlApp"),
+        ("visions", "Visions"),
         ("größe", "GrE"),
     ],
 )
