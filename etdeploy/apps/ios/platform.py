@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -91,10 +91,8 @@ class Ios:
         return binary_files(ios_app(subject))
 
     def notes(self, subject: AppSubject) -> tuple[str, ...]:
-        task = subject.model.task
-        if task == "tensor" or subject.model.generation:
-            return ()
-        return (f"The iPhone app measures the model; it has no screen for {task}.",)
+        del subject
+        return ()
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan
@@ -321,7 +319,7 @@ def template_variables(app: IosApp) -> dict[str, Any]:
 
 def binary_files(app: IosApp) -> dict[str, bytes]:
     """Files of the project that no template can give, by their paths."""
-    return {f"{app.target}/{ICON_PATH}": icon_png()}
+    return {f"{app.target}/{ICON_FOLDER}/{name}": png for name, png in icon_files().items()}
 
 
 def project_ids(app_id: str) -> Callable[[str], str]:
@@ -354,9 +352,11 @@ def target_name(model_name: str) -> str:
 
 # Modules and types that the sources use by these names, and folders of the project.
 _TAKEN_WORDS = """
-App Benchmark Calls Charts ExecuTorch Failure Foundation Generator Histogram JSON Logits
-Measurement Method Model Module Native Nullable Options Output Payload Program Report Request Run
-Sampler Session Speech Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
+App AVFoundation Benchmark Calls Camera Charts Chat Classifier Conversation CoreGraphics ExecuTorch
+Failure Foundation Front Generator Histogram ImageIO JSON Labeller Logits Measurement Message Method
+Model Module Native Nullable Options Output Payload Photo PhotosUI Pixels Preprocessing Program
+Recorder Reply Report Request Run Sampler Session Sound Speech Swift SwiftUI Taps Tokenizer
+Transcriber UIKit Value Verdict Warmup Writer XCTest
 """
 _TAKEN = frozenset(_TAKEN_WORDS.split())
 
@@ -371,31 +371,54 @@ def require_bundle_id(text: str) -> None:
         )
 
 
-SIZE = 1024
-ICON_PATH = "Assets.xcassets/AppIcon.appiconset/AppIcon.png"
-_BACKGROUND, _BAR, _FIRST = (0x0F, 0x3A, 0x78), (0x8F, 0xC2, 0xFF), (0xFF, 0xB7, 0x4D)
-# Left edge and height of each bar, in 64ths of the icon.
+ICON_FOLDER = "Assets.xcassets/AppIcon.appiconset"
+ICON_PIXELS = 1024
+# Left edge and height of each bar, in 64ths of the icon; the first has a colour of its own.
 _BARS = ((11, 14), (20, 36), (29, 26), (38, 17), (47, 9))
 _WIDTH, _GROUND = 6, 50
 
 
-def icon_png() -> bytes:
-    """A PNG of 1024 x 1024 pixels without transparency, as the App Store wants it."""
-    rows = b"".join(b"\0" + _row(y * 64 // SIZE) for y in range(SIZE))
-    header = struct.pack(">IIBBBBB", SIZE, SIZE, 8, 2, 0, 0, 0)
+class _IconVariant(NamedTuple):
+    """Colours of an icon, as the bytes of a pixel; their number gives PNG's colour type."""
+
+    background: bytes
+    bar: bytes
+    first: bytes
+
+
+# The App Store takes no transparency in the first. iOS puts its own background behind the dark one,
+# and colours the grey of the tinted one by its lightness.
+# https://developer.apple.com/documentation/xcode/configuring-your-app-icon
+_ICONS = {
+    "AppIcon.png": _IconVariant(b"\x0f\x3a\x78", b"\x8f\xc2\xff", b"\xff\xb7\x4d"),
+    "AppIconDark.png": _IconVariant(bytes(4), b"\x8f\xc2\xff\xff", b"\xff\xb7\x4d\xff"),
+    "AppIconTinted.png": _IconVariant(b"\0", b"\xb0", b"\xff"),
+}
+_PNG_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
+
+
+def icon_files() -> dict[str, bytes]:
+    """The icon as PNGs of 1024 x 1024 pixels, by their names in the asset catalogue."""
+    return {name: _png(variant) for name, variant in _ICONS.items()}
+
+
+def _png(icon: _IconVariant) -> bytes:
+    rows = b"".join(b"\0" + _row(icon, y * 64 // ICON_PIXELS) for y in range(ICON_PIXELS))
+    colour_type = _PNG_COLOUR_TYPES[len(icon.background)]
+    header = struct.pack(">IIBBBBB", ICON_PIXELS, ICON_PIXELS, 8, colour_type, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
 
 
-def _row(y: int) -> bytes:
-    return b"".join(bytes(_colour(x, y)) * (SIZE // 64) for x in range(64))
+def _row(icon: _IconVariant, y: int) -> bytes:
+    return b"".join(_colour(icon, x, y) * (ICON_PIXELS // 64) for x in range(64))
 
 
-def _colour(x: int, y: int) -> tuple[int, int, int]:
+def _colour(icon: _IconVariant, x: int, y: int) -> bytes:
     for left, height in _BARS:
         if left <= x < left + _WIDTH and _GROUND - height <= y < _GROUND:
-            return _FIRST if left == _BARS[0][0] else _BAR
-    return _BACKGROUND
+            return icon.first if left == _BARS[0][0] else icon.bar
+    return icon.background
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
