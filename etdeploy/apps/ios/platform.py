@@ -28,6 +28,7 @@ from etdeploy.apps.ios.xcode import (
     find_built_app,
     has_thread_pool,
     identities,
+    kernel_blockers,
     no_xcode,
     package_blockers,
     parse_team,
@@ -41,6 +42,12 @@ from etdeploy.core.files.basic import resource_folder, write_atomic
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, ReasonedChoice, Value
+from etdeploy.custom_ops.kernels import (
+    REGISTRATION,
+    CustomOps,
+    read_custom_ops,
+    registration_code,
+)
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
@@ -74,25 +81,34 @@ class Ios:
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
     ) -> AppRuntime:
         del abis  # one package for every phone
-        refuse(_blockers(recipe, program))
+        own = own_kernels(recipe)
+        refuse(_blockers(recipe, program, own))
         reason = f"ExecuTorch's Swift package {version} has everything that the program needs"
         packages = tuple(
             ReasonedChoice(name=product, value=f"swiftpm-{version}", reason=reason)
             for product in swift_products(program)
         )
         return AppRuntime(
-            ReasonedChoice(name="prebuilt", value="prebuilt", reason=reason), packages
+            ReasonedChoice(name="prebuilt", value="prebuilt", reason=reason),
+            packages,
+            own.digest if own else None,
         )
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
         return template_variables(ios_app(subject))
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
-        return binary_files(ios_app(subject))
+        app, own = ios_app(subject), own_kernels(subject.loaded.recipe)
+        return {**binary_files(app), **(_kernel_files(app, own) if own else {})}
 
     def notes(self, subject: AppSubject) -> tuple[str, ...]:
-        del subject
-        return ()
+        own = own_kernels(subject.loaded.recipe)
+        if own is None or own.operators is not None:
+            return ()
+        return (
+            f"{own.folder} lists no operators: whether its kernels are those of the program is "
+            "known once the app runs.",
+        )
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan
@@ -133,7 +149,15 @@ class Ios:
         return BuiltApp.of(archive, id=found_id, version=version, how="given"), model
 
 
-def _blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
+def own_kernels(recipe: Recipe) -> CustomOps | None:
+    """The recipe's own kernels, which become sources of the app."""
+    runtime = recipe.runtime
+    if runtime.custom_ops is None:
+        return None
+    return read_custom_ops(Path(runtime.custom_ops), runtime.custom_ops_target)
+
+
+def _blockers(recipe: Recipe, program: Program, own: CustomOps | None) -> Iterator[Blocker]:
     """Reasons why an app with the program cannot have ExecuTorch's Swift package."""
     if recipe.app.runtime == "source":
         yield Blocker(
@@ -141,12 +165,14 @@ def _blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
             why="an iOS app has ExecuTorch's Swift package: app.runtime cannot be source",
             remedy="Remove app.runtime, or: --set app.runtime=prebuilt",
         )
-    yield from package_blockers(program, finished=recipe.model.program is not None)
+    yield from kernel_blockers(own)
+    yield from package_blockers(program, finished=recipe.model.program is not None, own=own)
 
 
 def ios_app(subject: AppSubject) -> IosApp:
     loaded, model = subject.loaded, subject.model
-    refuse(package_blockers(subject.program), CheckError)
+    own = own_kernels(loaded.recipe)
+    refuse(package_blockers(subject.program, own=own), CheckError)
     require_bundle_id(app_id(loaded))
     products = swift_products(subject.program)
     return IosApp(
@@ -164,7 +190,42 @@ def ios_app(subject: AppSubject) -> IosApp:
         program=model.program,
         bundled=model.bundled,
         etdeploy_version=etdeploy.__version__,
+        kernel_sources=_kernel_sources(own) if own else (),
+        kernel_headers=tuple(f"{_KERNELS}/{name}" for name in own.headers) if own else (),
     )
+
+
+# Folders beside the app's sources: the recipe's own kernels, and what etdeploy adds to them.
+_KERNELS, _KERNEL_SUPPORT = "Kernels", "KernelSupport"
+# ExecuTorch's package has these headers (scripts/build_apple_frameworks.sh of its release 1.5.1),
+# and not the one that includes them.
+_KERNEL_INCLUDES = """\
+// The header of ExecuTorch that kernels include; the Swift package has those that it includes.
+#pragma once
+
+#include <executorch/runtime/core/exec_aten/exec_aten.h>
+#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
+#include <executorch/runtime/core/exec_aten/util/tensor_util.h>
+#include <executorch/runtime/kernel/kernel_runtime_context.h>
+"""
+
+
+def _kernel_sources(own: CustomOps) -> tuple[str, ...]:
+    """By their paths beside the app's sources."""
+    registration = [f"{_KERNEL_SUPPORT}/{REGISTRATION}"] if own.declared else []
+    return (*registration, *(f"{_KERNELS}/{name}" for name in own.sources))
+
+
+def _kernel_files(app: IosApp, own: CustomOps) -> dict[str, bytes | Path]:
+    support = f"{app.target}/{_KERNEL_SUPPORT}"
+    files: dict[str, bytes | Path] = {
+        f"{app.target}/{_KERNELS}/{name}": own.folder / name
+        for name in (*own.sources, *own.headers)
+    }
+    files[f"{support}/executorch/runtime/kernel/kernel_includes.h"] = _KERNEL_INCLUDES.encode()
+    if own.declared:
+        files[f"{support}/{REGISTRATION}"] = registration_code(own.declared).encode()
+    return files
 
 
 def _contents(archive: Path) -> tuple[AppModel, dict[str, object]]:
@@ -290,7 +351,8 @@ class IosApp(Value):
 
     `target` names the project, its target and its Swift module. `products` are those of
     ExecuTorch's Swift package, which is on the branch `package_branch`. An app with
-    `increased_memory` asks iOS for more memory than others get.
+    `increased_memory` asks iOS for more memory than others get. `kernel_sources` and
+    `kernel_headers` are paths of the recipe's own kernels beside the app's sources.
     """
 
     id: str
@@ -310,6 +372,8 @@ class IosApp(Value):
     task: AppScreen = "tensor"
     library: bool = False
     prefix: str = ""
+    kernel_sources: tuple[str, ...] = ()
+    kernel_headers: tuple[str, ...] = ()
 
 
 def template_variables(app: IosApp) -> dict[str, Any]:

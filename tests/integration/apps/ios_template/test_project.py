@@ -201,6 +201,41 @@ def test_permissions_are_asked_for_only_where_a_screen_needs_them(folder: Path, 
     assert facts["ITSAppUsesNonExemptEncryption"] is False
 
 
+_SOURCES = ("KernelSupport/registration.cpp", "Kernels/a b/op.c", "Kernels/rms_norm.cpp")
+_HEADERS = ("Kernels/include/op.hpp",)
+
+
+def test_the_recipes_own_kernels_are_compiled_into_the_app(tmp_path: Path) -> None:
+    app = make_app(kernel_sources=_SOURCES, kernel_headers=_HEADERS)
+    folder = render_project(app, tmp_path)
+    for path in (*_SOURCES, *_HEADERS):
+        (folder / "Convnet" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "Convnet" / path).touch()
+    test_no_id_dangles_and_none_is_unused(folder)
+    objects = _project(folder)["objects"]
+    by_path = {each["path"]: each for each in objects.values() if "path" in each}
+    kinds = [by_path[path]["lastKnownFileType"] for path in (*_SOURCES, *_HEADERS)]
+    assert kinds == [
+        "sourcecode.cpp.cpp", "sourcecode.c.c", "sourcecode.cpp.cpp", "sourcecode.cpp.h",
+    ]  # fmt: skip
+    compiled = {
+        objects[objects[file]["fileRef"]]["path"]
+        for each in objects.values()
+        if each["isa"] == "PBXSourcesBuildPhase"
+        for file in each["files"]
+    }
+    assert set(_SOURCES) <= compiled
+    # A group without a path: those of its files begin in the folder of the sources.
+    [group] = (each for each in objects.values() if each.get("name") == "Kernels")
+    assert "path" not in group
+    assert {objects[child]["path"] for child in group["children"]} == {*_SOURCES, *_HEADERS}
+    places = _settings(folder)["HEADER_SEARCH_PATHS"]
+    assert places == ["$(inherited)"] + [
+        f"$(SRCROOT)/Convnet/{name}" for name in ("Kernels", "Kernels/include", "KernelSupport")
+    ]
+    assert "HEADER_SEARCH_PATHS" not in _settings(render_project(make_app(), tmp_path / "plain"))
+
+
 @pytest.mark.parametrize("more", [True, False])
 def test_more_memory_is_asked_for_only_where_it_is_needed(tmp_path: Path, more: bool) -> None:
     folder = render_project(make_app(increased_memory=more), tmp_path)
