@@ -66,11 +66,10 @@ def make_payload(
     folder: Path,
     *,
     library: bool = False,
-    tests_text: bool = False,
 ) -> tuple[AppModel, Payload, tuple[str, ...]]:
     """Return `model.json`, all files by their paths in the payload, and notes for the user.
 
-    With `tests_text`, a golden test also has logits of a language model, as its only size.
+    A language model has the logits of a text's first tokens as its only size, for golden tests.
 
     Raises:
         UsageError: The program does not have the method that the recipe names, or takes inputs in
@@ -95,7 +94,7 @@ def make_payload(
         generation, made_files, why = _generation(loaded, provenance.generation, folder)
         files |= made_files
         notes += why
-        measured = _first_call(provenance, folder) if tests_text else None
+        measured = _first_call(provenance, folder)
     else:
         provenance = values_of_method(provenance, loaded.recipe.benchmark.method, str(loaded.path))
         _refuse_images_by_pixel(provenance, str(loaded.path))

@@ -122,14 +122,7 @@ def _carried(job: Job) -> tuple[AppModel, Payload, tuple[str, ...]]:
     exported, program = load_program(job)
     folder = Path(exported.folder)
     library = bool(job.app and job.app.library)
-    return make_payload(
-        job.loaded,
-        program,
-        load_provenance(folder),
-        folder,
-        library=library,
-        tests_text=library or platform_of(job).tests_text,
-    )
+    return make_payload(job.loaded, program, load_provenance(folder), folder, library=library)
 
 
 def subject_of(job: Job, model: AppModel) -> AppSubject:
@@ -345,7 +338,7 @@ def write_cpp_library(
     exported, program = load_program(job)
     made = Path(exported.folder)
     model, payload, notes = make_payload(
-        job.loaded, program, load_provenance(made), made, library=True, tests_text=True
+        job.loaded, program, load_provenance(made), made, library=True
     )
     if job.loaded.recipe.app.bundled is None:
         # Only an app has to stay small.

@@ -74,7 +74,6 @@ class Android:
     name = "android"
     kind = "android app"
     payload = _PAYLOAD
-    tests_text = True
     anchor = "app/src/main/kotlin/*/MainActivity.kt"
     output = OUTPUT
 
