@@ -1,15 +1,10 @@
-"""A night as text, Markdown and JUnit XML, and the files of its reports.
-
-JUnit XML has no standard. The attributes and elements here are those that the schema of Jenkins'
-xUnit plug-in and the usual readers know: a suite for each device, a case for each recipe on it.
-"""
+"""A night as text, Markdown and JUnit XML, and the files of its reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree as Xml
 
 from etdeploy.core.console import count, size
 from etdeploy.core.files.delivery import ResultFile, begins_with
@@ -35,6 +30,13 @@ from etdeploy.report.document import (
     Text,
     code,
     table,
+)
+from etdeploy.report.formats import (
+    JUnitCase,
+    JUnitResult,
+    junit_file,
+    junit_text,
+    markdown_file,
 )
 from etdeploy.report.formatting import percent, utc_text
 
@@ -290,35 +292,29 @@ def _short(text: str) -> str:
     return cut(text, 80)
 
 
-# Tells a later report of the same file from another tool's.
-JUNIT_MARK = "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"etdeploy farm "
 _NO_DEVICE = "no device"
 
 
 def junit(report: NightReport) -> str:
-    """The report as XML, with a line break at its end."""
-    suites = _suites(report)
-    root = Xml.Element("testsuites", name=_text(f"etdeploy farm {report.night.farm}"))
-    for device, cases in suites.items():
-        root.append(_suite(report, device, cases))
-    # The schema has no sum of those that were skipped.
-    for key in ("tests", "failures", "errors"):
-        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
-    root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
-    Xml.indent(root)
-    body = Xml.tostring(root, encoding="unicode")
-    return f"<?xml version='1.0' encoding='utf-8'?>\n{body}\n"
+    """The report as JUnit XML: a suite for each device, a case for each recipe on it."""
+    seconds = _seconds(report)
+    cases = [
+        JUnitCase(device, recipe, tuple(results), seconds.get((device, recipe), 0.0))
+        for device, recipes in _cases(report).items()
+        for recipe, results in sorted(recipes.items())
+    ]
+    return junit_text(f"etdeploy farm {report.night.farm}", cases, report.night.started_at)
 
 
-def _suites(report: NightReport) -> dict[str, dict[str, list[Xml.Element]]]:
+def _cases(report: NightReport) -> dict[str, dict[str, list[JUnitResult]]]:
     """What each case has to say, by device and recipe."""
-    found: dict[str, dict[str, list[Xml.Element]]] = {}
+    found: dict[str, dict[str, list[JUnitResult]]] = {}
 
-    def case(device: str, recipe: str) -> list[Xml.Element]:
+    def case(device: str, recipe: str) -> list[JUnitResult]:
         return found.setdefault(device or _NO_DEVICE, {}).setdefault(recipe, [])
 
     for verdict in report.verdicts:
-        case(verdict.device, verdict.recipe).extend(_of_verdict(verdict))
+        case(verdict.device, verdict.recipe).append(_of_verdict(verdict))
     for place in report.done:
         case(place.device, place.recipe)
     for cause in report.failures:
@@ -326,68 +322,26 @@ def _suites(report: NightReport) -> dict[str, dict[str, list[Xml.Element]]]:
             case(place.device, place.recipe).append(_failure(cause, place))
     for cause in report.missed:
         for place in cause.places:
-            case(place.device, place.recipe).append(_skipped(cause))
+            skipped = JUnitResult("skipped", message=cause.message)
+            case(place.device, place.recipe).append(skipped)
     return found
 
 
-def _suite(report: NightReport, device: str, cases: dict[str, list[Xml.Element]]) -> Xml.Element:
-    suite = Xml.Element("testsuite", name=_text(device))
-    seconds = _seconds(report)
-    for recipe, elements in sorted(cases.items()):
-        took = seconds.get((device, recipe), 0.0)
-        element = Xml.SubElement(
-            suite, "testcase", classname=_text(device), name=_text(recipe), time=f"{took:.3f}"
-        )
-        element.extend(_worst(elements))
-    suite.set("tests", str(len(cases)))
-    suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    suite.set("errors", "0")
-    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
-    suite.set("time", f"{sum(seconds.get((device, recipe), 0.0) for recipe in cases):.3f}")
-    suite.set("timestamp", _text(report.night.started_at[:19]))
-    return suite
-
-
-def _worst(elements: Sequence[Xml.Element]) -> Iterator[Xml.Element]:
-    """A case has one result: its first failure with the texts of all, else that it was skipped."""
-    failures = [each for each in elements if each.tag == "failure"]
-    skips = [each for each in elements if each.tag == "skipped"]
-    output = [each for each in elements if each.tag == "system-out"]
-    if failures:
-        first = failures[0]
-        first.text = "\n\n".join(dict.fromkeys(each.text or "" for each in failures))
-        yield first
-    elif skips:
-        yield skips[0]
-    if output:
-        yield output[0]
-
-
-def _of_verdict(verdict: PairVerdict) -> Iterator[Xml.Element]:
+def _of_verdict(verdict: PairVerdict) -> JUnitResult:
     lines = [verdict.reason, since_text(verdict.since)]
     lines += [f"what to do: {verdict.remedy}"] if verdict.remedy else []
     lines += [f"{each.metric}: {each.kind}: {each.reason}" for each in verdict.findings]
     lines += [f"run {run_id}" for run_id in verdict.run_ids]
-    text = _text("\n".join(line for line in lines if line))
+    text = "\n".join(line for line in lines if line)
     if verdict.kind is VerdictKind.REGRESSED:
-        failure = Xml.Element("failure", type="regression", message=_text(verdict.reason))
-        failure.text = text
-        yield failure
-        return
-    elements = Xml.Element("system-out")
-    elements.text = _text(f"{verdict.kind}\n") + text
-    yield elements
+        return JUnitResult("failure", text, verdict.reason, "regression")
+    return JUnitResult("system-out", f"{verdict.kind}\n{text}")
 
 
-def _failure(cause: FailureGroup, place: VisitReference) -> Xml.Element:
-    failure = Xml.Element("failure", type=_text(cause.kind), message=_text(cause.message))
+def _failure(cause: FailureGroup, place: VisitReference) -> JUnitResult:
     remedy = f"\nwhat to do: {cause.remedy}" if cause.remedy else ""
-    failure.text = _text(f"{cause.message}{remedy}\nvisit {place.visit}")
-    return failure
-
-
-def _skipped(cause: FailureGroup) -> Xml.Element:
-    return Xml.Element("skipped", message=_text(cause.message))
+    text = f"{cause.message}{remedy}\nvisit {place.visit}"
+    return JUnitResult("failure", text, cause.message, cause.kind)
 
 
 def _seconds(report: NightReport) -> dict[tuple[str, str], float]:
@@ -397,20 +351,6 @@ def _seconds(report: NightReport) -> dict[tuple[str, str], float]:
         key = (place.device or _NO_DEVICE, place.recipe)
         found[key] = found.get(key, 0.0) + place.seconds
     return found
-
-
-def _text(text: str) -> str:
-    """Without the characters that XML 1.0 does not have, even escaped."""
-    return "".join(c if _is_xml(ord(c)) else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _is_xml(code: int) -> bool:
-    return (
-        code in (0x9, 0xA, 0xD)
-        or 0x20 <= code <= 0xD7FF
-        or 0xE000 <= code <= 0xFFFD
-        or 0x10000 <= code <= 0x10FFFF
-    )
 
 
 _COMMAND = "etdeploy farm report"
@@ -434,20 +374,8 @@ PAGE_FILE = ResultFile(
     "report", "a report in html", begins_with(page.MARK), "night.html", f"{_COMMAND} --html"
 )
 HTML = Form(PAGE_FILE, _html)
-MARKDOWN = Form(
-    ResultFile(
-        "report", "a farm's report in Markdown", begins_with(comment.MARK), "night.md",
-        f"{_COMMAND} --markdown",
-    ),
-    markdown,
-)  # fmt: skip
-JUNIT = Form(
-    ResultFile(
-        "report", "a farm's report in JUnit XML", begins_with(JUNIT_MARK), "junit.xml",
-        f"{_COMMAND} --junit",
-    ),
-    junit,
-)  # fmt: skip
+MARKDOWN = Form(markdown_file(f"{_COMMAND} --markdown"), markdown)
+JUNIT = Form(junit_file(f"{_COMMAND} --junit"), junit)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.report.forms import (
-    JUNIT_MARK,
     MOST_CHARACTERS,
     RequestedReports,
     junit,
@@ -20,6 +19,7 @@ from etdeploy.farm.report.forms import (
 )
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import night_page
+from etdeploy.report.formats import JUNIT_MARK
 from etdeploy.report.html import render
 
 PHONE_LABEL = "android:S1 (Test CPU)"
