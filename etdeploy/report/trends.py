@@ -125,10 +125,11 @@ def check_text(check: Check, again: str) -> Iterator[Block]:
 def check_page(check: Check, record: RunRecord, again: str) -> Page:
     """Return the same for a pull request."""
     series = series_from(record)
+    against = f", checked against {check.against}" if check.earlier or not check.needed else ""
     remedy = () if check.verdict is CheckVerdict.PASSED else (Text(again, title="Measure again:"),)
     return Page(
         title=f"{series.recipe} on {series.device.label}: {check.verdict}",
-        subtitle=f"{check.reason}. Run {check.run_id}, checked against {check.against}.",
+        subtitle=f"{check.reason.rstrip('.')}. Run {check.run_id}{against}.",
         badges=(),
         cards=(),
         notices=remedy,

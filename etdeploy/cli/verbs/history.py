@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import options, require_metric
+from etdeploy.cli.options import DEFAULT_OUTPUT, options, require_metric
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, NoVerdictError, RegressionError, UsageError
 
 if TYPE_CHECKING:
+    from etdeploy.bench.records.record import RunRecord
     from etdeploy.bench.records.stored import StoredRun
     from etdeploy.history.check import Check, CheckOptions
     from etdeploy.history.location import HistoryLocation
@@ -412,7 +413,7 @@ def _show_check(found: Check, run: StoredRun, store: str | None, shown: CheckOut
         console.result_json(found.model_dump(mode="json"))
     else:
         console.result(render(check_text(found, again), console.width()))
-    shown.write(found, run, again)
+    shown.write(found, run.record)
     if found.verdict is CheckVerdict.REGRESSED:
         command = _history_command(series_from(run.record), store)
         raise RegressionError(
@@ -449,22 +450,25 @@ class CheckOutput:
         if self.markdown:
             markdown_file("--markdown").require_free(self.markdown)
 
-    def write(self, found: Check, run: StoredRun, again: str) -> None:
+    def write(self, found: Check, record: RunRecord) -> None:
         """Write the files, and tell GitHub Actions what was found."""
+        from etdeploy.bench.records.stored import StoredRun, measure_again
         from etdeploy.history.nights import storable
         from etdeploy.report import markdown
         from etdeploy.report.formats import junit_file, markdown_file
         from etdeploy.report.trends import check_annotations, check_junit, check_page
 
         required = self.requires_verdict
-        text = storable(markdown.render(check_page(found, run.record, again)))
+        # Who reads a comment has another folder for runs.
+        again = measure_again(StoredRun(DEFAULT_OUTPUT / record.run_id, record))
+        text = storable(markdown.render(check_page(found, record, again)))
         if self.markdown:
             markdown_file("--markdown").write(text, self.markdown)
         if self.junit:
-            xml = check_junit(found, run.record, requires_verdict=required)
+            xml = check_junit(found, record, requires_verdict=required)
             junit_file("--junit").write(storable(xml), self.junit)
         if self.for_github:
-            lines = check_annotations(found, run.record, requires_verdict=required)
+            lines = check_annotations(found, record, requires_verdict=required)
             # The runner reads both streams, and JSON is alone on its own.
             for line in lines:
                 (console.message if self.as_json else console.result)(line)
