@@ -12,7 +12,7 @@ from typing import Any
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
 from etdeploy.farm.report.forms import RequestedReports, write
-from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
+from etdeploy.farm.report.model import Coverage, FailureGroup, NightInfo, NightReport
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, load_dashboard, load_report, load_snapshot
 from etdeploy.farm.spec.model import LoadedFarm
@@ -40,6 +40,7 @@ def conclude(
     wrote: Callable[[Path], None] = lambda _: None,
     *,
     is_over: bool = True,
+    required_percent: float = 0.0,
 ) -> NightReport:
     """Judges a night, saves the verdicts, writes farm.yaml's reports, starts its `on_end` command.
 
@@ -50,6 +51,7 @@ def conclude(
         tell: Called with a message for each step that failed; none changes how the night ended.
         wrote: Called with the path of each report, for the dashboard that of its first page.
         is_over: Whether the night is over. The reports of a stopped one are written, no more.
+        required_percent: How much of the expected pairs has to be judged.
 
     Raises:
         StoreError: The history cannot be read: no step was done.
@@ -58,7 +60,9 @@ def conclude(
     from etdeploy.history.store.store import open_store
 
     settings = judge_settings(loaded)
-    report = load_report(place, load_snapshot(place, night), settings)
+    report = load_report(
+        place, load_snapshot(place, night), settings, required_percent=required_percent
+    )
     files: list[Path] = []
 
     def save() -> None:
@@ -128,8 +132,14 @@ def summarize(report: NightReport, files: Sequence[Path]) -> dict[str, Any]:
         "night": report.night.id,
         "started_at": report.night.started_at,
         "finished_at": report.night.finished_at,
-        "headline": report.headline,
+        "headline": report.summary,
         "exit_code": report.exit_code,
+        "coverage": coverage_json(report.coverage),
+        "absent": [
+            {"device": each.label, "identity": each.identity or None, "reason": each.absent}
+            for each in report.devices
+            if each.absent
+        ],
         "totals": report.totals.model_dump(mode="json"),
         "worse": [_verdict(each) for each in report.verdicts if each.kind in _BAD],
         "failures": [_cause(each) for each in report.failures],
@@ -146,6 +156,11 @@ def summarize(report: NightReport, files: Sequence[Path]) -> dict[str, Any]:
     # A ratio may be infinite, which JSON does not have.
     found: dict[str, Any] = finite(document)
     return found
+
+
+def coverage_json(coverage: Coverage) -> dict[str, Any]:
+    """How many of the expected pairs were judged, as JSON."""
+    return {**coverage.model_dump(mode="json"), "percent": round(coverage.percent, 2)}
 
 
 def _verdict(verdict: PairVerdict) -> dict[str, Any]:

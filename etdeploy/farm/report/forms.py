@@ -118,6 +118,12 @@ def _health(device: DeviceNight) -> Iterator[str]:
         yield f"thermal status {health.thermal_status}"
 
 
+def _remark(device: DeviceNight) -> str:
+    """Why a device measures nothing: it is quarantined, or was not there."""
+    named = (("quarantined", device.quarantined), ("absent", device.absent))
+    return "; ".join(f"{what}: {why}" for what, why in named if why)
+
+
 def when(report: NightReport) -> str:
     night = report.night
     end = f" to {utc_text(night.finished_at)}" if night.finished_at else ", not finished"
@@ -141,7 +147,7 @@ def night_text(report: NightReport, width: int | None = None) -> str:
 
 def _parts(report: NightReport, width: int | None) -> Iterator[str]:
     night = report.night
-    yield (f"{night.farm}, night {night.id}: {report.headline}\n{when(report)}; {measured(report)}")
+    yield (f"{night.farm}, night {night.id}: {report.summary}\n{when(report)}; {measured(report)}")
     if report.verdicts:
         yield _verdict_lines(report, width)
     yield "\n".join(line for each in report.verdicts for line in _why(each))
@@ -188,7 +194,7 @@ def _cause_lines(what: str, causes: tuple[FailureGroup, ...]) -> str:
 def _device_lines(report: NightReport, width: int | None) -> str:
     rows = [
         [each.label, each.host or None, str(each.done), str(each.failed), str(each.missed),
-         f"QUARANTINED: {each.quarantined}" if each.quarantined else health_text(each)]
+         _remark(each) or health_text(each)]
         for each in report.devices
     ]  # fmt: skip
     columns = ("device", "host", "done", "failed", "missed", "health")
@@ -226,7 +232,7 @@ def _comment(report: NightReport, most: int) -> Page:
     verdicts = PageSection("verdicts", f"Other verdicts ({len(others)})", (verdict_table(others),))
     devices = PageSection("devices", f"Devices ({len(report.devices)})", (device_table(report),))
     return Page(
-        title=f"{_short(report.night.farm)}: {report.headline}",
+        title=f"{_short(report.night.farm)}: {report.summary}",
         subtitle=f"Night {report.night.id}, {when(report)}; {measured(report)}.",
         badges=(),
         cards=(),
@@ -277,7 +283,7 @@ def device_table(report: NightReport) -> Table:
     rows = [
         [_short(each.label), each.host, each.done, each.failed, each.missed, each.lost,
          each.put_off, health_text(each),
-         Cell(f"quarantined: {each.quarantined}", BAD) if each.quarantined else ""]
+         Cell(_remark(each), BAD)]
         for each in report.devices
     ]  # fmt: skip
     columns = ("device", "host", "done", "failed", "missed", "lost", "put off", "health", "remark")
@@ -314,7 +320,7 @@ def _cases(report: NightReport) -> dict[str, dict[str, list[JUnitResult]]]:
         return found.setdefault(device or _NO_DEVICE, {}).setdefault(recipe, [])
 
     for verdict in report.verdicts:
-        case(verdict.device, verdict.recipe).append(_of_verdict(verdict))
+        case(verdict.device, verdict.recipe).extend(_of_verdict(verdict))
     for place in report.done:
         case(place.device, place.recipe)
     for cause in report.failures:
@@ -327,15 +333,18 @@ def _cases(report: NightReport) -> dict[str, dict[str, list[JUnitResult]]]:
     return found
 
 
-def _of_verdict(verdict: PairVerdict) -> JUnitResult:
+def _of_verdict(verdict: PairVerdict) -> Iterator[JUnitResult]:
     lines = [verdict.reason, since_text(verdict.since)]
     lines += [f"what to do: {verdict.remedy}"] if verdict.remedy else []
     lines += [f"{each.metric}: {each.kind}: {each.reason}" for each in verdict.findings]
     lines += [f"run {run_id}" for run_id in verdict.run_ids]
     text = "\n".join(line for line in lines if line)
     if verdict.kind is VerdictKind.REGRESSED:
-        return JUnitResult("failure", text, verdict.reason, "regression")
-    return JUnitResult("system-out", f"{verdict.kind}\n{text}")
+        yield JUnitResult("failure", text, verdict.reason, "regression")
+        return
+    if verdict.kind is VerdictKind.NOT_JUDGED:
+        yield JUnitResult("skipped", message=f"{verdict.kind}: {verdict.reason}")
+    yield JUnitResult("system-out", f"{verdict.kind}\n{text}")
 
 
 def _failure(cause: FailureGroup, place: VisitReference) -> JUnitResult:

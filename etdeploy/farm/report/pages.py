@@ -105,7 +105,7 @@ def _index(board: Dashboard, links: tuple[tuple[str, str], ...]) -> Page:
     return Page(
         title=f"Farm {status.night.farm}" if status.night else "Farm",
         subtitle=_subtitle(status),
-        badges=(Cell(latest.headline, BAD if latest.exit_code else GOOD),) if latest else (),
+        badges=(Cell(latest.summary, latest.tone),) if latest else (),
         cards=(_progress(status), *cards(latest)[:3]) if latest else (_progress(status),),
         notices=(),
         sections=tuple(section for section in sections if section.blocks),
@@ -193,7 +193,7 @@ def _night(report: NightReport) -> Sequence[object]:
     totals = report.totals
     return [
         report.night.id, when(report), totals.done, totals.failed, totals.missed, totals.regressed,
-        Cell(report.headline, BAD if report.exit_code else GOOD),
+        Cell(report.summary, report.tone),
     ]  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Pa
     return Page(
         title=f"{report.night.farm}: night {report.night.id}",
         subtitle=f"{when(report)}; {measured(report)}",
-        badges=(Cell(report.headline, BAD if report.exit_code else GOOD),),
+        badges=(Cell(report.summary, report.tone),),
         cards=cards(report),
         notices=(),
         sections=tuple(section for section in sections if section.blocks),
@@ -257,9 +257,10 @@ def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Pa
 
 
 def cards(report: NightReport) -> tuple[Card, ...]:
-    """The night in four figures."""
-    totals = report.totals
+    """The night in five figures."""
+    totals, coverage = report.totals, report.coverage
     judged = len(report.verdicts) - totals.not_judged
+    complete = coverage.judged == coverage.pairs
     return (
         Card("regressed", str(totals.regressed), "", (f"of {count(judged, 'pair')} judged",),
              BAD if totals.regressed else GOOD),
@@ -269,6 +270,8 @@ def cards(report: NightReport) -> tuple[Card, ...]:
              BAD if totals.failed else GOOD),
         Card("missed", str(totals.missed), "", (f"{totals.done:,} measured",),
              WARN if totals.missed else ""),
+        Card("judged", f"{coverage.percent:.0f}", "%", tuple(coverage.text.split("; ")),
+             GOOD if complete else WARN),
     )  # fmt: skip
 
 

@@ -144,7 +144,12 @@ def distinct_names(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_report(
-    place: HistoryLocation, night: NightSnapshot, settings: Settings, trends: int | None = None
+    place: HistoryLocation,
+    night: NightSnapshot,
+    settings: Settings,
+    trends: int | None = None,
+    *,
+    required_percent: float = 0.0,
 ) -> NightReport:
     """Judge a night; the series of the `trends` worst verdicts are read, too, or all of them."""
     from etdeploy.history.store.store import open_store
@@ -157,7 +162,9 @@ def load_report(
         i: each.reason
         for i, each in _shelved(night, device_pool.quarantined_devices(place)).items()
     }
-    return assemble_report(night.night, night.states, verdicts, quarantined, found, labels)
+    return assemble_report(
+        night.night, night.states, verdicts, quarantined, found, labels, required_percent
+    )
 
 
 S = TypeVar("S", bound=KnownDevice)

@@ -167,6 +167,22 @@ def test_the_commands(
     capsys.readouterr()
 
 
+def test_a_report_may_require_coverage(
+    place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    kept_night(place, tmp_path)
+    named = ("farm", "report", "--store", str(place.file), "--require-coverage")
+    assert run_cli([*named, "50"]) == 0
+    capsys.readouterr()
+    assert run_cli([*named, "90"]) == 6
+    shown = capsys.readouterr()
+    assert "1 of 2 pairs judged" in shown.out.splitlines()[0]
+    assert "error (no verdict): " in shown.err
+    assert "that is 50 % of them, and 90 % are required" in shown.err
+
+
 def test_the_dashboard_has_the_latest_nights(place: HistoryLocation, tmp_path: Path) -> None:
     settings = Settings(farm())
     assert load_dashboard(place, settings).reports == ()
