@@ -83,7 +83,8 @@ def run_farm(options: RunOptions) -> None:
     folders = {str(Path(s.result.record).parent.parent) for s in end.states
                if s.result and s.result.record}  # fmt: skip
     kinds = [str(verdict.kind) for verdict in report.verdicts] if report else []
-    error = night_error(end, kinds, blocked, options.file)
+    failing = [str(v.kind) for v in report.verdicts if not v.acknowledged] if report else []
+    error = night_error(end, failing, blocked, options.file)
     if blocked and error is not blocked:
         console.warn(str(blocked))
     if options.as_json:

@@ -193,7 +193,8 @@ def _single_result(results: Sequence[JUnitResult]) -> Iterator[JUnitResult]:
         yield replace(failures[0], text=text)
     else:
         yield from [each for each in results if each.tag == "skipped"][:1]
-    yield from [each for each in results if each.tag == "system-out"][:1]
+    if output := [each.text for each in results if each.tag == "system-out"]:
+        yield JUnitResult("system-out", "\n\n".join(output))
 
 
 def _element(result: JUnitResult) -> Xml.Element:

@@ -12,12 +12,19 @@ from typing import Any
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
 from etdeploy.farm.report.forms import RequestedReports, write
-from etdeploy.farm.report.model import Coverage, FailureGroup, NightInfo, NightReport
+from etdeploy.farm.report.model import (
+    Coverage,
+    FailureGroup,
+    NightInfo,
+    NightReport,
+    load_alerts,
+)
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, load_dashboard, load_report, load_snapshot
 from etdeploy.farm.spec.model import LoadedFarm
 from etdeploy.farm.verdicts.night import save_alerts, save_verdicts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
+from etdeploy.history.alerts import Alert, AlertGroup
 from etdeploy.history.location import HistoryLocation
 from etdeploy.report.formatting import finite
 
@@ -64,11 +71,13 @@ def conclude(
         place, load_snapshot(place, night), settings, required_percent=required_percent
     )
     files: list[Path] = []
+    alerts: list[AlertGroup] = []
 
     def save() -> None:
         with open_store(place) as store:
             save_verdicts(store, report.verdicts)
             save_alerts(store, report.verdicts, loaded.farm, night.id, night.started_at)
+            alerts.extend(load_alerts(store, night))
 
     def write_reports(requested: RequestedReports) -> None:
         for path in write(report, requested):
@@ -79,8 +88,8 @@ def conclude(
         files.append(write_dashboard(load_dashboard(place, settings, night.farm), folder))
         wrote(files[-1])
 
-    if is_over:
-        _try(save, "could not save the verdicts and alerts in the history", tell)
+    if is_over and _try(save, "could not save the verdicts and alerts in the history", tell):
+        report = report.model_copy(update={"alerts": tuple(alerts)})
     wanted = loaded.farm.reports
     for one in (
         RequestedReports(html=wanted.html),
@@ -96,13 +105,15 @@ def conclude(
     return report
 
 
-def _try(action: Callable[[], object], otherwise: str, tell: Tell) -> None:
+def _try(action: Callable[[], object], otherwise: str, tell: Tell) -> bool:
     try:
         action()
     except Interrupted:
         raise
     except (EtdeployError, OSError) as error:
         tell(f"{otherwise}: {error}")
+        return False
+    return True
 
 
 def run_command(argv: Sequence[str], document: dict[str, Any]) -> str:
@@ -142,6 +153,11 @@ def summarize(report: NightReport, files: Sequence[Path]) -> dict[str, Any]:
         ],
         "totals": report.totals.model_dump(mode="json"),
         "worse": [_verdict(each) for each in report.verdicts if each.kind in _BAD],
+        "alerts": [
+            each.model_dump(mode="json", exclude={"alerts"})
+            | {"alerts": [_alert(alert) for alert in each.alerts]}
+            for each in report.alerts
+        ],
         "failures": [_cause(each) for each in report.failures],
         "missed": [_cause(each) for each in report.missed],
         "quarantined": [
@@ -170,12 +186,20 @@ def _verdict(verdict: PairVerdict) -> dict[str, Any]:
         "device": verdict.device,
         "identity": verdict.identity,
         "verdict": str(verdict.kind),
+        "acknowledged": verdict.acknowledged,
         "reason": verdict.reason,
         "since": since.started_at if since else None,
         "commits": since.commits if since else "",
         "remedy": verdict.remedy,
         "run_ids": list(verdict.run_ids),
     }
+
+
+def _alert(alert: Alert) -> dict[str, Any]:
+    derived = {
+        "since": alert.since, "commits": alert.commits, "change_percent": alert.change_percent,
+    }  # fmt: skip
+    return alert.model_dump(mode="json") | derived
 
 
 def _cause(cause: FailureGroup) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from etdeploy.core.layout import cut
 from etdeploy.core.layout import table as text_table
 from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport, VisitReference
 from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, Since, VerdictKind
+from etdeploy.history.alerts import Alert, AlertGroup, AlertState
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.nights import storable
 from etdeploy.history.series import HEADLINES, LATENCY, format_metric, metric_title
@@ -151,6 +152,7 @@ def _parts(report: NightReport, width: int | None) -> Iterator[str]:
     if report.verdicts:
         yield _verdict_lines(report, width)
     yield "\n".join(line for each in report.verdicts for line in _why(each))
+    yield from (alert_group_text(group, width) for group in report.alerts)
     yield _cause_lines("failed", report.failures)
     yield _cause_lines("missed", report.missed)
     yield _device_lines(report, width)
@@ -160,11 +162,11 @@ def _verdict_lines(report: NightReport, width: int | None) -> str:
     rows = []
     for verdict in report.verdicts:
         number = headline_finding(verdict)
-        kind = str(verdict.kind)
+        is_open = verdict.kind is VerdictKind.REGRESSED and not verdict.acknowledged
         rows.append([
             verdict.recipe, verdict.device, str(len(verdict.run_ids)), value_text(number),
             change_text(number), spread_text(number),
-            kind.upper() if verdict.kind is VerdictKind.REGRESSED else kind,
+            verdict.text.upper() if is_open else verdict.text,
         ])  # fmt: skip
     columns = ("recipe", "device", "runs", "value", "change", "between runs", "verdict")
     return text_table(columns, rows, right=columns[2:6], width=width)
@@ -178,6 +180,53 @@ def _why(verdict: PairVerdict) -> Iterator[str]:
         yield f"  {since_text(verdict.since)}"
     if verdict.remedy:
         yield f"  what to do: {verdict.remedy}"
+
+
+ALERT_COLUMNS = (
+    "alert", "state", "since", "recipe", "device", "number", "change", "nights", "commits",
+)  # fmt: skip
+_ALERT_RIGHT = ("alert", "change", "nights")
+
+
+def _alert_row(alert: Alert) -> list[object]:
+    change = alert.change_percent
+    return [
+        alert.id, alert.standing, alert.since, _short(alert.recipe), _short(alert.device),
+        metric_title(alert.metric), None if change is None else f"{change:+.1f} %",
+        alert.nights, alert.commits or None,
+    ]  # fmt: skip
+
+
+def _alerts_title(group: AlertGroup) -> str:
+    return f"{group.cause}: {count(len(group.alerts), 'alert')}"
+
+
+def alert_group_text(group: AlertGroup, width: int | None) -> str:
+    """Alerts with one cause as text, with the command that looks for it."""
+    rows = [_alert_row(each) for each in group.alerts]
+    found = text_table(ALERT_COLUMNS, rows, right=_ALERT_RIGHT, width=width)
+    remedy = f"\nwhat to do: {group.remedy}" if group.remedy else ""
+    return f"{_alerts_title(group)}\n{found}{remedy}"
+
+
+def alert_blocks(groups: Sequence[AlertGroup], most: int) -> Iterator[Table | Text]:
+    """Open alerts, in groups with one cause, with at most so many rows."""
+    for group in groups[:most]:
+        shown = group.alerts[:most]
+        rows: list[list[object]] = []
+        for each in shown:
+            row = _alert_row(each)
+            row[1] = Cell(str(row[1]), _ALERT_TONES.get(each.state, QUIET))
+            rows.append(row)
+        more = _more(len(group.alerts) - len(shown), "alert")
+        remedy = f"What to do: {group.remedy}" if group.remedy else ""
+        yield Text(cut(remedy, _LONGEST), "", _alerts_title(group))
+        yield table("Alerts", ALERT_COLUMNS, rows, right=_ALERT_RIGHT, more=more)
+    if left := _more(len(groups) - most, "group"):
+        yield Text(left, QUIET)
+
+
+_ALERT_TONES = {AlertState.OPEN: BAD, AlertState.ACKNOWLEDGED: WARN}
 
 
 def _cause_lines(what: str, causes: tuple[FailureGroup, ...]) -> str:
@@ -224,11 +273,14 @@ def _comment(report: NightReport, most: int) -> Page:
         ("failures", "Failed", (_cause_table(report.failures, most),)),
         ("missed", "Missed", (_cause_table(report.missed, most),)),
     )
+    alerts = tuple(alert_blocks(report.alerts, most))
     opened = tuple(
         PageSection(key, label, (Text("", title=f"{label}."), *tables), is_open=True)
         for key, label, tables in named
         if tables[0].rows
     )
+    if alerts:
+        opened = (*opened, PageSection("alerts", "Alerts", alerts, is_open=True))
     verdicts = PageSection("verdicts", f"Other verdicts ({len(others)})", (verdict_table(others),))
     devices = PageSection("devices", f"Devices ({len(report.devices)})", (device_table(report),))
     return Page(
@@ -244,7 +296,7 @@ def _comment(report: NightReport, most: int) -> Page:
 def _worse_table(verdicts: Sequence[PairVerdict], most: int) -> Table:
     rows = [
         [code(_short(each.recipe)), code(_short(each.device)),
-         Cell(str(each.kind), TONES[each.kind]), cut(each.reason, _LONGEST),
+         verdict_cell(each), cut(each.reason, _LONGEST),
          cut(since_text(each.since), _LONGEST), code(cut(each.remedy, _LONGEST))]
         for each in verdicts[:most]
     ]  # fmt: skip
@@ -263,6 +315,11 @@ def _cause_table(causes: Sequence[FailureGroup], most: int) -> Table:
     return table("Causes", columns, rows, right=("visits",), more=more)
 
 
+def verdict_cell(verdict: PairVerdict) -> Cell:
+    """The verdict with its tone; of an acknowledged regression, that of a warning."""
+    return Cell(verdict.text, WARN if verdict.acknowledged else TONES[verdict.kind])
+
+
 def verdict_table(verdicts: Sequence[PairVerdict]) -> Table:
     """A row for each recipe on each device."""
     rows = []
@@ -270,7 +327,7 @@ def verdict_table(verdicts: Sequence[PairVerdict]) -> Table:
         number = headline_finding(verdict)
         rows.append([
             _short(verdict.recipe), _short(verdict.device),
-            Cell(str(verdict.kind), TONES[verdict.kind]), value_text(number), change_text(number),
+            verdict_cell(verdict), value_text(number), change_text(number),
             spread_text(number), len(verdict.run_ids), verdict.reason,
         ])  # fmt: skip
     # On a phone, only the first columns are seen at once.
@@ -283,7 +340,7 @@ def device_table(report: NightReport) -> Table:
     rows = [
         [_short(each.label), each.host, each.done, each.failed, each.missed, each.lost,
          each.put_off, health_text(each),
-         Cell(_remark(each), BAD)]
+         Cell(remark, BAD) if (remark := _remark(each)) else ""]
         for each in report.devices
     ]  # fmt: skip
     columns = ("device", "host", "done", "failed", "missed", "lost", "put off", "health", "remark")
@@ -330,7 +387,22 @@ def _cases(report: NightReport) -> dict[str, dict[str, list[JUnitResult]]]:
         for place in cause.places:
             skipped = JUnitResult("skipped", message=cause.message)
             case(place.device, place.recipe).append(skipped)
+    for group in report.alerts:
+        for alert in group.alerts:
+            results = case(alert.device, alert.recipe)
+            # Of a pair that the night did not measure, it is all that is known.
+            results += [] if results else [JUnitResult("skipped", message="not measured")]
+            results.append(JUnitResult("system-out", _alert_text(group, alert)))
     return found
+
+
+def _alert_text(group: AlertGroup, alert: Alert) -> str:
+    lines = [
+        f"alert {alert.id}: {alert.standing}, since {alert.since}; {group.cause}",
+        f"{metric_title(alert.metric)}: {alert.reason}",
+        f"what to do: {group.remedy}" if group.remedy else "",
+    ]
+    return "\n".join(line for line in lines if line)
 
 
 def _of_verdict(verdict: PairVerdict) -> Iterator[JUnitResult]:
@@ -339,12 +411,12 @@ def _of_verdict(verdict: PairVerdict) -> Iterator[JUnitResult]:
     lines += [f"{each.metric}: {each.kind}: {each.reason}" for each in verdict.findings]
     lines += [f"run {run_id}" for run_id in verdict.run_ids]
     text = "\n".join(line for line in lines if line)
-    if verdict.kind is VerdictKind.REGRESSED:
+    if verdict.kind is VerdictKind.REGRESSED and not verdict.acknowledged:
         yield JUnitResult("failure", text, verdict.reason, "regression")
         return
-    if verdict.kind is VerdictKind.NOT_JUDGED:
-        yield JUnitResult("skipped", message=f"{verdict.kind}: {verdict.reason}")
-    yield JUnitResult("system-out", f"{verdict.kind}\n{text}")
+    if verdict.kind is VerdictKind.NOT_JUDGED or verdict.acknowledged:
+        yield JUnitResult("skipped", message=f"{verdict.text}: {verdict.reason}")
+    yield JUnitResult("system-out", f"{verdict.text}\n{text}")
 
 
 def _failure(cause: FailureGroup, place: VisitReference) -> JUnitResult:

@@ -22,6 +22,7 @@ from etdeploy.farm.model import (
     VisitState,
 )
 from etdeploy.farm.verdicts.pair import Gap, PairVerdict, VerdictKind
+from etdeploy.history.alerts import AlertGroup, group_alerts
 from etdeploy.history.trend import Trend
 from etdeploy.report.document import BAD, GOOD, WARN
 
@@ -155,6 +156,7 @@ class NightReport(Value):
         trends: The series of the verdicts, in their order, as far as they were read.
         coverage: Of the expected pairs.
         required_percent: How much of them has to be judged.
+        alerts: Those that the night opened, or found open, in groups with one cause.
     """
 
     night: NightInfo
@@ -167,11 +169,15 @@ class NightReport(Value):
     trends: tuple[Trend, ...] = ()
     coverage: Coverage = Coverage()
     required_percent: float = 0.0
+    alerts: tuple[AlertGroup, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """1 for a regression, else the worst failure's; 6 if too little was measured or judged."""
-        if any(each.kind is VerdictKind.REGRESSED for each in self.verdicts):
+        """1 for a regression that nobody has acknowledged, else the worst failure's; else 6 if too
+        little was measured or judged.
+        """
+        regressed = [each for each in self.verdicts if each.kind is VerdictKind.REGRESSED]
+        if not all(each.acknowledged for each in regressed):
             return RegressionError.exit_code
         if self.failures:
             return max(cause.exit_code for cause in self.failures)
@@ -193,12 +199,18 @@ class NightReport(Value):
         """Good only for a night that judged every pair."""
         if self.exit_code:
             return BAD
-        return GOOD if self.coverage.judged == self.coverage.pairs > 0 else WARN
+        is_whole = self.coverage.judged == self.coverage.pairs > 0
+        return GOOD if is_whole and not self.acknowledged else WARN
 
     @property
     def summary(self) -> str:
         """The outcome and the coverage."""
         return f"{self.headline}; {self.coverage.text}" if self.coverage.pairs else self.headline
+
+    @property
+    def acknowledged(self) -> int:
+        """How many pairs regressed by what a person has acknowledged."""
+        return sum(bool(each.acknowledged) for each in self.verdicts)
 
     @property
     def blocked(self) -> str:
@@ -215,7 +227,8 @@ class NightReport(Value):
         words = [
             f"{number:,} {what}"
             for number, what in (
-                (totals.regressed, "regressed"), (totals.failed, "failed"),
+                (totals.regressed - self.acknowledged, "regressed"),
+                (self.acknowledged, "regressed and acknowledged"), (totals.failed, "failed"),
                 (wrong, "with wrong outputs"), (totals.missed, "missed"),
                 (totals.suspected, "suspected"), (totals.improved, "improved"),
                 (totals.waiting, "not yet measured"), (totals.not_judged, "not judged"),
@@ -278,6 +291,16 @@ def load_trends(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, .
             metric = verdict.since.metric if verdict.since else one.series.metric
             found.append(compute_trend(one.series, entries, metric, one.runs))
     return tuple(found)
+
+
+def load_alerts(store: Store, night: NightInfo) -> tuple[AlertGroup, ...]:
+    """Load the alerts that a night opened, or found open."""
+    from etdeploy.history.store.alerts import stored_alerts
+
+    ended = night.finished_at or night.started_at
+    with store.transaction() as connection:
+        known = stored_alerts(connection, night.farm)
+    return group_alerts([a for a in known if a.was_open_in(night.id, night.started_at, ended)])
 
 
 def _wrong(state: VisitState) -> bool:

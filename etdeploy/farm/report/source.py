@@ -14,7 +14,13 @@ from etdeploy import device_pool
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.events import open_attempts, state_of
-from etdeploy.farm.report.model import NightInfo, NightReport, assemble_report, load_trends
+from etdeploy.farm.report.model import (
+    NightInfo,
+    NightReport,
+    assemble_report,
+    load_alerts,
+    load_trends,
+)
 from etdeploy.farm.report.pages import Dashboard
 from etdeploy.farm.report.status import Status, StatusContext, derive_status, devices_of
 from etdeploy.farm.spec.model import Farm
@@ -157,14 +163,16 @@ def load_report(
     with open_store(place, read_only=True) as store:
         verdicts = judge_night(store, night.night.id, night.states, settings.farm, settings.files)
         found = load_trends(store, verdicts[:trends])
+        alerts = load_alerts(store, night.night)
     labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
     quarantined = {
         i: each.reason
         for i, each in _shelved(night, device_pool.quarantined_devices(place)).items()
     }
-    return assemble_report(
+    report = assemble_report(
         night.night, night.states, verdicts, quarantined, found, labels, required_percent
     )
+    return report.model_copy(update={"alerts": alerts})
 
 
 S = TypeVar("S", bound=KnownDevice)

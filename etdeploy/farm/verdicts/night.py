@@ -12,7 +12,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
-from etdeploy.farm.verdicts.alerts import next_alerts, still_worse
+from etdeploy.farm.verdicts.alerts import next_alerts, with_alert
 from etdeploy.farm.verdicts.pair import (
     Gap,
     MetricResult,
@@ -104,7 +104,7 @@ def judge_night(
         _verdict(
             pair,
             [
-                still_worse(
+                with_alert(
                     judge_metric(
                         each,
                         allowed,
@@ -112,6 +112,7 @@ def judge_night(
                         together=together.get((pair.recipe, each.metric), 0),
                     ),
                     of_series.get(pair.series, []),
+                    allowed,
                 )
                 for each in found
             ],

@@ -70,6 +70,8 @@ class NightFinding(Value):
         nights: How many earlier nights it was judged by.
         within_percent: Standard deviation between repeats of one night; null with too few.
         disturbed: Whether something disturbed all the runs, so that the value says little.
+        alert: The open alert of an earlier night that it is about; null for none.
+        acknowledged: By whom, where a person has answered for the regression; else empty.
     """
 
     metric: str
@@ -84,6 +86,8 @@ class NightFinding(Value):
     within_percent: float | None = None
     reason: str = ""
     disturbed: bool = False
+    alert: int | None = None
+    acknowledged: str = ""
 
 
 class Since(Value):
@@ -146,6 +150,18 @@ class PairVerdict(Value):
     remedy: str = ""
     blocked: bool = False
     gap: Gap | None = None
+
+    @property
+    def acknowledged(self) -> str:
+        """By whom, where a person has answered for each number that regressed; else empty."""
+        regressed = [each for each in self.findings if each.kind is VerdictKind.REGRESSED]
+        named = [each.acknowledged for each in regressed]
+        return ", ".join(dict.fromkeys(named)) if named and all(named) else ""
+
+    @property
+    def text(self) -> str:
+        """The verdict, with who has acknowledged a regression."""
+        return f"{self.kind}, {self.acknowledged}" if self.acknowledged else str(self.kind)
 
     def finding(self, metric: str) -> NightFinding | None:
         return next((each for each in self.findings if each.metric == metric), None)

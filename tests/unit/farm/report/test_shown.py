@@ -89,6 +89,7 @@ def test_names_stay_text(evil: NightReport) -> None:
 def test_markdown_is_short_and_the_worst_comes_first(report: NightReport) -> None:
     text = markdown(report)
     assert "🔴 regressed" in text
+    assert text.count("🔴") == 2  # the verdict, and the quarantined device
     assert text.index("etdeploy farm bisect") < text.index("crashed at") < text.index("<details>")
 
 
