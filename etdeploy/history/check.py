@@ -109,6 +109,11 @@ class Check(Value):
     earlier: tuple[str, ...] = ()
     needed: int = 0
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether it says that the run is worse, or that it is not."""
+        return self.verdict in (CheckVerdict.PASSED, CheckVerdict.REGRESSED)
+
 
 @dataclass(frozen=True)
 class CheckOptions:
@@ -144,7 +149,10 @@ def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
     earlier = _earlier(store, run, options, fit=True)
     # Outputs are right or wrong whatever disturbed the times.
     past = earlier if run.outputs_ok is not False else _earlier(store, run, options, fit=False)
-    found = () if unfit else judge_metrics(run, earlier, options.max_slowdown_percent, against)
+    found: tuple[MetricFinding, ...] = ()
+    if not unfit:
+        judged_metrics = judge_metrics(run, earlier, options.max_slowdown_percent, against)
+        found = (*judged_metrics, *_zeros(run))
     if not (unfit and against):
         found = (*found, *judge_outputs(run, [against] if against else past))
     worse = [one for one in found if one.kind is FindingKind.REGRESSED]
@@ -166,6 +174,10 @@ def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
         return judged.model_copy(
             update={"verdict": CheckVerdict.NOT_ENOUGH_HISTORY, "reason": _too_few(earlier)}
         )
+    for one in found:
+        if one.metric in HEADLINES and one.kind is FindingKind.NOT_JUDGED:
+            reason = f"{metric_title(one.metric)}: {one.reason}"
+            return judged.model_copy(update={"verdict": CheckVerdict.NOT_JUDGED, "reason": reason})
     return judged
 
 
@@ -301,6 +313,12 @@ def judge_metrics(
         if value > 0
     ]
     return tuple(found)
+
+
+def _zeros(run: HistoryEntry) -> Iterator[MetricFinding]:
+    for metric, value in run.metrics.items():
+        if value <= 0 and metric in HEADLINES:
+            yield _not_judged(metric, value, "it is 0, which nothing can be compared with")
 
 
 def current_level(values: Sequence[float]) -> Sequence[float]:

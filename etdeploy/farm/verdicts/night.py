@@ -12,8 +12,9 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
-from etdeploy.farm.verdicts.alerts import next_alerts, still_worse
+from etdeploy.farm.verdicts.alerts import next_alerts, with_alert
 from etdeploy.farm.verdicts.pair import (
+    Gap,
     MetricResult,
     Night,
     NightFinding,
@@ -23,6 +24,7 @@ from etdeploy.farm.verdicts.pair import (
     VerdictKind,
     compare_metrics,
     date_change,
+    gap_of,
     group_by_night,
     is_blocked,
     judge_metric,
@@ -104,7 +106,7 @@ def judge_night(
         _verdict(
             pair,
             [
-                still_worse(
+                with_alert(
                     judge_metric(
                         each,
                         allowed,
@@ -112,6 +114,7 @@ def judge_night(
                         together=together.get((pair.recipe, each.metric), 0),
                     ),
                     of_series.get(pair.series, []),
+                    allowed,
                 )
                 for each in found
             ],
@@ -336,6 +339,7 @@ def _verdict(known: _KnownPair, findings: list[NightFinding], farm: Farm) -> Pai
     numbers = {each.kind for each in findings if each.metric != OUTPUTS}
     if kind is VerdictKind.NO_DIFFERENCE and numbers <= {VerdictKind.NOT_JUDGED}:
         kind = VerdictKind.NOT_JUDGED
+    not_judged = kind is VerdictKind.NOT_JUDGED
     bad = [each for each in findings if each.kind is kind and kind in _BAD]
     began = date_change(pair, bad[0].metric) if pair and bad and bad[0].metric != OUTPUTS else None
     return PairVerdict(
@@ -343,7 +347,8 @@ def _verdict(known: _KnownPair, findings: list[NightFinding], farm: Farm) -> Pai
         run_ids=known.run_ids, kind=kind, findings=tuple(findings),
         reason="; ".join(filter(None, (*_reasons(kind, findings, problem), without))),
         since=began, remedy=_remedy(known, bad, began),
-        blocked=kind is VerdictKind.NOT_JUDGED and (pair is None or is_blocked(pair)),
+        blocked=not_judged and (pair is None or is_blocked(pair)),
+        gap=(gap_of(pair) if pair else Gap.OTHER) if not_judged else None,
     )  # fmt: skip
 
 

@@ -80,10 +80,10 @@ class Photos:
         )  # fmt: skip
 
     def input(self, how: ImagePreprocessing) -> np.ndarray[Any, Any]:
-        values: np.ndarray[Any, Any] = np.frombuffer(
-            (self.folder / "image.input").read_bytes(), "<f4"
-        )
-        return values.reshape(3, how.height, how.width).transpose(1, 2, 0)
+        values = np.frombuffer((self.folder / "image.input").read_bytes(), "<f4")
+        shape = (3, how.height, how.width)
+        pixels: np.ndarray[Any, Any] = values.reshape(shape).transpose(1, 2, 0)
+        return pixels
 
 
 def _image(width: int, height: int) -> Image.Image:
