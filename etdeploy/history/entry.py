@@ -35,7 +35,8 @@ class HistoryEntry:
         series: Those that it can be compared with.
         started_at: In UTC, ISO 8601, so that the order of the texts is that of the times.
         program: SHA-256 of the `.pte` file.
-        versions: Of the tools.
+        versions: Of the tools, with the checkout of the runner and `DEVICE_STATE`, where they are
+            known.
         git_revision: Commit of the recipe's folder.
         git_dirty: Whether it had changes that were not committed.
         disturbed: Why its times are unfit for a comparison; empty where they are fit.
@@ -77,7 +78,7 @@ def entry_from(record: RunRecord) -> tuple[HistoryEntry, Series]:
             series=series.key,
             started_at=utc(record.started_at),
             program=record.program.sha256,
-            versions=dict(record.versions),
+            versions={**record.versions, **_surroundings(record)},
             git_revision=record.recipe.git_revision,
             git_dirty=record.recipe.git_dirty,
             disturbed=describe_disturbance(record),
@@ -89,6 +90,37 @@ def entry_from(record: RunRecord) -> tuple[HistoryEntry, Series]:
         ),
         series,
     )
+
+
+# Not every device tells these, and the history does not have them of its earliest runs.
+DEVICE_STATE = (
+    "system",
+    "system build",
+    "emulator",
+    "frequency governor",
+    "power saving",
+    "usable processors",
+    "processor quota",
+)
+CHECKOUT = "checkout of the runner"
+
+
+def _surroundings(record: RunRecord) -> dict[str, str]:
+    """What may change numbers besides tools and the program, by name."""
+    facts, state = record.device.facts, record.device.before
+    governors = sorted({each.governor for each in state.clusters if each.governor})
+    found = (
+        facts.os,
+        facts.fingerprint,
+        facts.emulator,
+        ", ".join(governors),
+        {True: "on", False: "off", None: None}[state.power_saving],
+        None if state.usable_cpus is None else str(len(state.usable_cpus)),
+        None if state.cpu_quota is None else f"{state.cpu_quota:g}",
+        record.runner.revision,
+    )
+    named = zip((*DEVICE_STATE, CHECKOUT), found, strict=True)
+    return {name: value for name, value in named if value}
 
 
 def describe_disturbance(record: RunRecord) -> str:
