@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
 
 from etdeploy.bench.records.stored import LAST, StoredRun, find_run, parse_record
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, StoreError, UsageError
+from etdeploy.core.processes.process import run_git
 from etdeploy.core.values import StrEnum
 from etdeploy.history.location import HistoryLocation, resolve_location
 from etdeploy.history.series import Series, read_metrics, series_from
@@ -236,3 +240,75 @@ def _in_history(text: str, output: Path, place: HistoryLocation) -> StoredRun | 
 def commit_range(old: str | None, new: str | None) -> str:
     """`OLD..NEW` for git; empty where a revision is unknown or both are the same."""
     return f"{old[:12]}..{new[:12]}" if old and new and old != new else ""
+
+
+@dataclass(frozen=True)
+class CommitLinks:
+    """Where commits are shown on the web.
+
+    Attributes:
+        commit: The address of a commit, with `{id}`; empty where it is not known.
+        compare: That of all commits between two, with `{old}` and `{new}`.
+        known: The commits that the repository has.
+    """
+
+    commit: str = ""
+    compare: str = ""
+    known: frozenset[str] = frozenset()
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# Of one command line.
+_MOST_COMMITS = 500
+# By a word in the name of the host; GitHub, Gitea and Forgejo have those of all others.
+_PATHS = {
+    "gitlab": ("/-/commit/{id}", "/-/compare/{old}...{new}"),
+    "bitbucket": ("/commits/{id}", "/branches/compare/{new}..{old}"),
+    "": ("/commit/{id}", "/compare/{old}...{new}"),
+}
+
+
+def find_commit_links(repository: Path, revisions: Collection[str]) -> CommitLinks:
+    """Where the commits of a repository are on the web, by the address of its remote `origin`.
+
+    Args:
+        repository: A folder in it; links are empty where it is none, or has no such remote.
+        revisions: Commits, of which another repository may have some.
+    """
+    address = web_address(run_git(repository, "remote", "get-url", "origin") or "")
+    if not address:
+        return CommitLinks()
+    asked = sorted(each for each in revisions if _COMMIT.fullmatch(each))
+    known: set[str] = set()
+    for start in range(0, len(asked), _MOST_COMMITS):
+        some = asked[start : start + _MOST_COMMITS]
+        found = run_git(repository, "rev-list", "--no-walk", "--ignore-missing", *some)
+        known |= set((found or "").split())
+    host = urlsplit(address).hostname or ""
+    commit, compare = next(paths for word, paths in _PATHS.items() if word in host)
+    return CommitLinks(address + commit, address + compare, frozenset(known & set(asked)))
+
+
+def web_address(remote: str) -> str:
+    """The page of a repository by the address of a git remote; empty for one without a page.
+
+    `git@HOST:OWNER/NAME.git`, `ssh://` and `https://` are understood; names, passwords and tokens
+    in the address, and the port of ssh, are left out.
+    """
+    remote = remote.strip()
+    scp = re.fullmatch(r"(?:[^@/\s]+@)?([^:/@\s]+):(?!//)(\S+)", remote)
+    try:
+        parts = urlsplit(f"ssh://{scp[1]}/{scp[2]}" if scp else remote)
+        port = parts.port
+    except ValueError:
+        return ""
+    host, path = parts.hostname or "", parts.path.strip("/").removesuffix(".git").rstrip("/")
+    is_web = parts.scheme in ("http", "https")
+    # Without a dot, it is a name from somebody's ~/.ssh/config, or a drive.
+    if not path or not (is_web or (parts.scheme in ("ssh", "git+ssh", "git") and "." in host)):
+        return ""
+    if not re.fullmatch(r"[A-Za-z0-9.-]+", host):
+        return ""
+    scheme = "http" if parts.scheme == "http" else "https"
+    place = f"{host}:{port}" if is_web and port else host
+    return f"{scheme}://{place}/{quote(unquote(path))}"

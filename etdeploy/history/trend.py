@@ -222,21 +222,23 @@ def _revision(entry: HistoryEntry) -> str:
 
 
 def _point(entry: HistoryEntry, metric: str) -> TrendPoint:
-    remark = entry.disturbed or ("" if entry.outputs_ok is not False else "wrong outputs")
     return TrendPoint(
         run_id=entry.run_id,
         started_at=entry.started_at,
         value=entry.metrics.get(metric),
         spread_percent=entry.spread_percent,
         used=entry.fit and metric in entry.metrics,
-        remark=remark or ("checked: regressed" if _regressed(entry) else ""),
+        remark=describe_remark(entry),
         git_revision=entry.git_revision,
         judgement=entry.judgement,
     )
 
 
-def _regressed(entry: HistoryEntry) -> bool:
-    return entry.judgement is Judgement.REGRESSED
+def describe_remark(entry: HistoryEntry) -> str:
+    """Why a run does not count, or what a check found of it; else empty."""
+    wrong = "wrong outputs" if entry.outputs_ok is False else ""
+    found = "checked: regressed" if entry.judgement is Judgement.REGRESSED else ""
+    return entry.disturbed or wrong or found
 
 
 def _change(last: HistoryEntry, first: HistoryEntry, step: LevelShift) -> LevelChange:

@@ -20,7 +20,7 @@ from etdeploy.farm.verdicts.rule import (
     measure_deviation,
 )
 from etdeploy.history.check import OUTPUTS
-from etdeploy.history.entry import HistoryEntry, commit_range
+from etdeploy.history.entry import commit_range
 from etdeploy.history.series import format_metric
 from etdeploy.history.trend import Night as Night
 from etdeploy.history.trend import describe_changes, find_level_shifts

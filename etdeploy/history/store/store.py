@@ -39,6 +39,8 @@ from etdeploy.history.store.tables import REVISION, metrics, records, runs, seri
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord
 
+# A year of nights with repeats is about a thousand runs of each, and all are in memory.
+_SERIES_AT_ONCE = 50
 _COLUMNS = tuple(field.name for field in fields(HistoryEntry) if field.name != "metrics")
 
 
@@ -122,6 +124,33 @@ class Store:
         with self.transaction() as connection:
             found = list(connection.execute(query).mappings())
             return _entries(connection, found[::-1])
+
+    def entries_of_series(
+        self, keys: Sequence[str], since: str | None = None
+    ) -> Iterator[tuple[str, list[HistoryEntry]]]:
+        """All runs of each series, the earliest first, with few statements."""
+        for start in range(0, len(keys), _SERIES_AT_ONCE):
+            some = keys[start : start + _SERIES_AT_ONCE]
+            conditions = [runs.c.series.in_(some), *_conditions(Filter(since=since))]
+            columns = (runs.c[name] for name in ("id", *_COLUMNS))
+            query = select(*columns).where(*conditions).order_by(runs.c.started_at, runs.c.id)
+            numbers = select(metrics).join(runs, runs.c.id == metrics.c.run).where(*conditions)
+            found: dict[str, list[HistoryEntry]] = {key: [] for key in some}
+            with self.transaction() as connection:
+                rows = connection.execute(query).mappings().all()
+                values: dict[int, dict[str, float]] = {row["id"]: {} for row in rows}
+                for run, name, value in connection.execute(numbers):
+                    if run in values:
+                        values[run][name] = value
+            for row in rows:
+                found[row["series"]].append(_entry(row, values[row["id"]]))
+            yield from found.items()
+
+    def revisions(self, since: str | None = None) -> set[str]:
+        """The commits of all runs' recipes."""
+        query = select(runs.c.git_revision).where(*_conditions(Filter(since=since))).distinct()
+        with self.transaction() as connection:
+            return {revision for revision in connection.scalars(query) if revision}
 
     def entry(self, run_id: str) -> HistoryEntry | None:
         """What is known of one run."""
@@ -293,14 +322,15 @@ def _entries(connection: Connection, found: Iterable[RowMapping]) -> list[Histor
         query = select(metrics).where(metrics.c.run.in_(keys[start : start + 500]))
         for run, name, value in connection.execute(query):
             numbers[run][name] = value
-    return [
-        HistoryEntry(
-            **{name: row[name] for name in _COLUMNS if name != "judgement"},
-            metrics=numbers[row["id"]],
-            judgement=Judgement(row["judgement"]) if row["judgement"] else None,
-        )
-        for row in rows
-    ]
+    return [_entry(row, numbers[row["id"]]) for row in rows]
+
+
+def _entry(row: RowMapping, numbers: dict[str, float]) -> HistoryEntry:
+    return HistoryEntry(
+        **{name: row[name] for name in _COLUMNS if name != "judgement"},
+        metrics=numbers,
+        judgement=Judgement(row["judgement"]) if row["judgement"] else None,
+    )
 
 
 def _joined(query: Select[Any], wanted: Filter) -> Select[Any]:
