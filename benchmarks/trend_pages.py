@@ -53,14 +53,14 @@ def fill(place: HistoryLocation, options: argparse.Namespace) -> None:
                     run_at(
                         0,
                         recipe=recipe_named(f"recipe-{recipe}"),
-                        device=make_device("android", name=f"android:S{device}", serial=f"S{device}"),
+                        device=make_device(
+                            "android", name=f"android:S{device}", serial=f"S{device}"
+                        ),
                     )
                 )
                 content = of.model_dump(mode="json")
                 values = {"key": of.key, "recipe": of.recipe, "device": of.device.label}
-                connection.execute(
-                    insert(series).values(**values, label=of.label, content=content)
-                )
+                connection.execute(insert(series).values(**values, label=of.label, content=content))
                 rows = list(_rows(entry, options, numbers, random.Random(of.key)))
                 connection.execute(insert(runs), [row for row, _ in rows])
                 connection.execute(insert(metrics), [each for _, found in rows for each in found])

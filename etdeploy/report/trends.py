@@ -52,7 +52,7 @@ from etdeploy.report.plots import metric_unit, plot_trend, rounded
 
 # More cards than that are no summary.
 _MOST_CARDS = 8
-_CURVE, _LONG_CURVE = 20, 60
+_SHORT_CURVE, _CURVE, _LONG_CURVE = 12, 20, 60
 # Runs of a series in a terminal.
 _RUNS = 10
 
@@ -422,17 +422,19 @@ class SeriesIndex:
         last = trends.nights[-1].entries[-1].started_at[:10] if trends.nights else ""
         for metric, levels in trends.levels.items():
             change = levels.changes[-1] if levels.changes else None
-            curve = sparkline(levels.values[-_CURVE_NIGHTS:], _CURVE)
+            curve = sparkline(levels.values[-_CURVE_NIGHTS:], _SHORT_CURVE)
+            where = ", ".join(filter(None, (trends.series.device.label, label)))
             self.rows.append([
-                place(trends.series.recipe), place(trends.series.device.label),
-                place(metric_title(metric)), place(format_metric(metric, levels.latest)),
+                place(trends.series.recipe), place(metric_title(metric)),
+                place(format_metric(metric, levels.latest)),
                 None if change is None else round(100 * (change.ratio - 1), 2),
                 place(change.started_at[:10] if change else ""),
                 rounded([levels.spread_percent], 3)[0],
                 alerts[metric] or None, place(last),
                 # Only of the number that runs are compared by, since each is long.
                 place(curve if metric == trends.series.metric else ""),
-                place(f"{file}#metric={quote(metric)}"), place(label), rounded([levels.latest])[0],
+                place(trends.series.device.label), place(f"{file}#metric={quote(metric)}"),
+                place(where), rounded([levels.latest])[0],
             ])  # fmt: skip
 
     def page(self, subtitle: str) -> Page:
@@ -440,18 +442,18 @@ class SeriesIndex:
         text = {"type": "text", "strings": True}
         columns = [
             {"title": "recipe", "type": "link", "address": 10, "where": 11, "strings": True},
-            {"title": "device", "width": "11rem", **text},
             {"title": "number", "width": "8rem", **text},
             {"title": "latest", "width": "7rem", "by": 12, **text},
-            {"title": "last change %", "type": "change", "digits": 1, "width": "6rem"},
-            {"title": "since", "width": "6.5rem", **text},
+            {"title": "last change %", "type": "change", "digits": 1, "width": "6.5rem"},
+            {"title": "since", "width": "7.5rem", **text},
             {"title": "spread %", "type": "number", "digits": 1, "width": "5.5rem", "wide": True},
             {"title": "open alerts", "type": "number", "digits": 0, "width": "4.5rem"},
-            {"title": "last run", "width": "6.5rem", "wide": True, **text},
-            {"title": "trend", "width": "9.5rem", "wide": True, **text},
+            {"title": "last run", "width": "7.5rem", "wide": True, **text},
+            {"title": "trend", "width": "7.5rem", "wide": True, **text},
         ]
+        # Behind the columns: the device, the address, the device with the settings, the value.
         payload = {
-            "columns": columns, "sorted": 5, "filters": [1, 0, 2], "searched": [11],
+            "columns": columns, "sorted": 4, "filters": [9, 0, 1], "searched": [11],
             "rows": self.rows, "strings": self._strings.all,
         }  # fmt: skip
         listing = LargeTable(
@@ -460,7 +462,7 @@ class SeriesIndex:
             filters=(("Device", "all"), ("Recipe", "all"), ("Number", "all")),
             otherwise="etdeploy history --json",
         )  # fmt: skip
-        alerts = sum(row[7] or 0 for row in self.rows)
+        alerts = sum(row[6] or 0 for row in self.rows)
         return Page(
             title="Trends",
             subtitle=subtitle,
@@ -478,6 +480,16 @@ _SHARES = (("failed", "failed", "attempts"), ("disturbed", "disturbed", "runs"),
            ("quarantined", "quarantined_nights", "nights"))  # fmt: skip
 
 
+# A column for each of these numbers of a week, with its width.
+_WEEK = (
+    ("attempts", "attempts", "5.7rem"), ("failed", "failed", "4.6rem"),
+    ("device_failures", "by device", "5rem"), ("failed_percent", "failed %", "4.6rem"),
+    ("runs", "runs", "4.2rem"), ("disturbed", "disturbed", "6rem"),
+    ("disturbed_percent", "disturbed %", "6rem"), ("nights", "nights", "4.7rem"),
+    ("quarantined_nights", "quarantined", "7rem"),
+)  # fmt: skip
+
+
 def device_table(devices: Sequence[DeviceHealth]) -> Table:
     """A row for each device: what failed lately, and before."""
     rows: list[list[object]] = []
@@ -488,9 +500,9 @@ def device_table(devices: Sequence[DeviceHealth]) -> Table:
             now, then = _share(recent, part, whole), _share(before, part, whole)
             worse = now is not None and now > 10 and now > 2 * (then or 0.0)
             row += [Cell(percent(now), WARN if worse else ""), percent(then)]
-        failed = [week.failed_percent or 0.0 for week in each.weeks]
-        row += [sparkline(failed, _CURVE, 0.0, max(*failed, 10.0)), each.quarantined or None]
-        rows.append(row)
+        failed = [week.failed_percent for week in each.weeks if week.failed_percent is not None]
+        curve = sparkline(failed, _SHORT_CURVE, 0.0, max([*failed, 10.0]))
+        rows.append([*row, curve or None, each.quarantined or None])
     shares = [(name, f"{name} before") for name, _, _ in _SHARES]
     columns = ("device", "last week", *itertools.chain(*shares), "failures", "quarantined now")
     more = (
@@ -508,22 +520,16 @@ def _share(weeks: Sequence[DeviceWeek], part: str, whole: str) -> float | None:
 def devices_page(devices: Sequence[DeviceHealth], subtitle: str) -> Page:
     """What failed, was disturbed or quarantined on each device, week by week."""
     strings = Interned[str]()
-    numbers = (
-        "attempts", "failed", "device_failures", "lost", "put_off", "failed_percent",
-        "runs", "disturbed", "disturbed_percent", "nights", "quarantined_nights",
-    )  # fmt: skip
     rows = [
         [strings.place(week.week), strings.place(each.device),
-         *(getattr(week, name) for name in numbers)]
+         *(getattr(week, name) for name, _, _ in _WEEK)]
         for each in devices for week in each.weeks
     ]  # fmt: skip
-    titles = ("attempts", "failed", "by device", "lost", "put off", "failed %", "runs",
-              "disturbed", "disturbed %", "nights", "quaran- tined")  # fmt: skip
     columns: list[dict[str, Any]] = [
-        {"title": "week of", "type": "text", "strings": True, "width": "7rem"},
+        {"title": "week of", "type": "text", "strings": True, "width": "7.5rem"},
         {"title": "device", "type": "text", "strings": True},
-        *({"title": title, "type": "number", "digits": int("%" in title), "width": "5rem",
-           "wide": title not in ("failed %", "disturbed %", "quaran- tined")} for title in titles),
+        *({"title": title, "type": "number", "digits": int("%" in title), "width": width,
+           "wide": "%" not in title} for _, title, width in _WEEK),
     ]  # fmt: skip
     payload = {"columns": columns, "sorted": 0, "filters": [1], "searched": [],
                "rows": rows, "strings": strings.all}  # fmt: skip

@@ -119,12 +119,13 @@ globalThis.drawTimelines = ({ timelines, node, Rows }) => {
     // Side by side.
     compare() {
       const [a, b] = this.chosen();
-      const rows = [...this.facts(a, b), ...this.payload.metrics.map((metric) => this.numbers(metric, a, b))];
+      const [started, counted, ...facts] = this.facts(a, b);
+      const rows = [started, counted, ...this.payload.metrics.map((metric) => this.numbers(metric, a, b)), ...facts];
       const head = node("tr", {}, ...["", "A", "B", ""].map((text) => node("th", { scope: "col" }, text)));
-      const body = rows.map(([title, left, right, last, differs, numeric]) => node(
+      const body = rows.map(([title, left, right, last, differs]) => node(
         "tr", { class: differs ? "differs" : "" },
         node("th", { scope: "row" }, title),
-        ...[left, right, last].map((each) => node("td", { class: numeric ? "number" : "" }, ...[each].flat())),
+        ...[left, right, last].map((each) => node("td", {}, ...[each].flat())),
       ));
       this.find(".pair").replaceChildren(node("table", {}, node("thead", {}, head), node("tbody", {}, ...body)));
       this.mark();
@@ -154,7 +155,7 @@ globalThis.drawTimelines = ({ timelines, node, Rows }) => {
       const text = (value) => value === null ? "–" : `${four(value)} ${metric.unit}`.trim();
       const percent = left && right !== null ? 100 * (right / left - 1) : null;
       const tone = percent === null || Math.abs(percent) < 0.05 ? "" : percent > 0 ? "bad" : "good";
-      return [metric.title, text(left), text(right), percent === null ? "–" : node("span", { class: tone }, signed(percent)), false, true];
+      return [metric.title, text(left), text(right), percent === null ? "–" : node("span", { class: tone }, signed(percent)), false];
     }
     span(runs) {
       if (!runs.length) return "–";
