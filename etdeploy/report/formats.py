@@ -132,9 +132,13 @@ def write_pages(folder: Path, names: Sequence[str], pages: Iterable[tuple[str, s
             remedy="Name another folder.",
         ) from error
     present = {path.name for path in folder.iterdir()}
-    for name in names:
-        if name in present or name == names[0]:
-            _HISTORY_PAGE.require_free(inside(folder, name))
+    try:
+        for name in names:
+            if name in present or name == names[0]:
+                _HISTORY_PAGE.require_free(inside(folder, name))
+    except UsageError as error:
+        error.remedy = "Name another folder, or move the file."
+        raise
     for name, text in pages:
         checkpoint()
         _HISTORY_PAGE.write(text, inside(folder, name))

@@ -52,7 +52,7 @@ from etdeploy.report.plots import metric_unit, plot_trend, rounded
 
 # More cards than that are no summary.
 _MOST_CARDS = 8
-_SHORT_CURVE, _CURVE, _LONG_CURVE = 12, 20, 60
+_SHORT_CURVE, _CURVE, _LONG_CURVE = 10, 20, 60
 # Runs of a series in a terminal.
 _RUNS = 10
 
@@ -449,7 +449,7 @@ class SeriesIndex:
             {"title": "spread %", "type": "number", "digits": 1, "width": "5.5rem", "wide": True},
             {"title": "open alerts", "type": "number", "digits": 0, "width": "4.5rem"},
             {"title": "last run", "width": "7.5rem", "wide": True, **text},
-            {"title": "trend", "width": "7.5rem", "wide": True, **text},
+            {"title": "trend", "width": "8.2rem", "wide": True, **text},
         ]
         # Behind the columns: the device, the address, the device with the settings, the value.
         payload = {
@@ -482,11 +482,11 @@ _SHARES = (("failed", "failed", "attempts"), ("disturbed", "disturbed", "runs"),
 
 # A column for each of these numbers of a week, with its width.
 _WEEK = (
-    ("attempts", "attempts", "5.7rem"), ("failed", "failed", "4.6rem"),
-    ("device_failures", "by device", "5rem"), ("failed_percent", "failed %", "4.6rem"),
-    ("runs", "runs", "4.2rem"), ("disturbed", "disturbed", "6rem"),
-    ("disturbed_percent", "disturbed %", "6rem"), ("nights", "nights", "4.7rem"),
-    ("quarantined_nights", "quarantined", "7rem"),
+    ("attempts", "attempts", "6.2rem"), ("failed", "failed", "5rem"),
+    ("device_failures", "by device", "5.2rem"), ("failed_percent", "failed %", "5rem"),
+    ("runs", "runs", "4.5rem"), ("disturbed", "disturbed", "6.7rem"),
+    ("disturbed_percent", "disturbed %", "6.7rem"),
+    ("quarantined_nights", "nights quarantined", "8rem"),
 )  # fmt: skip
 
 
@@ -495,7 +495,7 @@ def device_table(devices: Sequence[DeviceHealth]) -> Table:
     rows: list[list[object]] = []
     for each in devices:
         recent, before = each.weeks[-_RECENT:], each.weeks[:-_RECENT]
-        row: list[object] = [each.device, each.weeks[-1].week]
+        row: list[object] = [each.device]
         for _, part, whole in _SHARES:
             now, then = _share(recent, part, whole), _share(before, part, whole)
             worse = now is not None and now > 10 and now > 2 * (then or 0.0)
@@ -504,12 +504,12 @@ def device_table(devices: Sequence[DeviceHealth]) -> Table:
         curve = sparkline(failed, _SHORT_CURVE, 0.0, max([*failed, 10.0]))
         rows.append([*row, curve or None, each.quarantined or None])
     shares = [(name, f"{name} before") for name, _, _ in _SHARES]
-    columns = ("device", "last week", *itertools.chain(*shares), "failures", "quarantined now")
+    columns = ("device", *itertools.chain(*shares), "failures", "quarantined now")
     more = (
         f"Shares of attempts, runs and nights in the last {_RECENT} weeks with any, and before; "
         "the curve has the failed attempts of each week."
     )
-    return table("Devices", columns, rows, right=columns[2:8], more=more if rows else "")
+    return table("Devices", columns, rows, right=columns[1:7], more=more if rows else "")
 
 
 def _share(weeks: Sequence[DeviceWeek], part: str, whole: str) -> float | None:

@@ -184,8 +184,9 @@ def device_days(
     )
     device = visits.c.content["device"].as_string()
     barred = func.max(case((visits.c.reason.startswith(_QUARANTINED), 1), else_=0))
+    name = func.max(visits.c.content["name"].as_string()).label("name")
     planned = (
-        select(device.label("device"), nights.c.id, night_day, barred.label("barred"))
+        select(device.label("device"), nights.c.id, night_day, barred.label("barred"), name)
         .join_from(visits, nights, nights.c.id == visits.c.night)
         .where(device.is_not(None), nights.c.started_at >= begin)
         .group_by("device", nights.c.id, night_day)
@@ -205,10 +206,11 @@ def device_days(
         )
         for label, day, many, bad in connection.execute(measured)
     ]
-    days += [
-        DeviceDay(device=identity, day=day, numbers={"nights": 1, "quarantined_nights": missed})
-        for identity, _, day, missed in connection.execute(planned)
-    ]
+    for identity, _, day, missed, name_in_plan in connection.execute(planned):
+        numbers = {"nights": 1, "quarantined_nights": missed}
+        days.append(DeviceDay(device=identity, day=day, numbers=numbers))
+        # Of one that was never measured, there is nothing else.
+        names.setdefault(identity, name_in_plan or identity)
     return days, names
 
 
