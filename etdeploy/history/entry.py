@@ -275,10 +275,11 @@ def find_commit_links(repository: Path, revisions: Collection[str]) -> CommitLin
         repository: A folder in it; links are empty where it is none, or has no such remote.
         revisions: Commits, of which another repository may have some.
     """
-    address = web_address(run_git(repository, "remote", "get-url", "origin") or "")
+    asked = sorted(each for each in revisions if _COMMIT.fullmatch(each))
+    origin = run_git(repository, "remote", "get-url", "origin") if asked else None
+    address = web_address(origin or "")
     if not address:
         return CommitLinks()
-    asked = sorted(each for each in revisions if _COMMIT.fullmatch(each))
     known: set[str] = set()
     for start in range(0, len(asked), _MOST_COMMITS):
         some = asked[start : start + _MOST_COMMITS]
