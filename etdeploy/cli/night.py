@@ -14,7 +14,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.night_display import LiveVerdicts, NightDisplay, night_error, night_totals
 from etdeploy.core import cancel, console
 from etdeploy.core.commands import quoted
-from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted, StoreError
+from etdeploy.core.errors import EtdeployError, Interrupted, NoVerdictError, StoreError
 from etdeploy.core.layout import fit
 from etdeploy.farm.certificates import check_certificate
 from etdeploy.farm.engine.base import Engine
@@ -56,6 +56,7 @@ class RunOptions:
         again: Whether to start a new night instead of resuming an unfinished one.
         output: For records, instead of the farm's `results`.
         as_json: Whether to print JSON lines.
+        required_percent: How much of the expected pairs has to be judged.
     """
 
     file: Path
@@ -64,6 +65,7 @@ class RunOptions:
     output: Path | None = None
     as_json: bool = False
     quiet: bool = False
+    required_percent: float = 0.0
 
 
 def run_farm(options: RunOptions) -> None:
@@ -76,12 +78,13 @@ def run_farm(options: RunOptions) -> None:
         watch = NightDisplay(display, options.as_json, options.quiet, verdicts)
         end = _FarmRun(options, loaded, place, display, watch).run()
     reports: list[str] = []
-    report, blocked = _conclude(loaded, place, end, reports)
+    report, blocked = _conclude(loaded, place, end, reports, options.required_percent)
     # A record is in the folder of its run, and that in the folder of the night.
     folders = {str(Path(s.result.record).parent.parent) for s in end.states
                if s.result and s.result.record}  # fmt: skip
     kinds = [str(verdict.kind) for verdict in report.verdicts] if report else []
-    error = night_error(end, kinds, blocked, options.file)
+    failing = [str(v.kind) for v in report.verdicts if not v.acknowledged] if report else []
+    error = night_error(end, failing, blocked, options.file)
     if blocked and error is not blocked:
         console.warn(str(blocked))
     if options.as_json:
@@ -90,6 +93,10 @@ def run_farm(options: RunOptions) -> None:
             "night": end.night, "stopped": end.stopped, "exit_code": code,
             "records": sorted(folders), "reports": reports,
         }  # fmt: skip
+        if report:
+            from etdeploy.farm.report.end import coverage_json
+
+            totals["coverage"] = coverage_json(report.coverage)
         console.result(json.dumps({**totals, "totals": night_totals(end, kinds)}))
     else:
         if report:
@@ -208,7 +215,11 @@ class _FarmRun:
 
 
 def _conclude(
-    loaded: LoadedFarm, place: HistoryLocation, end: NightEnd, reports: list[str]
+    loaded: LoadedFarm,
+    place: HistoryLocation,
+    end: NightEnd,
+    reports: list[str],
+    required_percent: float,
 ) -> tuple[NightReport | None, EtdeployError | None]:
     """Evaluate the night, write its reports and run `on_end`; return why that was not possible.
 
@@ -223,7 +234,7 @@ def _conclude(
         night = find_night(place, end.night)
         report = conclude(
             loaded, place, night, console.warn, lambda path: reports.append(str(path)),
-            is_over=not end.stopped,
+            is_over=not end.stopped, required_percent=required_percent,
         )  # fmt: skip
     except Interrupted:
         raise
@@ -231,7 +242,7 @@ def _conclude(
         remedy = "\n".join(filter(None, (error.remedy, f"Then evaluate it: {again}")))
         why = f"the night could not be evaluated: {error.message}"
         return None, StoreError(why, place=error.place, remedy=remedy)
-    if end.stopped or not report.blocked:
+    if end.stopped or not (report.blocked or report.uncovered):
         return None if end.stopped else report, None
-    why = f"nothing could be judged: {report.blocked}"
-    return report, DeviceError(why, place=end.night, remedy=f"See every number: {again}")
+    why = f"nothing could be judged: {report.blocked}" if report.blocked else report.uncovered
+    return report, NoVerdictError(why, place=end.night, remedy=f"See every number: {again}")

@@ -163,6 +163,10 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         "-f", "--farm", "file", type=click.Path(path_type=Path), metavar="FILE",
         help="The farm.yaml. By default the one in this folder, if there is one.",
     ),
+    "require-coverage": click.option(
+        "--require-coverage", type=click.FloatRange(0, 100), default=0.0, metavar="PERCENT",
+        help="Exit with 6 if fewer of the expected pairs of a recipe and a device were judged.",
+    ),
     "json": click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
     "quiet": click.option(
         "-q", "--quiet", is_flag=True, help="Show no progress, only the result."

@@ -1,4 +1,4 @@
-"""Commands for remedies: they install what is missing, or run code."""
+"""Commands for remedies: they install what is missing, or run code. Commands for CI."""
 
 from __future__ import annotations
 
@@ -46,3 +46,20 @@ def system_command(package: str) -> str:
 def quoted(path: Path | str) -> str:
     """One word of a POSIX shell's command line; a plain path stays as it is."""
     return shlex.quote(str(path))
+
+
+_PERCENT = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_MESSAGE = str.maketrans(_PERCENT)
+_PROPERTY = str.maketrans({**_PERCENT, ":": "%3A", ",": "%2C"})
+
+
+def workflow_command(name: str, message: str, **properties: str) -> str:
+    """A line of output that GitHub Actions acts on, escaped as its toolkit does.
+
+    Args:
+        name: `error`, `warning` or `notice`.
+        message: Any text.
+        properties: Such as `title`.
+    """
+    given = ",".join(f"{key}={value.translate(_PROPERTY)}" for key, value in properties.items())
+    return f"::{name}{' ' if given else ''}{given}::{message.translate(_MESSAGE)}"

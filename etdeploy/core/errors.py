@@ -146,6 +146,12 @@ class DeviceError(EtdeployError):
     kind = "device"
 
 
+class NoVerdictError(DeviceError):
+    """A verdict was asked for, and too little could be measured or judged to give one."""
+
+    kind = "no verdict"
+
+
 class RunError(EtdeployError):
     """The runner started on the device and failed."""
 

@@ -62,7 +62,8 @@ class Visit(Value):
         group: The entry of `devices` in farm.yaml that asked for it.
         device: Identity of the device that it has to run on; None for any of `among`.
         among: Identities that it may run on.
-        name: What `device` is called, for one that is never measured; empty where it is None.
+        name: What `device` is called, for one that is never measured. Where it is None, the device
+            that is expected and was never there; empty for any.
         repeat: Counts from 1.
         not_before_s: Seconds after the beginning of the night, so that repeats are spread.
     """
@@ -223,6 +224,8 @@ class Standing(StrEnum):
     """It could not run: no device, reserved, quarantined, the window closed. Says why."""
 
 
+UNPLUGGED, NOT_PLUGGED_IN = "unplugged since ", "not plugged in since the night went on"
+"""How the reason of visits begins whose device went away, or was away after a restart."""
 STOPPED = "the recipe is stopped for this night"
 """How the reason of visits begins whose recipe fails everywhere."""
 

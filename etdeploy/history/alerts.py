@@ -57,6 +57,7 @@ class Alert(Value):
         recipes_on_device: How many recipes that night judged on the device.
         nights: How many nights have been worse.
         returned: How many nights in a row have had the level before.
+        answered: The latest value when they did; null where it has none.
         who: Who acknowledged, accepted or closed it.
         note: What they wrote.
         changed_at: When they did, or when it was fixed.
@@ -85,6 +86,7 @@ class Alert(Value):
     recipes_on_device: int = 1
     nights: int = 1
     returned: int = 0
+    answered: float | None = None
     who: str = ""
     note: str = ""
     changed_at: str = ""
@@ -99,6 +101,31 @@ class Alert(Value):
         """From the level before to the latest value."""
         return 100 * (self.after / self.before - 1) if self.before and self.after else None
 
+    @property
+    def since(self) -> str:
+        """The date of the first bad run, or of the night that found it."""
+        return (self.first_bad_at or self.opened_at)[:10]
+
+    @property
+    def standing(self) -> str:
+        """Its state and whose doing that is: `acknowledged by ann@wolf`."""
+        return f"{self.state} by {self.who}" if self.who else str(self.state)
+
+    def is_answered(self, value: float | None, allowed_percent: float) -> bool:
+        """Whether a person has answered for a value: theirs was as bad, or nearly so."""
+        if self.state in (AlertState.OPEN, AlertState.FIXED):
+            return False
+        known = self.answered or self.after
+        if value is None or known is None:  # wrong outputs are nothing to accept
+            return value is known is None and self.state is AlertState.ACKNOWLEDGED
+        return value <= known * (1 + allowed_percent / 100)
+
+    def was_open_in(self, night: str, began: str, ended: str) -> bool:
+        """Whether a night found it, or found it open."""
+        if self.night == night:
+            return True
+        return self.opened_at <= began and (self.state.is_open or self.changed_at > ended)
+
     def is_away(self, value: float) -> bool:
         """Whether a value is nearer to the new level than to the one before."""
         if not self.before or not self.after:
@@ -106,20 +133,29 @@ class Alert(Value):
         return value > math.sqrt(self.before * self.after)
 
 
-def followed(alert: Alert, night: str, value: float | None, now: str) -> Alert:
+def followed(
+    alert: Alert, night: str, value: float | None, now: str, allowed_percent: float = 5.0
+) -> Alert:
     """An open alert after another night: fixed once enough nights had the level before.
+
+    One that is worse than when it was acknowledged is open again.
 
     Args:
         alert: As it was.
         night: Its id; a night that was followed before changes nothing.
         value: Of the number in it; None where nothing was judged.
         now: The time, in UTC.
+        allowed_percent: How much worse it may be than when it was acknowledged.
     """
     if value is None or night in (alert.last_night, alert.night):
         return alert
     if alert.is_away(value):
-        more = {"after": value, "returned": 0, "nights": alert.nights + 1}
-        return alert.model_copy(update={**more, "last_night": night})
+        more = {"after": value, "returned": 0, "nights": alert.nights + 1, "last_night": night}
+        if alert.state is AlertState.ACKNOWLEDGED and not alert.is_answered(value, allowed_percent):
+            before = f"worse than what {alert.who or 'somebody'} acknowledged"
+            reason = "; ".join(filter(None, (before, alert.note)))
+            more |= {"state": AlertState.OPEN, "who": "", "note": reason, "changed_at": now}
+        return alert.model_copy(update=more)
     returned = alert.returned + 1
     fixed = returned >= _NIGHTS_TO_RETURN
     return alert.model_copy(

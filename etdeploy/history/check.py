@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -109,6 +109,11 @@ class Check(Value):
     earlier: tuple[str, ...] = ()
     needed: int = 0
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether it says that the run is worse, or that it is not."""
+        return self.verdict in (CheckVerdict.PASSED, CheckVerdict.REGRESSED)
+
 
 @dataclass(frozen=True)
 class CheckOptions:
@@ -144,7 +149,10 @@ def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
     earlier = _earlier(store, run, options, fit=True)
     # Outputs are right or wrong whatever disturbed the times.
     past = earlier if run.outputs_ok is not False else _earlier(store, run, options, fit=False)
-    found = () if unfit else judge_metrics(run, earlier, options.max_slowdown_percent, against)
+    found: tuple[MetricFinding, ...] = ()
+    if not unfit:
+        judged_metrics = judge_metrics(run, earlier, options.max_slowdown_percent, against)
+        found = (*judged_metrics, *_zeros(run))
     if not (unfit and against):
         found = (*found, *judge_outputs(run, [against] if against else past))
     worse = [one for one in found if one.kind is FindingKind.REGRESSED]
@@ -166,6 +174,10 @@ def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
         return judged.model_copy(
             update={"verdict": CheckVerdict.NOT_ENOUGH_HISTORY, "reason": _too_few(earlier)}
         )
+    for one in found:
+        if one.metric in HEADLINES and one.kind is FindingKind.NOT_JUDGED:
+            reason = f"{metric_title(one.metric)}: {one.reason}"
+            return judged.model_copy(update={"verdict": CheckVerdict.NOT_JUDGED, "reason": reason})
     return judged
 
 
@@ -228,32 +240,37 @@ def _earlier(
     found = [entry for entry in store.entries(query, many) if entry.run_id != run.run_id]
     if options.other is not None:
         found = [entry for entry in found if entry.run_id != options.other.run_id]
-    return select_baseline(found, options.against, options.repository)[-options.last :]
+    on_main = find_commits_on_main(options.repository, found) if options.against == MAIN else ()
+    return select_baseline(found, options.against, on_main)[-options.last :]
 
 
 def select_baseline(
-    entries: Sequence[HistoryEntry], against: str | None, repository: Path
+    entries: Sequence[HistoryEntry], against: str | None, on_main: Collection[str] = ()
 ) -> list[HistoryEntry]:
     """Those of earlier runs that a run is judged by.
 
     Args:
         entries: Comparable runs.
-        against: As a options has it.
-        repository: A folder in the recipe's repository, for `main`.
-
-    Raises:
-        UsageError: There is no branch main.
+        against: As `CheckOptions` has it.
+        on_main: The commits on the branch main, where it is asked for: `find_commits_on_main`.
     """
     if against == LAST_GOOD:
         return [entry for entry in entries if entry.judgement is not Judgement.REGRESSED]
     if against == MAIN:
-        on_main = _on_main(repository, {e.git_revision for e in entries if e.git_revision})
         return [e for e in entries if e.git_revision in on_main and not e.git_dirty]
     return list(entries)
 
 
-def _on_main(repository: Path, revisions: set[str]) -> set[str]:
-    """Which commits are on the branch main."""
+def find_commits_on_main(repository: Path, entries: Iterable[HistoryEntry]) -> set[str]:
+    """Which of the runs' commits are on the branch main.
+
+    Args:
+        repository: A folder in the recipe's repository.
+        entries: Runs; a commit of several is looked for once.
+
+    Raises:
+        UsageError: There is no branch main.
+    """
     branch = next((name for name in _BRANCHES if _exists(repository, name)), None)
     if branch is None:
         raise UsageError(
@@ -265,7 +282,7 @@ def _on_main(repository: Path, revisions: set[str]) -> set[str]:
     ask = ("merge-base", "--is-ancestor")
     return {
         revision
-        for revision in revisions
+        for revision in {entry.git_revision for entry in entries if entry.git_revision}
         if _REVISION.fullmatch(revision) and run_git(repository, *ask, revision, branch) is not None
     }
 
@@ -296,6 +313,12 @@ def judge_metrics(
         if value > 0
     ]
     return tuple(found)
+
+
+def _zeros(run: HistoryEntry) -> Iterator[MetricFinding]:
+    for metric, value in run.metrics.items():
+        if value <= 0 and metric in HEADLINES:
+            yield _not_judged(metric, value, "it is 0, which nothing can be compared with")
 
 
 def current_level(values: Sequence[float]) -> Sequence[float]:

@@ -9,13 +9,15 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.core.commands import workflow_command
 from etdeploy.core.console import count
 from etdeploy.core.layout import sparkline
 from etdeploy.history.alerts import Alert
-from etdeploy.history.check import OUTPUTS, Check, CheckVerdict, FindingKind
+from etdeploy.history.check import OUTPUTS, Check, CheckVerdict, FindingKind, MetricFinding
 from etdeploy.history.entry import CommitLinks, HistoryEntry, Judgement
 from etdeploy.history.nights import DeviceHealth, DeviceWeek
-from etdeploy.history.series import distinct_labels, format_metric, metric_title
+from etdeploy.history.series import distinct_labels, format_metric, metric_title, series_from
 from etdeploy.history.trend import (
     LevelChange,
     MetricLevels,
@@ -47,6 +49,7 @@ from etdeploy.report.document import (
     code,
     table,
 )
+from etdeploy.report.formats import JUnitCase, JUnitResult, junit_text
 from etdeploy.report.formatting import percent, utc_text
 from etdeploy.report.plots import metric_unit, plot_trend, rounded
 
@@ -116,15 +119,94 @@ def check_text(check: Check, again: str) -> Iterator[Block]:
         yield Text(f"{check.run_id}: {verdict}: {check.reason}")
     if check.earlier or not check.needed:
         yield Text(f"checked against {check.against}")
-    rows = []
-    for finding in check.findings:
-        name = OUTPUTS if finding.metric == OUTPUTS else metric_title(finding.metric)
-        regressed = finding.kind is FindingKind.REGRESSED
-        kind = Cell("REGRESSED", BAD) if regressed else str(finding.kind)
-        rows.append([name, kind, finding.reason])
-    yield table("Findings", ("", "verdict", "why"), rows)
+    yield _findings(check)
     if check.verdict is CheckVerdict.NOT_ENOUGH_HISTORY:
         yield Text(f"Measure more often, for example: {again}")
+
+
+def check_page(check: Check, record: RunRecord, again: str) -> Page:
+    """Return the same for a pull request."""
+    series = series_from(record)
+    against = f", checked against {check.against}" if check.earlier or not check.needed else ""
+    remedy = () if check.verdict is CheckVerdict.PASSED else (Text(again, title="Measure again:"),)
+    return Page(
+        title=f"{series.recipe} on {series.device.label}: {check.verdict}",
+        subtitle=f"{check.reason.rstrip('.')}. Run {check.run_id}{against}.",
+        badges=(),
+        cards=(),
+        notices=remedy,
+        sections=(PageSection("numbers", "Numbers", (_findings(check),), is_open=True),),
+    )
+
+
+def _findings(check: Check) -> Table:
+    rows = []
+    for finding in check.findings:
+        regressed = finding.kind is FindingKind.REGRESSED
+        kind = Cell("REGRESSED", BAD) if regressed else str(finding.kind)
+        rows.append([_number(finding), kind, finding.reason])
+    return table("Findings", ("", "verdict", "why"), rows)
+
+
+def _number(finding: MetricFinding) -> str:
+    return OUTPUTS if finding.metric == OUTPUTS else metric_title(finding.metric)
+
+
+def check_junit(check: Check, record: RunRecord, *, requires_verdict: bool) -> str:
+    """Return a check as JUnit XML: a case for each number, and one for a verdict that is missing.
+
+    Args:
+        check: What was found.
+        record: Of the run.
+        requires_verdict: Whether a missing verdict is a failure; else its case is skipped.
+    """
+    series = series_from(record)
+    device, recipe = series.device.label, series.recipe
+    cases = [
+        JUnitCase(device, f"{recipe}: {_number(each)}", (_case_result(each),))
+        for each in check.findings
+    ]
+    if not check.is_judged:
+        tag = "failure" if requires_verdict else "skipped"
+        missing = JUnitResult(tag, check.reason, f"{check.verdict}: {check.reason}", "no verdict")
+        cases.append(JUnitCase(device, f"{recipe}: verdict", (missing,)))
+    return junit_text(f"etdeploy check {recipe}", cases, record.started_at)
+
+
+def _case_result(finding: MetricFinding) -> JUnitResult:
+    if finding.kind is FindingKind.REGRESSED:
+        return JUnitResult("failure", finding.reason, finding.reason, "regression")
+    if finding.kind is FindingKind.NOT_JUDGED:
+        return JUnitResult("skipped", message=finding.reason)
+    return JUnitResult("system-out", f"{finding.kind}\n{finding.reason}")
+
+
+# GitHub shows so many errors of a step.
+_MOST_ANNOTATIONS = 10
+
+
+def check_annotations(check: Check, record: RunRecord, *, requires_verdict: bool) -> list[str]:
+    """Return what was found as workflow commands of GitHub Actions; none for a run that passed."""
+    series = series_from(record)
+    where = f"{series.recipe} on {series.device.label}"
+    if not check.is_judged:
+        name = "error" if requires_verdict else "warning"
+        text = f"{where}: {check.reason}"
+        return [workflow_command(name, text, title=f"etdeploy check: {check.verdict}")]
+    worse = [each for each in check.findings if each.kind is FindingKind.REGRESSED]
+    shown = worse[:_MOST_ANNOTATIONS]
+    if len(worse) > len(shown):
+        shown = worse[: _MOST_ANNOTATIONS - 1]
+    commands = [
+        workflow_command(
+            "error", f"{where}: {each.reason}", title=f"etdeploy check: {_number(each)} regressed"
+        )
+        for each in shown
+    ]
+    if more := len(worse) - len(shown):
+        text = f"{where}: {count(more, 'more number')} regressed"
+        commands.append(workflow_command("error", text, title="etdeploy check"))
+    return commands
 
 
 def trends_page(trends: Sequence[Trend], more: int = 0) -> Page:

@@ -13,11 +13,9 @@ from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.history.alerts import Alert, AlertGroup, AlertState
+    from etdeploy.history.alerts import Alert, AlertState
     from etdeploy.history.location import HistoryLocation
 
-_COLUMNS = ("alert", "state", "since", "recipe", "device", "number", "change", "nights", "commits")
-_RIGHT = ("alert", "change", "nights")
 _CLOSED_AS = ("fixed", "false alarm")
 
 _by = click.option("--by", metavar="NAME", help="Who does it. By default you, on this host.")
@@ -48,7 +46,10 @@ def alerts(
     if as_json:
         console.result_json([group.model_dump(mode="json") for group in groups])
     elif shown:
-        console.result("\n\n".join(_group_text(group) for group in groups))
+        from etdeploy.farm.report.forms import alert_group_text
+
+        width = console.width()
+        console.result("\n\n".join(alert_group_text(group, width) for group in groups))
     else:
         console.result(f"no open alert in {place.shown}" if not closed else "no alert")
 
@@ -168,7 +169,10 @@ def _change(
                     f"alert {number} is closed: {_state(alert)}",
                     remedy=f"See it: etdeploy alerts show {number}",
                 )
-            values = {"state": state, "who": who, "note": note, "changed_at": now}
+            values = {
+                "state": state, "who": who, "note": note, "changed_at": now,
+                "answered": alert.after,
+            }  # fmt: skip
             changed.append(save_alert(connection, alert.model_copy(update=values)))
     for alert in changed:
         console.result(f"alert {alert.id}, {alert.recipe} on {alert.device}: {_state(alert)}")
@@ -181,31 +185,8 @@ def _unknown(number: int) -> UsageError:
 
 
 def _state(alert: Alert) -> str:
-    who = f" by {alert.who}" if alert.who else ""
     when = f", {alert.changed_at[:10]}" if alert.changed_at else ""
-    return f"{alert.state}{who}{when}"
-
-
-def _group_text(group: AlertGroup) -> str:
-    from etdeploy.history.series import metric_title
-
-    rows = [
-        (
-            each.id,
-            str(each.state),
-            each.opened_at[:10],
-            each.recipe,
-            each.device,
-            metric_title(each.metric),
-            None if each.change_percent is None else f"{each.change_percent:+.1f} %",
-            each.nights,
-            each.commits or None,
-        )
-        for each in group.alerts
-    ]
-    table = console.table(_COLUMNS, rows, right=_RIGHT, width=console.width())
-    remedy = f"\nwhat to do: {group.remedy}" if group.remedy else ""
-    return f"{group.cause}: {console.count(len(rows), 'alert')}\n{table}{remedy}"
+    return f"{alert.standing}{when}"
 
 
 def _value(alert: Alert, value: float | None) -> str | None:

@@ -1,28 +1,32 @@
-"""etdeploy history, with export and import, and etdeploy check."""
+"""etdeploy history, with export, import and prune, and etdeploy check."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import options, require_metric
+from etdeploy.cli.options import DEFAULT_OUTPUT, options, require_metric
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
-from etdeploy.core.errors import EtdeployError, RegressionError, UsageError
+from etdeploy.core.errors import EtdeployError, NoVerdictError, RegressionError, UsageError
 
 if TYPE_CHECKING:
+    from etdeploy.bench.records.record import RunRecord
     from etdeploy.bench.records.stored import StoredRun
     from etdeploy.history.check import Check, CheckOptions
     from etdeploy.history.location import HistoryLocation
     from etdeploy.history.nights import DeviceHealth
     from etdeploy.history.series import Series
+    from etdeploy.history.store.retention import Pruned
     from etdeploy.history.store.store import Filter, Store
     from etdeploy.history.trend import Trend
 
@@ -34,6 +38,7 @@ _LIST_RUNS = 40
 _PAGE = "etdeploy-history.html"
 _AGO = re.compile(r"(\d+)\s*([dhw])")
 _KEY = re.compile(r"[0-9a-f]{4,16}")
+_FILE = click.Path(path_type=Path, dir_okay=False)
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
 
@@ -167,7 +172,11 @@ def export(obj: tuple[HistoryLocation, Filter], file: Path) -> None:
                 console.result(line)
             return
         written = write_lines(file, lines)
+        without = sum(each.runs for each in opened.series(wanted)) - written if opened else 0
     console.message(f"{console.count(written, 'record')} written to {file}")
+    if without > 0:
+        runs = console.count(without, "run")
+        console.warn(f"{runs} have no record any more (`etdeploy history prune`), only numbers")
 
 
 @history.command("import")
@@ -309,6 +318,98 @@ def _device_health(
     )
 
 
+@history.command("prune")
+@click.option(
+    "--keep",
+    callback=_since,
+    metavar="DATE|400d",
+    help="Delete runs and nights that are older, except those that alerts and baselines refer to.",
+)
+@click.option(
+    "--keep-records",
+    callback=_since,
+    metavar="DATE|90d",
+    help="Delete the complete records of older runs; their numbers stay in trends and baselines.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@options("json")
+@click.pass_obj
+def prune(
+    obj: tuple[HistoryLocation, Filter],
+    keep: str | None,
+    keep_records: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete old runs, or only their complete records.
+
+    Options before `prune` select the runs. What stays in any case: the first bad and the last good
+    run of every alert with their records; the latest 300 runs of each series that was measured
+    within the time, by which the next night is judged; and the latest record of each series.
+    """
+    from etdeploy.history.store.retention import Pruned, compact
+    from etdeploy.history.store.retention import prune as prune_store
+    from etdeploy.history.store.store import open_store
+
+    place, wanted = obj
+    _require_past(keep, keep_records)
+    done, trouble, freed = Pruned(), "", 0
+    if place.file is None or place.file.exists():
+        before = place.file.stat().st_size if place.file else 0
+        with (
+            open_store(place, read_only=dry_run) as store,
+            store.transaction(writes=not dry_run) as connection,
+        ):
+            done = prune_store(
+                connection, wanted, before=keep, records_before=keep_records, dry_run=dry_run
+            )
+        if not dry_run and (done.runs or done.records or done.nights):
+            trouble = compact(place)
+        freed = max(0, before - place.file.stat().st_size) if place.file else 0
+    if as_json:
+        console.result_json({**done.model_dump(), "freed_bytes": freed, "dry_run": dry_run})
+    else:
+        console.result(_pruned_text(done, dry_run))
+        if freed:
+            console.message(f"{place.shown} is {console.size(freed)} smaller")
+    if trouble:
+        console.warn(f"the file stays as large as it was, for new runs: {trouble}")
+
+
+def _require_past(keep: str | None, keep_records: str | None) -> None:
+    if keep is None and keep_records is None:
+        raise UsageError(
+            "nothing says what is old",
+            remedy="For example: etdeploy history prune --keep 400d --keep-records 90d --dry-run",
+        )
+    latest = (datetime.now(timezone.utc) - timedelta(days=1)).isoformat(timespec="seconds")
+    for option, time in (("--keep", keep), ("--keep-records", keep_records)):
+        if time is not None and time > latest:
+            raise UsageError(
+                f"{option} has to be a day ago at least, and this would delete the runs of today",
+                remedy=f"For example: {option} 90d",
+            )
+    if keep is not None and keep_records is not None and keep_records < keep:
+        raise UsageError(
+            "--keep-records is longer than --keep, and a record does not stay without its run",
+            remedy="Make --keep the longer time, or leave out --keep-records.",
+        )
+
+
+def _pruned_text(done: Pruned, dry_run: bool) -> str:
+    parts = [
+        console.count(done.runs, "run"),
+        f"{console.count(done.records, 'record')} of runs whose numbers stay",
+        console.count(done.nights, "night"),
+    ]
+    text = f"{'would delete' if dry_run else 'deleted'}: {', '.join(parts)}"
+    if done.referenced:
+        runs = console.count(done.referenced, "older run")
+        text += f"\n{runs} {'stays' if done.referenced == 1 else 'stay'}, to which alerts or "
+        text += "baselines refer"
+    return text
+
+
 @contextmanager
 def _opened(place: HistoryLocation) -> Iterator[Store | None]:
     """Open the history for reading, with queued records; None if there is none yet."""
@@ -420,12 +521,31 @@ def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     metavar="N",
     help="The number of earlier runs to compare with.",
 )
+@click.option(
+    "--require-verdict",
+    is_flag=True,
+    help="Exit with 6 if there is no verdict: too little history, a disturbed run, or one that is "
+    "not comparable.",
+)
+@click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML, a case per number.")
+@click.option(
+    "--markdown", type=_FILE, metavar="FILE", help="Write Markdown, for a pull request's comment."
+)
+@click.option(
+    "--github",
+    is_flag=True,
+    help="In GitHub Actions: print annotations, and add the Markdown to the summary of the step.",
+)
 @options("runs-in", "store", "json", "quiet")
 def check(
     run: str,
     against: str | None,
     max_slowdown: float,
     last: int,
+    require_verdict: bool,
+    junit: Path | None,
+    markdown: Path | None,
+    github: bool,
     runs_in: Path,
     store: str | None,
     as_json: bool,
@@ -437,6 +557,8 @@ def check(
     that measured the same thing on the same device, and with their spread. The exit code is 0 if
     there is no verdict: too little history, a disturbed run, or one that is not comparable.
     """
+    shown = CheckOutput(as_json, junit, markdown, github, require_verdict)
+    shown.require_free()
     from etdeploy.history.check import LAST_GOOD, MAIN, CheckOptions
     from etdeploy.history.entry import find_recorded_run
     from etdeploy.history.location import require_location
@@ -451,7 +573,7 @@ def check(
         max_slowdown_percent=max_slowdown,
         last=last,
     )
-    _show_check(_check(found, question, place, quiet=quiet), found, store, as_json)
+    _show_check(_check(found, question, place, quiet=quiet), found, store, shown)
 
 
 def _check(run: StoredRun, question: CheckOptions, place: HistoryLocation, *, quiet: bool) -> Check:
@@ -477,33 +599,98 @@ def _check(run: StoredRun, question: CheckOptions, place: HistoryLocation, *, qu
         return found
     try:
         with open_store(place) as store:
-            store.judge(found.run_id, judgement)
+            store.judge([found.run_id], judgement)
     except EtdeployError as error:
         if not quiet:
             console.warn(f"the verdict was not stored in the history: {error}")
     return found
 
 
-def _show_check(found: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
-    """Print a check; raise RegressionError if a number is worse."""
+def _show_check(found: Check, run: StoredRun, store: str | None, shown: CheckOutput) -> None:
+    """Print a check, and write what is asked for; raise if a number is worse or not judged."""
     from etdeploy.bench.records.stored import measure_again
     from etdeploy.history.check import CheckVerdict
     from etdeploy.history.series import series_from
     from etdeploy.report.terminal import render
     from etdeploy.report.trends import check_text
 
-    if as_json:
+    again = measure_again(run)
+    if shown.as_json:
         console.result_json(found.model_dump(mode="json"))
     else:
-        console.result(render(check_text(found, measure_again(run)), console.width()))
+        console.result(render(check_text(found, again), console.width()))
+    shown.write(found, run.record)
     if found.verdict is CheckVerdict.REGRESSED:
         command = _history_command(series_from(run.record), store)
         raise RegressionError(
             found.reason,
             place=found.run_id,
-            remedy=f"See when it began, and what changed then: {command}\n"
-            f"Measure again: {measure_again(run)}",
+            remedy=f"See when it began, and what changed then: {command}\nMeasure again: {again}",
         )
+    if shown.requires_verdict and not found.is_judged:
+        more = found.verdict is CheckVerdict.NOT_ENOUGH_HISTORY
+        raise NoVerdictError(
+            f"{found.verdict}: {found.reason}",
+            place=found.run_id,
+            remedy=f"Measure {'more often' if more else 'again'}: {again}\n"
+            "Without --require-verdict, this is not a failure.",
+        )
+
+
+@dataclass(frozen=True)
+class CheckOutput:
+    """What `etdeploy check` prints and writes."""
+
+    as_json: bool = False
+    junit: Path | None = None
+    markdown: Path | None = None
+    for_github: bool = False
+    requires_verdict: bool = False
+
+    def require_free(self) -> None:
+        """Raise a UsageError if a file is not one of etdeploy's reports, or cannot be written."""
+        from etdeploy.report.formats import junit_file, markdown_file
+
+        if self.junit:
+            junit_file("--junit").require_free(self.junit)
+        if self.markdown:
+            markdown_file("--markdown").require_free(self.markdown)
+
+    def write(self, found: Check, record: RunRecord) -> None:
+        """Write the files, and tell GitHub Actions what was found."""
+        from etdeploy.bench.records.stored import StoredRun, measure_again
+        from etdeploy.history.nights import storable
+        from etdeploy.report import markdown
+        from etdeploy.report.formats import junit_file, markdown_file
+        from etdeploy.report.trends import check_annotations, check_junit, check_page
+
+        required = self.requires_verdict
+        # Who reads a comment has another folder for runs.
+        again = measure_again(StoredRun(DEFAULT_OUTPUT / record.run_id, record))
+        text = storable(markdown.render(check_page(found, record, again)))
+        if self.markdown:
+            markdown_file("--markdown").write(text, self.markdown)
+        if self.junit:
+            xml = check_junit(found, record, requires_verdict=required)
+            junit_file("--junit").write(storable(xml), self.junit)
+        if self.for_github:
+            lines = check_annotations(found, record, requires_verdict=required)
+            # The runner reads both streams, and JSON is alone on its own.
+            for line in lines:
+                (console.message if self.as_json else console.result)(line)
+            _add_to_summary(text)
+
+
+def _add_to_summary(text: str) -> None:
+    """Add Markdown to the summary of a step of GitHub Actions; elsewhere there is none."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        console.warn(f"could not add to the summary of the step: {error}")
 
 
 def _history_command(series: Series, store: str | None) -> str:

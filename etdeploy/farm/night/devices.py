@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from etdeploy.core.errors import Interrupted
 from etdeploy.device_pool import local_time
 from etdeploy.farm.engine.base import Engine
-from etdeploy.farm.model import AvailableDevice
+from etdeploy.farm.model import NOT_PLUGGED_IN, AvailableDevice
 from etdeploy.farm.night.dependencies import Background, Clock, DevicePool
 from etdeploy.farm.night.failure_attribution import (
     DEVICE_FAILURES,
@@ -136,9 +136,7 @@ class Devices:
         )
         for identity in wanted:
             if identity not in self.seen:
-                found[identity] = Unavailable(
-                    UnavailableKind.AWAY, "not plugged in since the night went on"
-                )
+                found[identity] = Unavailable(UnavailableKind.AWAY, NOT_PLUGGED_IN)
         for identity in self.recovering:
             found.setdefault(identity, Unavailable(UnavailableKind.RECOVERING, "being recovered"))
         now = self._clock.now()

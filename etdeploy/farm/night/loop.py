@@ -30,6 +30,7 @@ from etdeploy.farm.night.scheduler import (
     unsatisfied_visits,
     waiting_text,
     waiting_visits,
+    with_absent,
 )
 from etdeploy.farm.night.state import Artifacts, HeadlineValues, Made, RunState, derive_standing
 from etdeploy.farm.spec.matrix import NightPlan
@@ -425,7 +426,10 @@ class _Night:
         }
         seen = broken | self._usable
         plan = self.parts.plan(self.farm, self.night, tuple(seen.values()), self._window_s)
-        missing = unsatisfied_visits(self.night, self.state.states.values(), plan.unsatisfied)
+        unsatisfied = with_absent(
+            self.farm, plan, seen.values(), self.parts.times.measured.values()
+        )
+        missing = unsatisfied_visits(self.night, self.state.states.values(), unsatisfied)
         if missing:
             self.state.add([VisitState(visit=visit) for visit, _ in missing])
             self.ledger.plan([visit for visit, _ in missing])

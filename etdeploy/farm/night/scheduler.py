@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from etdeploy.device_pool import local_time
-from etdeploy.farm.model import AvailableDevice, Fate, Visit, VisitState
+from etdeploy.farm.model import UNPLUGGED, AvailableDevice, Fate, Visit, VisitState
 from etdeploy.farm.night.failure_attribution import result_text
 from etdeploy.farm.night.model import Unavailable, UnavailableKind, listed
-from etdeploy.farm.spec.matrix import Unsatisfied
+from etdeploy.farm.spec.matrix import NightPlan, Unsatisfied
+from etdeploy.farm.spec.model import Farm
 from etdeploy.history.nights import Quarantined, Reservation
 
 Key = tuple[str, str, "str | None", int]
@@ -68,11 +69,52 @@ def unsatisfied_visits(
     missing = [e for e in unsatisfied if (e.recipe, e.group, e.reason) not in reasons]
     return [
         (
-            Visit(id=f"{night}-{i}", recipe=e.recipe, group=e.group, device=None, among=()),
+            Visit(
+                id=f"{night}-{i}",
+                recipe=e.recipe,
+                group=e.group,
+                device=None,
+                among=(),
+                name=e.device,
+            ),
             e.reason,
         )
         for i, e in enumerate(missing, number + 1)
     ]
+
+
+def with_absent(
+    farm: Farm,
+    plan: NightPlan,
+    seen: Collection[AvailableDevice],
+    measured: Iterable[Visit],
+) -> tuple[Unsatisfied, ...]:
+    """What is unsatisfied in a plan, and devices of earlier nights that were not there in this one.
+
+    Args:
+        farm: Its groups; of one that takes a number of devices, none is expected.
+        plan: With every device that was there.
+        seen: These devices.
+        measured: Visits of earlier nights, one for each recipe and device.
+    """
+    there = {text for o in seen for text in (o.identity, o.name, *o.also)}
+    named = {(each.recipe, each.device) for each in plan.unsatisfied}
+    absent = [
+        Unsatisfied(
+            recipe=visit.recipe, group=visit.group, device=visit.name,
+            reason=f"it was not there, and was measured in night {visit.id.rpartition('-')[0]}",
+        )
+        for visit in measured
+        if (visit.recipe, visit.group) in farm.pairs
+        and farm.groups[visit.group].take is None
+        and not there & {visit.device, visit.name}
+        and (visit.recipe, visit.name) not in named
+    ]  # fmt: skip
+    # They say more than that no device matches.
+    told = {(each.recipe, each.group) for each in absent}
+    told -= {(visit.recipe, visit.group) for visit in plan.visits}
+    others = [e for e in plan.unsatisfied if e.device or (e.recipe, e.group) not in told]
+    return (*others, *absent)
 
 
 def _key(visit: Visit) -> Key:
@@ -101,10 +143,15 @@ UNKNOWN_S = 300.0
 
 
 class AttemptDurations:
-    """Mean seconds of attempts that were measured, by recipe and device."""
+    """Mean seconds of attempts that were measured, by recipe and device.
+
+    Attributes:
+        measured: The latest visit of earlier nights for each recipe and device with a name.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str], tuple[float, int]] = {}
+        self.measured: dict[tuple[str, str], Visit] = {}
 
     def add(self, recipe: str, identity: str, seconds: float) -> None:
         """Counts an attempt; also for the recipe on devices that never had it."""
@@ -113,8 +160,11 @@ class AttemptDurations:
             self._sums[key] = (total + seconds, count + 1)
 
     def learn(self, states: Iterable[VisitState]) -> None:
-        """Counts those of a night."""
+        """Counts those of a night; the latest night comes first."""
         for state in states:
+            visit = state.visit
+            if state.result and visit.device and visit.name:
+                self.measured.setdefault((visit.recipe, visit.device), visit)
             for ending in state.attempts:
                 if ending.fate is Fate.DONE:
                     self.add(state.visit.recipe, ending.identity, ending.seconds)
@@ -169,7 +219,7 @@ def find_unavailable(
     for identity, (last, at) in seen.items():
         offer = offers.get(identity)
         if offer is None:
-            found[identity] = Unavailable(UnavailableKind.AWAY, f"unplugged since {local_time(at)}")
+            found[identity] = Unavailable(UnavailableKind.AWAY, f"{UNPLUGGED}{local_time(at)}")
         elif offer.problem:
             todo = f" ({' '.join(offer.remedy.split())})" if offer.remedy else ""
             found[identity] = Unavailable(

@@ -12,12 +12,19 @@ from typing import Any
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.processes import process
 from etdeploy.farm.report.forms import RequestedReports, write
-from etdeploy.farm.report.model import FailureGroup, NightInfo, NightReport
+from etdeploy.farm.report.model import (
+    Coverage,
+    FailureGroup,
+    NightInfo,
+    NightReport,
+    load_alerts,
+)
 from etdeploy.farm.report.pages import write_dashboard
 from etdeploy.farm.report.source import Settings, load_dashboard, load_report, load_snapshot
 from etdeploy.farm.spec.model import LoadedFarm
 from etdeploy.farm.verdicts.night import save_alerts, save_verdicts
 from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
+from etdeploy.history.alerts import Alert, AlertGroup
 from etdeploy.history.location import HistoryLocation
 from etdeploy.report.formatting import finite
 
@@ -40,6 +47,7 @@ def conclude(
     wrote: Callable[[Path], None] = lambda _: None,
     *,
     is_over: bool = True,
+    required_percent: float = 0.0,
 ) -> NightReport:
     """Judges a night, saves the verdicts, writes farm.yaml's reports, starts its `on_end` command.
 
@@ -50,6 +58,7 @@ def conclude(
         tell: Called with a message for each step that failed; none changes how the night ended.
         wrote: Called with the path of each report, for the dashboard that of its first page.
         is_over: Whether the night is over. The reports of a stopped one are written, no more.
+        required_percent: How much of the expected pairs has to be judged.
 
     Raises:
         StoreError: The history cannot be read: no step was done.
@@ -58,13 +67,17 @@ def conclude(
     from etdeploy.history.store.store import open_store
 
     settings = judge_settings(loaded)
-    report = load_report(place, load_snapshot(place, night), settings)
+    report = load_report(
+        place, load_snapshot(place, night), settings, required_percent=required_percent
+    )
     files: list[Path] = []
+    alerts: list[AlertGroup] = []
 
     def save() -> None:
         with open_store(place) as store:
             save_verdicts(store, report.verdicts)
             save_alerts(store, report.verdicts, loaded.farm, night.id, night.started_at)
+            alerts.extend(load_alerts(store, night))
 
     def write_reports(requested: RequestedReports) -> None:
         for path in write(report, requested):
@@ -75,8 +88,8 @@ def conclude(
         files.append(write_dashboard(load_dashboard(place, settings, night.farm), folder))
         wrote(files[-1])
 
-    if is_over:
-        _try(save, "could not save the verdicts and alerts in the history", tell)
+    if is_over and _try(save, "could not save the verdicts and alerts in the history", tell):
+        report = report.model_copy(update={"alerts": tuple(alerts)})
     wanted = loaded.farm.reports
     for one in (
         RequestedReports(html=wanted.html),
@@ -92,13 +105,15 @@ def conclude(
     return report
 
 
-def _try(action: Callable[[], object], otherwise: str, tell: Tell) -> None:
+def _try(action: Callable[[], object], otherwise: str, tell: Tell) -> bool:
     try:
         action()
     except Interrupted:
         raise
     except (EtdeployError, OSError) as error:
         tell(f"{otherwise}: {error}")
+        return False
+    return True
 
 
 def run_command(argv: Sequence[str], document: dict[str, Any]) -> str:
@@ -128,10 +143,21 @@ def summarize(report: NightReport, files: Sequence[Path]) -> dict[str, Any]:
         "night": report.night.id,
         "started_at": report.night.started_at,
         "finished_at": report.night.finished_at,
-        "headline": report.headline,
+        "headline": report.summary,
         "exit_code": report.exit_code,
+        "coverage": coverage_json(report.coverage),
+        "absent": [
+            {"device": each.label, "identity": each.identity or None, "reason": each.absent}
+            for each in report.devices
+            if each.absent
+        ],
         "totals": report.totals.model_dump(mode="json"),
         "worse": [_verdict(each) for each in report.verdicts if each.kind in _BAD],
+        "alerts": [
+            each.model_dump(mode="json", exclude={"alerts"})
+            | {"alerts": [_alert(alert) for alert in each.alerts]}
+            for each in report.alerts
+        ],
         "failures": [_cause(each) for each in report.failures],
         "missed": [_cause(each) for each in report.missed],
         "quarantined": [
@@ -148,6 +174,11 @@ def summarize(report: NightReport, files: Sequence[Path]) -> dict[str, Any]:
     return found
 
 
+def coverage_json(coverage: Coverage) -> dict[str, Any]:
+    """How many of the expected pairs were judged, as JSON."""
+    return {**coverage.model_dump(mode="json"), "percent": round(coverage.percent, 2)}
+
+
 def _verdict(verdict: PairVerdict) -> dict[str, Any]:
     since = verdict.since
     return {
@@ -155,12 +186,20 @@ def _verdict(verdict: PairVerdict) -> dict[str, Any]:
         "device": verdict.device,
         "identity": verdict.identity,
         "verdict": str(verdict.kind),
+        "acknowledged": verdict.acknowledged,
         "reason": verdict.reason,
         "since": since.started_at if since else None,
         "commits": since.commits if since else "",
         "remedy": verdict.remedy,
         "run_ids": list(verdict.run_ids),
     }
+
+
+def _alert(alert: Alert) -> dict[str, Any]:
+    derived = {
+        "since": alert.since, "commits": alert.commits, "change_percent": alert.change_percent,
+    }  # fmt: skip
+    return alert.model_dump(mode="json") | derived
 
 
 def _cause(cause: FailureGroup) -> dict[str, Any]:

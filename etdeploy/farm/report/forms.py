@@ -1,15 +1,10 @@
-"""A night as text, Markdown and JUnit XML, and the files of its reports.
-
-JUnit XML has no standard. The attributes and elements here are those that the schema of Jenkins'
-xUnit plug-in and the usual readers know: a suite for each device, a case for each recipe on it.
-"""
+"""A night as text, Markdown and JUnit XML, and the files of its reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree as Xml
 
 from etdeploy.core.console import count, size
 from etdeploy.core.files.delivery import ResultFile, begins_with
@@ -17,6 +12,7 @@ from etdeploy.core.layout import cut
 from etdeploy.core.layout import table as text_table
 from etdeploy.farm.report.model import DeviceNight, FailureGroup, NightReport, VisitReference
 from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, Since, VerdictKind
+from etdeploy.history.alerts import Alert, AlertGroup, AlertState
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.nights import storable
 from etdeploy.history.series import HEADLINES, LATENCY, format_metric, metric_title
@@ -35,6 +31,13 @@ from etdeploy.report.document import (
     Text,
     code,
     table,
+)
+from etdeploy.report.formats import (
+    JUnitCase,
+    JUnitResult,
+    junit_file,
+    junit_text,
+    markdown_file,
 )
 from etdeploy.report.formatting import percent, utc_text
 
@@ -116,6 +119,12 @@ def _health(device: DeviceNight) -> Iterator[str]:
         yield f"thermal status {health.thermal_status}"
 
 
+def _remark(device: DeviceNight) -> str:
+    """Why a device measures nothing: it is quarantined, or was not there."""
+    named = (("quarantined", device.quarantined), ("absent", device.absent))
+    return "; ".join(f"{what}: {why}" for what, why in named if why)
+
+
 def when(report: NightReport) -> str:
     night = report.night
     end = f" to {utc_text(night.finished_at)}" if night.finished_at else ", not finished"
@@ -139,10 +148,11 @@ def night_text(report: NightReport, width: int | None = None) -> str:
 
 def _parts(report: NightReport, width: int | None) -> Iterator[str]:
     night = report.night
-    yield (f"{night.farm}, night {night.id}: {report.headline}\n{when(report)}; {measured(report)}")
+    yield (f"{night.farm}, night {night.id}: {report.summary}\n{when(report)}; {measured(report)}")
     if report.verdicts:
         yield _verdict_lines(report, width)
     yield "\n".join(line for each in report.verdicts for line in _why(each))
+    yield from (alert_group_text(group, width) for group in report.alerts)
     yield _cause_lines("failed", report.failures)
     yield _cause_lines("missed", report.missed)
     yield _device_lines(report, width)
@@ -152,11 +162,11 @@ def _verdict_lines(report: NightReport, width: int | None) -> str:
     rows = []
     for verdict in report.verdicts:
         number = headline_finding(verdict)
-        kind = str(verdict.kind)
+        is_open = verdict.kind is VerdictKind.REGRESSED and not verdict.acknowledged
         rows.append([
             verdict.recipe, verdict.device, str(len(verdict.run_ids)), value_text(number),
             change_text(number), spread_text(number),
-            kind.upper() if verdict.kind is VerdictKind.REGRESSED else kind,
+            verdict.text.upper() if is_open else verdict.text,
         ])  # fmt: skip
     columns = ("recipe", "device", "runs", "value", "change", "between runs", "verdict")
     return text_table(columns, rows, right=columns[2:6], width=width)
@@ -170,6 +180,53 @@ def _why(verdict: PairVerdict) -> Iterator[str]:
         yield f"  {since_text(verdict.since)}"
     if verdict.remedy:
         yield f"  what to do: {verdict.remedy}"
+
+
+ALERT_COLUMNS = (
+    "alert", "state", "since", "recipe", "device", "number", "change", "nights", "commits",
+)  # fmt: skip
+_ALERT_RIGHT = ("alert", "change", "nights")
+
+
+def _alert_row(alert: Alert) -> list[object]:
+    change = alert.change_percent
+    return [
+        alert.id, alert.standing, alert.since, _short(alert.recipe), _short(alert.device),
+        metric_title(alert.metric), None if change is None else f"{change:+.1f} %",
+        alert.nights, alert.commits or None,
+    ]  # fmt: skip
+
+
+def _alerts_title(group: AlertGroup) -> str:
+    return f"{group.cause}: {count(len(group.alerts), 'alert')}"
+
+
+def alert_group_text(group: AlertGroup, width: int | None) -> str:
+    """Alerts with one cause as text, with the command that looks for it."""
+    rows = [_alert_row(each) for each in group.alerts]
+    found = text_table(ALERT_COLUMNS, rows, right=_ALERT_RIGHT, width=width)
+    remedy = f"\nwhat to do: {group.remedy}" if group.remedy else ""
+    return f"{_alerts_title(group)}\n{found}{remedy}"
+
+
+def alert_blocks(groups: Sequence[AlertGroup], most: int) -> Iterator[Table | Text]:
+    """Open alerts, in groups with one cause, with at most so many rows."""
+    for group in groups[:most]:
+        shown = group.alerts[:most]
+        rows: list[list[object]] = []
+        for each in shown:
+            row = _alert_row(each)
+            row[1] = Cell(str(row[1]), _ALERT_TONES.get(each.state, QUIET))
+            rows.append(row)
+        more = _more(len(group.alerts) - len(shown), "alert")
+        remedy = f"What to do: {group.remedy}" if group.remedy else ""
+        yield Text(cut(remedy, _LONGEST), "", _alerts_title(group))
+        yield table("Alerts", ALERT_COLUMNS, rows, right=_ALERT_RIGHT, more=more)
+    if left := _more(len(groups) - most, "group"):
+        yield Text(left, QUIET)
+
+
+_ALERT_TONES = {AlertState.OPEN: BAD, AlertState.ACKNOWLEDGED: WARN}
 
 
 def _cause_lines(what: str, causes: tuple[FailureGroup, ...]) -> str:
@@ -186,7 +243,7 @@ def _cause_lines(what: str, causes: tuple[FailureGroup, ...]) -> str:
 def _device_lines(report: NightReport, width: int | None) -> str:
     rows = [
         [each.label, each.host or None, str(each.done), str(each.failed), str(each.missed),
-         f"QUARANTINED: {each.quarantined}" if each.quarantined else health_text(each)]
+         _remark(each) or health_text(each)]
         for each in report.devices
     ]  # fmt: skip
     columns = ("device", "host", "done", "failed", "missed", "health")
@@ -216,15 +273,18 @@ def _comment(report: NightReport, most: int) -> Page:
         ("failures", "Failed", (_cause_table(report.failures, most),)),
         ("missed", "Missed", (_cause_table(report.missed, most),)),
     )
+    alerts = tuple(alert_blocks(report.alerts, most))
     opened = tuple(
         PageSection(key, label, (Text("", title=f"{label}."), *tables), is_open=True)
         for key, label, tables in named
         if tables[0].rows
     )
+    if alerts:
+        opened = (*opened, PageSection("alerts", "Alerts", alerts, is_open=True))
     verdicts = PageSection("verdicts", f"Other verdicts ({len(others)})", (verdict_table(others),))
     devices = PageSection("devices", f"Devices ({len(report.devices)})", (device_table(report),))
     return Page(
-        title=f"{_short(report.night.farm)}: {report.headline}",
+        title=f"{_short(report.night.farm)}: {report.summary}",
         subtitle=f"Night {report.night.id}, {when(report)}; {measured(report)}.",
         badges=(),
         cards=(),
@@ -236,7 +296,7 @@ def _comment(report: NightReport, most: int) -> Page:
 def _worse_table(verdicts: Sequence[PairVerdict], most: int) -> Table:
     rows = [
         [code(_short(each.recipe)), code(_short(each.device)),
-         Cell(str(each.kind), TONES[each.kind]), cut(each.reason, _LONGEST),
+         verdict_cell(each), cut(each.reason, _LONGEST),
          cut(since_text(each.since), _LONGEST), code(cut(each.remedy, _LONGEST))]
         for each in verdicts[:most]
     ]  # fmt: skip
@@ -255,6 +315,11 @@ def _cause_table(causes: Sequence[FailureGroup], most: int) -> Table:
     return table("Causes", columns, rows, right=("visits",), more=more)
 
 
+def verdict_cell(verdict: PairVerdict) -> Cell:
+    """The verdict with its tone; of an acknowledged regression, that of a warning."""
+    return Cell(verdict.text, WARN if verdict.acknowledged else TONES[verdict.kind])
+
+
 def verdict_table(verdicts: Sequence[PairVerdict]) -> Table:
     """A row for each recipe on each device."""
     rows = []
@@ -262,7 +327,7 @@ def verdict_table(verdicts: Sequence[PairVerdict]) -> Table:
         number = headline_finding(verdict)
         rows.append([
             _short(verdict.recipe), _short(verdict.device),
-            Cell(str(verdict.kind), TONES[verdict.kind]), value_text(number), change_text(number),
+            verdict_cell(verdict), value_text(number), change_text(number),
             spread_text(number), len(verdict.run_ids), verdict.reason,
         ])  # fmt: skip
     # On a phone, only the first columns are seen at once.
@@ -275,7 +340,7 @@ def device_table(report: NightReport) -> Table:
     rows = [
         [_short(each.label), each.host, each.done, each.failed, each.missed, each.lost,
          each.put_off, health_text(each),
-         Cell(f"quarantined: {each.quarantined}", BAD) if each.quarantined else ""]
+         Cell(remark, BAD) if (remark := _remark(each)) else ""]
         for each in report.devices
     ]  # fmt: skip
     columns = ("device", "host", "done", "failed", "missed", "lost", "put off", "health", "remark")
@@ -290,31 +355,25 @@ def _short(text: str) -> str:
     return cut(text, 80)
 
 
-# Tells a later report of the same file from another tool's.
-JUNIT_MARK = "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"etdeploy farm "
 _NO_DEVICE = "no device"
 
 
 def junit(report: NightReport) -> str:
-    """The report as XML, with a line break at its end."""
-    suites = _suites(report)
-    root = Xml.Element("testsuites", name=_text(f"etdeploy farm {report.night.farm}"))
-    for device, cases in suites.items():
-        root.append(_suite(report, device, cases))
-    # The schema has no sum of those that were skipped.
-    for key in ("tests", "failures", "errors"):
-        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
-    root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
-    Xml.indent(root)
-    body = Xml.tostring(root, encoding="unicode")
-    return f"<?xml version='1.0' encoding='utf-8'?>\n{body}\n"
+    """The report as JUnit XML: a suite for each device, a case for each recipe on it."""
+    seconds = _seconds(report)
+    cases = [
+        JUnitCase(device, recipe, tuple(results), seconds.get((device, recipe), 0.0))
+        for device, recipes in _cases(report).items()
+        for recipe, results in sorted(recipes.items())
+    ]
+    return junit_text(f"etdeploy farm {report.night.farm}", cases, report.night.started_at)
 
 
-def _suites(report: NightReport) -> dict[str, dict[str, list[Xml.Element]]]:
+def _cases(report: NightReport) -> dict[str, dict[str, list[JUnitResult]]]:
     """What each case has to say, by device and recipe."""
-    found: dict[str, dict[str, list[Xml.Element]]] = {}
+    found: dict[str, dict[str, list[JUnitResult]]] = {}
 
-    def case(device: str, recipe: str) -> list[Xml.Element]:
+    def case(device: str, recipe: str) -> list[JUnitResult]:
         return found.setdefault(device or _NO_DEVICE, {}).setdefault(recipe, [])
 
     for verdict in report.verdicts:
@@ -326,68 +385,44 @@ def _suites(report: NightReport) -> dict[str, dict[str, list[Xml.Element]]]:
             case(place.device, place.recipe).append(_failure(cause, place))
     for cause in report.missed:
         for place in cause.places:
-            case(place.device, place.recipe).append(_skipped(cause))
+            skipped = JUnitResult("skipped", message=cause.message)
+            case(place.device, place.recipe).append(skipped)
+    for group in report.alerts:
+        for alert in group.alerts:
+            results = case(alert.device, alert.recipe)
+            # Of a pair that the night did not measure, it is all that is known.
+            results += [] if results else [JUnitResult("skipped", message="not measured")]
+            results.append(JUnitResult("system-out", _alert_text(group, alert)))
     return found
 
 
-def _suite(report: NightReport, device: str, cases: dict[str, list[Xml.Element]]) -> Xml.Element:
-    suite = Xml.Element("testsuite", name=_text(device))
-    seconds = _seconds(report)
-    for recipe, elements in sorted(cases.items()):
-        took = seconds.get((device, recipe), 0.0)
-        element = Xml.SubElement(
-            suite, "testcase", classname=_text(device), name=_text(recipe), time=f"{took:.3f}"
-        )
-        element.extend(_worst(elements))
-    suite.set("tests", str(len(cases)))
-    suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    suite.set("errors", "0")
-    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
-    suite.set("time", f"{sum(seconds.get((device, recipe), 0.0) for recipe in cases):.3f}")
-    suite.set("timestamp", _text(report.night.started_at[:19]))
-    return suite
+def _alert_text(group: AlertGroup, alert: Alert) -> str:
+    lines = [
+        f"alert {alert.id}: {alert.standing}, since {alert.since}; {group.cause}",
+        f"{metric_title(alert.metric)}: {alert.reason}",
+        f"what to do: {group.remedy}" if group.remedy else "",
+    ]
+    return "\n".join(line for line in lines if line)
 
 
-def _worst(elements: Sequence[Xml.Element]) -> Iterator[Xml.Element]:
-    """A case has one result: its first failure with the texts of all, else that it was skipped."""
-    failures = [each for each in elements if each.tag == "failure"]
-    skips = [each for each in elements if each.tag == "skipped"]
-    output = [each for each in elements if each.tag == "system-out"]
-    if failures:
-        first = failures[0]
-        first.text = "\n\n".join(dict.fromkeys(each.text or "" for each in failures))
-        yield first
-    elif skips:
-        yield skips[0]
-    if output:
-        yield output[0]
-
-
-def _of_verdict(verdict: PairVerdict) -> Iterator[Xml.Element]:
+def _of_verdict(verdict: PairVerdict) -> Iterator[JUnitResult]:
     lines = [verdict.reason, since_text(verdict.since)]
     lines += [f"what to do: {verdict.remedy}"] if verdict.remedy else []
     lines += [f"{each.metric}: {each.kind}: {each.reason}" for each in verdict.findings]
     lines += [f"run {run_id}" for run_id in verdict.run_ids]
-    text = _text("\n".join(line for line in lines if line))
-    if verdict.kind is VerdictKind.REGRESSED:
-        failure = Xml.Element("failure", type="regression", message=_text(verdict.reason))
-        failure.text = text
-        yield failure
+    text = "\n".join(line for line in lines if line)
+    if verdict.kind is VerdictKind.REGRESSED and not verdict.acknowledged:
+        yield JUnitResult("failure", text, verdict.reason, "regression")
         return
-    elements = Xml.Element("system-out")
-    elements.text = _text(f"{verdict.kind}\n") + text
-    yield elements
+    if verdict.kind is VerdictKind.NOT_JUDGED or verdict.acknowledged:
+        yield JUnitResult("skipped", message=f"{verdict.text}: {verdict.reason}")
+    yield JUnitResult("system-out", f"{verdict.text}\n{text}")
 
 
-def _failure(cause: FailureGroup, place: VisitReference) -> Xml.Element:
-    failure = Xml.Element("failure", type=_text(cause.kind), message=_text(cause.message))
+def _failure(cause: FailureGroup, place: VisitReference) -> JUnitResult:
     remedy = f"\nwhat to do: {cause.remedy}" if cause.remedy else ""
-    failure.text = _text(f"{cause.message}{remedy}\nvisit {place.visit}")
-    return failure
-
-
-def _skipped(cause: FailureGroup) -> Xml.Element:
-    return Xml.Element("skipped", message=_text(cause.message))
+    text = f"{cause.message}{remedy}\nvisit {place.visit}"
+    return JUnitResult("failure", text, cause.message, cause.kind)
 
 
 def _seconds(report: NightReport) -> dict[tuple[str, str], float]:
@@ -397,20 +432,6 @@ def _seconds(report: NightReport) -> dict[tuple[str, str], float]:
         key = (place.device or _NO_DEVICE, place.recipe)
         found[key] = found.get(key, 0.0) + place.seconds
     return found
-
-
-def _text(text: str) -> str:
-    """Without the characters that XML 1.0 does not have, even escaped."""
-    return "".join(c if _is_xml(ord(c)) else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _is_xml(code: int) -> bool:
-    return (
-        code in (0x9, 0xA, 0xD)
-        or 0x20 <= code <= 0xD7FF
-        or 0xE000 <= code <= 0xFFFD
-        or 0x10000 <= code <= 0x10FFFF
-    )
 
 
 _COMMAND = "etdeploy farm report"
@@ -434,20 +455,8 @@ PAGE_FILE = ResultFile(
     "report", "a report in html", begins_with(page.MARK), "night.html", f"{_COMMAND} --html"
 )
 HTML = Form(PAGE_FILE, _html)
-MARKDOWN = Form(
-    ResultFile(
-        "report", "a farm's report in Markdown", begins_with(comment.MARK), "night.md",
-        f"{_COMMAND} --markdown",
-    ),
-    markdown,
-)  # fmt: skip
-JUNIT = Form(
-    ResultFile(
-        "report", "a farm's report in JUnit XML", begins_with(JUNIT_MARK), "junit.xml",
-        f"{_COMMAND} --junit",
-    ),
-    junit,
-)  # fmt: skip
+MARKDOWN = Form(markdown_file(f"{_COMMAND} --markdown"), markdown)
+JUNIT = Form(junit_file(f"{_COMMAND} --junit"), junit)
 
 
 @dataclass(frozen=True)

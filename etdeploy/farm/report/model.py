@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from etdeploy.core.errors import DeviceError, MismatchError, RegressionError
+from etdeploy.core.console import count
+from etdeploy.core.errors import MismatchError, NoVerdictError, RegressionError
 from etdeploy.core.values import Value
 from etdeploy.farm.model import (
+    NOT_PLUGGED_IN,
     STOPPED,
+    UNPLUGGED,
     AttemptFailure,
     AttemptResult,
     Fate,
@@ -18,8 +21,10 @@ from etdeploy.farm.model import (
     Standing,
     VisitState,
 )
-from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
+from etdeploy.farm.verdicts.pair import Gap, PairVerdict, VerdictKind
+from etdeploy.history.alerts import AlertGroup, group_alerts
 from etdeploy.history.trend import Trend
+from etdeploy.report.document import BAD, GOOD, WARN
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
@@ -79,6 +84,8 @@ class DeviceNight(Value):
         health: At the end of its last attempt; null where there was none.
         warmest_celsius: Over all attempts.
         quarantined: The reason; empty if it is not.
+        absent: Why it was expected and measured nothing since it was not there; else empty. Of one
+            that was never there, only the label is known.
     """
 
     identity: str
@@ -93,6 +100,35 @@ class DeviceNight(Value):
     health: Health | None = None
     warmest_celsius: float | None = None
     quarantined: str = ""
+    absent: str = ""
+
+
+class Coverage(Value):
+    """How many of the expected pairs of a recipe and a device a night judged.
+
+    Attributes:
+        pairs: Those of absent devices included.
+        gaps: How many are not judged, by the reason.
+        absent: Labels of expected devices that were not there.
+    """
+
+    pairs: int = 0
+    judged: int = 0
+    gaps: dict[Gap, int] = {}
+    absent: tuple[str, ...] = ()
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.judged / self.pairs if self.pairs else 0.0
+
+    @property
+    def text(self) -> str:
+        """In a few words: `47 of 60 pairs judged; 9 disturbed; 4 expected devices absent`."""
+        words = [f"{self.judged:,} of {count(self.pairs, 'pair')} judged"]
+        words += [f"{n:,} {gap}" for gap, n in self.gaps.items() if gap is not Gap.ABSENT]
+        if self.absent:
+            words.append(f"{count(len(self.absent), 'expected device')} absent")
+        return "; ".join(words)
 
 
 class Totals(Value):
@@ -118,6 +154,9 @@ class NightReport(Value):
         devices: In the order of their labels.
         done: The visits that were measured.
         trends: The series of the verdicts, in their order, as far as they were read.
+        coverage: Of the expected pairs.
+        required_percent: How much of them has to be judged.
+        alerts: Those that the night opened, or found open, in groups with one cause.
     """
 
     night: NightInfo
@@ -128,16 +167,50 @@ class NightReport(Value):
     devices: tuple[DeviceNight, ...] = ()
     done: tuple[VisitReference, ...] = ()
     trends: tuple[Trend, ...] = ()
+    coverage: Coverage = Coverage()
+    required_percent: float = 0.0
+    alerts: tuple[AlertGroup, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """1 for a regression, else the worst failure's; 6 if nothing was measured or judged."""
-        if any(each.kind is VerdictKind.REGRESSED for each in self.verdicts):
+        """1 for a regression that nobody has acknowledged, else the worst failure's; else 6 if too
+        little was measured or judged.
+        """
+        regressed = [each for each in self.verdicts if each.kind is VerdictKind.REGRESSED]
+        if not all(each.acknowledged for each in regressed):
             return RegressionError.exit_code
         if self.failures:
             return max(cause.exit_code for cause in self.failures)
         is_empty = self.night.finished_at is not None and not self.totals.done
-        return DeviceError.exit_code if is_empty or self.blocked else 0
+        return NoVerdictError.exit_code if is_empty or self.blocked or self.uncovered else 0
+
+    @property
+    def uncovered(self) -> str:
+        """That fewer pairs were judged than is required; else empty."""
+        if self.coverage.percent >= self.required_percent:
+            return ""
+        return (
+            f"{self.coverage.text}: that is {self.coverage.percent:.0f} % of them, and "
+            f"{self.required_percent:g} % are required"
+        )
+
+    @property
+    def tone(self) -> str:
+        """Good only for a night that judged every pair."""
+        if self.exit_code:
+            return BAD
+        is_whole = self.coverage.judged == self.coverage.pairs > 0
+        return GOOD if is_whole and not self.acknowledged else WARN
+
+    @property
+    def summary(self) -> str:
+        """The outcome and the coverage."""
+        return f"{self.headline}; {self.coverage.text}" if self.coverage.pairs else self.headline
+
+    @property
+    def acknowledged(self) -> int:
+        """How many pairs regressed by what a person has acknowledged."""
+        return sum(bool(each.acknowledged) for each in self.verdicts)
 
     @property
     def blocked(self) -> str:
@@ -154,7 +227,8 @@ class NightReport(Value):
         words = [
             f"{number:,} {what}"
             for number, what in (
-                (totals.regressed, "regressed"), (totals.failed, "failed"),
+                (totals.regressed - self.acknowledged, "regressed"),
+                (self.acknowledged, "regressed and acknowledged"), (totals.failed, "failed"),
                 (wrong, "with wrong outputs"), (totals.missed, "missed"),
                 (totals.suspected, "suspected"), (totals.improved, "improved"),
                 (totals.waiting, "not yet measured"), (totals.not_judged, "not judged"),
@@ -183,6 +257,7 @@ def assemble_report(
     quarantined: Mapping[str, str] | None = None,
     trends: Sequence[Trend] = (),
     labels: Mapping[str, str] | None = None,
+    required_percent: float = 0.0,
 ) -> NightReport:
     """Assemble a night's report; nothing is read here."""
     names = dict(labels or {}) | {each.identity: each.device for each in verdicts}
@@ -198,6 +273,8 @@ def assemble_report(
         devices=_devices(states, names, quarantined or {}),
         done=tuple(_place(state, names) for state in done),
         trends=tuple(trends),
+        coverage=_coverage(states, verdicts, names),
+        required_percent=required_percent,
     )
 
 
@@ -216,9 +293,92 @@ def load_trends(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, .
     return tuple(found)
 
 
+def load_alerts(store: Store, night: NightInfo) -> tuple[AlertGroup, ...]:
+    """Load the alerts that a night opened, or found open."""
+    from etdeploy.history.store.alerts import stored_alerts
+
+    ended = night.finished_at or night.started_at
+    with store.transaction() as connection:
+        known = stored_alerts(connection, night.farm)
+    return group_alerts([a for a in known if a.was_open_in(night.id, night.started_at, ended)])
+
+
 def _wrong(state: VisitState) -> bool:
     """Whether its outputs differ."""
     return state.result is not None and state.result.failure is not None
+
+
+_NOT_JUDGED = {
+    Standing.WAITING: Gap.WAITING,
+    Standing.RUNNING: Gap.WAITING,
+    Standing.FAILED: Gap.FAILED,
+    Standing.MISSED: Gap.MISSED,
+    Standing.DONE: Gap.OTHER,
+}
+
+
+def _coverage(
+    states: Sequence[VisitState], verdicts: Sequence[PairVerdict], names: Mapping[str, str]
+) -> Coverage:
+    absent = _absences(states, names)
+    gaps: dict[tuple[str, str], Gap] = {}
+    for standing, gap in _NOT_JUDGED.items():
+        for state in states:
+            device = _identity(state) or state.visit.name
+            if device and state.standing is standing:
+                gone = gap is Gap.MISSED and names.get(device, device) in absent
+                gaps.setdefault((state.visit.recipe, device), Gap.ABSENT if gone else gap)
+    for recipe, group, number in _never_placed(states):
+        gaps |= {(recipe, f"{group} {i}"): Gap.MISSED for i in range(number)}
+    judged = 0
+    for verdict in verdicts:
+        gaps.pop((verdict.recipe, verdict.identity), None)
+        if verdict.kind is VerdictKind.NOT_JUDGED:
+            gaps[verdict.recipe, verdict.identity] = verdict.gap or Gap.OTHER
+        else:
+            judged += 1
+    numbers = Counter(gaps.values())
+    return Coverage(
+        pairs=judged + len(gaps),
+        judged=judged,
+        gaps={gap: numbers[gap] for gap in Gap if numbers[gap]},
+        absent=tuple(sorted(absent)),
+    )
+
+
+def _never_placed(states: Sequence[VisitState]) -> Iterator[tuple[str, str, int]]:
+    """Of groups that take a number of devices, how many of them a recipe never got."""
+    wanted: dict[tuple[str, str], Counter[int]] = {}
+    placed: dict[tuple[str, str], set[str]] = {}
+    for state in states:
+        visit = state.visit
+        if visit.device is None and not visit.name:
+            wanted.setdefault((visit.recipe, visit.group), Counter())[visit.repeat] += 1
+            if identity := _identity(state):
+                placed.setdefault((visit.recipe, visit.group), set()).add(identity)
+    for of, repeats in wanted.items():
+        yield *of, max(0, max(repeats.values()) - len(placed.get(of, ())))
+
+
+def _absences(states: Sequence[VisitState], names: Mapping[str, str]) -> dict[str, str]:
+    """Why expected devices were not there all night, by their labels."""
+    found: dict[str, str] = {}
+    there = {_identity(state) for state in states if state.attempts}
+    for state in states:
+        if state.standing is not Standing.MISSED or _identity(state) in there - {None}:
+            continue
+        device = state.visit.device
+        if device is None and state.visit.name:
+            found.setdefault(state.visit.name, state.reason)
+        elif device and state.reason.startswith((UNPLUGGED, NOT_PLUGGED_IN)):
+            found.setdefault(names.get(device, device), state.reason)
+    return found
+
+
+def _identity(state: VisitState) -> str | None:
+    """Of the device that a visit is for, or was given to last."""
+    last = state.result or (state.attempts[-1] if state.attempts else None)
+    return last.identity if last else state.visit.device
 
 
 def _totals(states: Sequence[VisitState], verdicts: Sequence[PairVerdict]) -> Totals:
@@ -276,12 +436,12 @@ def _failure(state: VisitState, of_recipe: AttemptFailure | None) -> AttemptFail
 
 
 def _place(state: VisitState, names: Mapping[str, str]) -> VisitReference:
-    last = state.result or (state.attempts[-1] if state.attempts else None)
-    identity = last.identity if last else state.visit.device
+    identity = _identity(state)
+    any_device = state.visit.name or f"any of {state.visit.group}"
     return VisitReference(
         visit=state.visit.id,
         recipe=state.visit.recipe,
-        device=names.get(identity, identity) if identity else f"any of {state.visit.group}",
+        device=names.get(identity, identity) if identity else any_device,
         identity=identity,
         repeat=state.visit.repeat,
         attempts=len(state.attempts),
@@ -294,10 +454,10 @@ def _devices(
 ) -> tuple[DeviceNight, ...]:
     visits: dict[str, list[VisitState]] = {identity: [] for identity in quarantined}
     endings: dict[str, list[AttemptResult]] = {}
+    absent = _absences(states, names)
+    never_there = Counter(state.visit.name for state in states if not _identity(state))
     for state in states:
-        last = state.result or (state.attempts[-1] if state.attempts else None)
-        identity = last.identity if last else state.visit.device
-        if identity:
+        if identity := _identity(state):
             visits.setdefault(identity, []).append(state)
         for ending in state.attempts:
             endings.setdefault(ending.identity, []).append(ending)
@@ -305,6 +465,12 @@ def _devices(
     found = [
         _device(identity, of, endings.get(identity, []), names, quarantined.get(identity, ""))
         for identity, of in visits.items()
+    ]
+    found = [each.model_copy(update={"absent": absent.get(each.label, "")}) for each in found]
+    found += [
+        DeviceNight(identity="", label=name, host="", missed=number, absent=absent.get(name, ""))
+        for name, number in never_there.items()
+        if name
     ]
     return tuple(sorted(found, key=lambda device: (device.label, device.identity)))
 

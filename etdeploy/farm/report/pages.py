@@ -15,6 +15,7 @@ from etdeploy.core.files.basic import inside
 from etdeploy.farm.report.forms import (
     PAGE_FILE,
     TONES,
+    alert_blocks,
     cause_places,
     change_text,
     device_table,
@@ -22,6 +23,7 @@ from etdeploy.farm.report.forms import (
     since_text,
     spread_text,
     value_text,
+    verdict_cell,
     verdict_table,
     when,
 )
@@ -101,12 +103,13 @@ def _index(board: Dashboard, links: tuple[tuple[str, str], ...]) -> Page:
         PageSection("devices", "Devices", tuple(_devices(status))),
         PageSection("queue", "Queue", tuple(_queue(status))),
         PageSection("regressions", "Regressions", tuple(_regressions(board))),
+        PageSection("alerts", "Alerts", tuple(_open_alerts(board))),
         PageSection("nights", "Nights", tuple(_nights(board))),
     )
     return Page(
         title=f"Farm {status.night.farm}" if status.night else "Farm",
         subtitle=_subtitle(status),
-        badges=(Cell(latest.headline, BAD if latest.exit_code else GOOD),) if latest else (),
+        badges=(Cell(latest.summary, latest.tone),) if latest else (),
         cards=(_progress(status), *cards(latest)[:3]) if latest else (_progress(status),),
         notices=(),
         sections=tuple(section for section in sections if section.blocks),
@@ -183,6 +186,11 @@ def _regressions(board: Dashboard) -> Iterator[Block]:
             yield Text(verdict.remedy, TONES[verdict.kind], title)
 
 
+def _open_alerts(board: Dashboard) -> Iterator[Block]:
+    for report in board.reports[:1]:
+        yield from alert_blocks(report.alerts, _MOST_ALERTS)
+
+
 def _nights(board: Dashboard) -> Iterator[Table]:
     if board.reports:
         columns = ("night", "when", "measured", "failed", "missed", "regressed", "outcome")
@@ -194,7 +202,7 @@ def _night(report: NightReport) -> Sequence[object]:
     totals = report.totals
     return [
         report.night.id, when(report), totals.done, totals.failed, totals.missed, totals.regressed,
-        Cell(report.headline, BAD if report.exit_code else GOOD),
+        Cell(report.summary, report.tone),
     ]  # fmt: skip
 
 
@@ -234,13 +242,14 @@ def _make(folder: Path) -> None:
 
 
 # More plots make a page that nobody scrolls through; the worst come first.
-_MOST_PLOTS = 24
+_MOST_PLOTS, _MOST_ALERTS = 24, 200
 
 
 def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Page:
     """The page of a night."""
     sections = (
         PageSection("verdicts", "Verdicts", tuple(_verdicts(report))),
+        PageSection("alerts", "Alerts", tuple(alert_blocks(report.alerts, _MOST_ALERTS))),
         PageSection("failures", "Failures", tuple(map(_cause, report.failures))),
         PageSection("missed", "Missed", tuple(map(_cause, report.missed))),
         PageSection("devices", "Devices", (device_table(report),) if report.devices else ()),
@@ -249,7 +258,7 @@ def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Pa
     return Page(
         title=f"{report.night.farm}: night {report.night.id}",
         subtitle=f"{when(report)}; {measured(report)}",
-        badges=(Cell(report.headline, BAD if report.exit_code else GOOD),),
+        badges=(Cell(report.summary, report.tone),),
         cards=cards(report),
         notices=(),
         sections=tuple(section for section in sections if section.blocks),
@@ -258,18 +267,23 @@ def night_page(report: NightReport, links: Sequence[tuple[str, str]] = ()) -> Pa
 
 
 def cards(report: NightReport) -> tuple[Card, ...]:
-    """The night in four figures."""
-    totals = report.totals
+    """The night in five figures."""
+    totals, coverage = report.totals, report.coverage
     judged = len(report.verdicts) - totals.not_judged
+    complete = coverage.judged == coverage.pairs
+    acknowledged = (f"{report.acknowledged} acknowledged",) if report.acknowledged else ()
+    regressed = (f"of {count(judged, 'pair')} judged", *acknowledged)
     return (
-        Card("regressed", str(totals.regressed), "", (f"of {count(judged, 'pair')} judged",),
-             BAD if totals.regressed else GOOD),
+        Card("regressed", str(totals.regressed), "", regressed,
+             BAD if totals.regressed > report.acknowledged else GOOD),
         Card("suspected", str(totals.suspected), "", ("the next night decides",),
              WARN if totals.suspected else ""),
         Card("failed", str(totals.failed), "", (f"of {count(totals.visits, 'visit')}",),
              BAD if totals.failed else GOOD),
         Card("missed", str(totals.missed), "", (f"{totals.done:,} measured",),
              WARN if totals.missed else ""),
+        Card("judged", f"{coverage.percent:.0f}", "%", tuple(coverage.text.split("; ")),
+             GOOD if complete else WARN),
     )  # fmt: skip
 
 
@@ -289,7 +303,7 @@ def _verdicts(report: NightReport) -> Iterator[Block]:
 def _why(verdict: PairVerdict) -> Text:
     sentences = [verdict.reason, since_text(verdict.since), verdict.remedy]
     text = ". ".join(sentence for sentence in sentences if sentence)
-    return Text(text, TONES[verdict.kind], f"{verdict.recipe} on {verdict.device}.")
+    return Text(text, verdict_cell(verdict).tone, f"{verdict.recipe} on {verdict.device}.")
 
 
 def _every(verdict: PairVerdict) -> Table:

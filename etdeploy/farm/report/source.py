@@ -14,7 +14,13 @@ from etdeploy import device_pool
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.events import open_attempts, state_of
-from etdeploy.farm.report.model import NightInfo, NightReport, assemble_report, load_trends
+from etdeploy.farm.report.model import (
+    NightInfo,
+    NightReport,
+    assemble_report,
+    load_alerts,
+    load_trends,
+)
 from etdeploy.farm.report.pages import Dashboard
 from etdeploy.farm.report.status import Status, StatusContext, derive_status, devices_of
 from etdeploy.farm.spec.model import Farm
@@ -144,7 +150,12 @@ def distinct_names(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_report(
-    place: HistoryLocation, night: NightSnapshot, settings: Settings, trends: int | None = None
+    place: HistoryLocation,
+    night: NightSnapshot,
+    settings: Settings,
+    trends: int | None = None,
+    *,
+    required_percent: float = 0.0,
 ) -> NightReport:
     """Judge a night; the series of the `trends` worst verdicts are read, too, or all of them."""
     from etdeploy.history.store.store import open_store
@@ -152,12 +163,16 @@ def load_report(
     with open_store(place, read_only=True) as store:
         verdicts = judge_night(store, night.night.id, night.states, settings.farm, settings.files)
         found = load_trends(store, verdicts[:trends])
+        alerts = load_alerts(store, night.night)
     labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
     quarantined = {
         i: each.reason
         for i, each in _shelved(night, device_pool.quarantined_devices(place)).items()
     }
-    return assemble_report(night.night, night.states, verdicts, quarantined, found, labels)
+    report = assemble_report(
+        night.night, night.states, verdicts, quarantined, found, labels, required_percent
+    )
+    return report.model_copy(update={"alerts": alerts})
 
 
 S = TypeVar("S", bound=KnownDevice)

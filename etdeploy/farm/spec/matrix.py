@@ -20,11 +20,16 @@ _MOST_NEAR = 3
 
 
 class Unsatisfied(Value):
-    """A pair of the matrix, or a part of it, that no device can be measured for."""
+    """A pair of the matrix, or a part of it, that no device can be measured for.
+
+    Attributes:
+        device: The name of the device that is expected; empty where any that matches would do.
+    """
 
     recipe: str
     group: str
     reason: str
+    device: str = ""
 
 
 class NightPlan(Value):
@@ -67,14 +72,15 @@ def plan_night(
         for name, group in farm.groups.items()
     }
     reasons = {
-        name: tuple(_reasons(group, found[name], offers)) for name, group in farm.groups.items()
+        name: tuple(_reasons(farm, group, found[name], offers))
+        for name, group in farm.groups.items()
     }
     return NightPlan(
         visits=tuple(_visits(farm, night, _measurements(farm, found), names, window_s)),
         unsatisfied=tuple(
-            Unsatisfied(recipe=label, group=group, reason=reason)
+            Unsatisfied(recipe=label, group=group, reason=reason, device=device)
             for label, group in farm.pairs
-            for reason in reasons[group]
+            for reason, device in reasons[group]
         ),
     )
 
@@ -136,22 +142,42 @@ def _visits(
 
 
 def _reasons(
-    group: DeviceGroup, found: Sequence[str], offers: Sequence[AvailableDevice]
-) -> Iterator[str]:
-    """Why a group is not measured, or not with as many devices as it takes."""
+    farm: Farm, group: DeviceGroup, found: Sequence[str], offers: Sequence[AvailableDevice]
+) -> Iterator[tuple[str, str]]:
+    """Why a group is not measured, or not with all of its devices, and the device that is meant."""
     broken = [o for o in offers if o.problem and o.identity not in found and not _unmet(group, o)]
     for offer in broken:
-        yield f"{offer.name} cannot be used: {offer.problem}"
-    if not found and not broken:
-        yield _no_match(group, offers)
+        yield f"{offer.name} cannot be used: {offer.problem}", offer.name
+    absent = [name for name in _expected_names(farm, group) if not _is_offered(name, offers)]
+    if absent:
+        yield from ((_no_such_device(name, offers), name) for name in absent)
+    elif not found and not broken:
+        yield _no_match(group, offers), ""
     for offer in {o.identity: o for o in offers if o.identity in found and not o.problem}.values():
         # By cable and by network it is one phone; two addresses with one serial number may be two.
         if offer.facts.serial and is_network_name(offer.name):
             others = [_renamed(offer, name) for name in offer.also if is_network_name(name)]
-            yield from (_same_device(o.name, offer) for o in others if not _unmet(group, o))
+            yield from ((_same_device(o.name, offer), "") for o in others if not _unmet(group, o))
     if group.take is not None and 0 < len(found) < group.take:
         there = "1 device matches" if len(found) == 1 else f"{len(found)} devices match"
-        yield f"it takes {count(group.take, 'device')}, and {there}"
+        yield f"it takes {count(group.take, 'device')}, and {there}", ""
+
+
+def _expected_names(farm: Farm, group: DeviceGroup) -> Iterator[str]:
+    """The devices that a group means by name: its own, else all of its pool.
+
+    Of a device that is absent, only the name is known: with other conditions, a pool says nothing.
+    """
+    keys = {condition.key for condition in group.conditions}
+    for condition in group.conditions:
+        if condition.key == "name" and not is_pattern(condition.value):
+            yield condition.value
+        elif keys == {"pool"} and group.take is None:
+            yield from farm.pools.get(condition.value, ())
+
+
+def _is_offered(name: str, offers: Sequence[AvailableDevice]) -> bool:
+    return any(matches(name, known) for offer in offers for known in (offer.name, *offer.also))
 
 
 def _no_match(group: DeviceGroup, offers: Sequence[AvailableDevice]) -> str:
@@ -196,6 +222,8 @@ def _same_device(name: str, offer: AvailableDevice) -> str:
 
 
 def _no_such_device(name: str, offers: Sequence[AvailableDevice]) -> str:
+    if not offers:
+        return f"there is no device {name}: none is connected"
     for offer in offers:
         if name in offer.also:
             return _same_device(name, offer)

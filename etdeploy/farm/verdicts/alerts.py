@@ -7,20 +7,46 @@ from collections.abc import Sequence
 
 from etdeploy.core.layout import cut
 from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, VerdictKind
-from etdeploy.history.alerts import Alert, AlertState, followed
+from etdeploy.history.alerts import Alert, followed
 
 _LONGEST = 300
 
 
-def still_worse(finding: NightFinding, alerts: Sequence[Alert]) -> NightFinding:
-    """A number that an open alert is about has not become normal by being worse for long.
+def with_alert(
+    finding: NightFinding, alerts: Sequence[Alert], allowed_percent: float
+) -> NightFinding:
+    """A number with what is known of it: an open alert, or one that a person has closed.
 
     Args:
         finding: As the nights before judge it.
-        alerts: Of the series.
+        alerts: Of the series, the latest first.
+        allowed_percent: A level that a person has answered for may be so much worse.
     """
-    alert = next((a for a in alerts if a.metric == finding.metric and a.state.is_open), None)
-    if alert is None or finding.kind is VerdictKind.REGRESSED or finding.value is None:
+    of_metric = [alert for alert in alerts if alert.metric == finding.metric]
+    opened = next((alert for alert in of_metric if alert.state.is_open), None)
+    if opened is None:
+        return _answered(finding, of_metric[0], allowed_percent) if of_metric else finding
+    found = _still_worse(finding, opened)
+    if found.kind is not VerdictKind.REGRESSED:
+        return found
+    is_answered = opened.is_answered(found.value, allowed_percent)
+    return found.model_copy(
+        update={"alert": opened.id, "acknowledged": opened.standing if is_answered else ""}
+    )
+
+
+def _answered(finding: NightFinding, closed: Alert, allowed_percent: float) -> NightFinding:
+    """A level that was accepted, or was a false alarm, is none to be told of again."""
+    worse = finding.kind in (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
+    if not worse or not closed.is_answered(finding.value, allowed_percent):
+        return finding
+    reason = f"{finding.reason}; alert {closed.id}: {closed.standing}"
+    return finding.model_copy(update={"kind": VerdictKind.NO_DIFFERENCE, "reason": reason})
+
+
+def _still_worse(finding: NightFinding, alert: Alert) -> NightFinding:
+    """A number that an open alert is about has not become normal by being worse for long."""
+    if finding.kind is VerdictKind.REGRESSED or finding.value is None:
         return finding
     if not alert.before or not alert.is_away(finding.value):
         return finding
@@ -63,7 +89,7 @@ def next_alerts(
             if last and last.state.is_open:
                 judged = finding.kind is not VerdictKind.NOT_JUDGED
                 value = finding.value if judged else None
-                if (new := followed(last, night, value, now)) != last:
+                if (new := followed(last, night, value, now, allowed_percent)) != last:
                     changed.append(new)
             elif finding.kind is VerdictKind.REGRESSED and not (
                 last and _covers(last, finding, night, allowed_percent)
@@ -77,9 +103,7 @@ def _covers(last: Alert, finding: NightFinding, night: str, allowed_percent: flo
     """Whether a closed alert has answered this already."""
     if last.last_night == night or last.night == night:
         return True
-    if last.state is AlertState.FIXED or finding.value is None or last.after is None:
-        return False
-    return finding.value <= last.after * (1 + allowed_percent / 100)
+    return last.is_answered(finding.value, allowed_percent)
 
 
 def _opened(

@@ -39,6 +39,20 @@ class VerdictKind(StrEnum):
     NOT_JUDGED = "not judged"
 
 
+class Gap(StrEnum):
+    """Why a recipe on a device has no verdict, in the order of a report."""
+
+    DISTURBED = "disturbed"
+    FAILED = "failed"
+    MISSED = "missed"
+    WAITING = "not yet measured"
+    NEW = "with too few nights"
+    BASELINE = "without a baseline"
+    SIMULATED = "simulated"
+    OTHER = "not judged"
+    ABSENT = "on absent devices"
+
+
 class NightFinding(Value):
     """One number of a night's repeats, judged.
 
@@ -53,6 +67,8 @@ class NightFinding(Value):
         nights: How many earlier nights it was judged by.
         within_percent: Standard deviation between repeats of one night; null with too few.
         disturbed: Whether something disturbed all the runs, so that the value says little.
+        alert: The open alert of an earlier night that it is about; null for none.
+        acknowledged: By whom, where a person has answered for the regression; else empty.
     """
 
     metric: str
@@ -67,6 +83,8 @@ class NightFinding(Value):
     within_percent: float | None = None
     reason: str = ""
     disturbed: bool = False
+    alert: int | None = None
+    acknowledged: str = ""
 
 
 class Since(Value):
@@ -114,6 +132,7 @@ class PairVerdict(Value):
         blocked: Whether it is not judged for a reason that more nights do not remove: every run was
             disturbed, the baseline has too few nights, or the records are missing. False for one
             that is new, and for simulated runs, which have no times.
+        gap: Why it is not judged; null where it is.
     """
 
     recipe: str
@@ -127,6 +146,19 @@ class PairVerdict(Value):
     since: Since | None = None
     remedy: str = ""
     blocked: bool = False
+    gap: Gap | None = None
+
+    @property
+    def acknowledged(self) -> str:
+        """By whom, where a person has answered for each number that regressed; else empty."""
+        regressed = [each for each in self.findings if each.kind is VerdictKind.REGRESSED]
+        named = [each.acknowledged for each in regressed]
+        return ", ".join(dict.fromkeys(named)) if named and all(named) else ""
+
+    @property
+    def text(self) -> str:
+        """The verdict, with who has acknowledged a regression."""
+        return f"{self.kind}, {self.acknowledged}" if self.acknowledged else str(self.kind)
 
     def finding(self, metric: str) -> NightFinding | None:
         return next((each for each in self.findings if each.metric == metric), None)
@@ -327,6 +359,18 @@ def is_blocked(pair: PairHistory) -> bool:
     if pair.fit.entries:
         return len(pair.earlier) < MIN_NIGHTS <= len(pair.every)  # by the baseline
     return pair.nights >= MIN_NIGHTS and not all(e.simulated for e in pair.night.entries)
+
+
+def gap_of(pair: PairHistory) -> Gap:
+    """Why a pair without a verdict has none."""
+    entries = pair.night.entries
+    if all(entry.simulated for entry in entries):
+        return Gap.SIMULATED
+    if not pair.fit.entries:
+        return Gap.DISTURBED if any(entry.disturbed for entry in entries) else Gap.OTHER
+    if is_blocked(pair):
+        return Gap.BASELINE
+    return Gap.NEW if len(pair.earlier) < MIN_NIGHTS else Gap.OTHER
 
 
 def show_disturbed(pair: PairHistory) -> Iterator[NightFinding]:

@@ -24,10 +24,15 @@ from etdeploy.history.nights import (
     storable,
 )
 from etdeploy.history.store.errors import database_now, utc_text
-from etdeploy.history.store.tables import attempts, coordinators, nights, runs, series, visits
-
-# SQLite takes a limited number of values in a statement.
-_MOST_VALUES = 500
+from etdeploy.history.store.tables import (
+    MOST_VALUES,
+    attempts,
+    coordinators,
+    nights,
+    runs,
+    series,
+    visits,
+)
 
 
 def nights_of(connection: Connection, farm: str | None, limit: int) -> list[KeptNight]:
@@ -227,11 +232,11 @@ def _device_names(connection: Connection) -> tuple[dict[str, str], dict[str, str
     names = {identity: name or identity for identity, name, _ in rows}
     of_runs: dict[str, str] = {}
     ids = [run for _, _, run in rows if run]
-    for start in range(0, len(ids), _MOST_VALUES):
+    for start in range(0, len(ids), MOST_VALUES):
         found = (
             select(runs.c.run_id, series.c.device)
             .join_from(runs, series, series.c.key == runs.c.series)
-            .where(runs.c.run_id.in_(ids[start : start + _MOST_VALUES]))
+            .where(runs.c.run_id.in_(ids[start : start + MOST_VALUES]))
         )
         of_runs |= {row.run_id: row.device for row in connection.execute(found)}
     often = Counter(of_runs.values())

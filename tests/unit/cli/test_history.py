@@ -6,11 +6,14 @@ import json
 import random
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree as Xml
 
 import pytest
 
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.verbs import history
+from etdeploy.core.errors import UsageError
+from etdeploy.history.entry import find_recorded_run
 from etdeploy.history.location import require_location
 from etdeploy.history.series import series_from
 from etdeploy.history.store.store import Store, open_store
@@ -152,6 +155,54 @@ def test_an_export_does_not_destroy_the_history(store: Store, data_folder: Path)
     assert store.count() == 10
 
 
+def test_old_runs_are_pruned(store: Store, capsys: Capture, tmp_path: Path) -> None:
+    # The runs of the fixture started on 2026-11-21; the latest 300 of a living series stay.
+    long_ago = "2020-01-"
+    old = [run_at(i, 1.0, started_at=f"{long_ago}0{i}T00:00:00+00:00") for i in (1, 2, 3)]
+    for number, record in enumerate(old):
+        store.add(record.model_copy(update={"run_id": f"old-{number}"}))
+    store.add(
+        run_at(
+            9, 1.0, run_id="dead", recipe=recipe_named("dead"), started_at=f"{long_ago}05T00:00:00Z"
+        )
+    )
+    assert run("history", "prune", "--keep", "2021-01-01", "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("would delete: 1 run, ")
+    assert "3 older runs stay" in shown
+    assert store.count() == 14
+    arguments = ("prune", "--keep", "2021-01-01", "--keep-records", "2026-11-22", "--json")
+    assert run("history", *arguments) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["runs"], done["records"], done["referenced"]) == (1, 12, 3)
+    assert store.count() == 13
+    with pytest.raises(UsageError, match="its record was deleted") as raised:
+        find_recorded_run(run_at(0).run_id, tmp_path, require_location(None))
+    assert "etdeploy history prune" in raised.value.message
+    assert run("history", "export", str(tmp_path / "runs.jsonl")) == 0
+    shown = capsys.readouterr().err
+    assert "1 record written" in shown
+    assert "12 runs have no record any more" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ((), "nothing says what is old"),
+        (("--keep", "2h"), "--keep has to be a day ago"),
+        (("--keep-records", "2999-01-01"), "--keep-records has to be a day ago"),
+        (("--keep", "30d", "--keep-records", "90d"), "--keep-records is longer than --keep"),
+        (("--keep", "x"), "neither a date"),
+    ],
+)
+def test_what_cannot_be_pruned(
+    options: tuple[str, ...], what: str, store: Store, capsys: Capture
+) -> None:
+    assert run("history", "prune", *options) == 2
+    assert what in capsys.readouterr().err
+    assert store.count() == 10
+
+
 def test_a_run_that_passes(store: Store, capsys: Capture, tmp_path: Path) -> None:
     measured(tmp_path, 1.01)
     assert run("check", "--runs-in", str(tmp_path)) == 0
@@ -187,6 +238,70 @@ def test_too_little_history_is_no_failure(capsys: Capture, tmp_path: Path) -> No
     shown = capsys.readouterr().out
     assert "not enough history: 0 " in shown
     assert "etdeploy bench --recipe " in shown
+
+
+@pytest.mark.parametrize("latency_ms", [None, 1.3])
+def test_a_required_verdict_that_is_missing_is_a_failure_with_a_code_of_its_own(
+    latency_ms: float | None, store: Store, capsys: Capture, tmp_path: Path
+) -> None:
+    required = ("check", "--runs-in", str(tmp_path), "--require-verdict")
+    if latency_ms:
+        measured(tmp_path, latency_ms)
+        assert run(*required) == 1  # a regression is a verdict
+        return
+    record = run_at(99, 1.3, recipe=recipe_named("new"))
+    record.save(tmp_path / record.run_id / "record.json")
+    junit = tmp_path / "check.xml"
+    assert run(*required, "--junit", str(junit)) == 6
+    shown = capsys.readouterr().err
+    assert "error (no verdict): " in shown
+    assert "not enough history: 0 comparable runs" in shown
+    assert "what to do: Measure more often: etdeploy bench --recipe " in shown
+    assert Xml.parse(junit).getroot().get("failures") == "1"  # noqa: S314 - written here
+    assert run(*required[:-1], "--junit", str(junit)) == 0
+    assert Xml.parse(junit).getroot().get("failures") == "0"  # noqa: S314
+    cases = Xml.parse(junit).getroot().findall("testsuite/testcase")  # noqa: S314
+    assert all(case.find("skipped") is not None for case in cases)
+
+
+def test_a_check_for_ci(
+    store: Store, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, junit, markdown = (tmp_path / name for name in ("summary", "c.xml", "c.md"))
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    measured(tmp_path, 1.3)
+    files = ("--junit", str(junit), "--markdown", str(markdown))
+    asked = ("check", "--runs-in", str(tmp_path), *files, "--github")
+    assert run(*asked) == 1
+    [error] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+    assert error.startswith("::error title=etdeploy check%3A latency regressed::mlp on host (Test")
+    suite = Xml.parse(junit).getroot()[0]  # noqa: S314 - written here
+    assert suite.get("name") == "host (Test CPU)"
+    [bad] = [case for case in suite if case.find("failure") is not None]
+    assert bad.get("name") == "mlp: latency"
+    assert "🔴 REGRESSED" in markdown.read_text()
+    assert summary.read_text() == "before\n" + markdown.read_text()
+    # The files are written again, and JSON is alone on its stream.
+    assert run(*asked, "--json") == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["verdict"] == "regressed"
+    assert "::error title=" in shown.err
+    (tmp_path / "c.xml").write_text("<mine/>")
+    assert run(*asked) == 2
+    assert (tmp_path / "c.xml").read_text() == "<mine/>"
+
+
+def test_names_in_annotations_are_not_commands(capsys: Capture, tmp_path: Path) -> None:
+    evil = "a%0A::set-output x\n::error::, b: c"
+    with open_store(require_location(None)) as opened:
+        fill(opened, [1.0, 1.01, 0.99, 1.0, 1.02, 0.98], recipe=recipe_named(evil))
+    record = run_at(99, 1.3, recipe=recipe_named(evil))
+    record.save(tmp_path / record.run_id / "record.json")
+    assert run("check", "--runs-in", str(tmp_path), "--github") == 1
+    out = capsys.readouterr().out
+    [command] = [line for line in out.splitlines() if line.lstrip().startswith("::")]
+    assert "::a%250A::set-output x%0A::error::, b: c on host" in command
 
 
 def test_the_remedy_of_a_regression_can_be_followed(

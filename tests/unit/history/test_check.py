@@ -72,6 +72,19 @@ def test_what_cannot_be_compared_does_not_count(store: Store, other: dict[str, A
     assert judged(store, run_at(99, 5.0)).verdict is CheckVerdict.NOT_ENOUGH_HISTORY
 
 
+@pytest.mark.parametrize(
+    ("before_ms", "now_ms", "why"),
+    [(0.0, 0.0, "it is 0"), (1.0, 0.0, "it is 0"), (0.0, 1.0, "0 earlier runs have it")],
+)
+def test_a_latency_of_zero_is_no_verdict(
+    store: Store, before_ms: float, now_ms: float, why: str
+) -> None:
+    fill(store, [before_ms] * 8)
+    found = judged(store, run_at(99, now_ms))
+    assert (found.verdict, found.is_judged) == (CheckVerdict.NOT_JUDGED, False)
+    assert found.reason.startswith(f"latency: {why}")
+
+
 def test_a_disturbed_run_is_not_judged(store: Store) -> None:
     fill(store, around(1.0, 10))
     found = judged(store, run_at(99, 5.0, disturbances=(HOT,)))
@@ -98,7 +111,7 @@ def test_the_last_good_ones(store: Store) -> None:
     fill(store, around(1.0, 10))
     for record in (run_at(50 + i, ms) for i, ms in enumerate(around(1.3, 10))):
         store.add(record)
-        store.judge(record.run_id, Judgement.REGRESSED)
+        store.judge([record.run_id], Judgement.REGRESSED)
     again = run_at(99, 1.3)
     assert judged(store, again).verdict is CheckVerdict.PASSED
     found = judged(store, again, against="last-good")

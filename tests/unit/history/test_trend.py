@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.history.entry import entry_from
+from etdeploy.history.entry import HistoryEntry, entry_from
 from etdeploy.history.series import series_from
 from etdeploy.history.trend import (
     SeriesTrends,
@@ -110,7 +110,7 @@ def test_a_series_without_a_run_that_counts() -> None:
 
 
 def test_an_update_of_the_system_is_told_and_an_unknown_one_is_not() -> None:
-    def entry(**facts: str | None) -> Any:
+    def entry(**facts: Any) -> HistoryEntry:
         return entry_from(run_at(0, device=make_device("android", **facts)))[0]
 
     old, new = (entry(os=f"Android {n}", fingerprint=f"build {n}") for n in (15, 16))

@@ -10,7 +10,13 @@ import click
 
 from etdeploy.cli.options import FARM_FILE, named_farm, options
 from etdeploy.core import console
-from etdeploy.core.errors import DeviceError, EtdeployError, StoreError, UsageError
+from etdeploy.core.errors import (
+    DeviceError,
+    EtdeployError,
+    NoVerdictError,
+    StoreError,
+    UsageError,
+)
 from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
@@ -118,9 +124,15 @@ def _earlier(loaded: LoadedFarm, offers: Sequence[AvailableDevice]) -> Earlier:
     is_flag=True,
     help="Print one line of JSON for each measurement that ends, and a last one with totals.",
 )
-@options("quiet")
+@options("require-coverage", "quiet")
 def run(
-    file: Path, now: bool, again: bool, output: Path | None, as_json: bool, quiet: bool
+    file: Path,
+    now: bool,
+    again: bool,
+    output: Path | None,
+    as_json: bool,
+    require_coverage: float,
+    quiet: bool,
 ) -> None:
     """Measure every recipe on its devices in the farm's window, and judge the numbers.
 
@@ -130,7 +142,7 @@ def run(
     """
     from etdeploy.cli.night import RunOptions, run_farm
 
-    run_farm(RunOptions(file, now, again, output, as_json, quiet))
+    run_farm(RunOptions(file, now, again, output, as_json, quiet, require_coverage))
 
 
 @click.command()
@@ -197,7 +209,7 @@ def _keep_last(
     metavar="FOLDER",
     help="Write the dashboard, with a page for each of the latest nights.",
 )
-@options("store", "json")
+@options("require-coverage", "store", "json")
 def report(
     night: str,
     file: Path | None,
@@ -205,13 +217,15 @@ def report(
     markdown: Path | None,
     junit: Path | None,
     dashboard: Path | None,
+    require_coverage: float,
     store: str | None,
     as_json: bool,
 ) -> None:
     """Show a night: verdicts first, then failures, missed visits and devices.
 
     NIGHT is `last`, an ID or its end. Without a FILE, the report is printed. The exit code is 0
-    even for a bad night: only `etdeploy farm run` reports the night's.
+    even for a bad night, except that too little was judged for --require-coverage: only `etdeploy
+    farm run` reports the night's.
     """
     from etdeploy.farm.report.end import summarize
     from etdeploy.farm.report.forms import RequestedReports, night_text, require_free, write
@@ -222,7 +236,10 @@ def report(
     require_free(wanted)
     farm = named_farm(file, store)
     found = find_night(farm.place, night, farm.name)
-    report = load_report(farm.place, load_snapshot(farm.place, found), farm.settings)
+    report = load_report(
+        farm.place, load_snapshot(farm.place, found), farm.settings,
+        required_percent=require_coverage,
+    )  # fmt: skip
     paths = write(report, wanted)
     if dashboard:
         board = load_dashboard(farm.place, farm.settings, farm.name)
@@ -234,3 +251,5 @@ def report(
     else:
         width = console.width()
         console.result(fit(night_text(report, width), width))
+    if report.uncovered:
+        raise NoVerdictError(report.uncovered, place=report.night.id)

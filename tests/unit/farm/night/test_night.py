@@ -20,6 +20,7 @@ from etdeploy.farm.model import (
     Health,
     Order,
     Standing,
+    Visit,
     VisitState,
 )
 from etdeploy.farm.night.lease import TakenError
@@ -191,6 +192,24 @@ def test_what_no_device_could_measure_is_a_missed_visit_of_the_night() -> None:
     assert missed.reason == lacks.reason
     assert len({state.visit.id for state in end.states}) == len(end.states) == 7
     assert night.ledger.nights[end.night][missed.visit.id] == missed
+
+
+def test_a_device_of_an_earlier_night_that_is_not_there_is_missed_by_name() -> None:
+    night = SimNight(make_farm("a", repeats=1), PHONES[:1])
+    for number, phone in enumerate(PHONES[:2]):
+        visit = Visit(
+            id=f"before-{number}", recipe="a", group="phones", device=phone.identity,
+            among=(phone.identity,), name=phone.name,
+        )  # fmt: skip
+        done = AttemptResult(
+            visit=visit.id, attempt=1, identity=phone.identity, host="h", fate=Fate.DONE
+        )
+        night.times.learn([VisitState(visit=visit, standing=Standing.DONE, attempts=(done,))])
+    end = night.run()
+    assert standings(end.states) == {Standing.DONE: 1, Standing.MISSED: 1}
+    [missed] = [state for state in end.states if state.standing is Standing.MISSED]
+    assert (missed.visit.device, missed.visit.name) == (None, PHONES[1].name)
+    assert missed.reason == "it was not there, and was measured in night before"
 
 
 def test_a_phone_that_was_offline_before_it_said_who_it_is_is_one_device() -> None:

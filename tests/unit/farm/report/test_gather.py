@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from etdeploy.farm.report.forms import night_text
-from etdeploy.farm.report.model import NightReport
-from etdeploy.farm.verdicts.pair import VerdictKind
-from tests.support.judged_nights import OTHER, PHONE
+from etdeploy.farm.model import Standing, Visit, VisitState
+from etdeploy.farm.report.end import summarize
+from etdeploy.farm.report.forms import junit, markdown, night_text
+from etdeploy.farm.report.model import NightReport, assemble_report
+from etdeploy.farm.report.pages import night_page
+from etdeploy.farm.verdicts.pair import Gap, VerdictKind
+from etdeploy.report.html import render
+from tests.support.judged_nights import OTHER, PHONE, failed, missed
 
 
 def test_failures_of_one_cause_are_one(report: NightReport) -> None:
@@ -50,6 +54,60 @@ def test_a_night_of_which_nothing_could_be_judged_is_not_good(report: NightRepor
     assert night.headline.endswith(", 1 not judged")
     judged = verdict.model_copy(update={"kind": VerdictKind.NO_DIFFERENCE})
     assert night.model_copy(update={"verdicts": (stuck, judged)}).exit_code == 0
+
+
+def test_coverage_counts_every_expected_pair_once(report: NightReport) -> None:
+    named = Visit(id="n-1", recipe="mlp", group="g", device=None, among=(), name="android:GONE")
+    floating = [
+        Visit(id=f"n-{i}", recipe="bert", group="any", device=None, among=(PHONE, OTHER), repeat=i)
+        for i in (2, 3)
+    ]
+    away = [missed(10, i, f"unplugged since 02:1{i}", device="android-S9") for i in (4, 5)]
+    states = [
+        VisitState(visit=named, standing=Standing.MISSED, reason="there is no device"),
+        *(VisitState(visit=v, standing=Standing.MISSED, reason="closed") for v in floating),
+        *away,
+        missed(10, 6, "reserved by ann", device=OTHER),
+        failed(10, 7, device=PHONE, recipe="conv"),
+        missed(10, 8, "closed", device=PHONE),
+    ]
+    [verdict, *_] = report.verdicts
+    hot = verdict.model_copy(
+        update={"recipe": "hot", "kind": VerdictKind.NOT_JUDGED, "gap": Gap.DISTURBED}
+    )
+    found = assemble_report(report.night, states, [verdict, hot], required_percent=20)
+    assert found.coverage.text == (
+        "1 of 7 pairs judged; 1 disturbed; 1 failed; 2 missed; 2 expected devices absent"
+    )
+    assert found.coverage.absent == ("android-S9", "android:GONE")
+    assert found.summary.endswith(f"; {found.coverage.text}")
+    assert "that is 14 % of them, and 20 % are required" in found.uncovered
+    assert found.exit_code == 1  # a regression comes first
+    fine = verdict.model_copy(update={"kind": VerdictKind.NO_DIFFERENCE})
+    totals = found.totals.model_copy(update={"done": 1})
+    calm = found.model_copy(update={"verdicts": (fine,), "failures": (), "totals": totals})
+    assert (calm.exit_code, calm.tone) == (6, "bad")
+    assert calm.model_copy(update={"required_percent": 14.0}).exit_code == 0
+    assert calm.model_copy(update={"required_percent": 14.0}).tone == "warn"
+
+
+def test_absent_devices_are_in_every_form_by_name(report: NightReport) -> None:
+    gone = Visit(id="n-1", recipe="mlp", group="g", device=None, among=(), name="android:GONE")
+    state = VisitState(visit=gone, standing=Standing.MISSED, reason="there is no such device")
+    found = assemble_report(report.night, [state])
+    text = night_text(found)
+    assert "0 of 1 pair judged; 1 expected device absent" in text.splitlines()[0]
+    assert "absent: there is no such device" in text
+    for form in (markdown(found), junit(found), render(night_page(found))):
+        assert "android" in form
+        assert "GONE" in form
+        assert "1 expected device absent" in form or "<skipped" in form
+    document = summarize(found, [])
+    assert document["absent"] == [
+        {"device": "android:GONE", "identity": None, "reason": "there is no such device"}
+    ]
+    assert document["coverage"]["percent"] == 0.0
+    assert document["headline"].endswith("1 expected device absent")
 
 
 def test_devices_with_health_and_quarantine(report: NightReport) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.report.forms import (
-    JUNIT_MARK,
     MOST_CHARACTERS,
     RequestedReports,
     junit,
@@ -20,6 +19,7 @@ from etdeploy.farm.report.forms import (
 )
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.pages import night_page
+from etdeploy.report.formats import JUNIT_MARK
 from etdeploy.report.html import render
 
 PHONE_LABEL = "android:S1 (Test CPU)"
@@ -89,6 +89,7 @@ def test_names_stay_text(evil: NightReport) -> None:
 def test_markdown_is_short_and_the_worst_comes_first(report: NightReport) -> None:
     text = markdown(report)
     assert "🔴 regressed" in text
+    assert text.count("🔴") == 2  # the verdict, and the quarantined device
     assert text.index("etdeploy farm bisect") < text.index("crashed at") < text.index("<details>")
 
 

@@ -167,6 +167,65 @@ def test_the_commands(
     capsys.readouterr()
 
 
+def test_open_alerts_are_in_every_form_of_the_report(
+    place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    night = kept_night(place, tmp_path)
+    reports = Reports(
+        html=tmp_path / "n.html", markdown=tmp_path / "n.md", junit=tmp_path / "n.xml"
+    )
+    loaded = LoadedFarm(tmp_path / "farm.yaml", farm(reports=reports), {}, {})
+    report = conclude(loaded, place, find_night(place, night), lambda _: None)
+    # The alert that this night opened is in its own report.
+    [group] = report.alerts
+    [alert] = group.alerts
+    assert (alert.night, alert.state, report.exit_code) == (night, "open", 1)
+    facts = (alert.since, "farm bisect", group.cause.split()[-1])
+    for file in ("n.html", "n.md", "n.xml"):
+        text = (tmp_path / file).read_text(encoding="utf-8")
+        assert all(fact in text for fact in facts), file
+    store = ("--store", str(place.file))
+    assert run_cli(["alerts", *store]) == 0
+    listed = capsys.readouterr().out.strip()
+    assert run_cli(["farm", "report", *store]) == 0
+    assert listed in capsys.readouterr().out
+    monkeypatch.setenv("ETDEPLOY_STORE", str(place.file))
+    assert run_cli(["alerts", "ack", "1", "--by", "ann"]) == 0
+    capsys.readouterr()
+    junit = tmp_path / "n.xml"
+    assert run_cli(["farm", "report", *store, "--json", "--junit", str(junit)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["exit_code"], told["worse"][0]["acknowledged"]) == (0, "acknowledged by ann")
+    assert told["headline"].startswith("1 regressed and acknowledged, 1 missed; ")
+    [shown] = told["alerts"][0]["alerts"]
+    assert (shown["state"], shown["who"], shown["commits"]) == (
+        "acknowledged",
+        "ann",
+        alert.commits,
+    )
+    xml = junit.read_text(encoding="utf-8")
+    assert "<failure" not in xml
+    assert "alert 1: acknowledged by ann, since " in xml
+
+
+def test_a_report_may_require_coverage(
+    place: HistoryLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    kept_night(place, tmp_path)
+    named = ("farm", "report", "--store", str(place.file), "--require-coverage")
+    assert run_cli([*named, "50"]) == 0
+    capsys.readouterr()
+    assert run_cli([*named, "90"]) == 6
+    shown = capsys.readouterr()
+    assert "1 of 2 pairs judged" in shown.out.splitlines()[0]
+    assert "error (no verdict): " in shown.err
+    assert "that is 50 % of them, and 90 % are required" in shown.err
+
+
 def test_the_dashboard_has_the_latest_nights(place: HistoryLocation, tmp_path: Path) -> None:
     settings = Settings(farm())
     assert load_dashboard(place, settings).reports == ()

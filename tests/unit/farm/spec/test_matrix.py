@@ -124,6 +124,23 @@ def test_a_device_that_cannot_be_used_is_named_and_not_visited() -> None:
     assert plan(farm(PHONES, repeats=1), broken, A).unsatisfied == ()
 
 
+def test_devices_that_a_farm_names_are_expected_by_name() -> None:
+    pools = {"nightly": ("android:A1", "android:B2", "ssh:pi@b")}
+    of = farm({"shelf": group(pool="nightly")}, repeats=1, pools=pools)
+    found = plan(of, phone("A1", pools=("nightly",)))
+    assert [v.device for v in found.visits] == ["android-A1"]
+    assert [u.device for u in found.unsatisfied] == ["android:B2", "ssh:pi@b"]
+    assert found.unsatisfied[1].reason.startswith("there is no device ssh:pi@b")
+    assert [u.device for u in plan(of).unsatisfied] == list(pools["nightly"])
+    assert [u.device for u in plan(farm({"bench": group(name="android:X")})).unsatisfied] == [
+        "android:X"
+    ]
+    # A group that takes any two, or names properties, expects nobody.
+    for wanted in (group(pool="nightly", take=1), group(pool="nightly", soc="SM8650")):
+        found = plan(farm({"any": wanted}, pools=pools), phone("A1", pools=("nightly",), soc="x"))
+        assert not any(u.device for u in found.unsatisfied)
+
+
 def test_every_pair_has_its_reasons() -> None:
     found = plan(farm({"phones": group(soc="none")}, ("a", "b")), A).unsatisfied
     assert [(u.recipe, u.group) for u in found] == [("a", "phones"), ("b", "phones")]

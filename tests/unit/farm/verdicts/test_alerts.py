@@ -124,3 +124,33 @@ def test_alerts_of_one_device_are_the_devices() -> None:
     # Of ten recipes, three are no device.
     few = group_alerts([make_alert(recipe=recipe, recipes_on_device=10) for recipe in "abc"])
     assert not any(group.cause.startswith("device") for group in few)
+
+
+def test_what_a_person_has_acknowledged_does_not_fail_a_night(store: Store) -> None:
+    assert play(store, [*quiet(20), *_BAD[:6]]).acknowledged == ""
+    [alert] = stored(store)
+    answer = {"state": AlertState.ACKNOWLEDGED, "who": "ann", "answered": alert.after}
+    change(store, alert, **answer)
+    verdict = play(store, _BAD[6:9], first=26)
+    assert (verdict.kind, verdict.acknowledged) == (VerdictKind.REGRESSED, "acknowledged by ann")
+    assert verdict.text == "regressed, acknowledged by ann"
+    # Worse than what was acknowledged is open again.
+    verdict = play(store, [1.3], first=29)
+    assert (verdict.kind, verdict.acknowledged) == (VerdictKind.REGRESSED, "")
+    [alert] = stored(store)
+    assert (alert.state, alert.who) == (AlertState.OPEN, "")
+    assert alert.note == "worse than what ann acknowledged"
+
+
+def test_a_false_alarm_is_not_told_again(store: Store) -> None:
+    play(store, [*quiet(20), *_BAD[:6]])
+    [alert] = stored(store)
+    closed = {"state": AlertState.FALSE_ALARM, "who": "ann", "answered": alert.after}
+    change(store, alert, **closed)
+    verdict = play(store, _BAD[6:8], first=26)
+    assert verdict.kind is VerdictKind.NO_DIFFERENCE
+    found = verdict.finding("latency_ms")
+    assert found
+    assert found.reason.endswith("alert 1: false alarm by ann")
+    assert play(store, [1.45, 1.45], first=28).kind is VerdictKind.REGRESSED
+    assert [each.state for each in stored(store)] == [AlertState.OPEN, AlertState.FALSE_ALARM]
