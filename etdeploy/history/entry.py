@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
 
 from etdeploy.bench.records.stored import LAST, StoredRun, find_run, parse_record
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, StoreError, UsageError
+from etdeploy.core.processes.process import run_git
 from etdeploy.core.values import StrEnum
 from etdeploy.history.location import HistoryLocation, resolve_location
 from etdeploy.history.series import Series, read_metrics, series_from
@@ -35,7 +39,8 @@ class HistoryEntry:
         series: Those that it can be compared with.
         started_at: In UTC, ISO 8601, so that the order of the texts is that of the times.
         program: SHA-256 of the `.pte` file.
-        versions: Of the tools.
+        versions: Of the tools, with the checkout of the runner and `DEVICE_STATE`, where they are
+            known.
         git_revision: Commit of the recipe's folder.
         git_dirty: Whether it had changes that were not committed.
         disturbed: Why its times are unfit for a comparison; empty where they are fit.
@@ -77,7 +82,7 @@ def entry_from(record: RunRecord) -> tuple[HistoryEntry, Series]:
             series=series.key,
             started_at=utc(record.started_at),
             program=record.program.sha256,
-            versions=dict(record.versions),
+            versions={**record.versions, **_surroundings(record)},
             git_revision=record.recipe.git_revision,
             git_dirty=record.recipe.git_dirty,
             disturbed=describe_disturbance(record),
@@ -89,6 +94,37 @@ def entry_from(record: RunRecord) -> tuple[HistoryEntry, Series]:
         ),
         series,
     )
+
+
+# Not every device tells these, and the history does not have them of its earliest runs.
+DEVICE_STATE = (
+    "system",
+    "system build",
+    "emulator",
+    "frequency governor",
+    "power saving",
+    "usable processors",
+    "processor quota",
+)
+CHECKOUT = "checkout of the runner"
+
+
+def _surroundings(record: RunRecord) -> dict[str, str]:
+    """What may change numbers besides tools and the program, by name."""
+    facts, state = record.device.facts, record.device.before
+    governors = sorted({each.governor for each in state.clusters if each.governor})
+    found = (
+        facts.os,
+        facts.fingerprint,
+        facts.emulator,
+        ", ".join(governors),
+        {True: "on", False: "off", None: None}[state.power_saving],
+        None if state.usable_cpus is None else str(len(state.usable_cpus)),
+        None if state.cpu_quota is None else f"{state.cpu_quota:g}",
+        record.runner.revision,
+    )
+    named = zip((*DEVICE_STATE, CHECKOUT), found, strict=True)
+    return {name: value for name, value in named if value}
 
 
 def describe_disturbance(record: RunRecord) -> str:
@@ -211,3 +247,76 @@ def _in_history(text: str, output: Path, place: HistoryLocation) -> StoredRun | 
 def commit_range(old: str | None, new: str | None) -> str:
     """`OLD..NEW` for git; empty where a revision is unknown or both are the same."""
     return f"{old[:12]}..{new[:12]}" if old and new and old != new else ""
+
+
+@dataclass(frozen=True)
+class CommitLinks:
+    """Where commits are shown on the web.
+
+    Attributes:
+        commit: The address of a commit, with `{id}`; empty where it is not known.
+        compare: That of all commits between two, with `{old}` and `{new}`.
+        known: The commits that the repository has.
+    """
+
+    commit: str = ""
+    compare: str = ""
+    known: frozenset[str] = frozenset()
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# Of one command line.
+_MOST_COMMITS = 500
+# By a word in the name of the host; GitHub, Gitea and Forgejo have those of all others.
+_PATHS = {
+    "gitlab": ("/-/commit/{id}", "/-/compare/{old}...{new}"),
+    "bitbucket": ("/commits/{id}", "/branches/compare/{new}..{old}"),
+    "": ("/commit/{id}", "/compare/{old}...{new}"),
+}
+
+
+def find_commit_links(repository: Path, revisions: Collection[str]) -> CommitLinks:
+    """Where the commits of a repository are on the web, by the address of its remote `origin`.
+
+    Args:
+        repository: A folder in it; links are empty where it is none, or has no such remote.
+        revisions: Commits, of which another repository may have some.
+    """
+    asked = sorted(each for each in revisions if _COMMIT.fullmatch(each))
+    origin = run_git(repository, "remote", "get-url", "origin") if asked else None
+    address = web_address(origin or "")
+    if not address:
+        return CommitLinks()
+    known: set[str] = set()
+    for start in range(0, len(asked), _MOST_COMMITS):
+        some = asked[start : start + _MOST_COMMITS]
+        found = run_git(repository, "rev-list", "--no-walk", "--ignore-missing", *some)
+        known |= set((found or "").split())
+    host = urlsplit(address).hostname or ""
+    commit, compare = next(paths for word, paths in _PATHS.items() if word in host)
+    return CommitLinks(address + commit, address + compare, frozenset(known & set(asked)))
+
+
+def web_address(remote: str) -> str:
+    """The page of a repository by the address of a git remote; empty for one without a page.
+
+    `git@HOST:OWNER/NAME.git`, `ssh://` and `https://` are understood; names, passwords and tokens
+    in the address, and the port of ssh, are left out.
+    """
+    remote = remote.strip()
+    scp = re.fullmatch(r"(?:[^@/\s]+@)?([^:/@\s]+):(?!//)(\S+)", remote)
+    try:
+        parts = urlsplit(f"ssh://{scp[1]}/{scp[2]}" if scp else remote)
+        port = parts.port
+    except ValueError:
+        return ""
+    host, path = parts.hostname or "", parts.path.strip("/").removesuffix(".git").rstrip("/")
+    is_web = parts.scheme in ("http", "https")
+    # Without a dot, it is a name from somebody's ~/.ssh/config, or a drive.
+    if not path or not (is_web or (parts.scheme in ("ssh", "git+ssh", "git") and "." in host)):
+        return ""
+    if not re.fullmatch(r"[A-Za-z0-9.-]+", host):
+        return ""
+    scheme = "http" if parts.scheme == "http" else "https"
+    place = f"{host}:{port}" if is_web and port else host
+    return f"{scheme}://{place}/{quote(unquote(path))}"

@@ -5,7 +5,9 @@ What the contents of visits and attempts are is the farm's to say.
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any
 
@@ -188,3 +190,116 @@ def locked_as(identity: str, host: str) -> str:
 def host_of(identity: str, host: str) -> str:
     """What `KnownDevice.host` is for a device with this identity on that host."""
     return host if identity == _OF_EVERY_HOST else ""
+
+
+class DeviceWeek(Value):
+    """A device in a week; shares are null where there was nothing to fail.
+
+    Attributes:
+        week: Its Monday.
+        attempts: Of nights, that ended.
+        failed: Of these, those that failed, for whatever reason.
+        device_failures: Of these, those for which the device is to blame, as far as the error says.
+        lost: Attempts whose host or worker was gone.
+        put_off: Attempts that did not begin, since the device was too warm, empty or full.
+        runs: In the history, those of nights included; without simulated ones.
+        disturbed: Of these, those whose times do not count.
+        nights: That had visits for this very device.
+        quarantined_nights: Of these, those that missed some because it was quarantined.
+    """
+
+    week: str
+    attempts: int = 0
+    failed: int = 0
+    device_failures: int = 0
+    lost: int = 0
+    put_off: int = 0
+    runs: int = 0
+    disturbed: int = 0
+    nights: int = 0
+    quarantined_nights: int = 0
+    failed_percent: float | None = None
+    disturbed_percent: float | None = None
+    quarantined_percent: float | None = None
+
+
+class DeviceHealth(Value):
+    """A device over weeks.
+
+    Attributes:
+        device: Its name.
+        identity: As nights have it; empty for a device that no night measured.
+        quarantined: Why it is quarantined now; empty if it is not.
+        weeks: Those with a run, an attempt or a visit, the earliest first.
+    """
+
+    device: str
+    identity: str
+    quarantined: str
+    weeks: tuple[DeviceWeek, ...]
+
+
+class DeviceDay(Value):
+    """Numbers of a device on one day, with the names of `DeviceWeek`.
+
+    Attributes:
+        device: Its identity in nights, or the label of the series where no night measured it.
+        day: In UTC, ISO 8601.
+    """
+
+    device: str
+    day: str
+    numbers: dict[str, int]
+
+
+def device_health(
+    days: Iterable[DeviceDay], names: Mapping[str, str], quarantined: Mapping[str, str]
+) -> tuple[DeviceHealth, ...]:
+    """Adds the days of each device up to weeks.
+
+    Args:
+        days: In any order, several for a day if need be.
+        names: Of devices, by identity.
+        quarantined: Reasons, by identity.
+
+    Returns:
+        Devices in the order of their names.
+    """
+    sums: dict[str, dict[str, Counter[str]]] = {}
+    for each in days:
+        # A board has another identity after each start.
+        known = names.get(each.device, each.device) if is_of_one_start(each.device) else each.device
+        week = sums.setdefault(known, {}).setdefault(_monday(each.day), Counter())
+        week.update(each.numbers)
+    found = [
+        DeviceHealth(
+            device=names.get(device, device),
+            identity=device if device in names else "",
+            quarantined=quarantined.get(device, ""),
+            weeks=tuple(_week(week, weeks[week]) for week in sorted(weeks)),
+        )
+        for device, weeks in sums.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (each.device, each.identity)))
+
+
+def _monday(day: str) -> str:
+    try:
+        date = datetime.fromisoformat(day[:10]).date()
+    except ValueError:  # a record may have any text there
+        return day[:10]
+    return (date - timedelta(days=date.weekday())).isoformat()
+
+
+def _week(week: str, numbers: Counter[str]) -> DeviceWeek:
+    return DeviceWeek(
+        week=week,
+        **numbers,
+        failed_percent=_percent(numbers["failed"], numbers["attempts"]),
+        disturbed_percent=_percent(numbers["disturbed"], numbers["runs"]),
+        quarantined_percent=_percent(numbers["quarantined_nights"], numbers["nights"]),
+    )
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return round(100 * part / whole, 2) if whole else None

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from etdeploy.core.values import Value
-from etdeploy.history.entry import HistoryEntry, Judgement
-from etdeploy.history.series import Series
+from etdeploy.history.alerts import Alert
+from etdeploy.history.entry import CHECKOUT, DEVICE_STATE, HistoryEntry, Judgement
+from etdeploy.history.series import TITLES, Series, base_metric
 
 # Of normal values, the median absolute deviation is this part of the standard deviation.
 _MAD_TO_STDDEV = 1.4826
@@ -46,9 +48,141 @@ def compute_trend(series: Series, entries: Sequence[HistoryEntry], metric: str, 
         metric=metric,
         runs=runs,
         points=tuple(_point(entry, metric) for entry in entries if not entry.simulated),
-        changes=tuple(_change(used, step) for step in found),
+        changes=tuple(_change(used[step.index - 1], used[step.index], step) for step in found),
         median=median(level) if level else None,
         spread_percent=spread_percent(level),
+    )
+
+
+# Repeats are spread over the hours of a window, and the day lies between two windows.
+_GAP_S = 6 * 3600.0
+_LONGEST_S = 18 * 3600.0
+
+
+@dataclass(frozen=True)
+class Night:
+    """Runs of one series that share a night; at least one, the earliest first."""
+
+    entries: tuple[HistoryEntry, ...]
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Values of the runs that have the metric; only positive ones, which have a logarithm."""
+        return tuple(e.metrics[metric] for e in self.entries if e.metrics.get(metric, 0) > 0)
+
+
+def group_by_night(entries: Sequence[HistoryEntry]) -> list[Night]:
+    """Group runs into nights, the earliest first.
+
+    A night ends before a pause of six hours, or 18 hours after it began: a device that is measured
+    all day has several.
+    """
+    nights: list[list[HistoryEntry]] = []
+    first = last = 0.0
+    for entry in entries:
+        time = _timestamp(entry)
+        if nights and _is_same_night(nights[-1][-1], entry, time, first, last):
+            nights[-1].append(entry)
+        else:
+            nights.append([entry])
+            first = time
+        last = time
+    return [Night(tuple(night)) for night in nights]
+
+
+def _timestamp(entry: HistoryEntry) -> float:
+    try:
+        return datetime.fromisoformat(entry.started_at).timestamp()
+    except ValueError:  # a record may have any text there
+        return math.nan
+
+
+def _is_same_night(
+    before: HistoryEntry, entry: HistoryEntry, time: float, first: float, last: float
+) -> bool:
+    if math.isnan(time + first + last):
+        return before.started_at == entry.started_at
+    return time - last <= _GAP_S and time - first <= _LONGEST_S
+
+
+@dataclass(frozen=True)
+class MetricLevels:
+    """The levels of one metric over nights, as `SeriesTrends` has them.
+
+    Attributes:
+        latest: Median of the last night that has the metric.
+        median: Since the last change.
+        spread_percent: Between nights since the last change.
+        changes: From level to level.
+        values: A median for each night that counts.
+    """
+
+    latest: float
+    median: float
+    spread_percent: float | None
+    changes: tuple[LevelChange, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SeriesTrends:
+    """All metrics of a series over all of its nights.
+
+    Attributes:
+        series: What the runs have in common.
+        nights: Of the runs that are shown; simulated ones are not among them.
+        levels: By metric, the one that runs are compared by first.
+        alerts: Of its metrics, the latest first.
+    """
+
+    series: Series
+    nights: tuple[Night, ...]
+    levels: Mapping[str, MetricLevels]
+    alerts: tuple[Alert, ...] = ()
+
+
+def compute_series_trends(
+    series: Series, entries: Sequence[HistoryEntry], alerts: Sequence[Alert] = ()
+) -> SeriesTrends:
+    """The levels of every metric, from night to night.
+
+    Repeats of one night are not independent of each other, so each night is one value. A series
+    with too few nights for a change is compared from run to run.
+
+    Args:
+        series: What the runs have in common.
+        entries: The earliest first.
+        alerts: Of the series.
+    """
+    shown = [entry for entry in entries if not entry.simulated]
+    nights = group_by_night(shown)
+    units = nights if len(nights) >= 2 * MIN_RUNS else [Night((entry,)) for entry in shown]
+    names = {name for entry in shown if entry.fit for name in entry.metrics}
+    order = [series.metric, *TITLES]
+    ordered = sorted(names, key=lambda name: (name != series.metric, _place(name, order), name))
+    levels = {name: _levels(units, name) for name in ordered}
+    return SeriesTrends(series, tuple(nights), levels, tuple(alerts))
+
+
+def _place(metric: str, order: Sequence[str]) -> int:
+    name = base_metric(metric)
+    return order.index(name) if name in order else len(order)
+
+
+def _levels(nights: Sequence[Night], metric: str) -> MetricLevels:
+    used = [
+        [entry for entry in night.entries if entry.fit and metric in entry.metrics]
+        for night in nights
+    ]
+    used = [entries for entries in used if entries]
+    values = [median(entry.metrics[metric] for entry in entries) for entries in used]
+    shifts = find_level_shifts(values)
+    level = values[shifts[-1].index :] if shifts else values
+    return MetricLevels(
+        latest=values[-1],
+        median=median(level),
+        spread_percent=spread_percent(level),
+        changes=tuple(_change(used[s.index - 1][-1], used[s.index][0], s) for s in shifts),
+        values=tuple(values),
     )
 
 
@@ -68,12 +202,18 @@ def describe_changes(before: HistoryEntry, after: HistoryEntry) -> tuple[str, ..
 def _describe_changes(before: HistoryEntry, after: HistoryEntry) -> Iterator[str]:
     if before.git_revision != after.git_revision or after.git_dirty:
         yield f"recipe {_revision(before)} -> {_revision(after)}"
-    for name in sorted({*before.versions, *after.versions}):
-        old, new = before.versions.get(name), after.versions.get(name)
-        if old != new:
-            yield f"{name} {old or 'none'} -> {new or 'none'}"
+    yield from describe_environment(before, after)
     if before.program != after.program:
         yield "another program"
+
+
+def describe_environment(before: HistoryEntry, after: HistoryEntry) -> Iterator[str]:
+    """Tools, the system of the device and its settings that differ between two runs."""
+    for name in sorted({*before.versions, *after.versions}):
+        old, new = before.versions.get(name), after.versions.get(name)
+        unknown = name in (*DEVICE_STATE, CHECKOUT) and None in (old, new)
+        if old != new and not unknown:
+            yield f"{name} {old or 'none'} -> {new or 'none'}"
 
 
 def _revision(entry: HistoryEntry) -> str:
@@ -82,32 +222,33 @@ def _revision(entry: HistoryEntry) -> str:
 
 
 def _point(entry: HistoryEntry, metric: str) -> TrendPoint:
-    remark = entry.disturbed or ("" if entry.outputs_ok is not False else "wrong outputs")
     return TrendPoint(
         run_id=entry.run_id,
         started_at=entry.started_at,
         value=entry.metrics.get(metric),
         spread_percent=entry.spread_percent,
         used=entry.fit and metric in entry.metrics,
-        remark=remark or ("checked: regressed" if _regressed(entry) else ""),
+        remark=describe_remark(entry),
         git_revision=entry.git_revision,
         judgement=entry.judgement,
     )
 
 
-def _regressed(entry: HistoryEntry) -> bool:
-    return entry.judgement is Judgement.REGRESSED
+def describe_remark(entry: HistoryEntry) -> str:
+    """Why a run does not count, or what a check found of it; else empty."""
+    wrong = "wrong outputs" if entry.outputs_ok is False else ""
+    found = "checked: regressed" if entry.judgement is Judgement.REGRESSED else ""
+    return entry.disturbed or wrong or found
 
 
-def _change(used: Sequence[HistoryEntry], step: LevelShift) -> LevelChange:
-    first = used[step.index]
+def _change(last: HistoryEntry, first: HistoryEntry, step: LevelShift) -> LevelChange:
     return LevelChange(
         run_id=first.run_id,
         started_at=first.started_at,
         before=step.before,
         after=step.after,
         ratio=step.after / step.before if step.before else 1.0,
-        differs=describe_changes(used[step.index - 1], first),
+        differs=describe_changes(last, first),
     )
 
 
@@ -196,7 +337,7 @@ MIN_CHANGE_PERCENT = 1.0
 _LEVEL = 0.005
 # Enough for that level, and few enough for a long series: the windows grow with its square.
 _PERMUTATIONS, _FEW_PERMUTATIONS, _LONG = 499, 199, 120
-_FIRST = 49
+_FIRST, _NEXT = 7, 42
 # The same history has the same changes each time it is shown.
 _SEED = 1
 
@@ -261,7 +402,7 @@ def _stretch(values: Array, draw: np.random.Generator, *, inside: bool) -> tuple
             best, ends = float(distance[0, farthest]), (int(start[farthest]), int(end[farthest]))
     as_far = 0 if best > 0 else permutations
     # Most series have no change, and the first few permutations show it.
-    for number in (_FIRST, permutations - _FIRST):
+    for number in (_FIRST, _NEXT, permutations - _FIRST - _NEXT):
         if 1 + as_far > _LEVEL * (1 + permutations):
             return ()
         shuffled = draw.permuted(np.tile(ranks, (number, 1)), axis=1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 # The meaning of a value, for its colour: a bad one is also said in words.
 GOOD, WARN, BAD, QUIET = "good", "warn", "bad", "quiet"
@@ -14,11 +14,12 @@ NOTHING = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: its text, its meaning, and whether it is code."""
+    """A cell of a table: its text, its meaning, whether it is code, and where it leads."""
 
     text: str
     tone: str = ""
     code: bool = False
+    address: str = ""
 
 
 def code(text: str, tone: str = "") -> Cell:
@@ -144,22 +145,65 @@ class Text:
     title: str = ""
 
 
+V = TypeVar("V", bound=Hashable)
+
+
+class Interned(Generic[V]):
+    """Values that occur in many rows, each stored once."""
+
+    def __init__(self) -> None:
+        self._places: dict[V, int] = {}
+
+    def place(self, value: V) -> int:
+        """The place of a value in `all`."""
+        return self._places.setdefault(value, len(self._places))
+
+    @property
+    def all(self) -> list[V]:
+        return list(self._places)
+
+
 @dataclass(frozen=True)
-class Operators:
-    """The table of operators, which the page sorts and searches.
+class LargeTable:
+    """A table of thousands of rows, which the page sorts, searches and filters.
 
     Attributes:
         key: Its place in the page's data.
         payload: Columns and rows; strings that repeat are stored once.
         label: What it shows.
-        brief: The most expensive ones, where nothing can be sorted.
+        brief: The most important rows, where nothing can be sorted.
+        searched: What the search is for.
+        filters: Of each column that is filtered by its values: its name, and the word for all. The
+            payload's `filters` has the places of the columns.
+        otherwise: A command that prints the same.
     """
 
-    kind: ClassVar[str] = "operators"
+    kind: ClassVar[str] = "large"
     key: str
     payload: Mapping[str, Any]
     label: str
     brief: Table
+    searched: str = "name, module or file"
+    filters: tuple[tuple[str, str], ...] = (("Runs on", "everything"),)
+    otherwise: str = "etdeploy profile --json"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Runs of months as points, two of which are compared, for the page only.
+
+    Attributes:
+        key: Its place in the page's data.
+        payload: Runs and their numbers, column by column.
+        label: What it shows.
+        otherwise: A command that prints the same.
+    """
+
+    kind: ClassVar[str] = "timeline"
+    key: str
+    payload: Mapping[str, Any]
+    label: str
+    otherwise: str
 
 
 @dataclass(frozen=True)
@@ -189,7 +233,7 @@ class Folded:
     blocks: tuple[Block, ...]
 
 
-Block = Figure | Table | Facts | Text | Operators | Source | Record | Folded
+Block = Figure | Table | Facts | Text | LargeTable | Timeline | Source | Record | Folded
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,15 @@ xUnit plug-in and the usual readers know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
+from etdeploy.core.cancel import checkpoint
+from etdeploy.core.commands import quoted
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import inside
 from etdeploy.core.files.delivery import ResultFile, begins_with
 from etdeploy.core.values import StrEnum
 from etdeploy.report import html, markdown, rows
@@ -97,6 +101,53 @@ def write_report(text: str, path: Path, form: Format) -> Path:
         OSError: The disk is full.
     """
     return _file(form).write(text, path)
+
+
+_HISTORY_PAGE = ResultFile(
+    "page", "a page of etdeploy's history", begins_with(html.HISTORY_MARK), "pages", "FOLDER"
+)
+
+
+def write_pages(folder: Path, names: Sequence[str], pages: Iterable[tuple[str, str]]) -> None:
+    """Writes pages of a history one by one, each whole or not at all.
+
+    Nothing else in the folder is changed, and nothing is removed.
+
+    Args:
+        folder: Is made if its parent is there.
+        names: Of all pages.
+        pages: Their names and texts, that which leads to the others last.
+
+    Raises:
+        UsageError: The folder cannot be used, or a file with such a name is somebody else's;
+            nothing was written then.
+        OSError: The disk is full.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        raise UsageError(
+            "the parent folder of the pages does not exist",
+            place=str(folder.parent),
+            remedy=f"Create it: mkdir -p {quoted(folder.parent)}",
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"the folder of the pages cannot be created: {error.strerror or error}",
+            place=str(folder),
+            remedy="Name another folder.",
+        ) from error
+    present = {path.name for path in folder.iterdir()}
+    try:
+        for name in names:
+            if name in present or name == names[0]:
+                _HISTORY_PAGE.require_free(inside(folder, name))
+    except UsageError as error:
+        error.remedy = "Name another folder, or move the file."
+        raise
+    for name, text in pages:
+        checkpoint()
+        _HISTORY_PAGE.write(text, inside(folder, name))
 
 
 def _file(form: Format) -> ResultFile:

@@ -1,7 +1,7 @@
 """A page as text: the template with data, style and scripts inside.
 
-Nothing in it is loaded from elsewhere, and its Content-Security-Policy allows no script but the
-two that are named by their digests. Whatever names a user's model has, they are text there:
+Nothing in it is loaded from elsewhere, and its Content-Security-Policy allows no script but those
+that are named by their digests. Whatever names a user's model has, they are text there:
 Jinja escapes them, and the data is JSON in which `<` cannot occur.
 """
 
@@ -14,13 +14,16 @@ import hashlib
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etdeploy import __version__
 from etdeploy.core.errors import EtdeployError
 from etdeploy.core.files.basic import resource_folder
-from etdeploy.report.document import Figure, Operators, Page, all_blocks
+from etdeploy.report.document import Figure, LargeTable, Page, Timeline, all_blocks
 from etdeploy.report.formatting import finite
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 # Tells a later report of the same file from somebody's page.
 MARK = '<!doctype html>\n<html lang="en" data-generator="etdeploy">'
@@ -30,38 +33,58 @@ _LEVEL = 6
 _ESCAPED = {each: f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
-def render(page: Page) -> str:
-    """The page as HTML."""
+# The same of the pages of a history, which stand in a folder with an index of their own.
+HISTORY_MARK = '<!doctype html>\n<html lang="en" data-generator="etdeploy history">'
+
+
+def render(page: Page, mark: str = MARK) -> str:
+    """The page as HTML that begins with a mark."""
+    blocks = all_blocks(page.sections)
+    figures = [_figure(block) for block in blocks if isinstance(block, Figure)]
+    timelines = {block.key: block.payload for block in blocks if isinstance(block, Timeline)}
+    plots = _plots() if figures else _Packed("", "")
+    scripts = [_text("timeline.js"), _text("page.js")][0 if timelines else 1 :]
+    body = _template().render(
+        page=page,
+        version=__version__,
+        style=_text("page.css"),
+        scripts=scripts,
+        hashes=[*map(_csp_hash, scripts), *filter(None, [plots.hash])],
+        plots=plots,
+        data=safe_json(
+            {
+                "figures": figures,
+                "tables": {b.key: b.payload for b in blocks if isinstance(b, LargeTable)},
+                "timelines": timelines,
+            }
+        ),
+        records=[safe_json(record) for record in page.records],
+    )
+    return f"{mark}\n{body}"
+
+
+# A history has a thousand pages of the same template.
+@functools.cache
+def _template() -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    folder = resource_folder("templates") / "report"
     environment = Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader(_folder()),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    script = (folder / "page.js").read_text(encoding="utf-8")
-    blocks = all_blocks(page.sections)
-    figures = [_figure(block) for block in blocks if isinstance(block, Figure)]
-    plots = _plots() if figures else _Packed("", "")
-    body = environment.get_template("page.html").render(
-        page=page,
-        version=__version__,
-        style=(folder / "page.css").read_text(encoding="utf-8"),
-        script=script,
-        script_hash=_csp_hash(script),
-        plots=plots,
-        data=safe_json(
-            {
-                "figures": figures,
-                "operators": {b.key: b.payload for b in blocks if isinstance(b, Operators)},
-            }
-        ),
-        records=[safe_json(record) for record in page.records],
-    )
-    return f"{MARK}\n{body}"
+    return environment.get_template("page.html")
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return (_folder() / name).read_text(encoding="utf-8")
+
+
+def _folder() -> Path:
+    return resource_folder("templates") / "report"
 
 
 def safe_json(value: Any) -> str:

@@ -16,7 +16,7 @@ from etdeploy.report.document import (
     Fact,
     Facts,
     Folded,
-    Operators,
+    LargeTable,
     Page,
     Table,
     Text,
@@ -73,7 +73,7 @@ def _text(block: Text) -> str:
 def _draw(blocks: Iterable[Block]) -> str:
     parts = []
     for block in blocks:
-        if isinstance(block, Operators):
+        if isinstance(block, LargeTable):
             parts.append(_table(block.brief))
         elif isinstance(block, Table):
             parts.append(_table(block))

@@ -8,7 +8,17 @@ from typing import Any
 from etdeploy.bench.units import TimeUnit
 from etdeploy.core.console import count
 from etdeploy.profile.model import ModuleTime, OperatorTime, Profile
-from etdeploy.report.document import Block, Figure, Folded, Operators, Table, Text, code, table
+from etdeploy.report.document import (
+    Block,
+    Figure,
+    Folded,
+    Interned,
+    LargeTable,
+    Table,
+    Text,
+    code,
+    table,
+)
 from etdeploy.report.formatting import duration, in_unit, is_number, time_unit
 from etdeploy.report.plots import SERIES, Values, escape, rounded, series_colour
 
@@ -189,24 +199,9 @@ _TEXT = {"strings": True}
 _WIDE = {"wide": True}
 
 
-class _Strings:
-    """Texts that occur in many rows, each stored once."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-
-    def place(self, text: str) -> int:
-        """The place of a text in `all`."""
-        return self._places.setdefault(text, len(self._places))
-
-    @property
-    def all(self) -> list[str]:
-        return list(self._places)
-
-
-def operators_table(key: str, profile: Profile) -> Operators:
+def operators_table(key: str, profile: Profile) -> LargeTable:
     """Every operator and delegate node, with module, source line and reason."""
-    strings = _Strings()
+    strings = Interned[str]()
     unit = time_unit(max((each.self_ms for each in profile.operators), default=0.0))
     rows = [_row(each, strings, unit.per_ms) for each in profile.operators]
     time = {"type": "number", "digits": _digits(profile.operators), "width": "7.5rem"}
@@ -220,17 +215,17 @@ def operators_table(key: str, profile: Profile) -> Operators:
             {"title": "share", "type": "share", "width": "6.5rem"},
         ],
         "sorted": 4,
-        "place": 1,
+        "filters": [1],
         "searched": [6, 7, 8],
         # The bars of the shares are as long as they are by the largest.
         "largest": max((row[5] or 0.0 for row in rows), default=0.0) or 1.0,
         "rows": rows,
         "strings": strings.all,
     }
-    return Operators(key, payload, "Operators, scrollable", brief_operators(profile))
+    return LargeTable(key, payload, "Operators, scrollable", brief_operators(profile))
 
 
-def compared_table(key: str, names: Sequence[str], profiles: Sequence[Profile]) -> Operators:
+def compared_table(key: str, names: Sequence[str], profiles: Sequence[Profile]) -> LargeTable:
     """The self time of each operator in every run; the change is from the first run to the last.
 
     Rows with the same name, module and backend are one.
@@ -238,7 +233,7 @@ def compared_table(key: str, names: Sequence[str], profiles: Sequence[Profile]) 
     sums = [_by_identity(profile) for profile in profiles]
     identities = list(dict.fromkeys(identity for each in sums for identity in each))
     unit = time_unit(max((ms for each in sums for ms in each.values()), default=0.0))
-    strings = _Strings()
+    strings = Interned[str]()
     last = len(profiles) - 1
     rows = []
     for identity in identities:
@@ -256,13 +251,13 @@ def compared_table(key: str, names: Sequence[str], profiles: Sequence[Profile]) 
           for i, name in enumerate(names)),
         {"title": f"change {unit.name}", "type": "change", **number},
     ]  # fmt: skip
-    payload = {"columns": columns, "sorted": 2, "place": 1, "searched": [len(names) + 3],
+    payload = {"columns": columns, "sorted": 2, "filters": [1], "searched": [len(names) + 3],
                "rows": rows, "strings": strings.all}  # fmt: skip
     # Each comparison has a table of its own for what changed most.
-    return Operators(key, payload, "Operators of all runs, scrollable", table("", (), ()))
+    return LargeTable(key, payload, "Operators of all runs, scrollable", table("", (), ()))
 
 
-def _row(each: OperatorTime, strings: _Strings, per_ms: float) -> list[Any]:
+def _row(each: OperatorTime, strings: Interned[str], per_ms: float) -> list[Any]:
     return [
         strings.place(each.name),
         strings.place(each.delegate or KERNELS),

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from etdeploy.core import layout
-from etdeploy.report.document import NOTHING, Block, Cell, Facts, Operators, Table, Text
+from etdeploy.report.document import NOTHING, Block, Cell, Facts, LargeTable, Table, Text
 
 # Columns of a line at most; names and paths may be longer.
 WIDTH = 100
@@ -36,7 +36,7 @@ def _is_labelled(block: Block) -> bool:
 
 
 def _draw(block: Block, width: int | None) -> str:
-    if isinstance(block, Operators):
+    if isinstance(block, LargeTable):
         return _table(block.brief, width)
     if isinstance(block, Table):
         return _table(block, width)

@@ -2,58 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.units import unit_for
 from etdeploy.core.commands import workflow_command
 from etdeploy.core.console import count
 from etdeploy.core.layout import sparkline
+from etdeploy.history.alerts import Alert
 from etdeploy.history.check import OUTPUTS, Check, CheckVerdict, FindingKind, MetricFinding
-from etdeploy.history.series import (
-    NOISE,
-    PERPLEXITY,
-    base_metric,
-    distinct_labels,
-    format_metric,
-    metric_title,
-    series_from,
+from etdeploy.history.entry import CommitLinks, HistoryEntry, Judgement
+from etdeploy.history.nights import DeviceHealth, DeviceWeek
+from etdeploy.history.series import distinct_labels, format_metric, metric_title, series_from
+from etdeploy.history.trend import (
+    LevelChange,
+    MetricLevels,
+    SeriesTrends,
+    Trend,
+    TrendPoint,
+    describe_environment,
+    describe_remark,
 )
-from etdeploy.history.trend import LevelChange, Trend, TrendPoint
 from etdeploy.report.document import (
     BAD,
     GOOD,
     NOTHING,
     QUIET,
+    WARN,
     Block,
     Card,
     Cell,
     Fact,
     Facts,
-    Figure,
     Folded,
+    Interned,
+    LargeTable,
     Page,
     PageSection,
     Table,
     Text,
+    Timeline,
     code,
     table,
 )
 from etdeploy.report.formats import JUnitCase, JUnitResult, junit_text
 from etdeploy.report.formatting import percent, utc_text
-from etdeploy.report.plots import (
-    Values,
-    axis,
-    count_above,
-    escape,
-    rounded,
-    vertical_line,
-    visible_range,
-)
+from etdeploy.report.plots import metric_unit, plot_trend, rounded
 
 # More cards than that are no summary.
 _MOST_CARDS = 8
-_CURVE, _LONG_CURVE = 20, 60
+_SHORT_CURVE, _CURVE, _LONG_CURVE = 10, 20, 60
 # Runs of a series in a terminal.
 _RUNS = 10
 
@@ -104,7 +106,7 @@ def trend_text(trend: Trend, width: int | None) -> Iterator[Block]:
         facts.append(Fact("changes", ("none found",)))
     yield Facts(tuple(facts))
     if trend.changes:
-        yield _changes(trend)
+        yield _changes({trend.metric: trend.changes})
     yield _runs(trend, trend.points[-_RUNS:])
 
 
@@ -267,21 +269,34 @@ def _section(index: int, trend: Trend, label: str) -> PageSection:
     else:
         blocks = (
             plot_trend(f"plot-{index}", trend),
-            _changes(trend) if trend.changes else Text("No change was found.", QUIET),
+            _changes({trend.metric: trend.changes})
+            if trend.changes
+            else Text("No change was found.", QUIET),
             Folded(count(len(trend.points), "run"), (_runs(trend, trend.points[::-1]),)),
         )
     return PageSection(f"series-{index}", heading, blocks)
 
 
-def _changes(trend: Trend) -> Table:
-    rows = []
-    for change in trend.changes:
-        values = [format_metric(trend.metric, value) for value in (change.before, change.after)]
+def _changes_or_none(changes: Mapping[str, Sequence[LevelChange]]) -> Table | Text:
+    return _changes(changes) if any(changes.values()) else Text("No change was found.", QUIET)
+
+
+def _changes(changes: Mapping[str, Sequence[LevelChange]]) -> Table:
+    """Changes of level, by metric; of several, the latest first."""
+    several = len(changes) > 1
+    found = [(metric, change) for metric, of in changes.items() for change in of]
+    if several:
+        found.sort(key=lambda each: each[1].started_at, reverse=True)
+    rows: list[list[object]] = []
+    for metric, change in found:
+        values = [format_metric(metric, value) for value in (change.before, change.after)]
         by = Cell(_by(change), BAD if change.ratio > 1 else GOOD)
         differs = "; ".join(change.differs) or "nothing that the records show"
-        rows.append([utc_text(change.started_at)[:16], *values, by, code(change.run_id), differs])
-    columns = ("since", "before", "after", "change", "first run", "what else changed")
-    return table("Changes of level", columns, rows, right=columns[1:4])
+        rows.append([utc_text(change.started_at)[:16], *([metric_title(metric)] if several else []),
+                     *values, by, code(change.run_id), differs])  # fmt: skip
+    more = ("number",) if several else ()
+    columns = ("since", *more, "before", "after", "change", "first run", "what else changed")
+    return table("Changes of level", columns, rows, right=("before", "after", "change"))
 
 
 def _by(change: LevelChange) -> str:
@@ -301,136 +316,319 @@ def _runs(trend: Trend, points: Sequence[TrendPoint]) -> Table:
     return table("Runs", columns, rows, right=columns[1:3])
 
 
-_TICKS = 6
-_BYTES_PER_MB = 1e6
+INDEX, DEVICES = "index.html", "devices.html"
+_SERIES_PAGE = "series-{}.html"
+_LINKS = (("Series", INDEX), ("Devices", DEVICES))
+# As many nights as are worth a curve.
+_CURVE_NIGHTS = 60
+# Of what changed besides the numbers; the plot marks all.
+_MOST_CHANGES = 200
 
 
-def plot_trend(key: str, trend: Trend, marked: Collection[str] = ()) -> Figure:
-    """The values of a metric run by run, the level between changes, and the changes.
+def series_file(key: str) -> str:
+    """The name of a series' page."""
+    return _SERIES_PAGE.format(key)
 
-    Runs stand beside each other at the same distance: those of one evening would be a single line
-    on an axis of dates.
+
+def series_page(trends: SeriesTrends, label: str, links: CommitLinks) -> Page:
+    """The page of a series: all runs, and two runs, nights or commits side by side.
 
     Args:
-        key: Of the figure.
-        trend: What is shown.
-        marked: Ids of runs that stand out, like those of the last night.
+        trends: Its metrics over all nights.
+        label: What distinguishes it from others of the recipe and the device.
+        links: Where commits are on the web.
     """
-    unit, factor = _unit(trend)
-    numbered = list(enumerate(trend.points))
-    used = [(i, p) for i, p in numbered if p.used]
-    other = [(i, p) for i, p in numbered if not p.used and p.value is not None]
-    traces = [_markers("runs", used, factor, unit, "@blue", "circle")]
-    if other:
-        traces.append(_markers("not used", other, factor, unit, "@grey", "x"))
-    if ringed := [(i, p) for i, p in numbered if p.run_id in marked and p.value is not None]:
-        traces.append(_rings(ringed, factor))
-    traces.append(_levels(trend, factor))
-    values = [p.value * factor for _, p in used if p.value is not None]
-    window = visible_range(values)
-    lines, texts = _change_marks(trend)
-    layout = {
-        "xaxis": axis("", **_ticks(trend), range=[-0.7, max(len(numbered) - 0.3, 1)]),
-        "yaxis": axis(metric_title(trend.metric) + (f" ({unit})" if unit else ""), window),
-        "shapes": lines,
-        "annotations": texts,
-        "showlegend": bool(other or ringed),
-        "margin": {"t": 36},
-    }  # fmt: skip
-    more = count_above(values, window[1]) if window else 0
-    caption = "In the order of time; the line is the median between two changes."
-    caption += f" {more} values lie above this range." if more else ""
-    where = f"{trend.series.recipe} on {trend.series.device.label}"
-    label = f"{metric_title(trend.metric)} of {where}, by run"
-    return Figure(key, traces, layout, label, caption, height=360)
+    series, nights = trends.series, trends.nights
+    changes = {metric: levels.changes for metric, levels in trends.levels.items()}
+    entries = [entry for night in nights for entry in night.entries]
+    otherwise = f"etdeploy history --series {series.short_key} --json"
+    where = f"{series.recipe} on {series.device.label}"
+    surroundings = _surrounding_changes(entries)
+    sections = (
+        PageSection("alerts", "Open alerts", tuple(_open_alerts(trends, links))),
+        PageSection("runs", "Runs", (
+            Timeline("timeline", _timeline(trends, entries, surroundings, links),
+                     f"{where}, by run", otherwise),
+        ) if trends.levels else (Text("No run of this series can be compared.", QUIET),)),
+        PageSection("changes", "Changes of level", (_changes_or_none(changes),)),
+        PageSection("surroundings", "Tools, system and settings",
+                    (_surroundings(entries, surroundings),) if surroundings else ()),
+    )  # fmt: skip
+    open_alerts = sum(alert.state.is_open for alert in trends.alerts)
+    return Page(
+        title=f"{where}{f', {label}' if label else ''}",
+        subtitle=f"series {series.key}; {count(len(entries), 'run')} in "
+        f"{count(len(nights), 'night')}" + (f", the latest of {_latest(trends)}" if nights else ""),
+        badges=(Cell(count(open_alerts, "open alert"), BAD),) if open_alerts else (),
+        cards=(),
+        notices=(),
+        sections=tuple(section for section in sections if section.blocks),
+        links=_LINKS,
+    )
 
 
-def _unit(trend: Trend) -> tuple[str, float]:
-    """The unit of the values, and by what they are multiplied."""
-    if "bytes" in trend.metric:
-        return "MB", 1 / _BYTES_PER_MB
-    if base_metric(trend.metric) == PERPLEXITY:
-        return "", 1.0
-    if base_metric(trend.metric) == NOISE:
-        return "% of the signal", 100.0
-    unit = unit_for(trend.median or 0.0)
-    return unit.name, unit.per_ms
+def _latest(trends: SeriesTrends) -> str:
+    return utc_text(trends.nights[-1].entries[-1].started_at)
 
 
-def _markers(
-    name: str,
-    points: list[tuple[int, TrendPoint]],
-    factor: float,
-    unit: str,
-    tone: str,
-    symbol: str,
-) -> Values:
-    worse = ["@red" if point.judgement == "regressed" else tone for _, point in points]
+def _open_alerts(trends: SeriesTrends, links: CommitLinks) -> Iterator[Table]:
+    rows: list[list[object]] = []
+    for alert in trends.alerts:
+        if alert.state.is_open:
+            change = alert.change_percent
+            rows.append([
+                str(alert.id), str(alert.state), metric_title(alert.metric),
+                None if change is None else Cell(f"{change:+.1f} %", BAD), alert.opened_at[:10],
+                _commit_range(alert, links), alert.reason, alert.who or None,
+            ])  # fmt: skip
+    columns = ("alert", "state", "number", "change", "since", "commits", "why", "by")
+    if rows:
+        yield table("Open alerts", columns, rows, right=("alert", "change"))
+
+
+def _commit_range(alert: Alert, links: CommitLinks) -> Cell:
+    old, new = alert.old_revision or "", alert.new_revision or ""
+    known = links.compare and {old, new} <= links.known
+    address = links.compare.replace("{old}", old).replace("{new}", new) if known else ""
+    return Cell(alert.commits or NOTHING, code=bool(alert.commits), address=address)
+
+
+def _surrounding_changes(entries: Sequence[HistoryEntry]) -> list[tuple[int, str]]:
+    """Before which runs tools, the device's system or its settings changed, and what."""
+    return [
+        (i, "; ".join(found))
+        for i, (before, after) in enumerate(itertools.pairwise(entries), 1)
+        # The same value again and again, mostly.
+        if before.versions != after.versions
+        and (found := tuple(describe_environment(before, after)))
+    ]
+
+
+def _surroundings(entries: Sequence[HistoryEntry], changes: list[tuple[int, str]]) -> Table:
+    latest = changes[: -_MOST_CHANGES - 1 : -1]
+    rows = [
+        [utc_text(entries[i].started_at)[:16], text, code(entries[i].run_id)] for i, text in latest
+    ]
+    left = len(changes) - len(latest)
+    columns = ("since", "what changed", "first run")
+    more = f"and {left:,} earlier ones, which the plot marks" if left else ""
+    return table("Changes of tools, system and settings", columns, rows, more=more)
+
+
+def _timeline(
+    trends: SeriesTrends,
+    entries: Sequence[HistoryEntry],
+    surroundings: list[tuple[int, str]],
+    links: CommitLinks,
+) -> dict[str, Any]:
+    """What the page's script draws; what repeats is stored once, since there are many pages."""
+    places = {entry.run_id: i for i, entry in enumerate(entries)}
+    strings = Interned[str]()
+    commits = Interned[tuple[str, bool]]()
+    states = Interned[tuple[tuple[str, str], ...]]()
+    nights = [n for n, night in enumerate(trends.nights) for _ in night.entries]
+    runs = {
+        "id": [entry.run_id for entry in entries],
+        "at": [_seconds(entry.started_at) for entry in entries],
+        "night": nights,
+        "used": [int(entry.fit) for entry in entries],
+        "worse": [int(entry.judgement is Judgement.REGRESSED) for entry in entries],
+        "spread": rounded((entry.spread_percent for entry in entries), 3),
+        "commit": [commits.place((e.git_revision or "", bool(e.git_dirty))) for e in entries],
+        "program": [strings.place(entry.program[:10]) for entry in entries],
+        "surroundings": [states.place(tuple(sorted(e.versions.items()))) for e in entries],
+        "remark": [strings.place(describe_remark(entry)) for entry in entries],
+    }
     return {
-        "type": "scatter", "mode": "markers", "name": name,
-        "x": [i for i, _ in points],
-        "y": rounded([(point.value or 0.0) * factor for _, point in points]),
-        "text": [_hover(point) for _, point in points],
-        "marker": {"size": 8, "color": worse, "symbol": symbol},
-        "hovertemplate": f"%{{y:.4g}} {unit}<br>%{{text}}<extra></extra>",
+        "metrics": [
+            _metric_column(metric, levels, entries, places)
+            for metric, levels in trends.levels.items()
+        ],
+        "runs": runs,
+        "strings": strings.all,
+        "commits": [
+            {"id": revision, "dirty": dirty, "known": revision in links.known}
+            for revision, dirty in commits.all
+        ],
+        "surroundings": [dict(each) for each in states.all],
+        "surrounding_changes": surroundings,
+        "alerts": [
+            {"run": places.get(alert.first_bad_run, -1), "metric": alert.metric,
+             "text": f"alert {alert.id}, {alert.state}: {alert.reason}"}
+            for alert in trends.alerts if alert.state.is_open
+        ],
+        "commit": links.commit,
+        "compare": links.compare,
     }  # fmt: skip
 
 
-def _rings(points: list[tuple[int, TrendPoint]], factor: float) -> Values:
+def _metric_column(
+    metric: str, levels: MetricLevels, entries: Sequence[HistoryEntry], places: Mapping[str, int]
+) -> dict[str, Any]:
+    unit, factor = metric_unit(metric, levels.median)
+    scaled = (None if (v := entry.metrics.get(metric)) is None else v * factor for entry in entries)
+    changes = [
+        {"run": places[change.run_id], "before": before, "after": after}
+        for change in levels.changes
+        for before, after in [rounded((change.before * factor, change.after * factor))]
+    ]
     return {
-        "type": "scatter", "mode": "markers", "name": "this night",
-        "x": [i for i, _ in points],
-        "y": rounded([(point.value or 0.0) * factor for _, point in points]),
-        "marker": {"size": 15, "color": "@orange", "symbol": "circle-open", "line": {"width": 2}},
-        "hoverinfo": "skip",
+        "name": metric, "title": metric_title(metric), "unit": unit, "values": rounded(scaled),
+        "median": rounded([levels.median * factor])[0], "changes": changes,
     }  # fmt: skip
 
 
-def _hover(point: TrendPoint) -> str:
-    lines = [utc_text(point.started_at), point.run_id]
-    if point.git_revision:
-        lines.append(f"recipe {point.git_revision[:10]}")
-    if point.spread_percent is not None:
-        lines.append(f"{point.spread_percent:.1f} % between its starts")
-    return "<br>".join(escape(line) for line in [*lines, *([point.remark] if point.remark else [])])
+def _seconds(started_at: str) -> int | str:
+    """Since 1970, which is shorter; a record may have any text there."""
+    try:
+        return round(datetime.fromisoformat(started_at).timestamp())
+    except ValueError:
+        return started_at
 
 
-def _levels(trend: Trend, factor: float) -> Values:
-    """A line for each level, with a gap at each change."""
-    places = {point.run_id: i for i, point in enumerate(trend.points)}
-    starts = [0, *(places[change.run_id] for change in trend.changes), len(trend.points)]
-    medians = [change.before for change in trend.changes]
-    medians += [trend.median] if trend.median is not None else []
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for i, median in enumerate(medians):
-        x += [starts[i] - 0.4, starts[i + 1] - 0.6, None]
-        y += [median * factor, median * factor, None]
-    return {
-        "type": "scatter", "mode": "lines", "x": x, "y": rounded(y), "name": "median",
-        "line": {"color": "@orange", "width": 2}, "hoverinfo": "skip", "showlegend": False,
-    }  # fmt: skip
+class SeriesIndex:
+    """A row for each number of each series, collected while their pages are written.
+
+    Attributes:
+        rows: In the payload's form.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self._strings = Interned[str]()
+
+    def add(self, trends: SeriesTrends, label: str) -> None:
+        """Adds the numbers of a series."""
+        place, file = self._strings.place, series_file(trends.series.key)
+        alerts = Counter(alert.metric for alert in trends.alerts if alert.state.is_open)
+        last = trends.nights[-1].entries[-1].started_at[:10] if trends.nights else ""
+        for metric, levels in trends.levels.items():
+            change = levels.changes[-1] if levels.changes else None
+            curve = sparkline(levels.values[-_CURVE_NIGHTS:], _SHORT_CURVE)
+            where = ", ".join(filter(None, (trends.series.device.label, label)))
+            self.rows.append([
+                place(trends.series.recipe), place(metric_title(metric)),
+                place(format_metric(metric, levels.latest)),
+                None if change is None else round(100 * (change.ratio - 1), 2),
+                place(change.started_at[:10] if change else ""),
+                rounded([levels.spread_percent], 3)[0],
+                alerts[metric] or None, place(last),
+                # Only of the number that runs are compared by, since each is long.
+                place(curve if metric == trends.series.metric else ""),
+                place(trends.series.device.label), place(f"{file}#metric={quote(metric)}"),
+                place(where), rounded([levels.latest])[0],
+            ])  # fmt: skip
+
+    def page(self, subtitle: str) -> Page:
+        """The first page, which leads to the others."""
+        text = {"type": "text", "strings": True}
+        columns = [
+            {"title": "recipe", "type": "link", "address": 10, "where": 11, "strings": True},
+            {"title": "number", "width": "8rem", **text},
+            {"title": "latest", "width": "7rem", "by": 12, **text},
+            {"title": "last change %", "type": "change", "digits": 1, "width": "6.5rem"},
+            {"title": "since", "width": "7.5rem", **text},
+            {"title": "spread %", "type": "number", "digits": 1, "width": "5.5rem", "wide": True},
+            {"title": "open alerts", "type": "number", "digits": 0, "width": "4.5rem"},
+            {"title": "last run", "width": "7.5rem", "wide": True, **text},
+            {"title": "trend", "width": "8.2rem", "wide": True, **text},
+        ]
+        # Behind the columns: the device, the address, the device with the settings, the value.
+        payload = {
+            "columns": columns, "sorted": 4, "filters": [9, 0, 1], "searched": [11],
+            "rows": self.rows, "strings": self._strings.all,
+        }  # fmt: skip
+        listing = LargeTable(
+            "series", payload, "Series, scrollable", table("", (), ()),
+            searched="recipe, device or setting",
+            filters=(("Device", "all"), ("Recipe", "all"), ("Number", "all")),
+            otherwise="etdeploy history --json",
+        )  # fmt: skip
+        alerts = sum(row[6] or 0 for row in self.rows)
+        return Page(
+            title="Trends",
+            subtitle=subtitle,
+            badges=(Cell(count(alerts, "open alert"), BAD),) if alerts else (),
+            cards=(),
+            notices=(),
+            sections=(PageSection("series", "Series", (listing,)),),
+            links=_LINKS,
+        )  # fmt: skip
 
 
-def _change_marks(trend: Trend) -> tuple[list[Values], list[Values]]:
-    places = {point.run_id: i for i, point in enumerate(trend.points)}
-    lines, texts = [], []
-    for change in trend.changes:
-        tone = "@red" if change.ratio > 1 else "@green"
-        text = f"{100 * (change.ratio - 1):+.1f} %"
-        line, words = vertical_line(places[change.run_id] - 0.5, text, tone)
-        lines.append(line)
-        texts.append(words)
-    return lines, texts
+# As many weeks as the newest are; those before are what they are compared with.
+_RECENT = 4
+_SHARES = (("failed", "failed", "attempts"), ("disturbed", "disturbed", "runs"),
+           ("quarantined", "quarantined_nights", "nights"))  # fmt: skip
 
 
-def _ticks(trend: Trend) -> Values:
-    """A few dates, evenly picked."""
-    count = len(trend.points)
-    step = max(1, -(-count // _TICKS))
-    places = list(range(0, count, step))
-    times = [trend.points[i].started_at for i in places]
-    # Dates, or of runs of one day their times.
-    part = slice(11, 16) if len({time[:10] for time in times}) == 1 < count else slice(10)
-    texts = [escape(time[part]) for time in times]
-    return {"tickvals": places, "ticktext": texts, "showgrid": False, "zeroline": False}
+# A column for each of these numbers of a week, with its width.
+_WEEK = (
+    ("attempts", "attempts", "6.2rem"), ("failed", "failed", "5rem"),
+    ("device_failures", "by device", "5.2rem"), ("failed_percent", "failed %", "5rem"),
+    ("runs", "runs", "4.5rem"), ("disturbed", "disturbed", "6.7rem"),
+    ("disturbed_percent", "disturbed %", "6.7rem"),
+    ("quarantined_nights", "nights quarantined", "8rem"),
+)  # fmt: skip
+
+
+def device_table(devices: Sequence[DeviceHealth]) -> Table:
+    """A row for each device: what failed lately, and before."""
+    rows: list[list[object]] = []
+    for each in devices:
+        recent, before = each.weeks[-_RECENT:], each.weeks[:-_RECENT]
+        row: list[object] = [each.device]
+        for _, part, whole in _SHARES:
+            now, then = _share(recent, part, whole), _share(before, part, whole)
+            worse = now is not None and now > 10 and now > 2 * (then or 0.0)
+            row += [Cell(percent(now), WARN if worse else ""), percent(then)]
+        failed = [week.failed_percent for week in each.weeks if week.failed_percent is not None]
+        curve = sparkline(failed, _SHORT_CURVE, 0.0, max([*failed, 10.0]))
+        rows.append([*row, curve or None, each.quarantined or None])
+    shares = [(name, f"{name} before") for name, _, _ in _SHARES]
+    columns = ("device", *itertools.chain(*shares), "failures", "quarantined now")
+    more = (
+        f"Shares of attempts, runs and nights in the last {_RECENT} weeks with any, and before; "
+        "the curve has the failed attempts of each week."
+    )
+    return table("Devices", columns, rows, right=columns[1:7], more=more if rows else "")
+
+
+def _share(weeks: Sequence[DeviceWeek], part: str, whole: str) -> float | None:
+    total = sum(getattr(week, whole) for week in weeks)
+    return 100 * sum(getattr(week, part) for week in weeks) / total if total else None
+
+
+def devices_page(devices: Sequence[DeviceHealth], subtitle: str) -> Page:
+    """What failed, was disturbed or quarantined on each device, week by week."""
+    strings = Interned[str]()
+    rows = [
+        [strings.place(week.week), strings.place(each.device),
+         *(getattr(week, name) for name, _, _ in _WEEK)]
+        for each in devices for week in each.weeks
+    ]  # fmt: skip
+    columns: list[dict[str, Any]] = [
+        {"title": "week of", "type": "text", "strings": True, "width": "7.5rem"},
+        {"title": "device", "type": "text", "strings": True},
+        *({"title": title, "type": "number", "digits": int("%" in title), "width": width,
+           "wide": "%" not in title} for _, title, width in _WEEK),
+    ]  # fmt: skip
+    payload = {"columns": columns, "sorted": 0, "filters": [1], "searched": [],
+               "rows": rows, "strings": strings.all}  # fmt: skip
+    weeks = LargeTable(
+        "weeks", payload, "Weeks of devices, scrollable", table("", (), ()), searched="week",
+        filters=(("Device", "all"),), otherwise="etdeploy history devices --json",
+    )  # fmt: skip
+    sections = (
+        PageSection("devices", "Devices", (device_table(devices),)),
+        PageSection("weeks", "Week by week", (weeks,)),
+    )
+    return Page(
+        title="Health of devices",
+        subtitle=subtitle,
+        badges=(),
+        cards=(),
+        notices=() if devices else (Text("There is no device yet.", QUIET),),
+        sections=sections if devices else (),
+        links=_LINKS,
+    )

@@ -95,7 +95,7 @@
     for (const each of event.target.querySelectorAll?.(".js-plotly-plot") ?? []) Plotly.Plots.resize(each);
   }, true);
 
-  // The table of operators: of thousands of rows, those in sight are in the document.
+  // Large tables: of thousands of rows, those in sight are in the document.
   const ROW = 52, SPARE = 8;
   function node(tag, attributes, ...children) {
     const element = document.createElement(tag);
@@ -112,13 +112,18 @@
       if (where) children.push(node("span", { class: "clip where", title: where }, where));
       return children;
     }
+    if (column.type === "link") {
+      const address = payload.strings[row[column.address]], where = payload.strings[row[column.where]];
+      const link = node("span", { class: "clip", title: value }, address ? node("a", { href: address, rel: "noreferrer" }, value) : value);
+      return where ? [link, node("span", { class: "clip where", title: where }, where)] : [link];
+    }
     if (column.type === "text") {
       const note = column.note === undefined ? "" : payload.strings[row[column.note]];
       const children = [node("span", { class: "clip", title: value }, value)];
       if (note) children.push(node("span", { class: "clip where", title: note }, note));
       return children;
     }
-    if (value === null) return ["–"];
+    if (value === null || value === undefined) return ["–"];
     if (column.type === "share") {
       const bar = node("i", { style: `width: ${Math.min(100, Math.max(0, 100 * value / payload.largest))}%` });
       return [`${(value * 100).toFixed(value < 0.1 ? 2 : 1)} %`, node("span", { class: "meter" }, bar)];
@@ -131,7 +136,7 @@
       this.payload = payload;
       this.box = element.querySelector(".rows");
       this.search = element.querySelector("input");
-      this.place = element.querySelector("select");
+      this.filters = [...element.querySelectorAll("select")];
       this.count = element.querySelector("output");
       this.column = payload.sorted;
       this.down = true;
@@ -143,7 +148,7 @@
       order.forEach((place, rank) => { this.ranks[place] = rank; });
       this.build();
       this.search.addEventListener("input", () => this.update());
-      this.place.addEventListener("change", () => this.update());
+      for (const each of this.filters) each.addEventListener("change", () => this.update());
       this.box.addEventListener("scroll", () => this.show(), { passive: true });
       addEventListener("beforeprint", () => this.show(60));
       addEventListener("afterprint", () => this.show());
@@ -157,7 +162,7 @@
       this.heads = this.payload.columns.map((column, index) => {
         const button = node("button", { type: "button" }, column.title);
         button.addEventListener("click", () => this.sort(index));
-        const numeric = column.strings ? "" : "number";
+        const numeric = column.strings && column.by === undefined ? "" : "number";
         const head = node("th", { scope: "col", class: `${numeric} ${column.wide ? "wide" : ""}`.trim() }, button);
         widths.append(node("col", { class: column.wide ? "wide" : "", style: column.width ? `width: ${column.width}` : "" }));
         heads.append(head);
@@ -170,27 +175,31 @@
       this.table.style.setProperty("--all", `${others(this.payload.columns) + 16}rem`);
       this.table.style.setProperty("--narrow", `${others(this.payload.columns.filter((c) => !c.wide)) + 8}rem`);
       this.box.append(this.table);
-      const places = [...new Set(this.payload.rows.map((row) => row[this.payload.place]))];
-      for (const name of places.map((i) => this.payload.strings[i]).sort()) this.place.append(node("option", { value: name }, name));
-      if (places.length < 2) this.place.parentElement.hidden = true;
+      this.filters.forEach((filter, i) => {
+        const found = [...new Set(this.payload.rows.map((row) => row[this.payload.filters[i]]))];
+        for (const name of found.map((place) => this.payload.strings[place]).sort()) filter.append(node("option", { value: name }, name));
+        if (found.length < 2) filter.parentElement.hidden = true;
+      });
     }
     sort(index) {
-      const isNew = this.column !== index;
-      this.down = isNew ? !this.payload.columns[index].strings : !this.down;
+      const isNew = this.column !== index, column = this.payload.columns[index];
+      this.down = isNew ? !column.strings || column.by !== undefined : !this.down;
       this.column = index;
       this.update();
     }
     update() {
       const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const { rows, strings, place, columns } = this.payload;
-      const wanted = this.place.value;
+      const { rows, strings, columns } = this.payload;
+      const wanted = this.filters.flatMap((each, i) => each.value ? [[this.payload.filters[i], each.value]] : []);
       const found = [];
       rows.forEach((row, i) => {
-        if (wanted && strings[row[place]] !== wanted) return;
+        if (wanted.some(([place, value]) => strings[row[place]] !== value)) return;
         if (words.every((word) => this.haystack[i].includes(word))) found.push(row);
       });
       const sign = this.down ? -1 : 1, column = this.column;
-      const key = columns[column].strings ? (row) => this.ranks[row[column]] : (row) => row[column];
+      // Numbers with different units are texts, which are sorted by another column.
+      const by = columns[column].by ?? column;
+      const key = columns[column].strings && by === column ? (row) => this.ranks[row[by]] : (row) => row[by];
       found.sort((a, b) => {
         const x = key(a), y = key(b);
         if (x === null || y === null) return (x === null) - (y === null);  // unknown comes last
@@ -218,7 +227,7 @@
       const shown = this.found.slice(first, last).map((row, i) => node(
         "tr", { class: "row", "aria-rowindex": first + i + 2 },
         ...this.payload.columns.map((column, c) => {
-          const numeric = column.strings ? "" : "number";
+          const numeric = column.strings && column.by === undefined ? "" : "number";
           const name = `${numeric} ${column.wide ? "wide" : ""}`.trim();
           return node("td", { class: name }, ...cell(column, this.value(row, c), row, this.payload));
         }),
@@ -228,7 +237,9 @@
       this.body.replaceChildren(...(first ? [space(first)] : []), ...shown, ...(after > 0 ? [space(after)] : []));
     }
   }
-  for (const element of document.querySelectorAll(".operators")) new Rows(element, data.operators[element.dataset.key]);
+  for (const element of document.querySelectorAll(".large[data-key]")) new Rows(element, data.tables[element.dataset.key]);
+  // In the pages of a history.
+  globalThis.drawTimelines?.({ timelines: data.timelines, node, Rows });
 
   // The records inside.
   for (const element of document.querySelectorAll(".record")) {

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
     from etdeploy.history.check import Check, CheckOptions
     from etdeploy.history.location import HistoryLocation
+    from etdeploy.history.nights import DeviceHealth
     from etdeploy.history.series import Series
     from etdeploy.history.store.retention import Pruned
     from etdeploy.history.store.store import Filter, Store
@@ -207,6 +208,114 @@ def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json
             f"{console.count(len(done.bad), 'record')} could not be imported:\n  "
             + "\n  ".join(shown)
         )
+
+
+@history.command("pages")
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False))
+@click.pass_obj
+def pages(obj: tuple[HistoryLocation, Filter], folder: Path) -> None:
+    """Write static pages to FOLDER: one for each series, an index, and the health of devices.
+
+    They work offline. Options before `pages` select the series and the time. Commits are links
+    where the repository of the working folder has them. Files that etdeploy did not write are left
+    alone.
+    """
+    place, wanted = obj
+    with _opened(place) as opened:
+        index = write_history_pages(opened, place, wanted, folder) if opened else None
+    if index is None:
+        raise UsageError("there are no runs to show", place=place.shown)
+    console.result(str(index))
+
+
+def write_history_pages(
+    store: Store, place: HistoryLocation, wanted: Filter, folder: Path
+) -> Path | None:
+    """Write the pages of all series; return the path of the first one, None without any run."""
+    from etdeploy.history.entry import find_commit_links
+    from etdeploy.history.series import distinct_labels
+    from etdeploy.history.store.alerts import alerts_of_series
+    from etdeploy.history.trend import compute_series_trends
+    from etdeploy.report.formats import write_pages
+    from etdeploy.report.html import HISTORY_MARK, render
+    from etdeploy.report.trends import (
+        DEVICES,
+        INDEX,
+        SeriesIndex,
+        devices_page,
+        series_file,
+        series_page,
+    )
+
+    listed = {each.series.key: each.series for each in store.series(wanted)}
+    if not listed:
+        return None
+    labels = dict(zip(listed, distinct_labels(list(listed.values())), strict=True))
+    with store.transaction() as connection:
+        alerts = alerts_of_series(connection, list(listed))
+    links = find_commit_links(Path(), store.revisions(wanted.since))
+    days = _device_health(place, store, wanted)
+    since = f" since {wanted.since[:10]}" if wanted.since else ""
+    counted = "one series" if len(listed) == 1 else f"{len(listed):,} series"
+
+    def texts() -> Iterator[tuple[str, str]]:
+        index, runs = SeriesIndex(), 0
+        for key, entries in store.entries_of_series(list(listed), wanted.since):
+            trends = compute_series_trends(listed[key], entries, alerts.get(key, ()))
+            index.add(trends, labels[key])
+            runs += len(entries)
+            page = series_page(trends, labels[key], links)
+            yield series_file(key), render(page, HISTORY_MARK)
+        subtitle = f"{counted}, {console.count(runs, 'run')}{since}"
+        yield DEVICES, render(devices_page(days, f"by week{since}"), HISTORY_MARK)
+        yield INDEX, render(index.page(subtitle), HISTORY_MARK)
+
+    write_pages(folder, [INDEX, DEVICES, *map(series_file, listed)], texts())
+    return (folder / INDEX).absolute()
+
+
+@history.command("devices")
+@options("json")
+@click.pass_obj
+def devices(obj: tuple[HistoryLocation, Filter], as_json: bool) -> None:
+    """Show how often each device failed, was disturbed or quarantined, by week.
+
+    `--device` and `--since` before `devices` select. Failures are attempts of a farm's nights.
+    """
+    from etdeploy.report.terminal import render
+    from etdeploy.report.trends import device_table
+
+    place, wanted = obj
+    if wanted.recipe or wanted.series:
+        raise UsageError(
+            "the health of a device is about all of its recipes",
+            remedy="Leave out --recipe and --series.",
+        )
+    with _opened(place) as opened:
+        found = _device_health(place, opened, wanted) if opened else ()
+    if as_json:
+        console.result_json([each.model_dump(mode="json") for each in found])
+    elif found:
+        width = console.width()
+        console.result(render([device_table(found)], width))
+    else:
+        console.result(f"no {'matching ' if wanted.device else ''}devices in {place.shown}")
+
+
+def _device_health(
+    place: HistoryLocation, store: Store, wanted: Filter
+) -> tuple[DeviceHealth, ...]:
+    from etdeploy.device_pool import quarantined_devices
+    from etdeploy.history.nights import device_health
+    from etdeploy.history.store.nights import device_days
+
+    with store.transaction() as connection:
+        days, names = device_days(connection, wanted.since)
+    reasons = {each.night_identity: each.reason for each in quarantined_devices(place)}
+    part = (wanted.device or "").casefold()
+    return tuple(
+        each for each in device_health(days, names, reasons) if part in each.device.casefold()
+    )
 
 
 @history.command("prune")

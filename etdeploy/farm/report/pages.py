@@ -52,7 +52,8 @@ from etdeploy.report.document import (
 )
 from etdeploy.report.formatting import utc_text
 from etdeploy.report.html import render
-from etdeploy.report.trends import plot_trend, trends_page
+from etdeploy.report.plots import plot_trend
+from etdeploy.report.trends import trends_page
 
 INDEX, HISTORY = "index.html", "history.html"
 _NIGHT = "night-{}.html"

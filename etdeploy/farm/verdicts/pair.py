@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from statistics import median
 
 from etdeploy.compare.model import Ratio
@@ -21,13 +20,11 @@ from etdeploy.farm.verdicts.rule import (
     measure_deviation,
 )
 from etdeploy.history.check import OUTPUTS
-from etdeploy.history.entry import HistoryEntry, commit_range
+from etdeploy.history.entry import commit_range
 from etdeploy.history.series import format_metric
+from etdeploy.history.trend import Night as Night
 from etdeploy.history.trend import describe_changes, find_level_shifts
-
-# Repeats are spread over the hours of a window, and the day lies between two windows.
-_GAP_S = 6 * 3600.0
-_LONGEST_S = 18 * 3600.0
+from etdeploy.history.trend import group_by_night as group_by_night
 
 
 class VerdictKind(StrEnum):
@@ -165,43 +162,6 @@ class PairVerdict(Value):
 
     def finding(self, metric: str) -> NightFinding | None:
         return next((each for each in self.findings if each.metric == metric), None)
-
-
-@dataclass(frozen=True)
-class Night:
-    """Runs of one series that share a night; at least one, the earliest first."""
-
-    entries: tuple[HistoryEntry, ...]
-
-    def values(self, metric: str) -> tuple[float, ...]:
-        """Values of the runs that have the metric; only positive ones, which have a logarithm."""
-        return tuple(e.metrics[metric] for e in self.entries if e.metrics.get(metric, 0) > 0)
-
-
-def group_by_night(entries: Sequence[HistoryEntry]) -> list[Night]:
-    """Group runs into nights, the earliest first.
-
-    A night ends before a pause of six hours, or 18 hours after it began: a device that is measured
-    all day has several.
-    """
-    nights: list[list[HistoryEntry]] = []
-    for entry in entries:
-        if nights and _share_night(nights[-1], entry):
-            nights[-1].append(entry)
-        else:
-            nights.append([entry])
-    return [Night(tuple(night)) for night in nights]
-
-
-def _share_night(night: Sequence[HistoryEntry], entry: HistoryEntry) -> bool:
-    try:
-        first, last, this = (
-            datetime.fromisoformat(each.started_at).timestamp()
-            for each in (night[0], night[-1], entry)
-        )
-    except ValueError:  # a record may have any text there
-        return night[-1].started_at == entry.started_at
-    return this - last <= _GAP_S and this - first <= _LONGEST_S
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,34 @@ Every function that writes may be called again with the same values, as after a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import case, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, RowMapping
 
-from etdeploy.history.nights import CoordinatorProcess, KeptAttempt, KeptNight, KeptVisit, storable
+from etdeploy.core.errors import DeviceError
+from etdeploy.history.nights import (
+    CoordinatorProcess,
+    DeviceDay,
+    KeptAttempt,
+    KeptNight,
+    KeptVisit,
+    storable,
+)
 from etdeploy.history.store.errors import database_now, utc_text
-from etdeploy.history.store.tables import attempts, coordinators, nights, visits
+from etdeploy.history.store.tables import (
+    MOST_VALUES,
+    attempts,
+    coordinators,
+    nights,
+    runs,
+    series,
+    visits,
+)
 
 
 def nights_of(connection: Connection, farm: str | None, limit: int) -> list[KeptNight]:
@@ -136,6 +153,99 @@ def _visit(row: RowMapping, made: Iterable[RowMapping]) -> KeptVisit:
 
 def _row(visit: str, place: int, attempt: KeptAttempt) -> dict[str, Any]:
     return {**storable(attempt.model_dump()), "visit": visit, "place": place}
+
+
+# Of `etdeploy.farm.model.Fate` and the kind of an error of a device.
+_FATES = {"failed": "failed", "lost": "lost", "put off": "put_off"}
+_QUARANTINED = "quarantined: "
+
+
+def device_days(
+    connection: Connection, since: str | None = None
+) -> tuple[list[DeviceDay], dict[str, str]]:
+    """What became of attempts, runs and visits of each device, by day, and the devices' names.
+
+    Args:
+        connection: To the database.
+        since: In UTC, ISO 8601; None for everything.
+    """
+    begin = since or ""
+    attempt_day, run_day, night_day = (
+        func.substr(table.c.started_at, 1, 10).label("day") for table in (attempts, runs, nights)
+    )
+    kind = case((attempts.c.fate == "failed", attempts.c.content["failure"]["kind"].as_string()))
+    ended = (
+        select(attempts.c.identity, attempt_day, attempts.c.fate, kind.label("kind"),
+               func.count().label("many"))
+        .where(attempts.c.fate.is_not(None), attempts.c.started_at >= begin)
+        .group_by(attempts.c.identity, attempt_day, attempts.c.fate, "kind")
+    )  # fmt: skip
+    odd_runs = func.sum(case((runs.c.disturbed != "", 1), else_=0))
+    measured = (
+        select(series.c.device, run_day, func.count().label("many"), odd_runs.label("odd"))
+        .join_from(runs, series, series.c.key == runs.c.series)
+        .where(~runs.c.simulated, runs.c.started_at >= begin)
+        .group_by(series.c.device, run_day)
+    )
+    device = visits.c.content["device"].as_string()
+    barred = func.max(case((visits.c.reason.startswith(_QUARANTINED), 1), else_=0))
+    name = func.max(visits.c.content["name"].as_string()).label("name")
+    planned = (
+        select(device.label("device"), nights.c.id, night_day, barred.label("barred"), name)
+        .join_from(visits, nights, nights.c.id == visits.c.night)
+        .where(device.is_not(None), nights.c.started_at >= begin)
+        .group_by("device", nights.c.id, night_day)
+    )
+    names, labels = _device_names(connection)
+    days = [
+        DeviceDay(device=identity, day=day, numbers={
+            "attempts": many,
+            **({_FATES[fate]: many} if fate in _FATES else {}),
+            **({"device_failures": many} if why == DeviceError.kind else {}),
+        })
+        for identity, day, fate, why, many in connection.execute(ended)
+    ]  # fmt: skip
+    days += [
+        DeviceDay(
+            device=labels.get(label, label), day=day, numbers={"runs": many, "disturbed": bad}
+        )
+        for label, day, many, bad in connection.execute(measured)
+    ]
+    for identity, _, day, missed, name_in_plan in connection.execute(planned):
+        numbers = {"nights": 1, "quarantined_nights": missed}
+        days.append(DeviceDay(device=identity, day=day, numbers=numbers))
+        # Of one that was never measured, there is nothing else.
+        names.setdefault(identity, name_in_plan or identity)
+    return days, names
+
+
+def _device_names(connection: Connection) -> tuple[dict[str, str], dict[str, str]]:
+    """Names of devices by identity, and identities by the labels of their series.
+
+    The label of several devices, as of hosts of one kind, is no device's.
+    """
+    last = func.max(attempts.c.run_id).label("last")
+    query = select(attempts.c.identity, func.max(attempts.c.device), last).group_by(
+        attempts.c.identity
+    )
+    rows = connection.execute(query).all()
+    names = {identity: name or identity for identity, name, _ in rows}
+    of_runs: dict[str, str] = {}
+    ids = [run for _, _, run in rows if run]
+    for start in range(0, len(ids), MOST_VALUES):
+        found = (
+            select(runs.c.run_id, series.c.device)
+            .join_from(runs, series, series.c.key == runs.c.series)
+            .where(runs.c.run_id.in_(ids[start : start + MOST_VALUES]))
+        )
+        of_runs |= {row.run_id: row.device for row in connection.execute(found)}
+    often = Counter(of_runs.values())
+    labels = {
+        of_runs[run]: identity
+        for identity, _, run in rows
+        if run in of_runs and often[of_runs[run]] == 1
+    }
+    return names, labels
 
 
 STALE_S = 60.0

@@ -42,6 +42,8 @@ from etdeploy.history.store.tables import MOST_VALUES, REVISION, metrics, record
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord
 
+# A year of nights with repeats is about a thousand runs of each, and all are in memory.
+_SERIES_AT_ONCE = 50
 _COLUMNS = tuple(field.name for field in fields(HistoryEntry) if field.name != "metrics")
 # Most runs have the same versions, which are parsed once.
 _ENTRY = (
@@ -140,6 +142,27 @@ class Store:
         )
         with self.transaction() as connection:
             return _entries(connection, connection.execute(query).mappings())[::-1]
+
+    def entries_of_series(
+        self, keys: Sequence[str], since: str | None = None
+    ) -> Iterator[tuple[str, list[HistoryEntry]]]:
+        """All runs of each series, the earliest first, with few statements."""
+        for start in range(0, len(keys), _SERIES_AT_ONCE):
+            some = keys[start : start + _SERIES_AT_ONCE]
+            found: dict[str, list[HistoryEntry]] = {key: [] for key in some}
+            conditions = [runs.c.series.in_(some), *_conditions(Filter(since=since))]
+            query = select(*_ENTRY).where(*conditions).order_by(runs.c.started_at, runs.c.id)
+            with self.transaction() as connection:
+                rows = connection.execute(query).mappings()
+                for entry in _entries(connection, rows, select(runs.c.id).where(*conditions)):
+                    found[entry.series].append(entry)
+            yield from found.items()
+
+    def revisions(self, since: str | None = None) -> set[str]:
+        """The commits of all runs' recipes."""
+        query = select(runs.c.git_revision).where(*_conditions(Filter(since=since))).distinct()
+        with self.transaction() as connection:
+            return {revision for revision in connection.scalars(query) if revision}
 
     def entry(self, run_id: str) -> HistoryEntry | None:
         """What is known of one run."""

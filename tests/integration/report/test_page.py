@@ -58,7 +58,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _rows(page: Page) -> Locator:
-    return page.locator(".operators tr.row")
+    return page.locator(".large tr.row")
 
 
 def _column(page: Page, number: int) -> list[str]:
@@ -120,13 +120,13 @@ def test_operators_are_sorted_by_mouse_and_keyboard(browser: Browser, large: Pat
         page.keyboard.press("Enter")
         assert name.get_attribute("aria-sort") == "ascending"
         assert head.get_attribute("aria-sort") is None
-        names = page.locator(".operators tr.row td:first-child code").all_inner_texts()
+        names = page.locator(".large tr.row td:first-child code").all_inner_texts()
         assert names == sorted(names, key=str)
 
 
 def test_a_search_finds_names_modules_and_reasons(browser: Browser, large: Path) -> None:
     with opened(browser, large) as page:
-        said, box = page.locator(".operators output"), page.get_by_label("Search")
+        said, box = page.locator(".large output"), page.get_by_label("Search")
         assert said.inner_text() == "4,992 rows"
         box.fill("layers.2.norm")
         assert said.inner_text() == "416 of 4,992 rows"
@@ -251,7 +251,7 @@ def test_no_name_becomes_markup(browser: Browser, tmp_path: Path) -> None:
     single = _written(tmp_path, Report((run,)))
     with opened(browser, single) as page:
         assert HOSTILE in page.locator("h1").inner_text()
-        assert page.locator(".operators td:first-child code").inner_text() == HOSTILE
+        assert page.locator(".large td:first-child code").inner_text() == HOSTILE
         assert page.locator("a[href*=evil]").count() == 0
         page.locator("#plot-modules g.slice").first.hover(force=True)
         page.locator("#plot-shares .bars path").first.hover(force=True)
@@ -272,7 +272,7 @@ def test_several_runs_are_compared(browser: Browser, several: Path) -> None:
         names = page.locator("#plot-runs .xtick text").all_text_contents()
         assert names == [f"recipe-{i}" for i in range(4)]
         page.get_by_label("Search").fill("layers.0.norm")
-        assert re.fullmatch(r"\d+ of \d+ rows", page.locator(".operators output").inner_text())
+        assert re.fullmatch(r"\d+ of \d+ rows", page.locator(".large output").inner_text())
 
 
 def test_a_browser_that_cannot_draw_says_so(browser: Browser, large: Path) -> None:

@@ -19,6 +19,7 @@ from etdeploy.history.series import series_from
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import make_device, make_record
 from tests.support.histories import fill, recipe_named, run_at
+from tests.support.shelf_weeks import keep_weeks
 
 Capture = pytest.CaptureFixture[str]
 
@@ -379,3 +380,40 @@ def test_a_page(
 def test_a_page_is_not_printed(options: tuple[str, ...], capsys: Capture, tmp_path: Path) -> None:
     assert run("history", "-o", str(tmp_path / "x.html"), *options) == 2
     assert "page" in capsys.readouterr().err
+
+
+def test_pages_of_all_series(
+    store: Store, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("etdeploy.history.entry.run_git", lambda *_: None)
+    store.add(run_at(70, recipe=recipe_named("other")))
+    assert run("history", "pages", "pages") == 0
+    assert capsys.readouterr().out == f"{tmp_path}/pages/index.html\n"
+    keys = {series_from(run_at(0, recipe=recipe_named(name))).key for name in ("mlp", "other")}
+    names = {path.name for path in Path("pages").iterdir()}
+    assert names == {"index.html", "devices.html", *(f"series-{key}.html" for key in keys)}
+    assert "2 series, 11 runs" in Path("pages/index.html").read_text()
+    assert run("history", "--recipe", "other", "pages", "some") == 0
+    assert len(list(Path("some").iterdir())) == 3
+    assert run("history", "--recipe", "neither", "pages", "none") == 2
+    assert "there are no runs to show" in capsys.readouterr().err
+    assert not Path("none").exists()
+
+
+def test_the_health_of_devices(capsys: Capture) -> None:
+    assert run("history", "devices") == 0
+    assert capsys.readouterr().out.startswith("no devices in ")
+    with open_store(require_location(None)) as opened:
+        keep_weeks(opened)
+    assert run("history", "devices") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:4]]
+    assert [row[:3] for row in rows] == [["android:S1", "33", "%"], ["android:S2", "-", "-"]]
+    assert run("history", "--device", "s2", "devices", "--json") == 0
+    [other] = json.loads(capsys.readouterr().out)
+    assert (other["device"], other["weeks"][0]["quarantined_percent"]) == ("android:S2", 50.0)
+    assert run("history", "--since", "2026-11-09", "devices", "--json") == 0
+    [phone] = json.loads(capsys.readouterr().out)
+    assert [week["week"] for week in phone["weeks"]] == ["2026-11-09"]
+    assert run("history", "--recipe", "mlp", "devices") == 2
+    assert "Leave out --recipe" in capsys.readouterr().err

@@ -9,10 +9,14 @@ import pytest
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind, Spread, Start
 from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.bench.statistics import summarize
-from etdeploy.history.entry import entry_from, utc
+from etdeploy.devices.base import CpuCluster, DeviceState
+from etdeploy.history import entry as module
+from etdeploy.history.entry import entry_from, find_commit_links, utc, web_address
 from tests.support.bench_values import (
+    FOLDER,
     UNCOMPARED,
     make_check,
+    make_device,
     make_loss,
     make_program,
     make_record,
@@ -117,3 +121,85 @@ def test_a_number_that_is_none_is_left_out() -> None:
 )
 def test_times_are_in_one_form(written: str, expected: str) -> None:
     assert utc(written) == expected
+
+
+def test_the_device_and_its_settings_are_known() -> None:
+    before = DeviceState(
+        clusters=(
+            CpuCluster(cpus=(0,), governor="walt"),
+            CpuCluster(cpus=(4,), governor="performance"),
+        ),
+        power_saving=False, usable_cpus=(0, 1, 4), cpu_quota=1.5,
+    )  # fmt: skip
+    device = make_device("android", before, os="Android 16", fingerprint="maker/BP2A.1")
+    entry, _ = entry_from(make_record(device=device, versions={"torch": "2.13.0"}))
+    assert entry.versions == {
+        "torch": "2.13.0", "system": "Android 16", "system build": "maker/BP2A.1",
+        "frequency governor": "performance, walt", "power saving": "off",
+        "usable processors": "3", "processor quota": "1.5",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        ("git@github.com:team/models.git\n", "https://github.com/team/models"),
+        (
+            "ssh://git@git.example.org:2222/group/sub/models.git",
+            "https://git.example.org/group/sub/models",
+        ),
+        ("https://anna:ghp_secret@git.example.org:8443/m.git/", "https://git.example.org:8443/m"),
+        ("https://x-access-token@github.com/team/models", "https://github.com/team/models"),
+        ("http://git.example.org/m?private_token=secret#x", "http://git.example.org/m"),
+        ('https://git.example.org/a"><b>/{id}', "https://git.example.org/a%22%3E%3Cb%3E/%7Bid%7D"),
+        ("git://git.example.org/m", "https://git.example.org/m"),
+        # A name of ~/.ssh/config, folders, a drive, and nothing.
+        ("git@work:team/models.git", ""),
+        ("/srv/git/models.git", ""),
+        ("../models", ""),
+        ("C:/git/models", ""),
+        ("file:///srv/git/models", ""),
+        ("javascript:alert(1)", ""),
+        ("http://[::1]:x/m", ""),
+        ("https://git.example.org/", ""),
+        ("", ""),
+    ],
+)
+def test_the_page_of_a_repository(remote: str, page: str) -> None:
+    assert web_address(remote) == page
+
+
+@pytest.mark.parametrize(
+    ("remote", "commit", "compare"),
+    [
+        ("git@github.com:t/m.git", "https://github.com/t/m/commit/{id}",
+         "https://github.com/t/m/compare/{old}...{new}"),
+        ("git@gitlab.example.org:t/m.git", "https://gitlab.example.org/t/m/-/commit/{id}",
+         "https://gitlab.example.org/t/m/-/compare/{old}...{new}"),
+        ("git@bitbucket.org:t/m.git", "https://bitbucket.org/t/m/commits/{id}",
+         "https://bitbucket.org/t/m/branches/compare/{new}..{old}"),
+    ],
+)  # fmt: skip
+def test_commits_are_linked_if_the_repository_has_them(
+    remote: str, commit: str, compare: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = "a" * 40
+    asked: list[str] = []
+
+    def git(_folder: object, *arguments: str) -> str:
+        if arguments[0] == "remote":
+            return f"{remote}\n"
+        asked.extend(arguments[3:])
+        return f"{known}\n"
+
+    monkeypatch.setattr(module, "run_git", git)
+    links = find_commit_links(FOLDER, {known, "b" * 40, "--all", "main"})
+    assert asked == [known, "b" * 40]
+    assert (links.commit, links.compare) == (commit, compare)
+    assert links.known == {known}
+
+
+def test_no_commit_is_linked_outside_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "run_git", lambda *_: None)
+    links = find_commit_links(FOLDER, {"a" * 40})
+    assert (links.commit, links.compare, links.known) == ("", "", frozenset())

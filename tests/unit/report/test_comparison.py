@@ -17,7 +17,7 @@ from etdeploy.report.comparison import (
     runs_table,
     several_page,
 )
-from etdeploy.report.document import Cell, Figure, Operators, Page, Table, Text, all_blocks
+from etdeploy.report.document import Cell, Figure, LargeTable, Page, Table, Text, all_blocks
 from etdeploy.report.report_data import Report, ReportData
 from etdeploy.report.terminal import WIDTH, render
 from tests.support.bench_values import (
@@ -167,7 +167,7 @@ def test_few_distributions_stand_over_each_other_many_beside() -> None:
 
 def test_operators_stand_side_by_side() -> None:
     blocks = all_blocks(several_page(_report(40)).sections)
-    [table] = [block for block in blocks if isinstance(block, Operators)]
+    [table] = [block for block in blocks if isinstance(block, LargeTable)]
     titles = [column["title"] for column in table.payload["columns"]]
     assert titles == ["operator", "runs on", *[f"recipe-{i} ms" for i in range(6)], "change ms"]
     row = table.payload["rows"][0]

@@ -17,7 +17,7 @@ from etdeploy.report.document import (
     Facts,
     Figure,
     Folded,
-    Operators,
+    LargeTable,
     Page,
     Table,
     Text,
@@ -187,7 +187,7 @@ def test_a_full_run_shows_everything() -> None:
         "plot-latency", "plot-starts", "plot-shares", "plot-modules", "plot-threads",
         "plot-sustained", "plot-memory", "plot-device",
     ]  # fmt: skip
-    assert [b.key for b in all_blocks(page.sections) if isinstance(b, Operators)] == ["operators"]
+    assert [b.key for b in all_blocks(page.sections) if isinstance(b, LargeTable)] == ["operators"]
     assert [card.label for card in page.cards] == [
         "latency", "spread", "load", "first inference", "outputs", "peak memory", "device",
     ]  # fmt: skip

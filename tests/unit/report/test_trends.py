@@ -7,15 +7,26 @@ import re
 from typing import Any
 
 from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
-from etdeploy.history.entry import Judgement, entry_from
+from etdeploy.history.entry import CommitLinks, Judgement, entry_from
+from etdeploy.history.nights import DeviceHealth, DeviceWeek
 from etdeploy.history.series import series_from
-from etdeploy.history.trend import Trend, compute_trend
-from etdeploy.report.document import Figure, Folded, Table, Text
-from etdeploy.report.html import render
+from etdeploy.history.trend import SeriesTrends, Trend, compute_series_trends, compute_trend
+from etdeploy.report.document import Figure, Folded, LargeTable, Table, Text, Timeline
+from etdeploy.report.html import HISTORY_MARK, MARK, render
+from etdeploy.report.plots import plot_trend
 from etdeploy.report.terminal import render as terminal_text
-from etdeploy.report.trends import list_text, plot_trend, trend_text, trends_page
+from etdeploy.report.trends import (
+    SeriesIndex,
+    device_table,
+    devices_page,
+    list_text,
+    series_page,
+    trend_text,
+    trends_page,
+)
 from tests.support.bench_values import make_device
-from tests.support.histories import recipe_named, run_at
+from tests.support.histories import make_alert, recipe_named, run_at
+from tests.support.judged_nights import revision, run_of
 
 HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="slow & <hot>")
 
@@ -158,3 +169,157 @@ def test_the_list_of_several_series() -> None:
         "▅",
     ]
     assert text.splitlines()[-1].startswith("  and 3 more series")
+
+
+LINKS = CommitLinks(
+    "https://git.example.org/m/commit/{id}",
+    "https://git.example.org/m/compare/{old}...{new}",
+    frozenset({revision(9), revision(10)}),
+)
+
+
+def months(**changes: Any) -> SeriesTrends:
+    """Twenty nights with two repeats; the tenth and all later ones are slower, with torch 3."""
+    records = [
+        run_of(
+            day, i, (1.0 if day < 10 else 1.2) + day % 3 / 100 + i / 1000,
+            versions={"torch": "2" if day < 10 else "3"},
+            disturbances=(HOT,) if (day, i) == (4, 1) else (), **changes,
+        )
+        for day in range(20) for i in range(2)
+    ]  # fmt: skip
+    first_bad = records[20]
+    of = series_from(records[0])
+    alerts = (
+        make_alert(
+            id=7, series=of.key, first_bad_run=first_bad.run_id, reason="latency is <slow>",
+            old_revision=revision(9), new_revision=revision(10),
+        ),
+        make_alert(id=3, series=of.key, state="fixed"),
+    )  # fmt: skip
+    return compute_series_trends(of, [entry_from(record)[0] for record in records], alerts)
+
+
+def test_the_page_of_a_series_has_every_run_and_what_changed() -> None:
+    trends = months()
+    page = series_page(trends, "xnnpack", LINKS)
+    assert page.title == "mlp on android:S1 (Test CPU), xnnpack"
+    assert page.subtitle.startswith(f"series {trends.series.key}; 40 runs in 20 nights, the latest")
+    assert [section.key for section in page.sections] == [
+        "alerts", "runs", "changes", "surroundings",
+    ]  # fmt: skip
+    [timeline] = page.sections[1].blocks
+    assert isinstance(timeline, Timeline)
+    payload = json.loads(json.dumps(timeline.payload))
+    runs, latency = payload["runs"], payload["metrics"][0]
+    assert len(set(runs["id"])) == 40
+    assert runs["night"] == [day for day in range(20) for _ in range(2)]
+    assert runs["at"][1] - runs["at"][0] == 2 * 3600
+    assert runs["used"].count(0) == 1
+    assert payload["strings"][runs["remark"][9]] == "slow & <hot>"
+    assert (latency["title"], latency["unit"], latency["values"][0]) == ("latency", "ms", 1.0)
+    assert latency["changes"] == [{"run": 20, "before": 1.01025, "after": 1.2105}]
+    assert [metric["name"] for metric in payload["metrics"]][1:3] == [
+        "first_inference_ms", "load_ms",
+    ]  # fmt: skip
+    assert payload["surrounding_changes"] == [[20, "torch 2 -> 3"]]
+    assert payload["surroundings"][runs["surroundings"][39]]["torch"] == "3"
+    known = {each["id"] for each in payload["commits"] if each["known"]}
+    assert known == {revision(9), revision(10)}
+    assert payload["alerts"] == [
+        {"run": 20, "metric": "latency_ms", "text": "alert 7, open: latency is <slow>"}
+    ]
+
+
+def test_open_alerts_and_changes_are_tables() -> None:
+    page = series_page(months(), "", LINKS)
+    [alerts], [changes] = page.sections[0].blocks, page.sections[2].blocks
+    assert isinstance(alerts, Table)
+    assert isinstance(changes, Table)
+    assert page.badges[0].text == "1 open alert"
+    [row] = alerts.rows
+    assert [cell.text for cell in row][:4] == ["7", "open", "latency", "+20.0 %"]
+    assert row[5].text == f"{revision(9)[:12]}..{revision(10)[:12]}"
+    assert row[5].address.endswith(f"/compare/{revision(9)}...{revision(10)}")
+    assert [cell.text for cell in changes.rows[0]][1:5] == [
+        "latency", "1.010 ms", "1.210 ms", "+19.8 %",
+    ]  # fmt: skip
+    [unlinked] = series_page(months(), "", CommitLinks()).sections[0].blocks
+    assert isinstance(unlinked, Table)
+    assert unlinked.rows[0][5].address == ""
+
+
+def test_a_history_s_page_is_small_and_no_report() -> None:
+    hostile = "</script><img src=x onerror=alert(1)>"
+    page = series_page(months(), hostile, LINKS)
+    text = render(page, HISTORY_MARK)
+    assert text.startswith(HISTORY_MARK)
+    assert not text.startswith(MARK)
+    assert hostile not in text
+    assert 'src="' not in text
+    assert 'id="plots"' not in text
+    assert len(text) < 60_000
+
+
+def test_the_index_has_a_row_for_each_number() -> None:
+    index = SeriesIndex()
+    index.add(months(), "xnnpack")
+    page = index.page("one series")
+    [listing] = page.sections[0].blocks
+    assert isinstance(listing, LargeTable)
+    rows, strings = listing.payload["rows"], listing.payload["strings"]
+    assert len(rows) == 5
+    row = rows[0]
+    assert [strings[row[i]] for i in (0, 1, 2, 4, 7)] == [
+        "mlp", "latency", "1.210 ms", "2026-11-11", "2026-11-20",
+    ]  # fmt: skip
+    assert (row[3], row[6], row[12]) == (19.82, 1, 1.2105)
+    assert strings[row[9]] == "android:S1 (Test CPU)"
+    assert strings[row[10]] == f"series-{months().series.key}.html#metric=latency_ms"
+    assert strings[row[11]] == "android:S1 (Test CPU), xnnpack"
+    assert [strings[each[8]] for each in rows[1:]] == [""] * 4
+    assert [each[3] for each in rows[1:]] == [None] * 4
+    assert [listing.payload["filters"], page.badges[0].text] == [[9, 0, 1], "1 open alert"]
+
+
+def test_a_series_without_a_number_has_a_page_and_no_row() -> None:
+    of = months()
+    empty = SeriesTrends(of.series, (), {})
+    assert "No run of this series" in render(series_page(empty, "", LINKS), HISTORY_MARK)
+    index = SeriesIndex()
+    index.add(empty, "")
+    assert index.rows == []
+
+
+def device(**latest: Any) -> DeviceHealth:
+    """Six quiet weeks, and one with these numbers."""
+    calm = [
+        DeviceWeek(week=f"2026-10-{5 + i:02d}", attempts=10, failed_percent=0.0, runs=10,
+                   disturbed_percent=0.0) for i in range(6)
+    ]  # fmt: skip
+    last = DeviceWeek(week="2026-11-30", **latest)
+    return DeviceHealth(
+        device="android:S1", identity="android-S1", quarantined="hot", weeks=(*calm, last)
+    )
+
+
+def test_a_device_that_fails_more_than_before_stands_out() -> None:
+    worse = device(attempts=10, failed=8, failed_percent=80.0, runs=10, disturbed=1)
+    [row] = device_table([worse]).rows
+    assert [cell.text for cell in row] == [
+        "android:S1", "20 %", "0 %", "2.5 %", "0 %", "–", "–", row[7].text, "hot",
+    ]  # fmt: skip
+    assert (row[1].tone, row[3].tone) == ("warn", "")
+    assert len(row[7].text) == 7
+    assert "20 %" in terminal_text([device_table([worse])], 120)
+    page = devices_page([worse], "by week")
+    [weeks] = page.sections[1].blocks
+    assert isinstance(weeks, LargeTable)
+    assert weeks.payload["rows"][-1][2:] == [10, 8, 0, 80.0, 10, 1, None, 0]
+
+
+def test_a_history_without_devices() -> None:
+    page = devices_page([], "")
+    assert page.sections == ()
+    assert page.notices == (Text("There is no device yet.", "quiet"),)
+    assert device_table([]).rows == ()

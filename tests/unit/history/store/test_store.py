@@ -7,13 +7,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import StoreError
 from etdeploy.history.location import HistoryLocation, resolve_location
+from etdeploy.history.nights import device_health
+from etdeploy.history.store.nights import device_days
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.bench_values import make_device
-from tests.support.histories import run_at
+from tests.support.histories import recipe_named, run_at
+from tests.support.shelf_weeks import keep_weeks
 
 ALL = Filter()
 
@@ -122,3 +126,57 @@ def test_a_folder_or_a_device_is_no_history(read_only: bool, tmp_path: Path) -> 
         ):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_all_runs_of_many_series_with_few_statements(
+    place: HistoryLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(place) as store:
+        for number in range(12):
+            name = f"recipe-{number % 4}"
+            store.add(run_at(number, 1.0 + number, run_id=f"r{number}", recipe=recipe_named(name)))
+        keys = [each.series.key for each in store.series(ALL)]
+        statements: list[str] = []
+        monkeypatch.setattr("etdeploy.history.store.store._SERIES_AT_ONCE", 3)
+        event.listen(store._engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
+        found = dict(store.entries_of_series([*keys, "0" * 16]))
+        assert len([each for each in statements if each.startswith("SELECT")]) == 4
+        assert list(found) == [*keys, "0" * 16]
+        for key in keys:
+            assert found[key] == store.entries(Filter(series=key), 100)
+            assert [len(found[key]), len(found[key][0].metrics)] == [3, 5]
+        since = run_at(8).started_at
+        assert [e.run_id for _, of in store.entries_of_series(keys, since) for e in of] == [
+            "r11", "r10", "r9", "r8",
+        ]  # fmt: skip
+
+
+def test_the_commits_of_all_runs(place: HistoryLocation) -> None:
+    with open_store(place) as store:
+        for second, revision in enumerate(("a" * 40, "b" * 40, "a" * 40, None)):
+            store.add(run_at(second, recipe=recipe_named("mlp", git_revision=revision)))
+        assert store.revisions() == {"a" * 40, "b" * 40}
+        assert store.revisions(run_at(2).started_at) == {"a" * 40}
+
+
+def test_the_health_of_devices_by_week(place: HistoryLocation) -> None:
+    with open_store(place) as store:
+        keep_weeks(store)
+        with store.transaction() as connection:
+            days, names = device_days(connection)
+            later, _ = device_days(connection, "2026-11-09")
+    phone, other = device_health(days, names, {"android-S2": "it is hot"})
+    assert (phone.device, phone.identity, phone.quarantined) == ("android:S1", "android-S1", "")
+    first, second = phone.weeks
+    assert (first.week, second.week) == ("2026-11-02", "2026-11-09")
+    assert (first.attempts, first.failed, first.device_failures) == (4, 2, 1)
+    assert (first.lost, first.put_off) == (0, 0)
+    assert (first.runs, first.disturbed, first.disturbed_percent) == (3, 1, 33.33)
+    assert (first.failed_percent, first.nights, first.quarantined_percent) == (50.0, 2, 0.0)
+    assert (second.attempts, second.lost, second.put_off, second.failed_percent) == (2, 1, 1, 0.0)
+    assert (second.runs, second.disturbed_percent) == (0, None)
+    assert (other.device, other.quarantined) == ("android:S2", "it is hot")
+    [week] = other.weeks
+    assert (week.nights, week.quarantined_nights, week.quarantined_percent) == (2, 1, 50.0)
+    assert (week.attempts, week.failed_percent) == (0, None)
+    assert {day.day for day in later} == {"2026-11-09"}
