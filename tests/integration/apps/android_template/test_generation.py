@@ -76,8 +76,13 @@ def screens(
     describe(
         payload,
         workload="generation",
-        sizes=[{"name": "", "inputs": [{"path": "tokens.bin"}],
-                "expected": [{"path": "logits.bin", "atol": 1e-4}]}],
+        sizes=[
+            {
+                "name": "",
+                "inputs": [{"path": "tokens.bin"}],
+                "expected": [{"path": "logits.bin", "atol": 1e-4}],
+            }
+        ],
         generation={
             "methods": [method.model_dump() for method in METHODS["dynamic"]],
             "vocabulary": VOCABULARY,
