@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from etdeploy.apps.android.tools import FBJNI, NATIVE_LOADER
@@ -62,22 +63,17 @@ def compile_all(tools: Tools, api: str, work: Path) -> Iterator[tuple[str, str]]
         name = f"app {workload} {task}"
         app = App(work / name / "project", work / name / "built")
         render(app.project, workload, task=task)
-        yield name, _said(lambda app=app: app.compile(tools, api))
+        yield name, _said(partial(app.compile, tools, api))
+    path: list[str | Path] = [
+        tools.framework, api, tools.standard_library, tools.paths["coroutines"],
+        tools.paths["junit"], tools.folder / "monitor.jar",
+    ]  # fmt: skip
     for recipe in _LIBRARIES:
-        name = f"library {recipe}"
-        platform = AndroidLibrary()
+        name, platform = f"library {recipe}", AndroidLibrary()
         files = {"program.pte": b"", "model.json": b"{}"}
         folder = write_library(platform, app_subject(platform, recipe), files, work / name)
-        path: list[str | Path] = [tools.framework, api, tools.standard_library, tools.paths["coroutines"],
-                tools.paths["junit"], tools.folder / "monitor.jar"]  # fmt: skip
-        yield (
-            name,
-            _said(
-                lambda folder=folder, path=path: compile_kotlin(
-                    tools, path, folder / "classes", sorted(folder.rglob("*.kt"))
-                )
-            ),
-        )
+        sources = sorted(folder.rglob("*.kt"))
+        yield name, _said(partial(compile_kotlin, tools, path, folder / "classes", sources))
 
 
 def _said(work: Callable[[], object]) -> str:
