@@ -1,4 +1,4 @@
-"""The recipe's own kernels in an iPhone app: compiled as the project compiles them, and registered."""
+"""The recipe's own kernels in an iPhone app: they compile as in the project, and are registered."""
 
 from __future__ import annotations
 
