@@ -194,7 +194,7 @@ def _model(
 
 
 def _first_call(provenance: Provenance, folder: Path) -> Provenance | None:
-    """The values of a language model's method if they are those of a text's first tokens."""
+    """The values of a language model's method if they are logits of a text's first tokens."""
     methods = [*map(provenance.of, provenance.methods), provenance]
     found = next((each for each in methods if each.inputs and each.expected), None)
     if found is None or len(found.inputs) != 2:
@@ -202,7 +202,8 @@ def _first_call(provenance: Provenance, folder: Path) -> Provenance | None:
     tokens, position = found.inputs
     if not isinstance(tokens, TensorFile) or not isinstance(position, TensorFile):
         return None
-    if not isinstance(found.expected[0], TensorFile):
+    logits = found.expected[0]
+    if not isinstance(logits, TensorFile) or logits.dtype != "float32":
         return None
     start = inside(folder, position.path).read_bytes()
     return None if any(start) else found

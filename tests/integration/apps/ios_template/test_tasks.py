@@ -81,7 +81,8 @@ class Photos:
 
     def input(self, how: ImagePreprocessing) -> np.ndarray[Any, Any]:
         values = np.frombuffer((self.folder / "image.input").read_bytes(), "<f4")
-        return values.reshape(3, how.height, how.width).transpose(1, 2, 0)
+        pixels: np.ndarray[Any, Any] = values.reshape(3, how.height, how.width)
+        return pixels.transpose(1, 2, 0)
 
 
 def _image(width: int, height: int) -> Image.Image:
