@@ -1,4 +1,4 @@
-"""The recipe's own kernels in an iPhone app: they compile as in the project, and are registered."""
+"""The recipe's own kernels in an iPhone app: compiled as a project does it, and registered."""
 
 from __future__ import annotations
 

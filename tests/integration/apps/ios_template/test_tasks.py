@@ -81,8 +81,9 @@ class Photos:
 
     def input(self, how: ImagePreprocessing) -> np.ndarray[Any, Any]:
         values = np.frombuffer((self.folder / "image.input").read_bytes(), "<f4")
-        pixels: np.ndarray[Any, Any] = values.reshape(3, how.height, how.width)
-        return pixels.transpose(1, 2, 0)
+        shape = (3, how.height, how.width)
+        pixels: np.ndarray[Any, Any] = values.reshape(shape).transpose(1, 2, 0)
+        return pixels
 
 
 def _image(width: int, height: int) -> Image.Image:
