@@ -293,14 +293,23 @@ def load_trends(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, .
     return tuple(found)
 
 
-def load_alerts(store: Store, night: NightInfo) -> tuple[AlertGroup, ...]:
-    """Load the alerts that a night opened, or found open."""
+def load_alerts(
+    store: Store, night: NightInfo, *, is_latest: bool = False
+) -> tuple[AlertGroup, ...]:
+    """Load the alerts that a night opened, or found open; of the latest one all that are open."""
     from etdeploy.history.store.alerts import stored_alerts
 
     ended = night.finished_at or night.started_at
     with store.transaction() as connection:
         known = stored_alerts(connection, night.farm)
-    return group_alerts([a for a in known if a.was_open_in(night.id, night.started_at, ended)])
+    return group_alerts(
+        [
+            alert
+            for alert in known
+            if (is_latest and alert.state.is_open)
+            or alert.was_open_in(night.id, night.started_at, ended)
+        ]
+    )
 
 
 def _wrong(state: VisitState) -> bool:
