@@ -186,13 +186,19 @@ class NightReport(Value):
 
     @property
     def uncovered(self) -> str:
-        """That fewer pairs were judged than is required; else empty."""
-        if self.coverage.percent >= self.required_percent:
-            return ""
-        return (
-            f"{self.coverage.text}: that is {self.coverage.percent:.0f} % of them, and "
-            f"{self.required_percent:g} % are required"
-        )
+        """That fewer pairs were judged than is required; else empty.
+
+        Without a requirement, one has to be judged, unless a pair only lacks earlier nights.
+        """
+        coverage = self.coverage
+        if coverage.percent < self.required_percent:
+            return (
+                f"{coverage.text}: that is {coverage.percent:.0f} % of them, and "
+                f"{self.required_percent:g} % are required"
+            )
+        is_young = any(gap in coverage.gaps for gap in (Gap.NEW, Gap.SIMULATED, Gap.WAITING))
+        is_lost = coverage.pairs and not coverage.judged and not is_young
+        return f"nothing could be judged: {coverage.text}" if is_lost else ""
 
     @property
     def tone(self) -> str:
@@ -237,7 +243,7 @@ class NightReport(Value):
         ]  # fmt: skip
         if not self.totals.done:
             words.insert(0, "nothing was measured")
-        elif self.blocked:
+        elif self.blocked or (self.coverage.pairs and not self.coverage.judged):
             words.insert(0, "nothing could be judged")
         return ", ".join(words) or "nothing became worse"
 
