@@ -18,7 +18,7 @@ from etdeploy.apps.ios.platform import Ios, ios_app, target_name, template_varia
 from etdeploy.apps.model import MODEL_FILE, AppGeneration, AppModel, AppSize, AppValue
 from etdeploy.apps.platform import AppRuntime, AppSubject
 from etdeploy.apps.project import kotlin_text, render_tree
-from etdeploy.core.errors import BuildError, CheckError
+from etdeploy.core.errors import Blocker, BuildError, CheckError, refuse
 from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.values import Value
 from etdeploy.program.folder import PROGRAM_FILE
@@ -324,7 +324,8 @@ _COROUTINES = "org.jetbrains.kotlinx:kotlinx-coroutines-core:1.10.2"
 # Sources of the sample app that a library has, too.
 _SHARED_KOTLIN = re.compile(
     r"app/src/main/kotlin/(?P<path>.*/(?:Native|Calls|tokens/\w+)\.kt)|"
-    r"(?P<root>\.gitignore|gradle\.properties)|app/proguard-rules\.pro"
+    r"(?P<root>\.gitignore|gradle\.properties|gradlew(\.bat)?|gradle/wrapper/.*)|"
+    r"app/proguard-rules\.pro"
 )
 _MODULE = "library/src/main"
 _ONLY_RELEASE = (
@@ -525,6 +526,22 @@ class IosLibrary(Ios):
         if _is_golden(path):
             return f"Tests/{target}Tests/Golden/{path}"
         return f"Sources/{target}Library/Model/{path}"
+
+    def runtime(
+        self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
+    ) -> AppRuntime:
+        if recipe.runtime.custom_ops:
+            refuse(
+                [
+                    Blocker(
+                        what="runtime.custom_ops",
+                        why="a Swift package with the model has no place for kernels of your own",
+                        remedy="Write an app, which has them, and take its folders Kernels and "
+                        "KernelSupport over: etdeploy app ios",
+                    )
+                ]
+            )
+        return super().runtime(recipe, program, version, abis)
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
         app = SimpleNamespace(**_ios_library(subject))

@@ -1,7 +1,7 @@
 """Writes a project into a folder of the user, and keeps the user's edits of an earlier one.
 
 Three versions of each file decide: as it was generated before, as it is generated now, and as it is
-in the folder. A list in the folder has the digests of what was generated before.
+in the folder. A list in the folder has the digests of what was generated before, and the texts.
 
 | generated before and now | in the folder | action |
 | --- | --- | --- |
@@ -9,11 +9,13 @@ in the folder. A list in the folder has the digests of what was generated before
 | different | as it was generated before | it is written |
 | any | removed by the user | it stays so |
 | equal | changed by the user | it stays so |
-| different, or no longer | changed by the user | a conflict |
+| different | a text, changed by the user in other places | both changes are merged |
+| different, or no longer | changed by the user otherwise | a conflict |
 
-With a conflict nothing is written at all, unless the caller says which side counts. If the names of
-the project change, the user's files follow first: an app's id is the package of an Android app's
-code, the recipe's name gives the target of an iOS app, and both are in paths and texts.
+`git merge-file` merges. With a conflict nothing is written at all, unless the caller says which
+side counts. If the names of the project change, the user's files follow first: an app's id is the
+package of an Android app's code, the recipe's name gives the target of an iOS app, and both are in
+paths and texts.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +44,7 @@ from etdeploy.core.files.basic import (
 )
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.hashing import sha256_bytes, sha256_file
+from etdeploy.core.processes import process
 from etdeploy.devices.bundles import check_relative
 
 Content = Mapping[str, "bytes | Path"]
@@ -52,9 +56,11 @@ _STAGE = ".etdeploy-new-"
 SAVED = "yours"
 """The folder in the project that keeps the user's replaced files, at their paths:
 beside them, a build tool would take them for sources."""
-Conflicts = Literal["refuse", "keep", "overwrite"]
+Conflicts = Literal["refuse", "keep", "overwrite", "mark"]
 _SHOWN = 8
 _LARGEST_TEXT_BYTES = 1 << 20
+# Larger files are data, which nobody edits by hand.
+_LARGEST_BASE_BYTES = 1 << 17
 # Folders with what build tools, editors and version control write.
 _SKIPPED = re.compile(r"\..*|build|yours(-\d+)?")
 
@@ -63,22 +69,29 @@ _SKIPPED = re.compile(r"\..*|build|yours(-\d+)?")
 class Written:
     """The changes, by paths in the folder.
 
-    `removed` files are not generated any more; `moved` ones follow the project's names; `kept` ones
-    were changed by the user, `deleted` ones removed; `saved` ones were replaced and are in `yours`.
+    `merged` files have the user's changes and the new ones; in `marked` ones, markers show both
+    versions of the lines that both sides changed. `removed` files are not generated any more;
+    `moved` ones follow the project's names; `kept` ones were changed by the user, `deleted` ones
+    removed; `saved` ones were replaced and are in `yours`.
     """
 
     created: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
+    merged: list[str] = field(default_factory=list)
+    marked: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     saved: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
         """Whether anything was written."""
-        return bool(self.created or self.updated or self.removed or self.moved)
+        return bool(
+            self.created or self.updated or self.merged or self.marked or self.removed or self.moved
+        )
 
 
 def write_project(
@@ -94,34 +107,41 @@ def write_project(
     UsageError where the folder holds something else, cannot be written to, or there are conflicts.
     """
     with _errors(folder, what):
-        before = _generated_before(folder, what)
+        before, bases = _generated_before(folder, what)
         now = {path: digest_content(each) for path, each in content.items()}
         moves: dict[str, Move] = {}
         renaming = find_renaming(anchor, before, now) if anchor else None
         if anchor and renaming:
             moves = plan_moves(folder, anchor, renaming, content)
+            bases = rename_bases(renaming, moves, bases)
             before = rename_digests(renaming, moves, before, content)
-        moved = {move.target: move.new_digest for move in moves.values()}
-        todo = _decide(folder, before, now, moved)
+        moved = {move.target: move for move in moves.values()}
+        todo = _decide(folder, before, now, {path: move.new_digest for path, move in moved.items()})
+        reasons = _merge_all(folder, content, bases, moved, todo, marks=conflicts == "mark")
         overwrite = conflicts == "overwrite"
-        if todo.clashes and conflicts == "refuse":
-            raise _conflicting(folder, todo.clashes)
+        if todo.clashes and conflicts in ("refuse", "mark"):
+            raise _conflicting(folder, reasons)
         with _staged(folder, content, todo, moves.values(), overwrite=overwrite) as stage:
             if not (folder / LIST_FILE).exists():
                 # A stop from here on leaves a project that the next run completes.
-                _write_list(folder, what, {})
+                _write_list(folder, what, {}, {})
             apply_moves(folder, moves.values(), stage)
             done = _apply(folder, content, todo, stage, overwrite=overwrite)
         done.moved += sorted(moved)
-        _write_list(folder, what, now)
+        if unmerged := [path for path, reason in reasons.items() if reason == _NO_GIT]:
+            done.notes.append(f"{_NO_GIT}, so nothing was merged: {_shown(unmerged)}.")
+        texts = {path: text for path in now if (text := _base(content[path]))}
+        _write_list(folder, what, now, texts)
     return done
 
 
 @dataclass
 class _Todo:
-    """The action for each path."""
+    """The action for each path; `merged` texts have both sides' changes, or `marked` conflicts."""
 
     write: list[str] = field(default_factory=list)
+    merged: dict[str, bytes] = field(default_factory=dict)
+    marked: dict[str, bytes] = field(default_factory=dict)
     remove: list[str] = field(default_factory=list)
     keep: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
@@ -149,6 +169,74 @@ def _decide(
     return todo
 
 
+_MARKER = re.compile(rb"^(?:<{7}|>{7}) ", re.MULTILINE)
+_MINE, _GENERATED = "yours", "generated"
+_SAME_LINES = "both changed the same lines"
+_NO_GIT = "git is not installed"
+
+
+def _merge_all(
+    folder: Path,
+    content: Content,
+    bases: Mapping[str, str],
+    moved: Mapping[str, Move],
+    todo: _Todo,
+    *,
+    marks: bool,
+) -> dict[str, str]:
+    """Merges what clashes as far as it can be; gives the reason for each path that is left."""
+    left: dict[str, str] = {}
+    git = process.which("git") if todo.clashes else None
+    for path in todo.clashes:
+        move = moved.get(path)
+        source = folder / (move.source if move else path)
+        mine = move.data if move and move.data is not None else _text_in(folder, source)
+        new, base = _base(content.get(path, b"")), bases.get(path)
+        if new is None or mine is None:
+            left[path] = "" if path in content else "no longer generated"
+        elif _MARKER.search(mine):
+            left[path] = "it still has conflict markers"
+        elif base is None:
+            left[path] = "no earlier text to merge with"
+        elif git is None:
+            left[path] = _NO_GIT
+        else:
+            merged, clean = _merged(git, mine, base.encode(), new.encode())
+            if not clean and not marks:
+                left[path] = _SAME_LINES
+            else:
+                (todo.merged if clean else todo.marked)[path] = merged
+    todo.clashes = list(left)
+    return left
+
+
+def _text_in(folder: Path, path: Path) -> bytes | None:
+    """A text file of the user's; None for a link, a folder or other content."""
+    if path.is_symlink() or not path.is_file() or _through_link(folder, path):
+        return None
+    return path.read_bytes() if _base(path) is not None else None
+
+
+def _merged(git: Path, mine: bytes, base: bytes, new: bytes) -> tuple[bytes, bool]:
+    """The merged text, and whether it is without conflicts."""
+    with tempfile.TemporaryDirectory(prefix="etdeploy-merge-") as work:
+        paths = [Path(work, name) for name in ("mine", "base", "new")]
+        for path, data in zip(paths, (mine, base, new), strict=True):
+            path.write_bytes(data)
+        labels = (word for name in (_MINE, "before", _GENERATED) for word in ("-L", name))
+        outcome = process.run(
+            process.Request((str(git), "merge-file", "--quiet", *labels, *map(str, paths)))
+        )
+        merged = paths[0].read_bytes()
+        # git gives the number of conflicts, up to 127, or 255 for what it cannot merge.
+        if outcome.exit_code not in range(128):
+            raise UsageError(
+                f"git cannot merge: {outcome.stderr.strip() or outcome.signal_name}",
+                remedy="Keep your files, or take the new ones: --conflicts keep or overwrite",
+            )
+        return merged, outcome.ok
+
+
 @contextmanager
 def _staged(
     folder: Path, content: Content, todo: _Todo, moves: Iterable[Move], *, overwrite: bool
@@ -167,6 +255,8 @@ def _staged(
             for path in (*todo.write, *clashes):
                 checkpoint()
                 _put(stage / _CONTENT, path, content[path])
+            for path, data in {**todo.merged, **todo.marked}.items():
+                _put(stage / _CONTENT, path, data)
             for move in moves:
                 if move.data is not None:
                     _put(stage / _MOVED, move.target, move.data)
@@ -183,14 +273,28 @@ def _staged(
 def _apply(folder: Path, content: Content, todo: _Todo, stage: Path, *, overwrite: bool) -> Written:
     keep = todo.keep if overwrite else [*todo.keep, *todo.clashes]
     done = Written(kept=keep, deleted=todo.deleted)
+    for path in todo.merged:
+        checkpoint()
+        _replace_text(stage / _CONTENT / path, folder / path)
+        done.merged.append(path)
+    for path in todo.marked:
+        checkpoint()
+        saved = _free_path(folder, path)
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        copy_file(folder / path, saved)
+        _replace_text(stage / _CONTENT / path, folder / path)
+        done.marked.append(path)
+        done.saved.append(path)
+    replaced = []
     for path in todo.clashes if overwrite else ():
         saved = _free_path(folder, path)
         saved.parent.mkdir(parents=True, exist_ok=True)
         (folder / path).rename(saved)
+        replaced.append(path)
         done.saved.append(path)
-    for path in [*todo.write, *(path for path in done.saved if path in content)]:
+    for path in [*todo.write, *(path for path in replaced if path in content)]:
         checkpoint()
-        existed = (folder / path).exists() or path in done.saved
+        existed = (folder / path).exists() or path in replaced
         (done.updated if existed else done.created).append(path)
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (stage / _CONTENT / path).replace(folder / path)
@@ -201,6 +305,12 @@ def _apply(folder: Path, content: Content, todo: _Todo, stage: Path, *, overwrit
     return done
 
 
+def _replace_text(new: Path, target: Path) -> None:
+    """Puts a text in the place of the user's, with its permissions."""
+    new.chmod(target.stat().st_mode)
+    new.replace(target)
+
+
 def _put(folder: Path, path: str, content: bytes | Path) -> None:
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -208,6 +318,9 @@ def _put(folder: Path, path: str, content: bytes | Path) -> None:
         write_atomic(target, content)
     else:
         copy_file(content, target)
+    with target.open("rb") as file:
+        if file.read(2) == b"#!":  # a script
+            target.chmod(target.stat().st_mode | 0o111)
 
 
 def _free_path(folder: Path, path: str) -> Path:
@@ -241,16 +354,17 @@ def require_project(folder: Path, what: str) -> None:
         _generated_before(folder, what)
 
 
-def _generated_before(folder: Path, what: str) -> dict[str, str]:
-    """Digests of what was generated before; empty for a new project."""
+def _generated_before(folder: Path, what: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Digests and texts of what was generated before; empty for a new project."""
     if folder.exists() and not folder.is_dir():
         raise UsageError("this is not a folder", place=str(folder), remedy=_ANOTHER)
     if not folder.exists() or all(path.name.startswith(_STAGE) for path in folder.iterdir()):
         require_writable(folder)
-        return {}
+        return {}, {}
     try:
         known = json.loads((folder / LIST_FILE).read_bytes())
         kind, files = known["content"], dict(known["files"])
+        texts = {path: "".join(lines) for path, lines in dict(known.get("texts") or {}).items()}
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(
             f"the folder is not empty, and does not hold an etdeploy {what}; nothing was changed",
@@ -266,7 +380,15 @@ def _generated_before(folder: Path, what: str) -> dict[str, str]:
     require_writable(folder)
     generated = dict(_paths_inside(files))
     # Of a project that somebody emptied, no single file was deleted.
-    return generated if any(os.path.lexists(folder / path) for path in generated) else {}
+    if not any(os.path.lexists(folder / path) for path in generated):
+        return {}, {}
+    # A text that is not the one of the digest was edited, and nothing can be merged with it.
+    bases = {
+        path: text
+        for path, text in texts.items()
+        if sha256_bytes(text.encode()) == generated.get(path)
+    }
+    return generated, bases
 
 
 def _paths_inside(files: Mapping[object, object]) -> Iterator[tuple[str, str]]:
@@ -278,8 +400,13 @@ def _paths_inside(files: Mapping[object, object]) -> Iterator[tuple[str, str]]:
             continue
 
 
-def _write_list(folder: Path, what: str, files: Mapping[str, str]) -> None:
-    text = json.dumps({"content": what, "files": dict(sorted(files.items()))}, indent=1) + "\n"
+def _write_list(
+    folder: Path, what: str, files: Mapping[str, str], texts: Mapping[str, str]
+) -> None:
+    # By lines, which version control can compare.
+    lines = {path: texts[path].splitlines(keepends=True) for path in sorted(texts)}
+    listed = {"content": what, "files": dict(sorted(files.items())), "texts": lines}
+    text = json.dumps(listed, indent=1, ensure_ascii=False) + "\n"
     path = folder / LIST_FILE
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write_atomic(path, text)
@@ -288,14 +415,28 @@ def _write_list(folder: Path, what: str, files: Mapping[str, str]) -> None:
 _ANOTHER = "Name a new or empty folder, or that of an earlier project: --output FOLDER"
 
 
-def _conflicting(folder: Path, paths: list[str]) -> UsageError:
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+_INSTALL = "Or install git, which merges changes in different lines\n"
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+def _conflicting(folder: Path, reasons: Mapping[str, str]) -> UsageError:
+    named = [f"{path} ({reason})" if reason else path for path, reason in reasons.items()]
+    mark = (
+        "Or write both versions of the lines into the files, between conflict markers; yours go to "
+        f"{quoted(folder / SAVED)}, too: --conflicts mark\n"
+    )
     return UsageError(
         "nothing was written: you changed files that are now generated differently, or not at "
-        f"all: {', '.join(paths[:_SHOWN])}{more}",
+        f"all: {_shown(named)}",
         place=str(folder),
         remedy="Keep yours: --conflicts keep\n"
         f"Or take the new ones; yours go to {quoted(folder / SAVED)}: --conflicts overwrite\n"
+        f"{mark if set(reasons.values()) == {_SAME_LINES} else ''}"
+        f"{_INSTALL if _NO_GIT in reasons.values() else ''}"
         f"To see the new ones first: --output {quoted(folder.with_name(folder.name + '-new'))}",
     )
 
@@ -418,6 +559,17 @@ def rename_digests(
     return found
 
 
+def rename_bases(
+    renaming: Renaming, moves: Mapping[str, Move], bases: Mapping[str, str]
+) -> dict[str, str]:
+    """Texts that were generated before, with the names that the user's files get."""
+    found = {}
+    for path, text in bases.items():
+        renames = path in moves and moves[path].data is not None
+        found[renaming.rename(path)] = renaming.rename(text) if renames else text
+    return found
+
+
 def apply_moves(folder: Path, moves: Iterable[Move], stage: Path) -> None:
     """Puts the files at their new paths, those that `stage` has from there."""
     for move in moves:
@@ -449,6 +601,18 @@ def _editable_files(folder: Path) -> Iterator[str]:
             path = Path(root) / name
             if name != LIST_FILE and path.is_file() and not path.is_symlink():
                 yield path.relative_to(folder).as_posix()
+
+
+def _base(content: bytes | Path) -> str | None:
+    """The content as a text that can be merged; None for data, and for nothing."""
+    if isinstance(content, Path) and content.stat().st_size > _LARGEST_BASE_BYTES:
+        return None
+    data = content if isinstance(content, bytes) else content.read_bytes()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text and "\0" not in text and len(data) <= _LARGEST_BASE_BYTES else None
 
 
 def _read_text(content: bytes | Path) -> bytes:

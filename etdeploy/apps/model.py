@@ -116,7 +116,8 @@ class AppModel(Value):
 
     The program is in the payload if `bundled`, else it is put beside the app. A warm-up of -1 goes
     on until times have stopped falling; 0 `threads` leave their number to the runtime. An app for
-    inferences has `sizes`, one for text has `generation`. `task` is that of the first screen, for
+    inferences has `sizes`, one for text has `generation`, and the tokens and logits of a first call
+    as its only size if it tests them. `task` is that of the first screen, for
     which `image` or `speech` has more.
     """
 
@@ -139,6 +140,12 @@ class AppModel(Value):
     task: AppScreen = "tensor"
     image: AppImage | None = None
     speech: AppSpeech | None = None
+
+
+def recorded_paths(model: AppModel) -> frozenset[str]:
+    """The files of inputs and expected outputs in a payload."""
+    values = (value for size in model.sizes for value in (*size.inputs, *size.expected))
+    return frozenset(value.path for value in values if value.path)
 
 
 Payload = Mapping[str, "bytes | Path"]

@@ -69,7 +69,7 @@ def make_payload(
 ) -> tuple[AppModel, Payload, tuple[str, ...]]:
     """Return `model.json`, all files by their paths in the payload, and notes for the user.
 
-    A library's golden test also has logits of a language model, as its only size.
+    A language model has the logits of a text's first tokens as its only size, for golden tests.
 
     Raises:
         UsageError: The program does not have the method that the recipe names, or takes inputs in
@@ -94,7 +94,7 @@ def make_payload(
         generation, made_files, why = _generation(loaded, provenance.generation, folder)
         files |= made_files
         notes += why
-        measured = _first_call(provenance, folder) if library else None
+        measured = _first_call(provenance, folder)
     else:
         provenance = values_of_method(provenance, loaded.recipe.benchmark.method, str(loaded.path))
         _refuse_images_by_pixel(provenance, str(loaded.path))
@@ -202,7 +202,8 @@ def _first_call(provenance: Provenance, folder: Path) -> Provenance | None:
     tokens, position = found.inputs
     if not isinstance(tokens, TensorFile) or not isinstance(position, TensorFile):
         return None
-    if not isinstance(found.expected[0], TensorFile):
+    logits = found.expected[0]
+    if not isinstance(logits, TensorFile) or logits.dtype != "float32":
         return None
     start = inside(folder, position.path).read_bytes()
     return None if any(start) else found

@@ -24,10 +24,14 @@ from etdeploy.targets.platforms import Target
 
 @dataclass(frozen=True)
 class AppRuntime:
-    """The ExecuTorch of an app, and the packages of its release: none for `source`."""
+    """The ExecuTorch of an app, and the packages of its release: none for `source`.
+
+    `custom_ops` is the digest of the recipe's own kernels if the project has their sources.
+    """
 
     name: ReasonedChoice
     packages: tuple[ReasonedChoice, ...] = ()
+    custom_ops: str | None = None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class CustomOps:
             register theirs.
         operators: Full names; None if only the built runner can list them.
         digest: Of every file that a build may read, equal wherever the folder is.
+        headers: Those below the folder, relative to it; empty with a target.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class CustomOps:
     declared: tuple[Declared, ...]
     operators: frozenset[str] | None
     digest: str
+    headers: tuple[str, ...] = ()
 
     def definitions(self, build_folder: Path) -> dict[str, str]:
         """Return the definitions that the runner's `custom_ops.cmake` reads."""
@@ -105,6 +107,7 @@ def _read(folder: Path, target: str | None) -> CustomOps:
         declared=declared,
         operators=frozenset(o.schema.full_name for o in declared) if declared else None,
         digest=_digest(folder, kept, None),
+        headers=tuple(name for name in files if Path(name).suffix in _HEADERS),
     )
 
 

@@ -21,6 +21,8 @@ from etdeploy.core.errors import DeviceError
 FILE = "results.json"
 OUTPUTS = "outputs"
 """The folder beside it, with the outputs of the first inference."""
+INTERRUPTED = "interrupted"
+"""The kind of error of a run in which the app was not in front until the end."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 

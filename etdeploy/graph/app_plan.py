@@ -78,6 +78,7 @@ class PlatformPlanner:
             provisional=program is None,
             blockers=blockers,
             notes=tuple(_notes(job)),
+            custom_ops=runtime.custom_ops,
         )
 
     def built_plan(

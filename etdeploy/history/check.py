@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -247,7 +247,8 @@ def _earlier(
 ) -> list[HistoryEntry]:
     """The runs that it is judged by, the earliest first; with `fit` those whose numbers count."""
     found = _comparable(store, run, options, fit=fit)
-    return select_baseline(found, options.against, options.repository)[-options.last :]
+    on_main = find_commits_on_main(options.repository, found) if options.against == MAIN else ()
+    return select_baseline(found, options.against, on_main)[-options.last :]
 
 
 def _comparable(
@@ -262,28 +263,32 @@ def _comparable(
 
 
 def select_baseline(
-    entries: Sequence[HistoryEntry], against: str | None, repository: Path
+    entries: Sequence[HistoryEntry], against: str | None, on_main: Collection[str] = ()
 ) -> list[HistoryEntry]:
     """Those of earlier runs that a run is judged by.
 
     Args:
         entries: Comparable runs.
-        against: As a options has it.
-        repository: A folder in the recipe's repository, for `main`.
-
-    Raises:
-        UsageError: There is no branch main.
+        against: As `CheckOptions` has it.
+        on_main: The commits on the branch main, where it is asked for: `find_commits_on_main`.
     """
     if against == LAST_GOOD:
         return [entry for entry in entries if entry.judgement is not Judgement.REGRESSED]
     if against == MAIN:
-        on_main = _on_main(repository, {e.git_revision for e in entries if e.git_revision})
         return [e for e in entries if e.git_revision in on_main and not e.git_dirty]
     return list(entries)
 
 
-def _on_main(repository: Path, revisions: set[str]) -> set[str]:
-    """Which commits are on the branch main."""
+def find_commits_on_main(repository: Path, entries: Iterable[HistoryEntry]) -> set[str]:
+    """Which of the runs' commits are on the branch main.
+
+    Args:
+        repository: A folder in the recipe's repository.
+        entries: Runs; a commit of several is looked for once.
+
+    Raises:
+        UsageError: There is no branch main.
+    """
     branch = next((name for name in _BRANCHES if _exists(repository, name)), None)
     if branch is None:
         raise UsageError(
@@ -295,7 +300,7 @@ def _on_main(repository: Path, revisions: set[str]) -> set[str]:
     ask = ("merge-base", "--is-ancestor")
     return {
         revision
-        for revision in revisions
+        for revision in {entry.git_revision for entry in entries if entry.git_revision}
         if _REVISION.fullmatch(revision) and run_git(repository, *ask, revision, branch) is not None
     }
 

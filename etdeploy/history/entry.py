@@ -191,8 +191,15 @@ def _in_history(text: str, output: Path, place: HistoryLocation) -> StoredRun | 
             place=place.shown,
             remedy="Name one of them:\n" + "\n".join(ids),
         )
-    if content is None:
+    if not ids:
         return None
+    if content is None:
+        raise UsageError(
+            f"only the numbers of {ids[0]} are left: its record was deleted from the history "
+            "(`etdeploy history prune`), and its folder is gone",
+            place=place.shown,
+            remedy="Name a later run, or measure again: etdeploy run",
+        )
     record = parse_record(json.dumps(content), f"{place.shown}: {ids[0]}")
     console.warn(
         f"only the record of {record.run_id} is left, in the history: its folder is not in "

@@ -1,8 +1,8 @@
 """Which records can be compared: those of one series, which measure the same on the same device.
 
-A series is what a recipe says that is measured, and where. How it is made may change within it,
-for that is where a regression is looked for: the program, versions, the runner and its options,
-weights, the commit, the system on the device.
+A series is everything that a recipe says about what is measured, and where. What the recipe does
+not say may change within it, for that is where a regression is looked for: the program, versions,
+weights, the commit, the checkout of ExecuTorch, the system on the device.
 """
 
 from __future__ import annotations
@@ -44,6 +44,68 @@ _MODEL = (
 )
 # Of `export`: what is computed with which precision.
 _PRECISION = ("overrides", "group_size", "embeddings")
+# Every other key of a recipe that changes the numbers, with the value that has no part in the key
+# of a series: the default when the key was added here. It stays when a default changes, for the new
+# default measures something else, and keys of earlier records must not change.
+SETTINGS: Mapping[str, Any] = {
+    "model.params": None,
+    "model.task": None,
+    "model.lora": None,
+    "model.merge": True,
+    "export.calibration": None,
+    "export.soc": "auto",
+    "export.options": {},
+    "export.rewrites": "auto",
+    "export.custom_ops": None,
+    "export.strict": False,
+    "export.seed": 0,
+    "export.llm_config": None,
+    "export.generation.context": 2048,
+    "export.generation.prefill_tokens": 128,
+    "export.generation.path": "auto",
+    "export.generation.methods": "hybrid",
+    "export.generation.attention": "auto",
+    "export.generation.layout": "auto",
+    "export.generation.evaluate_tokens": 512,
+    "runtime.provider": "auto",
+    "runtime.thread_pool": "default",
+    "runtime.optimize": "speed",
+    "runtime.log_level": "error",
+    "runtime.kleidiai": None,
+    "runtime.weight_cache": False,
+    "runtime.custom_ops": None,
+    "runtime.cmake": {},
+    "benchmark.warmup": "auto",
+    "benchmark.iterations": 50,
+    "benchmark.cooldown": None,
+    "app.runtime": "auto",
+}
+# Those that change no number of the history: where something comes from, how often and how long it
+# is measured, what is measured besides, and how the app looks.
+NOT_MEASURED = (
+    "model.weights",
+    "model.revision",
+    "model.remote_code",
+    "export.generation.evaluate",
+    "runtime.source",
+    "runtime.selective",
+    "runtime.android_api",
+    "runtime.custom_ops_target",
+    "benchmark.runs",
+    "benchmark.sustained_s",
+    "benchmark.memory",
+    "benchmark.profile",
+    "benchmark.timeout_s",
+    "benchmark.tolerance",
+    "app.id",
+    "app.name",
+    "app.task",
+    "app.bundled",
+    "app.abis",
+    "app.build",
+    "app.aar",
+    "app.team",
+)
 
 
 class DeviceIdentity(Value):
@@ -101,6 +163,8 @@ class Series(Value):
         target: What the runner is built for.
         device: What it runs on.
         app: Whether an app runs it, and not a runner.
+        settings: Other keys of the recipe that change the numbers, by dotted name, where they have
+            another value than in `SETTINGS`.
     """
 
     recipe: str
@@ -115,12 +179,13 @@ class Series(Value):
     target: str
     device: DeviceIdentity
     app: bool = False
+    settings: dict[str, Any] = {}
 
     @property
     def key(self) -> str:
         """The same for records that can be compared, on every machine."""
-        # A runner's series keeps the key that it had before there were apps.
-        left_out = {"source"} if self.app else {"source", "app"}
+        # A series without these keeps the key that it had before they were added.
+        left_out = {"source", *(name for name in ("app", "settings") if not getattr(self, name))}
         return digest_json(self.model_dump(mode="json", exclude=left_out))[:KEY_LENGTH]
 
     @property
@@ -169,7 +234,22 @@ def series_from(record: RunRecord) -> Series:
         target=record.runner.target,
         device=DeviceIdentity.of(record.device.facts),
         app=record.runner.app is not None,
+        settings=settings_from(content, app=record.runner.app is not None),
     )
+
+
+def settings_from(content: Mapping[str, Any], *, app: bool = False) -> dict[str, Any]:
+    """Values of a recipe that differ from `SETTINGS`, by dotted key; `app.` only for an app."""
+    found = {}
+    for key, unsaid in SETTINGS.items():
+        *sections, name = key.split(".")
+        value = content
+        for section in sections:
+            value = _section(value, section)
+        given = value.get(name)
+        if given not in (None, {}, [], "", unsaid) and (app or sections != ["app"]):
+            found[key] = given
+    return found
 
 
 def distinct_labels(found: Sequence[Series]) -> list[str]:
@@ -193,9 +273,10 @@ def _group(series: Series) -> tuple[str, str, str]:
 
 def _leaves(series: Series) -> dict[str, Any]:
     """Return the values that make the key, by the recipe's names of them where it has them."""
-    content = series.model_dump(mode="json", exclude={"source"})
+    content = series.model_dump(mode="json", exclude={"source", "settings"})
     sections = {"precision": "export", "sizes": "benchmark"}
-    return dict(flattened({sections.get(name, name): value for name, value in content.items()}))
+    named = {sections.get(name, name): value for name, value in content.items()}
+    return dict(flattened({**named, **series.settings}))
 
 
 def _distinct(own: Mapping[str, Any], group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -232,10 +313,14 @@ def _differences(a: Series, b: Series) -> Iterator[str]:
     if a.sizes != b.sizes:
         text = GENERATION in a.sizes or GENERATION in b.sizes
         yield "other numbers of tokens, or another prompt" if text else "other sizes or inputs"
+    for key in sorted({*a.settings, *b.settings}):
+        ours, theirs = (each.settings.get(key, SETTINGS.get(key)) for each in (a, b))
+        if ours != theirs:
+            yield f"another {key}: {_shown(ours)} and {_shown(theirs)}"
 
 
 def _shown(value: Any) -> str:
-    return "none" if value is None else str(value)
+    return "none" if value in (None, {}) else str(value)
 
 
 def _sizes(benchmark: Mapping[str, Any]) -> dict[str, Any]:

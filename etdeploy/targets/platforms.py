@@ -191,6 +191,14 @@ switch synchronized this throw throws transient true try typealias typeof val va
 while
 """
 _WORDS = frozenset(_RESERVED.split())
+# Folders that Windows cannot have.
+_DEVICES = frozenset(
+    ["aux", "con", "nul", "prn", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))]
+)
+# Packages of an app's libraries and of the system: on file systems that ignore case, the app's
+# classes would be in the same folders, and Android's plugin refuses a namespace that it has twice.
+_LIBRARY_PACKAGES = ("org.pytorch.executorch", "com.facebook.jni", "com.facebook.soloader")
+_SYSTEM_PACKAGES = ("android", "androidx", "dalvik", "java", "javax", "kotlin", "kotlinx")
 
 
 def android_id_problem(app_id: str) -> str | None:
@@ -212,6 +220,14 @@ def android_id_problem(app_id: str) -> str | None:
             )
         if segment in _WORDS:
             return f"{segment!r} is a word of Java or Kotlin, so no package can be called so"
+        if segment.lower() in _DEVICES:
+            return f"{segment!r} is a device's name on Windows, so no folder can be called so"
+    for package in (*_LIBRARY_PACKAGES, *_SYSTEM_PACKAGES):
+        if f"{app_id.lower()}.".startswith(f"{package}."):
+            return (
+                f"the package {package} is not the app's own, also in other letter case; begin "
+                "with a domain of yours, like com.example.model"
+            )
     return None
 
 
@@ -220,4 +236,4 @@ def suggested_segment(text: str) -> str:
     words = "_".join(re.findall(r"[a-z0-9]+", text.lower()))
     if not words:
         return "app"
-    return f"app_{words}" if words in _WORDS or not words[0].isalpha() else words
+    return f"app_{words}" if words in _WORDS | _DEVICES or not words[0].isalpha() else words

@@ -217,6 +217,13 @@ class App:
     def payload(self) -> Path:
         return self.project / "app" / "src" / "main" / "assets" / "model"
 
+    @property
+    def local_tests(self) -> list[str]:
+        """The classes of the project's tests that need no device."""
+        folder = self.project / "app" / "src" / "test" / "kotlin"
+        paths = sorted(path.relative_to(folder) for path in folder.rglob("*Test.kt"))
+        return [".".join(path.with_suffix("").parts) for path in paths]
+
     def link(self, tools: Tools) -> Path:
         """Links manifest, resources and payload, as they are now."""
         main, out = self.project / "app" / "src" / "main", self.built
@@ -229,22 +236,28 @@ class App:
             named.replace("<application", '<application android:debuggable="true"', 1)
         )
         (main / "assets").mkdir(exist_ok=True)
+        # Those of the instrumented test are in its own APK on a phone.
+        folders = (main / "assets", main.parent / "androidTest" / "assets")
+        assets = [word for folder in folders if folder.is_dir() for word in ("-A", folder)]
         run(tools.folder / "aapt2", "compile", "--dir", main / "res", "-o", out / "res.zip")
         run(
             tools.folder / "aapt2", "link", "-o", out / "resources.apk", "-I", tools.framework,
             "--manifest", out / "AndroidManifest.xml", "--java", out / "generated",
             "--min-sdk-version", "23", "--target-sdk-version", "34", "--version-code", "1",
-            "--version-name", "1.0", "-A", main / "assets", "-0", ".pte", out / "res.zip",
+            "--version-name", "1.0", *assets, "-0", ".pte", out / "res.zip",
         )  # fmt: skip
         return out / "resources.apk"
 
     def compile(self, tools: Tools, api: str | None = None) -> Path:
-        """Compiles against the framework and ExecuTorch's API, without a warning."""
+        """Compiles app and tests against the framework and ExecuTorch's API, without a warning."""
         self.link(tools)
         classes = self.built / "classes"
         generated = sorted((self.built / "generated").rglob("*.java"))
-        sources = sorted((self.project / "app" / "src" / "main" / "kotlin").rglob("*.kt"))
-        path = [tools.framework, api or str(tools.folder / "api"), tools.standard_library]
+        sources = sorted((self.project / "app" / "src").rglob("*.kt"))
+        path = [
+            tools.framework, api or str(tools.folder / "api"), tools.standard_library,
+            tools.paths["junit"], str(tools.folder / "monitor.jar"),
+        ]  # fmt: skip
         run(
             "java", *JAVA_OPTIONS, "-cp", tools.paths["kotlin"],
             "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", f"-Xjdk-release={_JAVA_RELEASE}",
@@ -259,7 +272,9 @@ class App:
         self, tools: Tools, folder: Path, scenarios: Mapping[str, Mapping[str, Any]],
         library: Path | None = None, api: str | None = None,
     ) -> dict[str, Screen]:  # fmt: skip
-        """Starts the app once for each scenario (android_robolectric/AppRun.java).
+        """Runs the app's local tests, and starts the app once for each scenario.
+
+        android_robolectric/AppRun.java has what a scenario can say.
 
         Args:
             tools: What runs it.
@@ -283,13 +298,14 @@ class App:
             api or tools.folder / "api", tools.folder / "monitor.jar", tools.paths["robolectric"],
             tools.paths["junit"], tools.framework, tools.standard_library,
         ]  # fmt: skip
-        run(
+        said = run(
             "java", *JAVA_OPTIONS, *_OPENED, "-cp", ":".join(map(str, path)),
             f"-Dapp.scenarios={folder}",
             f"-Drobolectric.dependency.dir={Path(tools.paths['instrumented']).parent}",
             f"-Djava.library.path={library or tools.folder / 'native'}",
-            "org.junit.runner.JUnitCore", "AppRun",
+            "org.junit.runner.JUnitCore", "AppRun", *self.local_tests,
         )  # fmt: skip
+        (folder / "junit.txt").write_text(said)
         return {name: Screen(folder / name) for name in scenarios}
 
 

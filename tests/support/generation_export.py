@@ -6,9 +6,10 @@ Started as a process of its own:
 
 The folder gets `<name>.pte` for each program, and `texts.json`: what the eager model makes of each
 prompt, as lists of token ids that are one longer than the context; `expected.json` has the logits
-of one of them. The program `forgetful` is that of `static` with a method `decode` whose cache is
-wrong, which shows from the second token on that it takes. In `cached`, keys and values are inputs
-and outputs; so they are in `delegated`, which is that of qnn_shared_memory.
+of one of them, and `logits.bin` those after the text of `tokens.bin`. The program `forgetful` is
+that of `static` with a method `decode` whose cache is wrong, which shows from the second token on
+that it takes. In `cached`, keys and values are inputs and outputs; so they are in `delegated`,
+which is that of qnn_shared_memory.
 """
 
 from __future__ import annotations
@@ -168,6 +169,7 @@ def main(folder: Path) -> None:
     }
     _write(folder / "cached.pte", of_cache)
     (folder / "cached.json").write_text(json.dumps([_cached(prompt) for prompt in PROMPTS]))
+    _write_golden(folder)
     text = greedy_text(_Eager(), Prompt(PROMPTS[1], 16))
     expected = ExpectedText(prompt_ids=PROMPTS[1], original=text)
     (folder / "expected.json").write_text(expected.model_dump_json())
@@ -184,6 +186,15 @@ def _write(
         ExecutorchBackendConfig(memory_planning_pass=planning, run_reinplace_pass=True)
     )
     path.write_bytes(program.buffer)
+
+
+def _write_golden(folder: Path) -> None:
+    """The tokens of a prompt, and the logits of its last."""
+    model = TinyModel(CAPACITY)
+    for at, token in enumerate(PROMPTS[1]):
+        logits = model(torch.tensor([[token]]), torch.tensor([at]))
+    torch.tensor(PROMPTS[1]).numpy().tofile(folder / "tokens.bin")
+    logits.numpy().tofile(folder / "logits.bin")
 
 
 def _continued(prompt: Sequence[int]) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from etdeploy.bench.records.record import RecipeRecord, RunRecord
 from etdeploy.bench.statistics import summarize
+from etdeploy.history.alerts import Alert
 from etdeploy.history.store.store import Store
 from tests.support.bench_values import make_record
 
@@ -36,3 +37,12 @@ def fill(store: Store, latencies_ms: Sequence[float], **changes: Any) -> list[Ru
     for record in made:
         store.add(record)
     return made
+
+
+def make_alert(**changes: Any) -> Alert:
+    values: dict[str, Any] = {
+        "farm": "shelf", "series": "s", "metric": "latency_ms", "night": "n1", "recipe": "mlp",
+        "opened_at": "2026-11-01T00:00:00+00:00", "device": "phone", "identity": "i",
+        "before": 1.0, "after": 1.2, "last_night": "n1",
+    }  # fmt: skip
+    return Alert(**(values | changes))

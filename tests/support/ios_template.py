@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from etdeploy.apps.ios.platform import IosApp, binary_files, template_variables
-from etdeploy.apps.project import render_tree
+from etdeploy.apps.project import TENSOR, render_tree
 from tests.support.swift import Swift
 
 Workload = Literal["inference", "generation"]
 TEMPLATE = Path(__file__).parents[2] / "templates/ios"
 STUBS = Path(__file__).with_name("swift_stubs")
 PROGRAMS = Path(__file__).with_name("swift_programs")
-_STUB_ORDER = ("UIKit", "ExecuTorch", "SwiftUI", "Charts")
+_STUB_ORDER = (
+    "CoreGraphics", "ImageIO", "AVFoundation", "UIKit", "ExecuTorch", "SwiftUI", "Charts",
+    "PhotosUI",
+)  # fmt: skip
 INSIDE = "/executorch"
 HEADERS = ("include", "include/executorch/runtime/core/portable_type/c10")
 _LIBRARIES = ("", "_kernels_optimized", "_backend_xnnpack", "_threadpool")
@@ -30,8 +33,12 @@ LINK = (
 )  # fmt: skip
 # Foundation's, which Linux lacks: it becomes a source of the app.
 _FOUNDATION = STUBS / "ThermalState.swift"
-# What is no part of the measuring code: the screen, and what needs ExecuTorch.
-_SCREEN = ("App.swift", "ContentView.swift", "ModelSection.swift", "ExecuTorchModel.swift")
+# What only a device has: the screens, camera and microphone, and ExecuTorch's Swift API.
+SCREENS = (
+    "App.swift", "Camera.swift", "ContentView.swift", "FirstView.swift", "Front.swift",
+    "ModelSection.swift", "Photo.swift", "Recorder.swift", "Root.swift",
+)  # fmt: skip
+_DEVICE = (*SCREENS, "ExecuTorchModel.swift")
 
 
 def make_app(workload: Workload = "inference", **changes: Any) -> IosApp:
@@ -128,9 +135,10 @@ def compile_program(
         executorch: The folder of an installed ExecuTorch, to link its runtime.
     """
     sources = render_project(app, folder / "project") / app.target
-    shutil.copy(PROGRAMS / f"{app.workload}.swift", sources / "main.swift")
+    program = app.workload if app.task == TENSOR else app.task
+    shutil.copy(PROGRAMS / f"{program}.swift", sources / "main.swift")
     shutil.copy(_FOUNDATION, sources)
-    for name in _SCREEN:
+    for name in _DEVICE:
         (sources / name).unlink(missing_ok=True)
     mounts = {INSIDE: executorch} if executorch else {}
     sources_cpp = sorted(path.name for path in sources.glob("*.cpp"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,13 +20,14 @@ from etdeploy.apps.android.sdk import Jdk, find_jdk, find_sdk
 from etdeploy.apps.android.tools import (
     COMPILE_SDK,
     GRADLE,
+    WRAPPER,
     Tools,
     find_gradle,
     find_kotlin,
     find_tools,
     require_tools,
 )
-from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
+from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name, recorded_paths
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, RuntimeSources
 from etdeploy.apps.project import TENSOR, render_tree
 from etdeploy.backends.base import Backend
@@ -42,6 +44,7 @@ from etdeploy.recipe.model import Recipe
 
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
 _PAYLOAD = f"{ASSETS}/model"
+_TEST_ASSETS = "app/src/androidTest/assets/golden"
 _NO_APP = "or measure it in a runner, without an app:\netdeploy run --device android"
 
 
@@ -83,7 +86,8 @@ class Android:
         return (self.templates,)
 
     def place(self, subject: AppSubject, path: str) -> str | None:
-        del subject
+        if subject.model.generation and path in recorded_paths(subject.model):
+            return f"{_TEST_ASSETS}/{path}"
         return f"{self.payload}/{path}"
 
     def runtime(
@@ -110,6 +114,8 @@ class Android:
         found = _gradle(recipe)
         if isinstance(found, Blocker):
             return (found,)
+        if found == Path(WRAPPER) and isinstance(jdk := find_jdk(Workstation.this()), Blocker):
+            return (jdk,)
         if found and plan.provider.value != Provider.SOURCE:
             return ()
         tools = _tools(recipe, plan, None)
@@ -305,6 +311,10 @@ def choose_build(
         return _chosen("sdk", "app.build is sdk"), None
     found = find_gradle(station, project)
     if wish == "gradle":
+        # The user asked for it: the wrapper, which every new project has, may download it.
+        wrapper = (project or Path()) / WRAPPER
+        if isinstance(found, Blocker) and (project is None or os.access(wrapper, os.X_OK)):
+            found = wrapper
         return _chosen("gradle", "app.build is gradle"), require(found)
     if aar:
         return _chosen("sdk", f"app.aar names {aar}, which the project's build files do not"), None

@@ -70,9 +70,12 @@ def _artifact_folders(station: Workstation, artifact: Artifact) -> Iterator[Iter
 
 
 def _gradle(station: Workstation) -> Path:
+    return _gradle_home(station) / "caches/modules-2/files-2.1"
+
+
+def _gradle_home(station: Workstation) -> Path:
     named = station.environ.get(_GRADLE_HOME)
-    home = Path(named).expanduser() if named else station.home / ".gradle"
-    return home / "caches/modules-2/files-2.1"
+    return Path(named).expanduser() if named else station.home / ".gradle"
 
 
 def _maven(station: Workstation, group: str) -> Path:
@@ -340,9 +343,12 @@ def tool_findings(station: Workstation) -> Iterator[DoctorCheck]:
 
 GRADLE = "Gradle"
 WRAPPER = "gradlew"
+# Gradle's own scripts need the jar; those of the templates fetch Gradle without one.
 _WRAPPER_JAR = "gradle/wrapper/gradle-wrapper.jar"
+_WRAPPER_FILE = "gradle/wrapper/gradle-wrapper.properties"
 # What the Android plugin 9 runs in; Debian's package is 4.4.
 _OLDEST_GRADLE = (9, 1)
+_DISTRIBUTION = re.compile(r"^distributionUrl\s*=.*/([\w.-]+)\.zip\s*$", re.MULTILINE)
 _JAR = re.compile(r"gradle-[a-z-]*?(\d+)\.(\d+)[\d.]*\.jar")
 _OTHER_WAYS = (
     "Open the project in Android Studio, which brings its own; or build it with the SDK's tools:\n"
@@ -351,10 +357,14 @@ _OTHER_WAYS = (
 
 
 def find_gradle(station: Workstation, project: Path | None = None) -> Path | Blocker:
-    """The project's own wrapper, or else the one on the PATH."""
+    """The project's own wrapper, or else the one on the PATH.
+
+    A wrapper of the templates counts if its Gradle was fetched before: that takes 130 MB.
+    """
     if project:
         wrapper = project / WRAPPER
-        if os.access(wrapper, os.X_OK) and (project / _WRAPPER_JAR).is_file():
+        ready = (project / _WRAPPER_JAR).is_file() or _is_fetched(station, project)
+        if ready and os.access(wrapper, os.X_OK):
             return wrapper
     found = shutil.which("gradle", path=station.environ.get("PATH", ""))
     if found:
@@ -366,8 +376,16 @@ def find_gradle(station: Workstation, project: Path | None = None) -> Path | Blo
             f"{_OLDEST_GRADLE[0]}.{_OLDEST_GRADLE[1]} or newer"
         )
         return Blocker(GRADLE, why, _OTHER_WAYS)
-    where = f"the project has no {WRAPPER}, and " if project else ""
+    where = f"the project has no {WRAPPER} whose Gradle is there, and " if project else ""
     return Blocker(GRADLE, f"Gradle not found: {where}none is on the PATH", _OTHER_WAYS)
+
+
+def _is_fetched(station: Workstation, project: Path) -> bool:
+    """Whether the Gradle that a project's wrapper names is in the user's folder."""
+    found = _DISTRIBUTION.search(read_text(project / _WRAPPER_FILE))
+    folder = _gradle_home(station) / "wrapper/dists"
+    # Below a digest of the whole address; the file is written when all is unpacked.
+    return found is not None and any(folder.glob(f"{found[1]}/*/{found[1]}.zip.ok"))
 
 
 def _gradle_version(program: Path) -> tuple[int, int] | None:

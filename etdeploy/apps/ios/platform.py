@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -28,6 +28,7 @@ from etdeploy.apps.ios.xcode import (
     find_built_app,
     has_thread_pool,
     identities,
+    kernel_blockers,
     no_xcode,
     package_blockers,
     parse_team,
@@ -41,6 +42,12 @@ from etdeploy.core.files.basic import resource_folder, write_atomic
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, ReasonedChoice, Value
+from etdeploy.custom_ops.kernels import (
+    REGISTRATION,
+    CustomOps,
+    read_custom_ops,
+    registration_code,
+)
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
@@ -74,27 +81,34 @@ class Ios:
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
     ) -> AppRuntime:
         del abis  # one package for every phone
-        refuse(_blockers(recipe, program))
+        own = own_kernels(recipe)
+        refuse(_blockers(recipe, program, own))
         reason = f"ExecuTorch's Swift package {version} has everything that the program needs"
         packages = tuple(
             ReasonedChoice(name=product, value=f"swiftpm-{version}", reason=reason)
             for product in swift_products(program)
         )
         return AppRuntime(
-            ReasonedChoice(name="prebuilt", value="prebuilt", reason=reason), packages
+            ReasonedChoice(name="prebuilt", value="prebuilt", reason=reason),
+            packages,
+            own.digest if own else None,
         )
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
         return template_variables(ios_app(subject))
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
-        return binary_files(ios_app(subject))
+        app, own = ios_app(subject), own_kernels(subject.loaded.recipe)
+        return {**binary_files(app), **(_kernel_files(app, own) if own else {})}
 
     def notes(self, subject: AppSubject) -> tuple[str, ...]:
-        task = subject.model.task
-        if task == "tensor" or subject.model.generation:
+        own = own_kernels(subject.loaded.recipe)
+        if own is None or own.operators is not None:
             return ()
-        return (f"The iPhone app measures the model; it has no screen for {task}.",)
+        return (
+            f"{own.folder} lists no operators: whether its kernels are those of the program is "
+            "known once the app runs.",
+        )
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
         del plan
@@ -135,7 +149,15 @@ class Ios:
         return BuiltApp.of(archive, id=found_id, version=version, how="given"), model
 
 
-def _blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
+def own_kernels(recipe: Recipe) -> CustomOps | None:
+    """The recipe's own kernels, which become sources of the app."""
+    runtime = recipe.runtime
+    if runtime.custom_ops is None:
+        return None
+    return read_custom_ops(Path(runtime.custom_ops), runtime.custom_ops_target)
+
+
+def _blockers(recipe: Recipe, program: Program, own: CustomOps | None) -> Iterator[Blocker]:
     """Reasons why an app with the program cannot have ExecuTorch's Swift package."""
     if recipe.app.runtime == "source":
         yield Blocker(
@@ -143,12 +165,14 @@ def _blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
             why="an iOS app has ExecuTorch's Swift package: app.runtime cannot be source",
             remedy="Remove app.runtime, or: --set app.runtime=prebuilt",
         )
-    yield from package_blockers(program, finished=recipe.model.program is not None)
+    yield from kernel_blockers(own)
+    yield from package_blockers(program, finished=recipe.model.program is not None, own=own)
 
 
 def ios_app(subject: AppSubject) -> IosApp:
     loaded, model = subject.loaded, subject.model
-    refuse(package_blockers(subject.program), CheckError)
+    own = own_kernels(loaded.recipe)
+    refuse(package_blockers(subject.program, own=own), CheckError)
     require_bundle_id(app_id(loaded))
     products = swift_products(subject.program)
     return IosApp(
@@ -166,7 +190,42 @@ def ios_app(subject: AppSubject) -> IosApp:
         program=model.program,
         bundled=model.bundled,
         etdeploy_version=etdeploy.__version__,
+        kernel_sources=_kernel_sources(own) if own else (),
+        kernel_headers=tuple(f"{_KERNELS}/{name}" for name in own.headers) if own else (),
     )
+
+
+# Folders beside the app's sources: the recipe's own kernels, and what etdeploy adds to them.
+_KERNELS, _KERNEL_SUPPORT = "Kernels", "KernelSupport"
+# ExecuTorch's package has these headers (scripts/build_apple_frameworks.sh of its release 1.5.1),
+# and not the one that includes them.
+_KERNEL_INCLUDES = """\
+// The header of ExecuTorch that kernels include; the Swift package has those that it includes.
+#pragma once
+
+#include <executorch/runtime/core/exec_aten/exec_aten.h>
+#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
+#include <executorch/runtime/core/exec_aten/util/tensor_util.h>
+#include <executorch/runtime/kernel/kernel_runtime_context.h>
+"""
+
+
+def _kernel_sources(own: CustomOps) -> tuple[str, ...]:
+    """By their paths beside the app's sources."""
+    registration = [f"{_KERNEL_SUPPORT}/{REGISTRATION}"] if own.declared else []
+    return (*registration, *(f"{_KERNELS}/{name}" for name in own.sources))
+
+
+def _kernel_files(app: IosApp, own: CustomOps) -> dict[str, bytes | Path]:
+    support = f"{app.target}/{_KERNEL_SUPPORT}"
+    files: dict[str, bytes | Path] = {
+        f"{app.target}/{_KERNELS}/{name}": own.folder / name
+        for name in (*own.sources, *own.headers)
+    }
+    files[f"{support}/executorch/runtime/kernel/kernel_includes.h"] = _KERNEL_INCLUDES.encode()
+    if own.declared:
+        files[f"{support}/{REGISTRATION}"] = registration_code(own.declared).encode()
+    return files
 
 
 def _contents(archive: Path) -> tuple[AppModel, dict[str, object]]:
@@ -292,7 +351,8 @@ class IosApp(Value):
 
     `target` names the project, its target and its Swift module. `products` are those of
     ExecuTorch's Swift package, which is on the branch `package_branch`. An app with
-    `increased_memory` asks iOS for more memory than others get.
+    `increased_memory` asks iOS for more memory than others get. `kernel_sources` and
+    `kernel_headers` are paths of the recipe's own kernels beside the app's sources.
     """
 
     id: str
@@ -312,6 +372,8 @@ class IosApp(Value):
     task: AppScreen = "tensor"
     library: bool = False
     prefix: str = ""
+    kernel_sources: tuple[str, ...] = ()
+    kernel_headers: tuple[str, ...] = ()
 
 
 def template_variables(app: IosApp) -> dict[str, Any]:
@@ -321,7 +383,7 @@ def template_variables(app: IosApp) -> dict[str, Any]:
 
 def binary_files(app: IosApp) -> dict[str, bytes]:
     """Files of the project that no template can give, by their paths."""
-    return {f"{app.target}/{ICON_PATH}": icon_png()}
+    return {f"{app.target}/{ICON_FOLDER}/{name}": png for name, png in icon_files().items()}
 
 
 def project_ids(app_id: str) -> Callable[[str], str]:
@@ -343,22 +405,26 @@ def quoted(text: str) -> str:
 def target_name(model_name: str) -> str:
     """A name for files and a Swift module: `my-model.v2` gives MyModelV2.
 
-    It begins with a letter and is none of the names that the app's sources import.
+    It begins with a letter. A name that the app's sources use, or that differs from one by case
+    only, gets another end: file systems of Macs ignore case, and one module would hide the other.
     """
     words = re.findall(r"[A-Za-z0-9]+", model_name)
     name = "".join(word[0].upper() + word[1:] for word in words)
     if not name or name[0].isdigit():
         name = f"Model{name}"
-    return f"{name}App" if name in _TAKEN else name
+    return f"{name}App" if name.lower() in _TAKEN else name
 
 
-# Modules and types that the sources use by these names, and folders of the project.
+# Modules and types that the sources use by these names, folders of the project, and frameworks.
 _TAKEN_WORDS = """
-App Benchmark Calls Charts ExecuTorch Failure Foundation Generator Histogram JSON Logits
-Measurement Method Model Module Native Nullable Options Output Payload Program Report Request Run
-Sampler Session Speech Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
+AVFoundation Accelerate App Benchmark Calls Camera Charts Chat Classifier Combine Conversation
+CoreGraphics CoreImage CoreML Darwin Dispatch ExecuTorch ExecuTorchLLM Failure Foundation Front
+Generator Histogram ImageIO JSON Labeller Logits Measurement Message Metal MetalPerformanceShaders
+Method Model Module Native Nullable Observation Options Output Payload Photo PhotosUI Pixels
+Preprocessing Program Recorder Reply Report Request Run Sampler Session Sound Speech Swift SwiftUI
+Taps Testing Tokenizer Transcriber UIKit Value Verdict Vision Warmup Writer XCTest
 """
-_TAKEN = frozenset(_TAKEN_WORDS.split())
+_TAKEN = frozenset(_TAKEN_WORDS.lower().split())
 
 
 def require_bundle_id(text: str) -> None:
@@ -371,31 +437,54 @@ def require_bundle_id(text: str) -> None:
         )
 
 
-SIZE = 1024
-ICON_PATH = "Assets.xcassets/AppIcon.appiconset/AppIcon.png"
-_BACKGROUND, _BAR, _FIRST = (0x0F, 0x3A, 0x78), (0x8F, 0xC2, 0xFF), (0xFF, 0xB7, 0x4D)
-# Left edge and height of each bar, in 64ths of the icon.
+ICON_FOLDER = "Assets.xcassets/AppIcon.appiconset"
+ICON_PIXELS = 1024
+# Left edge and height of each bar, in 64ths of the icon; the first has a colour of its own.
 _BARS = ((11, 14), (20, 36), (29, 26), (38, 17), (47, 9))
 _WIDTH, _GROUND = 6, 50
 
 
-def icon_png() -> bytes:
-    """A PNG of 1024 x 1024 pixels without transparency, as the App Store wants it."""
-    rows = b"".join(b"\0" + _row(y * 64 // SIZE) for y in range(SIZE))
-    header = struct.pack(">IIBBBBB", SIZE, SIZE, 8, 2, 0, 0, 0)
+class _IconVariant(NamedTuple):
+    """Colours of an icon, as the bytes of a pixel; their number gives PNG's colour type."""
+
+    background: bytes
+    bar: bytes
+    first: bytes
+
+
+# The App Store takes no transparency in the first. iOS puts its own background behind the dark one,
+# and colours the grey of the tinted one by its lightness.
+# https://developer.apple.com/documentation/xcode/configuring-your-app-icon
+_ICONS = {
+    "AppIcon.png": _IconVariant(b"\x0f\x3a\x78", b"\x8f\xc2\xff", b"\xff\xb7\x4d"),
+    "AppIconDark.png": _IconVariant(bytes(4), b"\x8f\xc2\xff\xff", b"\xff\xb7\x4d\xff"),
+    "AppIconTinted.png": _IconVariant(b"\0", b"\xb0", b"\xff"),
+}
+_PNG_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
+
+
+def icon_files() -> dict[str, bytes]:
+    """The icon as PNGs of 1024 x 1024 pixels, by their names in the asset catalogue."""
+    return {name: _png(variant) for name, variant in _ICONS.items()}
+
+
+def _png(icon: _IconVariant) -> bytes:
+    rows = b"".join(b"\0" + _row(icon, y * 64 // ICON_PIXELS) for y in range(ICON_PIXELS))
+    colour_type = _PNG_COLOUR_TYPES[len(icon.background)]
+    header = struct.pack(">IIBBBBB", ICON_PIXELS, ICON_PIXELS, 8, colour_type, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
 
 
-def _row(y: int) -> bytes:
-    return b"".join(bytes(_colour(x, y)) * (SIZE // 64) for x in range(64))
+def _row(icon: _IconVariant, y: int) -> bytes:
+    return b"".join(_colour(icon, x, y) * (ICON_PIXELS // 64) for x in range(64))
 
 
-def _colour(x: int, y: int) -> tuple[int, int, int]:
+def _colour(icon: _IconVariant, x: int, y: int) -> bytes:
     for left, height in _BARS:
         if left <= x < left + _WIDTH and _GROUND - height <= y < _GROUND:
-            return _FIRST if left == _BARS[0][0] else _BAR
-    return _BACKGROUND
+            return icon.first if left == _BARS[0][0] else icon.bar
+    return icon.background
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

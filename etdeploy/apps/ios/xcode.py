@@ -13,6 +13,7 @@ from etdeploy.backends.registry import backend_of, known_backends
 from etdeploy.backends.schemes import OTHER_PROGRAM
 from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import Blocker, BuildError
+from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.components import (
     KERNELS_ETDEPLOY,
     KERNELS_LLM,
@@ -228,8 +229,10 @@ def has_thread_pool(products: tuple[str, ...]) -> bool:
     return bool(threaded(products))
 
 
-def package_blockers(program: Program, *, finished: bool = False) -> Iterator[Blocker]:
-    """Reasons why the program cannot run with the package."""
+def package_blockers(
+    program: Program, *, finished: bool = False, own: CustomOps | None = None
+) -> Iterator[Blocker]:
+    """Reasons why the program cannot run with the package, and the recipe's `own` kernels."""
     for delegate_id in program.backend_ids:
         backend = backend_of(delegate_id)
         if backend is None or not _has(backend):
@@ -242,10 +245,24 @@ def package_blockers(program: Program, *, finished: bool = False) -> Iterator[Bl
     lacking: dict[str | None, list[str]] = {}
     for operator in program.operators:
         component = operator_component(operator)
+        if component is None and own and (own.operators is None or operator in own.operators):
+            continue
         if component not in (RUNTIME, *_KERNELS):
             lacking.setdefault(component, []).append(operator)
     for component, names in lacking.items():
-        yield _no_kernels(component, names)
+        yield _no_kernels(component, names, own)
+
+
+def kernel_blockers(own: CustomOps | None) -> Iterator[Blocker]:
+    """Reasons why Xcode cannot build the recipe's own kernels."""
+    if own and own.target:
+        yield Blocker(
+            what="runtime.custom_ops_target",
+            why=f"{own.target} is a target of CMake's, and Xcode compiles the kernels of an iOS "
+            "app from their sources",
+            remedy="List the operators with their kernels in a yaml file beside the sources, as "
+            "docs/custom_ops.md describes,\nand leave out runtime.custom_ops_target.",
+        )
 
 
 def _other_backends() -> str:
@@ -254,16 +271,22 @@ def _other_backends() -> str:
     return f"Export for another backend: {settings}"
 
 
-def _no_kernels(component: str | None, names: list[str]) -> Blocker:
-    own = component == KERNELS_ETDEPLOY
+def _no_kernels(component: str | None, names: list[str], own: CustomOps | None) -> Blocker:
+    of_etdeploy = component == KERNELS_ETDEPLOY
+    if of_etdeploy:
+        remedy = (
+            "Export the model without them: --set export.generation.layout=executorch   or "
+            "--set export.generation.attention=stock"
+        )
+    elif own:
+        remedy = f"List them in the yaml file of {own.folder}."
+    else:
+        remedy = "Name the folder with their C++ kernels: --set runtime.custom_ops=path/to/kernels"
     return Blocker(
         what=f"operators {', '.join(names)}",
         why=f"the program calls {', '.join(names)}; ExecuTorch's Swift package has no kernel for "
-        + ("etdeploy's own operators" if own else "them"),
-        remedy="Export the model without them: --set export.generation.layout=executorch   or "
-        "--set export.generation.attention=stock"
-        if own
-        else "Use a model, or an export, without operators of your own in the app.",
+        + ("etdeploy's own operators" if of_etdeploy else "them"),
+        remedy=remedy,
         of_program=True,
     )
 

@@ -56,8 +56,9 @@ def _options() -> Iterator[Callable[[Any], Any]]:
             type=click.Choice(get_args(Conflicts)),
             default="refuse",
             show_default=True,
-            help="For files that both you and etdeploy changed: write nothing at all, keep yours, "
-            "or overwrite them and save yours in the folder `yours`.",
+            help="For files of which both you and etdeploy changed the same lines: write nothing "
+            "at all, keep yours, overwrite them, or write both versions between conflict markers. "
+            "The last two save yours in the folder `yours`.",
         ),
         click.option(
             "-d",
@@ -214,8 +215,8 @@ def _as_json(
         "folder": str(output.resolve()),
         "platform": project.platform,
         "id": project.id,
-        "notes": project.notes,
         **vars(written),
+        "notes": [*project.notes, *written.notes],
         "app": built.model_dump(mode="json") if built else None,
     }
 
@@ -223,13 +224,13 @@ def _as_json(
 def _as_text(output: Path, project: Project, written: Written, built: BuiltApp | None) -> str:
     lines = [f"project    {output}  ({project.id})"]
     for label, paths in vars(written).items():
-        if paths:
+        if paths and label != "notes":
             more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
             names = ", ".join(paths[:_SHOWN]) + more
             lines.append(f"{label:<10} {console.count(len(paths), 'file')}: {names}")
     if not any(vars(written).values()):
         lines.append("changed    nothing")
-    notes = (*project.notes, *(built.notes if built else ()))
+    notes = (*project.notes, *written.notes, *(built.notes if built else ()))
     lines += [f"note       {note}" for note in notes]
     if built:
         lines.append(f"app        {built.archive}, {console.size(built.size_bytes)}")

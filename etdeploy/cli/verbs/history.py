@@ -1,4 +1,4 @@
-"""etdeploy history, with export and import, and etdeploy check."""
+"""etdeploy history, with export, import and prune, and etdeploy check."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from etdeploy.history.check import Check, CheckOptions
     from etdeploy.history.location import HistoryLocation
     from etdeploy.history.series import Series
+    from etdeploy.history.store.retention import Pruned
     from etdeploy.history.store.store import Filter, Store
     from etdeploy.history.trend import Trend
 
@@ -170,7 +171,11 @@ def export(obj: tuple[HistoryLocation, Filter], file: Path) -> None:
                 console.result(line)
             return
         written = write_lines(file, lines)
+        without = sum(each.runs for each in opened.series(wanted)) - written if opened else 0
     console.message(f"{console.count(written, 'record')} written to {file}")
+    if without > 0:
+        runs = console.count(without, "run")
+        console.warn(f"{runs} have no record any more (`etdeploy history prune`), only numbers")
 
 
 @history.command("import")
@@ -202,6 +207,98 @@ def import_(obj: tuple[HistoryLocation, Filter], files: tuple[str, ...], as_json
             f"{console.count(len(done.bad), 'record')} could not be imported:\n  "
             + "\n  ".join(shown)
         )
+
+
+@history.command("prune")
+@click.option(
+    "--keep",
+    callback=_since,
+    metavar="DATE|400d",
+    help="Delete runs and nights that are older, except those that alerts and baselines refer to.",
+)
+@click.option(
+    "--keep-records",
+    callback=_since,
+    metavar="DATE|90d",
+    help="Delete the complete records of older runs; their numbers stay in trends and baselines.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@options("json")
+@click.pass_obj
+def prune(
+    obj: tuple[HistoryLocation, Filter],
+    keep: str | None,
+    keep_records: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete old runs, or only their complete records.
+
+    Options before `prune` select the runs. What stays in any case: the first bad and the last good
+    run of every alert with their records; the latest 300 runs of each series that was measured
+    within the time, by which the next night is judged; and the latest record of each series.
+    """
+    from etdeploy.history.store.retention import Pruned, compact
+    from etdeploy.history.store.retention import prune as prune_store
+    from etdeploy.history.store.store import open_store
+
+    place, wanted = obj
+    _require_past(keep, keep_records)
+    done, trouble, freed = Pruned(), "", 0
+    if place.file is None or place.file.exists():
+        before = place.file.stat().st_size if place.file else 0
+        with (
+            open_store(place, read_only=dry_run) as store,
+            store.transaction(writes=not dry_run) as connection,
+        ):
+            done = prune_store(
+                connection, wanted, before=keep, records_before=keep_records, dry_run=dry_run
+            )
+        if not dry_run and (done.runs or done.records or done.nights):
+            trouble = compact(place)
+        freed = max(0, before - place.file.stat().st_size) if place.file else 0
+    if as_json:
+        console.result_json({**done.model_dump(), "freed_bytes": freed, "dry_run": dry_run})
+    else:
+        console.result(_pruned_text(done, dry_run))
+        if freed:
+            console.message(f"{place.shown} is {console.size(freed)} smaller")
+    if trouble:
+        console.warn(f"the file stays as large as it was, for new runs: {trouble}")
+
+
+def _require_past(keep: str | None, keep_records: str | None) -> None:
+    if keep is None and keep_records is None:
+        raise UsageError(
+            "nothing says what is old",
+            remedy="For example: etdeploy history prune --keep 400d --keep-records 90d --dry-run",
+        )
+    latest = (datetime.now(timezone.utc) - timedelta(days=1)).isoformat(timespec="seconds")
+    for option, time in (("--keep", keep), ("--keep-records", keep_records)):
+        if time is not None and time > latest:
+            raise UsageError(
+                f"{option} has to be a day ago at least, and this would delete the runs of today",
+                remedy=f"For example: {option} 90d",
+            )
+    if keep is not None and keep_records is not None and keep_records < keep:
+        raise UsageError(
+            "--keep-records is longer than --keep, and a record does not stay without its run",
+            remedy="Make --keep the longer time, or leave out --keep-records.",
+        )
+
+
+def _pruned_text(done: Pruned, dry_run: bool) -> str:
+    parts = [
+        console.count(done.runs, "run"),
+        f"{console.count(done.records, 'record')} of runs whose numbers stay",
+        console.count(done.nights, "night"),
+    ]
+    text = f"{'would delete' if dry_run else 'deleted'}: {', '.join(parts)}"
+    if done.referenced:
+        runs = console.count(done.referenced, "older run")
+        text += f"\n{runs} {'stays' if done.referenced == 1 else 'stay'}, to which alerts or "
+        text += "baselines refer"
+    return text
 
 
 @contextmanager
@@ -393,7 +490,7 @@ def _check(run: StoredRun, question: CheckOptions, place: HistoryLocation, *, qu
         return found
     try:
         with open_store(place) as store:
-            store.judge(found.run_id, judgement)
+            store.judge([found.run_id], judgement)
     except EtdeployError as error:
         if not quiet:
             console.warn(f"the verdict was not stored in the history: {error}")

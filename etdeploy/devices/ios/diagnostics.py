@@ -262,6 +262,22 @@ IOS_INSTALL_FAILURES = FailureTable(
 )  # fmt: skip
 """Errors of installd, the last for those whose names are not known."""
 
+RUN_FAILURES = FailureTable(
+    "iPhones: running an app",
+    DeviceError.exit_code,
+    (
+        FailurePattern(
+            r"^interrupted$",
+            "{app} was not in front until its run ended, so its times would not count: iOS slows "
+            "down an app that something covers, and suspends one in the background",
+            "Unlock the phone, keep the app on the screen and leave it alone, then run the same "
+            "command again.\nCalls and alarms come to the front by themselves: turn on a Focus, "
+            "such as Do Not Disturb.",
+        ),
+    ),
+)
+"""By the kind of the error that an app leaves."""
+
 OTHER_FAILURES = FailureTable(
     "iPhones: other failures",
     DeviceError.exit_code,

@@ -14,13 +14,14 @@ from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.processes.conversation import InteractiveProcess
 from etdeploy.core.values import cached_property
-from etdeploy.devices.app_results import AppResults, parse_results, run_id_in
+from etdeploy.devices.app_results import INTERRUPTED, AppResults, parse_results, run_id_in
 from etdeploy.devices.base import AppLaunch, DeviceState, RunOutcome, TimedState
 from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.ios.apps import OUTPUTS, RESULTS, Apps, LaunchResult, bundle_folder
 from etdeploy.devices.ios.command import TUNNELLED, PhoneCommand, PhoneCommandResult, last_error
 from etdeploy.devices.ios.diagnostics import (
     IMAGE_FAILURES,
+    RUN_FAILURES,
     UnavailableError,
     explain,
     phone_error,
@@ -53,6 +54,8 @@ class IosRun:
         results = self._pull_results(start_id, announced=launched.announced)
         if results is None:
             return self._ended_without(launched, printed, began_unix_s)
+        if results.error and results.error.kind == INTERRUPTED:
+            raise RUN_FAILURES.error(DeviceError, INTERRUPTED, self._apps.name, app=self._app.id)
         self._results = results
         return finished(results, launched, printed)
 

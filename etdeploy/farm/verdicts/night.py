@@ -37,7 +37,13 @@ from etdeploy.farm.verdicts.pair import (
 )
 from etdeploy.farm.verdicts.rule import MIN_NIGHTS, is_headline_metric, shared_correlation
 from etdeploy.history.alerts import Alert, AlertState
-from etdeploy.history.check import LAST_GOOD, MAIN, OUTPUTS, select_baseline
+from etdeploy.history.check import (
+    LAST_GOOD,
+    MAIN,
+    OUTPUTS,
+    find_commits_on_main,
+    select_baseline,
+)
 from etdeploy.history.entry import HistoryEntry, Judgement
 from etdeploy.history.series import HEADLINES, metric_title
 
@@ -90,11 +96,7 @@ def judge_night(
     Raises:
         StoreError: The history cannot be read.
     """
-    files = files or {}
-    known = [
-        _load_pair(store, farm, pair, run_ids, files.get(pair[0]))
-        for pair, run_ids in _runs_of(night, states).items()
-    ]
+    known = _load_pairs(store, farm, _runs_of(night, states), files or {})
     allowed = farm.max_slowdown_percent
     of_series = _alerts_of(store, [each.series for each in known])
     known = [_with_accepted(each, of_series.get(each.series, [])) for each in known]
@@ -126,12 +128,14 @@ def judge_night(
 
 def save_verdicts(store: Store, verdicts: Sequence[PairVerdict]) -> None:
     """Save the verdicts in the history, as `etdeploy check` does; `last-good` reads them."""
+    judged: dict[Judgement, list[str]] = {}
     for verdict in verdicts:
-        if verdict.kind in (VerdictKind.NOT_JUDGED, VerdictKind.SUSPECTED):
-            continue
-        bad = verdict.kind is VerdictKind.REGRESSED
-        for run_id in verdict.run_ids:
-            store.judge(run_id, Judgement.REGRESSED if bad else Judgement.PASSED)
+        if verdict.kind not in (VerdictKind.NOT_JUDGED, VerdictKind.SUSPECTED):
+            bad = verdict.kind is VerdictKind.REGRESSED
+            of_kind = judged.setdefault(Judgement.REGRESSED if bad else Judgement.PASSED, [])
+            of_kind.extend(verdict.run_ids)
+    for judgement, run_ids in judged.items():
+        store.judge(run_ids, judgement)
 
 
 def save_alerts(
@@ -165,73 +169,108 @@ def _runs_of(night: str, states: Sequence[VisitState]) -> Mapping[tuple[str, str
     return found
 
 
-def _load_pair(
-    store: Store, farm: Farm, of: tuple[str, str], run_ids: list[str], file: Path | None
-) -> _KnownPair:
-    recipe, identity = of
-    entries = [entry for entry in map(store.entry, run_ids) if entry]
-    if not entries:
-        why = "its records are not in the history"
-        return _KnownPair(recipe, identity, tuple(run_ids), device=identity, problem=why)
-    entries.sort(key=lambda entry: entry.started_at)
-    last = entries[-1]
-    # A recipe that was changed during the night has two series; the later one is judged.
-    night = Night(tuple(entry for entry in entries if entry.series == last.series))
-    content = store.content(last.run_id) or {}
-    facts = content.get("device", {}).get("facts", {})
-    told = _KnownPair(
-        recipe=recipe,
-        identity=identity,
-        run_ids=tuple(entry.run_id for entry in night.entries),
-        device=_label(store, last.series) or identity,
-        device_name=str(facts.get("name") or identity),
-        recipe_file=str(file or ""),
-        series=last.series,
-    )
+def _load_pairs(
+    store: Store,
+    farm: Farm,
+    wanted: Mapping[tuple[str, str], Sequence[str]],
+    files: Mapping[str, Path],
+) -> list[_KnownPair]:
+    """Every pair with its history; what is read are a few statements, however many pairs."""
+    measured = store.measured_runs([run_id for run_ids in wanted.values() for run_id in run_ids])
+    nights: dict[tuple[str, str], Night] = {}
+    for of, run_ids in wanted.items():
+        entries = [measured[run_id].entry for run_id in run_ids if run_id in measured]
+        entries.sort(key=lambda entry: entry.started_at)
+        # A recipe that was changed during the night has two series; the later one is judged.
+        if same := tuple(entry for entry in entries if entry.series == entries[-1].series):
+            nights[of] = Night(same)
+    histories = _histories(store, farm, nights, files)
+    found = []
+    for of, run_ids in wanted.items():
+        (recipe, identity), night = of, nights.get(of)
+        if night is None:
+            why = "its records are not in the history"
+            pair = _KnownPair(recipe, identity, tuple(run_ids), device=identity, problem=why)
+        else:
+            last = measured[night.entries[-1].run_id]
+            history = histories[of]
+            pair = _KnownPair(
+                recipe=recipe,
+                identity=identity,
+                run_ids=tuple(entry.run_id for entry in night.entries),
+                device=last.device or identity,
+                device_name=last.device_name or identity,
+                recipe_file=str(files.get(recipe) or ""),
+                series=last.entry.series,
+                pair=history if isinstance(history, PairHistory) else None,
+                problem=history if isinstance(history, str) else "",
+            )
+        found.append(pair)
+    return found
+
+
+def _histories(
+    store: Store,
+    farm: Farm,
+    nights: Mapping[tuple[str, str], Night],
+    files: Mapping[str, Path],
+) -> dict[tuple[str, str], PairHistory | str]:
+    """The nights that each pair is judged by, or why there are none: no branch main."""
+    look_back = 1 if farm.baseline is Baseline.ALL else _LOOK_BACK
+    many = _NIGHTS * max(_RUNS_A_NIGHT, farm.repeats) * look_back
+    ids = [entry.run_id for night in nights.values() for entry in night.entries]
+    every = store.entries_before(ids, many, fit=True)
+    # What does not count matters only where something of the night does not.
+    odd = [night for night in nights.values() if not all(entry.fit for entry in night.entries)]
+    past = store.entries_before([e.run_id for night in odd for e in night.entries], many)
+    folders: dict[Path, list[HistoryEntry]] = {}
+    if farm.baseline is Baseline.MAIN:
+        for of, night in nights.items():
+            key, folder = night.entries[0].series, _folder(files.get(of[0]))
+            folders.setdefault(folder, []).extend((*every.get(key, ()), *past.get(key, ())))
+    on_main = {folder: _commits_on_main(folder, entries) for folder, entries in folders.items()}
+    found: dict[tuple[str, str], PairHistory | str] = {}
+    for of, night in nights.items():
+        commits = on_main.get(_folder(files.get(of[0])), set())
+        if isinstance(commits, str):
+            found[of] = commits
+            continue
+        key = night.entries[0].series
+        fit = every.get(key, [])
+        found[of] = _pair_history(night, fit, past.get(key, fit), farm.baseline, commits)
+    return found
+
+
+def _folder(file: Path | None) -> Path:
+    return file.parent if file else Path()
+
+
+def _commits_on_main(folder: Path, entries: Sequence[HistoryEntry]) -> set[str] | str:
     try:
-        pair = _pair(store, farm, night, file.parent if file else Path())
-    except UsageError as error:  # no branch main
-        return replace(told, problem=str(error.message))
-    return replace(told, pair=pair)
+        return find_commits_on_main(folder, entries)
+    except UsageError as error:
+        return str(error.message)
 
 
-def _label(store: Store, series: str) -> str:
-    from etdeploy.history.store.store import Filter
-
-    found = store.series(Filter(series=series))
-    return found[0].series.device.label if found else ""
-
-
-def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> PairHistory:
+def _pair_history(
+    night: Night,
+    every: Sequence[HistoryEntry],
+    past: Sequence[HistoryEntry],
+    baseline: Baseline,
+    on_main: set[str],
+) -> PairHistory:
     """The night with those before it that it is judged by."""
-    against = _AGAINST[farm.baseline]
-    every = past = _before(store, farm, night, fit=True)
-    if not all(entry.fit for entry in night.entries):
-        past = _before(store, farm, night, fit=False)
-    nights, all_nights = (
-        group_by_night(select_baseline(every, against, repository)),
-        group_by_night(every),
-    )
+    against = _AGAINST[baseline]
+    all_nights = group_by_night(every)
+    nights = group_by_night(select_baseline(every, against, on_main)) if against else all_nights
     is_wrong = any(entry.outputs_ok is False for entry in night.entries)
     return PairHistory(
         night,
         tuple(nights[-_NIGHTS:]),
         tuple(all_nights[-_NIGHTS * _LOOK_BACK :]),
-        nights=len(group_by_night(past)),
-        were_right=is_wrong
-        and any(e.outputs_ok for e in select_baseline(past, against, repository)),
+        nights=len(all_nights if past is every else group_by_night(past)),
+        were_right=is_wrong and any(e.outputs_ok for e in select_baseline(past, against, on_main)),
     )
-
-
-def _before(store: Store, farm: Farm, night: Night, *, fit: bool) -> list[HistoryEntry]:
-    """The runs of the series before a night; with `fit` those whose numbers count."""
-    from etdeploy.history.store.store import Filter
-
-    first, own = night.entries[0], {entry.run_id for entry in night.entries}
-    wanted = Filter(series=first.series, until=first.started_at, fit=fit)
-    look_back = 1 if farm.baseline is Baseline.ALL else _LOOK_BACK
-    many = _NIGHTS * max(_RUNS_A_NIGHT, farm.repeats) * look_back
-    return [entry for entry in store.entries(wanted, many) if entry.run_id not in own]
 
 
 def _alerts_of(store: Store, series: Sequence[str]) -> dict[str, list[Alert]]:

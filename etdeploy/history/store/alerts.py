@@ -8,10 +8,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 
 from etdeploy.history.alerts import Alert
-from etdeploy.history.store.tables import alerts
-
-# SQLite takes a limited number of values in a statement.
-_MOST_VALUES = 500
+from etdeploy.history.store.tables import MOST_VALUES, alerts
 
 
 def stored_alerts(
@@ -35,10 +32,10 @@ def alerts_of_series(connection: Connection, series: Sequence[str]) -> dict[str,
     """The alerts of each series, the latest first."""
     found: dict[str, list[Alert]] = {}
     keys = sorted({each for each in series if each})
-    for start in range(0, len(keys), _MOST_VALUES):
+    for start in range(0, len(keys), MOST_VALUES):
         query = (
             select(alerts.c.id, alerts.c.content)
-            .where(alerts.c.series.in_(keys[start : start + _MOST_VALUES]))
+            .where(alerts.c.series.in_(keys[start : start + MOST_VALUES]))
             .order_by(alerts.c.id.desc())
         )
         for row in connection.execute(query):

@@ -7,12 +7,15 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     Engine,
     Select,
+    Text,
+    cast,
     delete,
     func,
     insert,
@@ -34,12 +37,19 @@ from etdeploy.history.location import VARIABLE, HistoryLocation
 from etdeploy.history.series import KEY_LENGTH, Series
 from etdeploy.history.store import tables
 from etdeploy.history.store.errors import UPGRADE, WRITES, create_store_engine, explain_errors
-from etdeploy.history.store.tables import REVISION, metrics, records, runs, series
+from etdeploy.history.store.tables import MOST_VALUES, REVISION, metrics, records, runs, series
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord
 
 _COLUMNS = tuple(field.name for field in fields(HistoryEntry) if field.name != "metrics")
+# Most runs have the same versions, which are parsed once.
+_ENTRY = (
+    runs.c.id,
+    *(runs.c[name] for name in _COLUMNS if name != "versions"),
+    cast(runs.c.versions, Text).label("versions"),
+)
+_DEVICE_NAME = records.c.record[("device", "facts", "name")].as_string().label("device_name")
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,15 @@ class KnownSeries:
     series: Series
     runs: int
     last: str
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run with its device: the label, and the name as `--device` takes it."""
+
+    entry: HistoryEntry
+    device: str
+    device_name: str
 
 
 class Store:
@@ -115,19 +134,76 @@ class Store:
         kept. A clock that was set back puts a run where it says that it was.
         """
         query = (
-            _joined(select(*(runs.c[name] for name in ("id", *_COLUMNS))), wanted)
+            _joined(select(*_ENTRY), wanted)
             .order_by(runs.c.started_at.desc(), runs.c.id.desc())
             .limit(limit)
         )
         with self.transaction() as connection:
-            found = list(connection.execute(query).mappings())
-            return _entries(connection, found[::-1])
+            return _entries(connection, connection.execute(query).mappings())[::-1]
 
     def entry(self, run_id: str) -> HistoryEntry | None:
         """What is known of one run."""
-        query = select(*(runs.c[name] for name in ("id", *_COLUMNS))).where(runs.c.run_id == run_id)
+        query = select(*_ENTRY).where(runs.c.run_id == run_id)
         with self.transaction() as connection:
             return next(iter(_entries(connection, connection.execute(query).mappings())), None)
+
+    def measured_runs(self, run_ids: Sequence[str]) -> dict[str, MeasuredRun]:
+        """Those of the runs that the history has, by `run_id`."""
+        found = {}
+        with self.transaction() as connection:
+            for some in _parts(run_ids):
+                query = (
+                    select(*_ENTRY, series.c.device, _DEVICE_NAME)
+                    .join_from(runs, series, series.c.key == runs.c.series)
+                    .outerjoin(records, records.c.run == runs.c.id)
+                    .where(runs.c.run_id.in_(some))
+                )
+                rows = connection.execute(query).mappings().all()
+                for row, entry in zip(rows, _entries(connection, rows), strict=True):
+                    name = row["device_name"] or ""
+                    found[entry.run_id] = MeasuredRun(entry, row["device"], name)
+        return found
+
+    def entries_before(
+        self, run_ids: Sequence[str], limit: int, *, fit: bool = False
+    ) -> dict[str, list[HistoryEntry]]:
+        """What came before runs in their series: a few statements, however many series there are.
+
+        Args:
+            run_ids: Of a night; of each series, the runs before the first of these are wanted.
+            limit: The latest so many of each series, of which runs of the same second as the first
+                are some.
+            fit: As `Filter.fit`.
+
+        Returns:
+            By key of the series, the earliest first.
+        """
+        found: dict[str, list[HistoryEntry]] = {}
+        with self.transaction() as connection:
+            for some in _parts(run_ids):
+                first = (
+                    select(runs.c.series, func.min(runs.c.started_at).label("started_at"))
+                    .where(runs.c.run_id.in_(some))
+                    .group_by(runs.c.series)
+                    .subquery()
+                )
+                order = (runs.c.started_at.desc(), runs.c.id.desc())
+                place = func.row_number().over(partition_by=runs.c.series, order_by=order)
+                ranked = (
+                    select(runs.c.id, place.label("place"))
+                    .join(first, first.c.series == runs.c.series)
+                    .where(runs.c.started_at <= first.c.started_at)
+                    .where(*_conditions(Filter(fit=fit)))
+                    .subquery()
+                )
+                wanted = select(ranked.c.id).where(ranked.c.place <= limit)
+                query = select(*_ENTRY).where(runs.c.id.in_(wanted))
+                rows = connection.execute(query.order_by(runs.c.started_at, runs.c.id)).mappings()
+                own = set(some)
+                for entry in _entries(connection, rows, wanted):
+                    if entry.run_id not in own:
+                        found.setdefault(entry.series, []).append(entry)
+        return found
 
     def ids(self, beginning: str, limit: int = 10) -> list[str]:
         """The ids of runs that begin, or end, like this; the latest first."""
@@ -167,16 +243,20 @@ class Store:
         with self.transaction() as connection:
             return connection.scalar(select(func.count()).select_from(runs)) or 0
 
-    def judge(self, run_id: str, judgement: Judgement) -> None:
-        """Notes what a check found."""
-        change = update(runs).where(runs.c.run_id == run_id).values(judgement=str(judgement))
+    def judge(self, run_ids: Sequence[str], judgement: Judgement) -> None:
+        """Notes what a check found of runs."""
+        change = update(runs).values(judgement=str(judgement))
         with self.transaction(writes=True) as connection:
-            connection.execute(change)
+            for some in _parts(run_ids):
+                connection.execute(change.where(runs.c.run_id.in_(some)))
 
     def remove(self, run_ids: Sequence[str]) -> int:
         """Removes runs, and returns how many there were."""
         with self.transaction(writes=True) as connection:
-            return connection.execute(delete(runs).where(runs.c.run_id.in_(run_ids))).rowcount
+            return sum(
+                connection.execute(delete(runs).where(runs.c.run_id.in_(some))).rowcount
+                for some in _parts(run_ids)
+            )
 
     @contextmanager
     def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
@@ -284,23 +364,39 @@ def _add_series(connection: Connection, of: Series) -> None:
         return  # another process was faster
 
 
-def _entries(connection: Connection, found: Iterable[RowMapping]) -> list[HistoryEntry]:
-    rows = list(found)
-    numbers: dict[int, dict[str, float]] = {row["id"]: {} for row in rows}
-    keys = list(numbers)
-    # SQLite takes a limited number of values in a statement.
-    for start in range(0, len(keys), 500):
-        query = select(metrics).where(metrics.c.run.in_(keys[start : start + 500]))
-        for run, name, value in connection.execute(query):
-            numbers[run][name] = value
-    return [
-        HistoryEntry(
-            **{name: row[name] for name in _COLUMNS if name != "judgement"},
-            metrics=numbers[row["id"]],
+def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """As many as a statement takes."""
+    for start in range(0, len(values), MOST_VALUES):
+        yield values[start : start + MOST_VALUES]
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> dict[str, str]:
+    return dict(json.loads(text))
+
+
+def _entries(
+    connection: Connection, found: Iterable[RowMapping], ids: Select[Any] | None = None
+) -> list[HistoryEntry]:
+    """The entries of rows; `ids` selects the same runs where these are many."""
+    entries = {
+        row["id"]: HistoryEntry(
+            **{name: row[name] for name in _COLUMNS if name not in ("judgement", "versions")},
+            versions=_parsed(row["versions"]),
+            metrics={},
             judgement=Judgement(row["judgement"]) if row["judgement"] else None,
         )
-        for row in rows
-    ]
+        for row in found
+    }
+    for some in _parts(list(entries)) if ids is None else [ids]:
+        for run, name, value in connection.execute(select(metrics).where(metrics.c.run.in_(some))):
+            entries[run].metrics[name] = value
+    return list(entries.values())
+
+
+def matching_runs(wanted: Filter) -> Select[Any]:
+    """Selects the ids of such runs."""
+    return _joined(select(runs.c.id), wanted)
 
 
 def _joined(query: Select[Any], wanted: Filter) -> Select[Any]:

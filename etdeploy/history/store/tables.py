@@ -5,6 +5,8 @@ Every change here is a migration in migrations/versions/ and another REVISION; a
 
 from __future__ import annotations
 
+import sqlite3
+
 from sqlalchemy import (
     JSON,
     Boolean,
@@ -20,11 +22,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0003"
+REVISION = "0004"
 # Not alembic's own name for it: a database of PostgreSQL may have other users.
 VERSION_TABLE = "etdeploy_history"
 JSON_VALUE = JSON().with_variant(JSONB(), "postgresql")
 JSON_OR_NULL = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+# That a statement has: SQLite takes 32,766, releases before 3.32 take 999; PostgreSQL takes 65,535.
+MOST_VALUES = 10_000 if sqlite3.sqlite_version_info >= (3, 32) else 500
 metadata = MetaData()
 
 series = Table(

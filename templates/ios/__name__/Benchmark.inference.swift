@@ -21,6 +21,14 @@ struct Output: Encodable, Sendable {
   var bytes = Data()
 
   private enum CodingKeys: String, CodingKey { case kind, dtype, path, shape, value }
+
+  /// The elements of a tensor of 32-bit floats; nil for anything else.
+  var floats: [Float]? {
+    guard kind == "Tensor", dtype == "float32" else { return nil }
+    return bytes.withUnsafeBytes { raw in
+      (0..<raw.count / 4).map { raw.loadUnaligned(fromByteOffset: 4 * $0, as: Float.self) }
+    }
+  }
 }
 
 /// Until the times have stopped falling, which caches and the processor's frequency make them do.
@@ -127,7 +135,7 @@ struct Benchmark {
   /// The task is cancelled when the app leaves the front.
   private func sample(_ model: some Model) throws -> Double {
     let ms = try timed(model.infer)
-    if Task.isCancelled { throw Failure.left }
+    if Task.isCancelled { throw Failure.interrupted }
     return ms
   }
 

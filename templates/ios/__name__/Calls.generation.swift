@@ -14,7 +14,11 @@ struct Method: Decodable, Sendable {
 
 /// What model.json says of a language model.
 struct Language: Decodable, Sendable {
-  struct Chat: Decodable, Sendable { let before, after: String }
+  struct Chat: Decodable, Sendable {
+    let before, after: String
+    /// From the end of an answer to the next message; nil if a conversation cannot go on so.
+    var between: String?
+  }
   let methods: [Method]
   let context, newTokens: Int
   let stopIds: [Int]
@@ -44,7 +48,11 @@ struct Speech {
     }
   }
 
-  func ids(_ text: String) throws -> [Int64] {
+  /// Whether a text may follow what was said before.
+  var continues: Bool { language.chat.map { $0.between != nil } ?? true }
+
+  /// Of a text at the beginning, or of one that follows others.
+  func ids(_ text: String, continues: Bool = false) throws -> [Int64] {
     guard let tokenizer else {
       return try text.split(separator: " ").map {
         guard let id = Int64($0) else { throw Failure(.usage, "'\($0)' is not a token id") }
@@ -52,9 +60,11 @@ struct Speech {
       }
     }
     guard let chat = language.chat else {
-      return ([language.bosId].compactMap { $0 } + tokenizer.encode(text)).map(Int64.init)
+      let first = continues ? [] : [language.bosId].compactMap { $0 }
+      return (first + tokenizer.encode(text)).map(Int64.init)
     }
-    return tokenizer.encode(chat.before + text + chat.after).map(Int64.init)
+    let before = continues ? chat.between ?? "" : chat.before
+    return tokenizer.encode(before + text + chat.after).map(Int64.init)
   }
 
   /// What is certain: a character may have bytes that are yet to come.
@@ -93,6 +103,11 @@ final class Calls<Model: LanguageModel> {
       if !afterCall(ms) { break }
     }
     return start + tokens.count - left.count
+  }
+
+  /// Tokens that all methods together take at most.
+  var context: Int {
+    methods.filter { $0.dynamic || $0.maxTokens == 1 }.map(\.capacity).max() ?? 0
   }
 
   /// Whether what tokens at this position look back to is still there.

@@ -15,6 +15,7 @@ final class Session {
   /// Whether the app was behind others meanwhile, which makes times longer.
   private(set) var left = false
   private var measures = false
+  private let front = Front()
 
   /// Generates at once where a tool asks for it, and ends the app, which tells the tool.
   func start() async {
@@ -28,6 +29,7 @@ final class Session {
 
   func generate(_ id: String = "", _ arguments: [String] = []) async {
     (text, report, left, measures) = ("", nil, false, !id.isEmpty)
+    let isInFront = await front.isReached()
     UIApplication.shared.isIdleTimerDisabled = true
     let (texts, told) = AsyncStream.makeStream(of: String.self)
     // Not on the main thread, which goes on to draw the screen.
@@ -35,6 +37,7 @@ final class Session {
       defer { told.finish() }
       let folders = Folders()
       return Report(runId: id, in: folders.documents) {
+        guard isInFront else { throw Failure.interrupted }
         let options = try Options(arguments)
         let payload = try Payload.read(in: folders.model)
         let speech = try Speech(payload.generation, in: folders.model)
@@ -46,7 +49,7 @@ final class Session {
           return !Task.isCancelled
         }
         let found = try generator.run(payload, options)
-        if Task.isCancelled && !id.isEmpty { throw Failure.left }
+        if Task.isCancelled && !id.isEmpty { throw Failure.interrupted }
         return found
       }
     }
@@ -57,8 +60,9 @@ final class Session {
     UIApplication.shared.isIdleTimerDisabled = false
   }
 
-  /// iOS slows down, then suspends what is not in front. A person's text goes on when it is back.
-  func leave() {
+  /// A measurement that was interrupted is none. A person's text goes on when the app is back.
+  func follow(_ phase: ScenePhase) {
+    guard front.hasLeft(phase) else { return }
     left = true
     if measures { task?.cancel() }
   }
@@ -69,35 +73,31 @@ struct ContentView: View {
   @State private var session = Session()
 
   var body: some View {
-    NavigationStack {
-      List {
-        if let payload = session.payload { ModelSection(payload: payload) }
-        Section("Prompt") {
-          TextField("Prompt", text: $session.prompt, axis: .vertical)
-          if let task = session.task {
-            Button("Stop", role: .cancel) { task.cancel() }
-          } else {
-            Button("Run") { Task { await session.generate() } }
-              .disabled(session.payload == nil || session.prompt.isEmpty)
-          }
-          if let problem = session.report?.error?.message {
-            Label(problem, systemImage: "exclamationmark.triangle").foregroundStyle(.red)
-          }
+    List {
+      if let payload = session.payload { ModelSection(payload: payload) }
+      Section("Prompt") {
+        TextField("Prompt", text: $session.prompt, axis: .vertical)
+        if let task = session.task {
+          Button("Stop", role: .cancel) { task.cancel() }
+        } else {
+          Button("Run") { Task { await session.generate() } }
+            .disabled(session.payload == nil || session.prompt.isEmpty)
         }
-        if !session.text.isEmpty {
-          Section("Answer") { Text(session.text).textSelection(.enabled) }
-        }
-        if !session.left, let found = session.report?.results,
-          let run = found.generation.runs.last
-        {
-          SpeedSection(run: run, load: found.loadMs)
-        }
+        ProblemRow(problem: session.report?.error?.message)
       }
-      .navigationTitle(session.payload?.name ?? "")
-      .toolbar { if session.report != nil { ShareLink(item: session.results) } }
+      if !session.text.isEmpty {
+        Section("Answer") { Text(session.text).textSelection(.enabled) }
+      }
+      if !session.left, let found = session.report?.results,
+        let run = found.generation.runs.last
+      {
+        SpeedSection(run: run, load: found.loadMs)
+      }
     }
+    .navigationTitle(session.payload?.name ?? "")
+    .toolbar { if session.report != nil { ShareLink(item: session.results) } }
+    .onChange(of: phase, initial: true) { session.follow(phase) }
     .task { await session.start() }
-    .onChange(of: phase) { if phase == .background { session.leave() } }
   }
 }
 

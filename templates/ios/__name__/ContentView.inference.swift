@@ -13,6 +13,7 @@ final class Session {
   private(set) var report: Report<Measurement>?
   private(set) var verdicts: [Verdict] = []
   private var task: Task<(Report<Measurement>, [Verdict]), Never>?
+  private let front = Front()
 
   /// Measures at once where a tool asks for it, and ends the app, which tells the tool.
   func start() async {
@@ -25,6 +26,7 @@ final class Session {
 
   func measure(_ id: String = "", _ arguments: [String] = []) async {
     (progress, report, verdicts) = (0, nil, [])
+    let isInFront = await front.isReached()
     UIApplication.shared.isIdleTimerDisabled = true
     let (parts, told) = AsyncStream.makeStream(of: Double.self)
     // Not on the main thread, which goes on to draw the screen.
@@ -33,6 +35,7 @@ final class Session {
       let folders = Folders()
       var verdicts: [Verdict] = []
       let report = Report(runId: id, in: folders.documents) {
+        guard isInFront else { throw Failure.interrupted }
         let options = try Options(arguments)
         let benchmark = try Benchmark(options, in: folders)
         let model = try ExecuTorchModel(
@@ -51,8 +54,10 @@ final class Session {
     UIApplication.shared.isIdleTimerDisabled = false
   }
 
-  /// iOS slows down, then suspends what is not in front.
-  func leave() { task?.cancel() }
+  /// A measurement that was interrupted is none.
+  func follow(_ phase: ScenePhase) {
+    if front.hasLeft(phase) { task?.cancel() }
+  }
 }
 
 struct ContentView: View {
@@ -60,29 +65,25 @@ struct ContentView: View {
   @State private var session = Session()
 
   var body: some View {
-    NavigationStack {
-      List {
-        if let payload = session.payload { ModelSection(payload: payload) }
-        Section {
-          Button("Run") { Task { await session.measure() } }
-            .disabled(session.progress != nil || session.payload == nil)
-          if let progress = session.progress {
-            ProgressView("Measuring", value: progress)
-          }
-          if let problem = session.report?.error?.message {
-            Label(problem, systemImage: "exclamationmark.triangle").foregroundStyle(.red)
-          }
+    List {
+      if let payload = session.payload { ModelSection(payload: payload) }
+      Section {
+        Button("Run") { Task { await session.measure() } }
+          .disabled(session.progress != nil || session.payload == nil)
+        if let progress = session.progress {
+          ProgressView("Measuring", value: progress)
         }
-        if let found = session.report?.results { LatencySection(found: found) }
-        if !session.verdicts.isEmpty {
-          Section("Outputs") { ForEach(session.verdicts) { VerdictRow(verdict: $0) } }
-        }
+        ProblemRow(problem: session.report?.error?.message)
       }
-      .navigationTitle(session.payload?.name ?? "")
-      .toolbar { if session.report != nil { ShareLink(item: session.results) } }
+      if let found = session.report?.results { LatencySection(found: found) }
+      if !session.verdicts.isEmpty {
+        Section("Outputs") { ForEach(session.verdicts) { VerdictRow(verdict: $0) } }
+      }
     }
+    .navigationTitle(session.payload?.name ?? "")
+    .toolbar { if session.report != nil { ShareLink(item: session.results) } }
+    .onChange(of: phase, initial: true) { session.follow(phase) }
     .task { await session.start() }
-    .onChange(of: phase) { if phase == .background { session.leave() } }
   }
 }
 

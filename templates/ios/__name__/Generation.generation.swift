@@ -167,13 +167,11 @@ final class Generator<Model: LanguageModel> {
 
   /// Before anything runs: a run may take minutes.
   private func check() throws {
-    let context =
-      request.methods.filter { $0.dynamic || $0.maxTokens == 1 }.map(\.capacity).max() ?? 0
     for point in request.points {
       let length = point.depth + point.prompt.count + point.newTokens - 1
       if point.prompt.isEmpty { throw Failure(.usage, "the prompt has no token") }
-      if length > context {
-        throw Failure(.usage, "\(length) tokens do not fit into a context of \(context)")
+      if length > calls.context {
+        throw Failure(.usage, "\(length) tokens do not fit into a context of \(calls.context)")
       }
     }
   }

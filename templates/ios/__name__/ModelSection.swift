@@ -13,3 +13,14 @@ struct ModelSection: View {
     }
   }
 }
+
+/// What went wrong.
+struct ProblemRow: View {
+  let problem: String?
+
+  var body: some View {
+    if let problem {
+      Label(problem, systemImage: "exclamationmark.triangle").foregroundStyle(.red)
+    }
+  }
+}

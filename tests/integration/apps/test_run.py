@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -206,22 +207,32 @@ def test_wrong_outputs_of_an_app_are_wrong(cli: Cli, phone: AppPhone, apk: Path)
     assert "WRONG" in result.stdout
 
 
-def test_the_users_edits_stay_and_conflicts_are_named(cli: Cli, project: Path) -> None:
+def test_the_users_edits_stay_are_merged_and_conflicts_are_named(cli: Cli, project: Path) -> None:
     strings = project / STRINGS
     mine = strings.read_text() + "<!-- mine -->\n"
     strings.write_text(mine)
-    again = cli.ok("app", "android", "-r", "recipe.yaml", "-o", "MyApp", "--json").json
-    assert again["kept"] == [STRINGS]
-    renamed = ("--set", "app.name=Another")
-    result = cli("app", "android", "-r", "recipe.yaml", "-o", "MyApp", *renamed)
+    words = ("app", "android", "-r", "recipe.yaml", "-o", "MyApp")
+    assert cli.ok(*words, "--json").json["kept"] == [STRINGS]
+    merged = cli.ok(*words, "--set", "app.name=Another", "--json").json["merged"]
+    assert merged == [STRINGS]
+    assert app_name(strings.read_text()) == "Another"
+    assert strings.read_text().endswith("<!-- mine -->\n")
+    mine = strings.read_text().replace(">Another<", ">My own<")
+    strings.write_text(mine)
+    result = cli(*words, "--set", "app.name=Third")
     assert result.code == 2
     assert STRINGS in result.stderr
     assert strings.read_text() == mine
-    cli.ok(
-        "app", "android", "-r", "recipe.yaml", "-o", "MyApp", *renamed, "--conflicts", "overwrite"
-    )
-    assert "Another" in strings.read_text()
+    cli.ok(*words, "--set", "app.name=Third", "--conflicts", "overwrite")
+    assert app_name(strings.read_text()) == "Third"
     assert (project / "yours" / STRINGS).read_text() == mine
+
+
+def app_name(strings: str) -> str:
+    """The app's name among its resources."""
+    found = re.search(r'<string name="app_name">(.*)</string>', strings)
+    assert found
+    return found[1]
 
 
 def test_a_folder_of_the_users_own_is_refused_before_anything_is_exported(cli: Cli) -> None:

@@ -211,6 +211,9 @@ def test_what_the_phone_or_the_app_says_is_told(plugged: Plugged) -> None:
         remedy="make the model smaller",
     )  # fmt: skip
 
+    phone.app = failing("interrupted", "The app was not in front until the end.")
+    plugged.fails(6, what="was not in front until its run ended", remedy="turn on a Focus")
+
     phone.app = failing("load", "Missing operator: [0] mine::op.out")
     missing = plugged.fails(7, what="the app has no kernel for mine::op.out")
     # There is no such app for an iPhone.

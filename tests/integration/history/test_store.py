@@ -12,31 +12,41 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 
+from etdeploy.bench.records.performance import Disturbance, DisturbanceKind
 from etdeploy.bench.records.stored import StoredRun, parse_record
 from etdeploy.core.errors import BuildError, StoreError
+from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history import record_sink as module
 from etdeploy.history import record_sink as pending
 from etdeploy.history.alerts import Alert, AlertState
+from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import Judgement
 from etdeploy.history.location import HistoryLocation, require_location
+from etdeploy.history.nights import KeptNight
 from etdeploy.history.record_sink import import_pending, save_run
 from etdeploy.history.store import errors as connect
+from etdeploy.history.store import retention
 from etdeploy.history.store.alerts import find_alert, save_alert, stored_alerts
 from etdeploy.history.store.errors import create_store_engine
-from etdeploy.history.store.store import Filter, migrate, open_store
+from etdeploy.history.store.nights import add_night, end_night, nights_of
+from etdeploy.history.store.retention import Pruned, compact, prune
+from etdeploy.history.store.store import Filter, Store, migrate, open_store
 from tests.integration.cache.test_disk import tmpfs
 from tests.support.bench_values import make_device
-from tests.support.histories import fill, recipe_named, run_at
+from tests.support.histories import fill, make_alert, recipe_named, run_at
+from tests.support.judged_nights import done, farm, keep_nights, night_id, quiet
 from tests.support.postgres import Postgres, postgres
 from tests.unit.history.store.test_migrate import scripts
 
 __all__ = ["postgres"]
 pytestmark = pytest.mark.integration
 ALL = Filter()
+HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="the cores slowed down")
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +92,7 @@ def test_everything_that_is_asked_of_a_history(place: HistoryLocation) -> None:
         fill(store, [1.0, 2.0, 3.0])
         assert store.add(record)
         assert not store.add(record)
-        store.judge(record.run_id, Judgement.REGRESSED)
+        store.judge([record.run_id], Judgement.REGRESSED)
     with open_store(place, read_only=True) as store:
         assert [(known.series.recipe, known.runs) for known in store.series(ALL)] == [
             ("other", 1), ("mlp", 3),
@@ -341,3 +351,118 @@ def _close_first_alert(place: HistoryLocation) -> None:
         found = find_alert(connection, 1, writes=True)
         assert found
         save_alert(connection, found.model_copy(update={"state": AlertState.FIXED}))
+
+
+# --- many series, and old runs
+
+
+def _series_of(store: Store) -> dict[str, str]:
+    return {each.series.recipe: each.series.key for each in store.series(ALL)}
+
+
+def _first_runs(store: Store, key: str) -> list[str]:
+    return [entry.run_id for entry in store.entries(Filter(series=key), 1000)]
+
+
+def test_what_came_before_the_runs_of_a_night_by_series(place: HistoryLocation) -> None:
+    with open_store(place) as store:
+        for recipe, start in (("a", 0), ("b", 1000)):
+            for second in range(5):
+                disturbed: dict[str, Any] = {"disturbances": (HOT,)} if second == 1 else {}
+                store.add(run_at(start + second, recipe=recipe_named(recipe), **disturbed))
+        keys = _series_of(store)
+        by_a, by_b = (_first_runs(store, keys[recipe]) for recipe in "ab")
+        night = [by_a[3], by_a[4], by_b[4]]
+        assert {
+            key: [entry.run_id for entry in found]
+            for key, found in store.entries_before(night, 3).items()
+        } == {keys["a"]: by_a[1:3], keys["b"]: by_b[2:4]}
+        [fit] = [store.entries_before(night, 10, fit=True)[keys["a"]]]
+        assert [entry.run_id for entry in fit] == [by_a[0], by_a[2]]
+        assert fit[0].metrics == store.entries(Filter(series=keys["a"]), 9)[0].metrics != {}
+        measured = store.measured_runs([*night, "absent"])
+        assert sorted(measured) == sorted(night)
+        assert measured[by_b[4]].entry == store.entry(by_b[4])
+        assert measured[by_b[4]].device == "host (Test CPU)"
+        assert measured[by_b[4]].device_name == "host"
+        assert store.entries_before([], 3) == {}
+        assert store.measured_runs([]) == {}
+
+
+def test_old_runs_are_deleted_but_not_those_that_are_referred_to(
+    place: HistoryLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_BASELINE_RUNS", 2)
+    with open_store(place) as store:
+        # `alive` is still measured, `dead` is not.
+        for recipe, seconds in (("alive", (*range(6), 3600)), ("dead", range(3))):
+            for second in seconds:
+                at = second if recipe == "alive" else 100 + second
+                store.add(run_at(at, recipe=recipe_named(recipe)))
+        keys = _series_of(store)
+        alive = _first_runs(store, keys["alive"])
+        nights = [
+            KeptNight(id=name, farm="f", digest="d", started_at=run_at(second).started_at)
+            for name, second in (("old", 0), ("running", 0), ("new", 3600))
+        ]
+        with store.transaction(writes=True) as connection:
+            for night in nights:
+                add_night(connection, night)
+            for name in ("old", "new"):
+                end_night(connection, name, run_at(3601).started_at, "finished")
+            alert = make_alert(before_run=alive[0], first_bad_run=alive[1])
+            save_alert(connection, alert)
+        before = run_at(1800).started_at
+
+        def pruned(**options: Any) -> Pruned:
+            with store.transaction(writes=True) as connection:
+                return prune(connection, options.pop("wanted", ALL), **options)
+
+        expected = Pruned(runs=6, nights=1, referenced=3)
+        assert pruned(before=before, dry_run=True) == expected
+        assert store.count() == 10
+        assert pruned(before=before) == expected
+        assert _first_runs(store, keys["alive"]) == [*alive[:2], *alive[5:]]
+        assert _series_of(store) == {"alive": keys["alive"]}
+        with store.transaction() as connection:
+            assert {night.id for night in nights_of(connection, "f", 9)} == {"running", "new"}
+        late = run_at(7200).started_at
+        assert pruned(records_before=late, dry_run=True) == Pruned(records=1)
+        assert pruned(records_before=late) == Pruned(records=1)
+        assert store.content(alive[5]) is None
+        assert store.measured_runs(alive[5:6])[alive[5]].entry.metrics
+        assert None not in (store.content(alive[1]), store.content(alive[6]))
+        assert pruned(before=late, wanted=Filter(recipe="other")) == Pruned()
+        assert store.measured_runs([alive[5]])[alive[5]].device_name == ""
+    assert compact(place) == ""
+    with open_store(place) as store:
+        assert len(list(store.contents(ALL))) == 3
+
+
+def test_the_judging_of_many_pairs_takes_few_statements(place: HistoryLocation) -> None:
+    statements = []
+    with open_store(place) as store:
+        last = {
+            (recipe, serial): keep_nights(store, quiet(6), recipe, serial)[-1]
+            for recipe in ("a", "b", "c")
+            for serial in ("S1", "S2")
+        }
+        states = [
+            done(5, number, run, f"android-{serial}")
+            for number, (serial, run) in enumerate(
+                (serial, run) for (_, serial), runs in last.items() for run in runs
+            )
+        ]
+
+        def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            statements.append(statement)
+
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            verdicts = judge_night(store, night_id(5), states, farm())
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+    assert len(verdicts) == 6
+    numbers = [f for each in verdicts for f in each.findings if f.metric != OUTPUTS]
+    assert {finding.nights for finding in numbers} == {5}
+    assert 4 <= len(statements) <= 12

@@ -1,5 +1,8 @@
 import android.app.Activity;
+import android.app.AlertDialog;
 import android.app.Application;
+import android.content.ClipData;
+import android.content.ClipboardManager;
 import android.content.Intent;
 import android.graphics.Bitmap;
 import android.graphics.Canvas;
@@ -24,7 +27,10 @@ import java.util.stream.Stream;
 import org.json.JSONArray;
 import org.json.JSONObject;
 import org.junit.Test;
+import org.junit.runner.JUnitCore;
+import org.junit.runner.Result;
 import org.junit.runner.RunWith;
+import org.junit.runner.notification.Failure;
 import org.robolectric.ParameterizedRobolectricTestRunner;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
@@ -33,6 +39,7 @@ import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
 import org.robolectric.annotation.GraphicsMode;
 import org.robolectric.shadows.ShadowActivity;
+import org.robolectric.shadows.ShadowAlertDialog;
 import org.robolectric.shadows.ShadowAudioRecord;
 
 /**
@@ -46,7 +53,12 @@ import org.robolectric.shadows.ShadowAudioRecord;
  * figures of a finished run, to be shown without one; svg, whether its picture is also kept as SVG;
  * steps, of an app with a task, in place of a run: each has click or type as above, shows, a text to
  * wait for on the screen, photo, a file that the picker or the camera gives, refuse, what the next
- * intent or the question for a permission comes to, or microphone, a file of samples or "".
+ * intent or the question for a permission comes to, or microphone, a file of samples or "";
+ * dialog, texts by the id of their field in the dialog that is open, and press, whether its button
+ * is pressed then, and so closes it or not; measure, texts with which the measuring screen opens over it, runs
+ * and closes.
+ *
+ * <p>tests are names of classes with JUnit tests, in the app's package, that run instead.
  */
 @RunWith(ParameterizedRobolectricTestRunner.class)
 @Config(sdk = 34)
@@ -84,6 +96,9 @@ public class AppRun {
     add(asked.optJSONObject("extras"), launch);
     Class<? extends Activity> kind =
         Class.forName(launch.getComponent().getClassName()).asSubclass(Activity.class);
+    for (String field : List.of("loaded", "mostLoaded")) {
+      module(kind).getField(field).setInt(null, 0);
+    }
     ActivityController<? extends Activity> controller = Robolectric.buildActivity(kind, launch);
     controller.setup();
     Activity activity = controller.get();
@@ -99,11 +114,15 @@ public class AppRun {
       controller.newIntent(again);
       copy(results.toPath(), "busy.json");
     }
+    JSONArray tests = asked.optJSONArray("tests");
+    for (int i = 0; tests != null && i < tests.length(); ++i) {
+      test(app.getPackageName() + "." + tests.getString(i));
+    }
     JSONArray steps = asked.optJSONArray("steps");
     for (int i = 0; steps != null && i < steps.length(); ++i) {
-      step(steps.getJSONObject(i), activity);
+      step(steps.getJSONObject(i), controller);
     }
-    if (steps == null && !asked.optBoolean("idle")) {
+    if (steps == null && tests == null && !asked.optBoolean("idle")) {
       await(activity, results, asked.optString("await"), asked.optInt("look_ms", 10));
     }
     if (asked.has("figures")) {
@@ -116,12 +135,19 @@ public class AppRun {
     Intent shared = Shadows.shadowOf(activity).getNextStartedActivity();
     JSONObject screen = views(activity);
     screen.put("shared", shared == null ? JSONObject.NULL : describe(shared));
+    ClipData copied = app.getSystemService(ClipboardManager.class).getPrimaryClip();
+    screen.put("copied", copied == null ? JSONObject.NULL : copied.getItemAt(0).getText());
+    screen.put("most_loaded", memory(activity, "mostLoaded"));
+    screen.put("loaded", memory(activity, "loaded"));
     screen.put(
         "corner", new JSONArray(new int[] {corner >> 16 & 255, corner >> 8 & 255, corner & 255}));
     screen.put(
         "keeps_screen_on",
         (activity.getWindow().getAttributes().flags & 128) != 0);
     Files.write(FOLDER.resolve(name).resolve("screen.json"), screen.toString(1).getBytes());
+    if (steps != null) {
+      controller.pause().stop().destroy();
+    }
   }
 
   private static String describe(Intent chooser) {
@@ -129,7 +155,65 @@ public class AppRun {
     return sent == null ? chooser.toString() : sent.getStringExtra(Intent.EXTRA_TEXT);
   }
 
-  private static void step(JSONObject step, Activity activity) throws Exception {
+  /** Runs the tests of a class; fails where one of them does. */
+  private static void test(String name) throws Exception {
+    Result result = JUnitCore.runClasses(Class.forName(name));
+    for (Failure failure : result.getFailures()) {
+      throw new AssertionError(failure.getTrace());
+    }
+    if (result.getRunCount() == 0 || result.getAssumptionFailureCount() > 0) {
+      throw new AssertionError(name + " tested nothing");
+    }
+  }
+
+  /** How many programs the stand-in of the API has in memory, or had at most. */
+  private static int memory(Activity activity, String field) throws Exception {
+    return module(activity.getClass()).getField(field).getInt(null);
+  }
+
+  private static Class<?> module(Class<? extends Activity> activity) throws Exception {
+    return Class.forName("org.pytorch.executorch.Module", true, activity.getClassLoader());
+  }
+
+  /** The measuring screen over another one, from its start until the user goes back. */
+  private static void measure(JSONObject texts, ActivityController<? extends Activity> below)
+      throws Exception {
+    File results = new File(RuntimeEnvironment.getApplication().getFilesDir(), "results.json");
+    Class<? extends Activity> kind =
+        Class.forName(below.get().getPackageName() + ".MainActivity").asSubclass(Activity.class);
+    ActivityController<? extends Activity> above = Robolectric.buildActivity(kind);
+    below.pause();
+    above.setup();
+    below.stop();
+    type(texts, above.get());
+    find(above.get(), "run").performClick();
+    await(above.get(), results, "", 5);
+    above.pause();
+    below.restart().start().resume();
+    above.stop().destroy();
+  }
+
+  private static void dialog(JSONObject step) throws Exception {
+    AlertDialog dialog = ShadowAlertDialog.getLatestAlertDialog();
+    JSONObject texts = step.getJSONObject("dialog");
+    for (String id : keys(texts)) {
+      int field =
+          dialog.getContext().getResources()
+              .getIdentifier(id, "id", dialog.getContext().getPackageName());
+      ((EditText) dialog.findViewById(field)).setText(texts.getString(id));
+    }
+    if (step.has("press")) {
+      dialog.getButton(AlertDialog.BUTTON_POSITIVE).performClick();
+      Shadows.shadowOf(Looper.getMainLooper()).idle();
+      if (dialog.isShowing() == step.getBoolean("press")) {
+        throw new AssertionError("the dialog is open: " + dialog.isShowing());
+      }
+    }
+  }
+
+  private static void step(JSONObject step, ActivityController<? extends Activity> controller)
+      throws Exception {
+    Activity activity = controller.get();
     if (step.has("microphone")) {
       speak(step.getString("microphone"));
     }
@@ -142,6 +226,12 @@ public class AppRun {
     }
     type(step.optJSONObject("type"), activity);
     click(step.optJSONArray("click"), activity);
+    if (step.has("measure")) {
+      measure(step.getJSONObject("measure"), controller);
+    }
+    if (step.has("dialog")) {
+      dialog(step);
+    }
     if (step.has("photo")) {
       give(Paths.get(step.getString("photo")), activity);
     }

@@ -1,8 +1,10 @@
 // As much of SwiftUI as the sample apps use, with the signatures that Apple documents, so that their
 // sources can be type-checked where there is no Apple SDK. Nothing here does anything.
 
+@_exported import CoreGraphics
 @_exported import Foundation
 @_exported import Observation
+@_exported import UIKit
 
 @MainActor @preconcurrency public protocol View {
   associatedtype Body: View
@@ -52,11 +54,16 @@ public struct WindowGroup<Content: View>: Scene {
 
 @propertyWrapper public struct State<Value>: Sendable {
   public init(wrappedValue: Value) {}
+  public init(initialValue: Value) {}
   public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
   public var projectedValue: Binding<Value> { fatalError() }
 }
 public enum ScenePhase: Comparable, Sendable { case background, inactive, active }
-public struct EnvironmentValues { public var scenePhase: ScenePhase { fatalError() } }
+public struct DismissAction { @MainActor public func callAsFunction() {} }
+public struct EnvironmentValues {
+  public var scenePhase: ScenePhase { fatalError() }
+  public var dismiss: DismissAction { fatalError() }
+}
 @propertyWrapper public struct Environment<Value> {
   public init(_ path: KeyPath<EnvironmentValues, Value>) {}
   public var wrappedValue: Value { fatalError() }
@@ -83,7 +90,33 @@ public struct ButtonRole: Sendable { public static let cancel = ButtonRole() }
 public enum AccessibilityChildBehavior { case combine, contain, ignore }
 public enum Axis { case horizontal, vertical }
 
+public struct Image: Stub {
+  public nonisolated init(decorative image: CGImage, scale: Double) {}
+  public nonisolated func resizable() -> Image { self }
+}
+public struct NavigationLink: Stub {
+  public nonisolated init<Destination: View>(
+    _ title: LocalizedStringKey, @ViewBuilder destination: () -> Destination
+  ) {}
+}
+@MainActor @preconcurrency public struct UIViewControllerRepresentableContext<
+  Representable: UIViewControllerRepresentable
+> {
+  public let coordinator: Representable.Coordinator
+}
+@MainActor @preconcurrency public protocol UIViewControllerRepresentable: Stub {
+  associatedtype UIViewControllerType: UIViewController
+  associatedtype Coordinator = Void
+  typealias Context = UIViewControllerRepresentableContext<Self>
+  @MainActor @preconcurrency func makeUIViewController(context: Context) -> UIViewControllerType
+  @MainActor @preconcurrency func updateUIViewController(
+    _ controller: UIViewControllerType, context: Context)
+  @MainActor @preconcurrency func makeCoordinator() -> Coordinator
+}
+
 public struct Text: Stub {
+  public nonisolated init<F: FormatStyle>(_ input: F.FormatInput, format: F)
+  where F.FormatInput: Equatable, F.FormatOutput == String {}
   public nonisolated init(_ key: LocalizedStringKey) {}
   @_disfavoredOverload public nonisolated init<S: StringProtocol>(_ text: S) {}
 }
@@ -93,6 +126,10 @@ public struct Label: Stub {
   public nonisolated init<S: StringProtocol>(_ title: S, systemImage: String) {}
 }
 public struct LabeledContent: Stub {
+  @_disfavoredOverload
+  public nonisolated init<S: StringProtocol, C: View>(
+    _ title: S, @ViewBuilder content: () -> C
+  ) {}
   public nonisolated init<S: StringProtocol>(_ title: LocalizedStringKey, value: S) {}
   public nonisolated init<C: View, L: View>(
     @ViewBuilder content: () -> C, @ViewBuilder label: () -> L
@@ -104,11 +141,15 @@ public struct Button: Stub {
   ) {}
 }
 public struct ProgressView: Stub {
+  public nonisolated init(_ title: LocalizedStringKey) {}
   public nonisolated init<V: BinaryFloatingPoint>(
     _ title: LocalizedStringKey, value: V?, total: V = 1.0
   ) {}
 }
 public struct TextField: Stub {
+  public nonisolated init<F: ParseableFormatStyle>(
+    _ title: LocalizedStringKey, value: Binding<F.FormatInput>, format: F
+  ) where F.FormatOutput == String {}
   public nonisolated init(_ title: LocalizedStringKey, text: Binding<String>, axis: Axis) {}
 }
 public struct Section<Content: View>: Stub {
@@ -133,7 +174,17 @@ public struct ShareLink: Stub {
 extension View {
   public nonisolated func disabled(_ disabled: Bool) -> some View { self }
   public nonisolated func foregroundStyle<S: ShapeStyle>(_ style: S) -> some View { self }
-  public nonisolated func frame(minHeight: Double? = nil) -> some View { self }
+  public nonisolated func frame(minHeight: Double? = nil, maxHeight: Double? = nil) -> some View {
+    self
+  }
+  public nonisolated func scaledToFit() -> some View { self }
+  public nonisolated func ignoresSafeArea() -> some View { self }
+  public nonisolated func sheet<C: View>(
+    isPresented: Binding<Bool>, @ViewBuilder content: @escaping () -> C
+  ) -> some View { self }
+  public nonisolated func fullScreenCover<C: View>(
+    isPresented: Binding<Bool>, @ViewBuilder content: @escaping () -> C
+  ) -> some View { self }
   public nonisolated func monospacedDigit() -> some View { self }
   public nonisolated func navigationTitle<S: StringProtocol>(_ title: S) -> some View { self }
   public nonisolated func toolbar<C: View>(@ViewBuilder content: () -> C) -> some View { self }

@@ -10,6 +10,10 @@ import pytest
 
 from etdeploy.apps.merge import LIST_FILE, Conflicts, Written, write_project
 from etdeploy.core.errors import UsageError
+from etdeploy.core.processes import process
+
+# git merges.
+pytestmark = pytest.mark.usefixtures("real_processes")
 
 WHAT = "android app"
 FIRST = {"a.kt": b"one", "res/b.xml": b"two", "model/c.bin": b"three"}
@@ -156,6 +160,157 @@ def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path) -> None
     done = write_project(folder, {**FIRST, "res/b.xml": b"new"}, WHAT, "keep")
     assert done.kept == ["res/b.xml"]
     assert (elsewhere / "b.xml").read_bytes() == b"two"
+
+
+LINES = [f"line {n}\n" for n in range(12)]
+
+
+def changed(**lines: str) -> bytes:
+    """The twelve lines with others in their places: `_3="mine"`."""
+    return "".join(
+        f"{lines[f'_{n}']}\n" if f"_{n}" in lines else line for n, line in enumerate(LINES)
+    ).encode()
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Path:
+    """A project of two texts, in both of which the user changed line 2."""
+    target = tmp_path / "MyApp"
+    write_project(target, {"a.kt": changed(), "b.kt": changed()}, WHAT)
+    for name in ("a.kt", "b.kt"):
+        (target / name).write_bytes(changed(_2="mine"))
+    return target
+
+
+BOTH = {"a.kt": changed(_9="new"), "b.kt": changed(_9="new")}
+MERGED = {"a.kt": changed(_2="mine", _9="new"), "b.kt": changed(_2="mine", _9="new")}
+
+
+@pytest.mark.parametrize("conflicts", ["refuse", "keep", "overwrite", "mark"])
+def test_changes_of_different_lines_are_merged(edited: Path, conflicts: Conflicts) -> None:
+    (edited / "a.kt").chmod(0o700)
+    done = write_project(edited, BOTH, WHAT, conflicts)
+    assert contents(edited) == MERGED
+    assert (done.merged, done.saved, done.kept) == (["a.kt", "b.kt"], [], [])
+    assert (edited / "a.kt").stat().st_mode & 0o777 == 0o700
+    assert not write_project(edited, BOTH, WHAT).changed
+
+
+def test_every_later_change_is_merged_with_the_one_before(edited: Path) -> None:
+    write_project(edited, BOTH, WHAT)
+    write_project(edited, {**BOTH, "a.kt": changed(_6="newer", _9="new")}, WHAT)
+    assert contents(edited)["a.kt"] == changed(_2="mine", _6="newer", _9="new")
+
+
+def test_changes_of_the_same_line_write_nothing_even_where_others_merge(edited: Path) -> None:
+    before = {**contents(edited), LIST_FILE: (edited / LIST_FILE).read_bytes()}
+    with pytest.raises(UsageError, match=r"a\.kt \(both changed the same lines\)") as error:
+        write_project(edited, {**BOTH, "a.kt": changed(_2="new")}, WHAT)
+    assert "b.kt" not in str(error.value)
+    assert "--conflicts mark" in str(error.value.remedy)
+    assert {**contents(edited), LIST_FILE: (edited / LIST_FILE).read_bytes()} == before
+
+
+def test_marks_show_both_versions_and_the_users_file_is_saved(edited: Path) -> None:
+    now = {**BOTH, "a.kt": changed(_2="new", _9="new")}
+    done = write_project(edited, now, WHAT, "mark")
+    marked = "<<<<<<< yours\nmine\n=======\nnew\n>>>>>>> generated"
+    assert contents(edited) == {
+        "a.kt": changed(_2=marked, _9="new"),
+        "b.kt": MERGED["b.kt"],
+        "yours/a.kt": changed(_2="mine"),
+    }
+    assert (done.marked, done.saved, done.merged) == (["a.kt"], ["a.kt"], ["b.kt"])
+
+
+def test_a_file_with_markers_is_not_merged_again(edited: Path) -> None:
+    write_project(edited, {**BOTH, "a.kt": changed(_2="new")}, WHAT, "mark")
+    before = contents(edited)
+    for conflicts in ("refuse", "mark"):
+        with pytest.raises(UsageError, match="still has conflict markers"):
+            write_project(edited, {**BOTH, "a.kt": changed(_2="newer")}, WHAT, conflicts)
+    assert contents(edited) == before
+    (edited / "a.kt").write_bytes(changed(_2="mine and new"))
+    now = {**BOTH, "a.kt": changed(_2="new", _6="newer")}
+    assert write_project(edited, now, WHAT).merged == ["a.kt"]
+    assert contents(edited)["a.kt"] == changed(_2="mine and new", _6="newer")
+
+
+def test_without_git_an_edited_file_is_a_conflict_that_says_so(
+    edited: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "which", lambda _: None)
+    before = contents(edited)
+    with pytest.raises(UsageError, match=r"a\.kt \(git is not installed\)") as error:
+        write_project(edited, BOTH, WHAT)
+    assert "install git" in str(error.value.remedy)
+    assert contents(edited) == before
+    done = write_project(edited, BOTH, WHAT, "keep")
+    assert (done.kept, contents(edited)) == (["a.kt", "b.kt"], before)
+    assert done.notes == ["git is not installed, so nothing was merged: a.kt, b.kt."]
+
+
+def test_a_project_without_its_earlier_texts_is_not_merged(edited: Path) -> None:
+    known = json.loads((edited / LIST_FILE).read_text())
+    wrong = {**known["texts"], "b.kt": ["another\n"]}
+    for texts in ({}, wrong | {"a.kt": ["another\n"]}):
+        (edited / LIST_FILE).write_text(json.dumps({**known, "texts": texts}))
+        with pytest.raises(UsageError, match=r"a\.kt \(no earlier text"):
+            write_project(edited, BOTH, WHAT)
+    del known["texts"]  # as before there was merging
+    (edited / LIST_FILE).write_text(json.dumps(known))
+    with pytest.raises(UsageError, match=r"b\.kt \(no earlier text"):
+        write_project(edited, BOTH, WHAT)
+
+
+@pytest.mark.parametrize("conflicts", ["refuse", "mark"])
+@pytest.mark.parametrize("renames", range(3))
+def test_a_stop_loses_no_text_and_the_next_run_completes_it(
+    edited: Path, monkeypatch: pytest.MonkeyPatch, conflicts: Conflicts, renames: int
+) -> None:
+    now = BOTH if conflicts == "refuse" else {**BOTH, "b.kt": changed(_2="new")}
+    left = renames
+    rename = Path.replace
+
+    def stopped(self: Path, target: Path) -> Path:
+        nonlocal left
+        if self.parent.name == "content" and Path(target).parent == edited:
+            left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", stopped)
+    try:
+        write_project(edited, now, WHAT, conflicts)
+    except KeyboardInterrupt:
+        assert renames < 2
+    monkeypatch.undo()
+    for name in ("a.kt", "b.kt"):
+        texts = [text for path, text in contents(edited).items() if path.endswith(name)]
+        assert any(b"\nmine\n" in text for text in texts)
+    assert not list(edited.glob(".etdeploy-*/"))
+    if conflicts == "refuse":
+        write_project(edited, now, WHAT)
+        assert contents(edited) == MERGED
+
+
+def test_a_link_and_data_are_not_merged(edited: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside.kt").write_bytes(changed(_2="mine"))
+    (edited / "a.kt").unlink()
+    (edited / "a.kt").symlink_to(tmp_path / "outside.kt")
+    (edited / "b.kt").write_bytes(b"\xff\0")
+    with pytest.raises(UsageError, match=r": a\.kt, b\.kt"):
+        write_project(edited, BOTH, WHAT)
+    assert (tmp_path / "outside.kt").read_bytes() == changed(_2="mine")
+
+
+def test_scripts_can_be_started(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"#!/bin/sh\n")
+    write_project(tmp_path / "new", {"a": b"#!/bin/sh\n", "b": source, "c": b"no script"}, WHAT)
+    modes = [(tmp_path / "new" / name).stat().st_mode & 0o100 for name in "abc"]
+    assert modes == [0o100, 0o100, 0]
 
 
 class _FullDisk:
@@ -325,6 +480,17 @@ def test_a_file_that_also_changes_otherwise_is_a_conflict_and_nothing_moves(app:
     assert contents(app.folder) == before
     assert app.write(now, "keep").kept == [MOVED]
     assert contents(app.folder)[MOVED] == b"package com.acme\nclass MainActivity\n// mine\n"
+
+
+def test_an_edited_file_that_also_changes_otherwise_is_merged_under_its_new_name(app: App) -> None:
+    path = app.folder / ACTIVITY
+    path.write_text(f"// mine: org.example.net\n\n\n{path.read_text()}")
+    done = app.write(android("com.acme", activity="class MainActivity : Other"))
+    assert contents(app.folder)[MOVED] == (
+        b"// mine: com.acme\n\n\npackage com.acme\nclass MainActivity : Other\n"
+    )
+    assert (done.merged, MOVED in done.moved) == ([MOVED], True)
+    assert set(contents(app.folder)) == set(android("com.acme"))
 
 
 def test_what_the_user_moved_already_stays(app: App) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.verbs import history
+from etdeploy.core.errors import UsageError
+from etdeploy.history.entry import find_recorded_run
 from etdeploy.history.location import require_location
 from etdeploy.history.series import series_from
 from etdeploy.history.store.store import Store, open_store
@@ -149,6 +151,54 @@ def test_an_export_does_not_destroy_the_history(store: Store, data_folder: Path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("etdeploy.core.console.message", lambda _: None)
         assert run("history", "export", str(data_folder / "history.db")) == 2
+    assert store.count() == 10
+
+
+def test_old_runs_are_pruned(store: Store, capsys: Capture, tmp_path: Path) -> None:
+    # The runs of the fixture started on 2026-11-21; the latest 300 of a living series stay.
+    long_ago = "2020-01-"
+    old = [run_at(i, 1.0, started_at=f"{long_ago}0{i}T00:00:00+00:00") for i in (1, 2, 3)]
+    for number, record in enumerate(old):
+        store.add(record.model_copy(update={"run_id": f"old-{number}"}))
+    store.add(
+        run_at(
+            9, 1.0, run_id="dead", recipe=recipe_named("dead"), started_at=f"{long_ago}05T00:00:00Z"
+        )
+    )
+    assert run("history", "prune", "--keep", "2021-01-01", "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("would delete: 1 run, ")
+    assert "3 older runs stay" in shown
+    assert store.count() == 14
+    arguments = ("prune", "--keep", "2021-01-01", "--keep-records", "2026-11-22", "--json")
+    assert run("history", *arguments) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["runs"], done["records"], done["referenced"]) == (1, 12, 3)
+    assert store.count() == 13
+    with pytest.raises(UsageError, match="its record was deleted") as raised:
+        find_recorded_run(run_at(0).run_id, tmp_path, require_location(None))
+    assert "etdeploy history prune" in raised.value.message
+    assert run("history", "export", str(tmp_path / "runs.jsonl")) == 0
+    shown = capsys.readouterr().err
+    assert "1 record written" in shown
+    assert "12 runs have no record any more" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ((), "nothing says what is old"),
+        (("--keep", "2h"), "--keep has to be a day ago"),
+        (("--keep-records", "2999-01-01"), "--keep-records has to be a day ago"),
+        (("--keep", "30d", "--keep-records", "90d"), "--keep-records is longer than --keep"),
+        (("--keep", "x"), "neither a date"),
+    ],
+)
+def test_what_cannot_be_pruned(
+    options: tuple[str, ...], what: str, store: Store, capsys: Capture
+) -> None:
+    assert run("history", "prune", *options) == 2
+    assert what in capsys.readouterr().err
     assert store.count() == 10
 
 

@@ -111,7 +111,7 @@ def test_the_last_good_ones(store: Store) -> None:
     fill(store, around(1.0, 10))
     for record in (run_at(50 + i, ms) for i, ms in enumerate(around(1.3, 10))):
         store.add(record)
-        store.judge(record.run_id, Judgement.REGRESSED)
+        store.judge([record.run_id], Judgement.REGRESSED)
     again = run_at(99, 1.3)
     assert judged(store, again).verdict is CheckVerdict.PASSED
     found = judged(store, again, against="last-good")

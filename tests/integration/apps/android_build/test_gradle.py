@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,8 @@ from etdeploy.apps.android.tools import find_gradle
 from etdeploy.apps.platform import BuiltApp
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import Blocker, BuildError
+from etdeploy.core.files.basic import resource_folder
+from etdeploy.core.hashing import sha256_file
 
 pytestmark = pytest.mark.integration
 
@@ -130,3 +135,73 @@ def test_a_gradle_that_is_too_old_is_told_before_it_runs(
     else:
         assert isinstance(found, Blocker)
         assert "9.1 or newer" in found.why
+
+
+def _wrapped(tmp_path: Path, files: dict[str, str], digest: str | None = None) -> Path:
+    """A project with the wrapper of the templates, and a distribution with these files."""
+    archive = tmp_path / "gradle-9.1.0-bin.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        for path, text in files.items():
+            opened.writestr(path, text)
+    project = tmp_path / "my project"
+    shutil.copytree(resource_folder("templates") / "android", project)
+    properties = project / "gradle/wrapper/gradle-wrapper.properties"
+    lines = [line for line in properties.read_text().splitlines() if "distribution" not in line]
+    lines.append(f"distributionUrl={archive.as_uri().replace(':', chr(92) + ':', 1)}")
+    lines.append(f"distributionSha256Sum={digest or sha256_file(archive)}")
+    properties.write_text("\n".join(lines))
+    return project
+
+
+def _gradlew(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    if not shutil.which("java"):
+        pytest.skip("needs java")
+    return subprocess.run(
+        ["sh", project / "gradlew", *words], cwd=project.parent, capture_output=True, text=True,
+        env={"PATH": "/usr/bin:/bin", "GRADLE_USER_HOME": str(project.parent / "home")},
+        check=False,
+    )  # fmt: skip
+
+
+GRADLE_SCRIPT = {"gradle-9.1.0/bin/gradle": '#!/bin/sh\necho "$# $2 in $PWD"\n'}
+
+
+def test_the_projects_script_fetches_gradle_once_and_runs_it(tmp_path: Path) -> None:
+    project = _wrapped(tmp_path, GRADLE_SCRIPT)
+    station = Workstation({"PATH": "", "GRADLE_USER_HOME": str(tmp_path / "home")}, tmp_path)
+    (project / "gradlew").chmod(0o755)
+    assert isinstance(find_gradle(station, project), Blocker)
+    first = _gradlew(project, "a", "b c")
+    assert (first.returncode, first.stdout) == (0, f"2 b c in {tmp_path}\n")
+    assert "Downloading file:" in first.stderr
+    assert find_gradle(station, project) == project / "gradlew"
+    (tmp_path / "gradle-9.1.0-bin.zip").unlink()
+    again = _gradlew(project, "a", "b c")
+    assert (again.returncode, again.stdout, again.stderr) == (0, first.stdout, "")
+
+
+@pytest.mark.parametrize(
+    ("files", "digest", "said"),
+    [
+        (GRADLE_SCRIPT, "0" * 64, "has the SHA-256"),
+        (GRADLE_SCRIPT | {"../../outside": "x"}, None, "outside its folder: ../../outside"),
+    ],
+)
+def test_a_changed_gradle_is_not_run(
+    tmp_path: Path, files: dict[str, str], digest: str | None, said: str
+) -> None:
+    ended = _gradlew(_wrapped(tmp_path, files, digest))
+    assert ended.returncode == 1
+    assert said in ended.stderr
+    assert ended.stdout == ""
+    assert not list((tmp_path / "home").rglob("*.ok"))
+    assert not list((tmp_path / "home").rglob("outside"))
+
+
+def test_the_wrapper_names_the_gradle_that_the_android_plugin_needs() -> None:
+    """Sources of the digest: Gradle's releases, and the wrapper of the AndroidX libraries."""
+    text = resource_folder("templates").joinpath(
+        "android/gradle/wrapper/gradle-wrapper.properties"
+    ).read_text()  # fmt: skip
+    assert "gradle-9.1.0-bin.zip" in text
+    assert "a17ddd85a26b6a7f5ddb71ff8b05fc5104c0202c6e64782429790c933686c806" in text

@@ -69,9 +69,20 @@ def screens(
     payload.mkdir(parents=True, exist_ok=True)
     shutil.copy(text_programs / "dynamic.pte", payload / "program.pte")
     words().save(str(payload / "tokenizer.json"))
+    golden = generation_app.project / "app/src/androidTest/assets/golden"
+    golden.mkdir(parents=True, exist_ok=True)
+    for name in ("tokens.bin", "logits.bin"):
+        shutil.copy(text_programs / name, golden)
     describe(
         payload,
         workload="generation",
+        sizes=[
+            {
+                "name": "",
+                "inputs": [{"path": "tokens.bin"}],
+                "expected": [{"path": "logits.bin", "atol": 1e-4}],
+            }
+        ],
         generation={
             "methods": [method.model_dump() for method in METHODS["dynamic"]],
             "vocabulary": VOCABULARY,
@@ -114,6 +125,7 @@ def screens(
         "large": {"qualifiers": _SMALL, "font_scale": 2.0, "click": ["run"],
                   "type": {"prompt": "what is light"}},
         "untouched": {"idle": True},
+        "golden": {"tests": ["GoldenTest"]},
         "too_long": {"type": {"prompt": "a" * 40}, "click": ["run"]},
         "left": {"type": {"prompt": "what is light"}, "click": ["run"], "leave": True},
         "measured": asked("measured", long) | {"leave": True},
@@ -121,6 +133,12 @@ def screens(
         "broken": asked("broken", broken),
     }  # fmt: skip
     return generation_app.start(tools, tmp_path_factory.mktemp("screens") / "all", scenarios)
+
+
+def test_the_projects_own_tests_ran(screens: dict[str, Screen]) -> None:
+    """The local ones, of the sampler, outside of Android; the golden one fails its scenario."""
+    said = (screens["golden"].folder.parent / "junit.txt").read_text()
+    assert f"OK ({len(screens) + 5} tests)" in said
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def test_gradle_s_files_name_each_other_s_parts(tmp_path: Path, runtime: str) ->
     libraries = catalogue.partition("[libraries]")[2].partition("[plugins]")[0]
     build = (project / "app/build.gradle.kts").read_text()
     used = {
-        name.replace(".", "-") for name in re.findall(r"implementation\(libs\.([\w.]+)\)", build)
+        name.replace(".", "-") for name in re.findall(r"[iI]mplementation\(libs\.([\w.]+)\)", build)
     }
     assert used == set(re.findall(r"^([\w-]+) = ", libraries, re.MULTILINE))
     assert 'abiFilters += listOf("arm64-v8a", "x86_64")' in build

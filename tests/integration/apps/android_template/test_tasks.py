@@ -12,6 +12,7 @@ from PIL import Image
 
 from etdeploy.export.worker.tasks.inputs import apply_to_image
 from etdeploy.program.task import ImagePreprocessing
+from tests.integration.apps.android_template.conftest import with_values
 from tests.support.android_app import App, Screen, Tools, describe, ktlint
 from tests.support.app_tokenizers import words
 from tests.support.generation_values import CAPACITY, METHODS, VOCABULARY
@@ -23,6 +24,7 @@ _HOW = ImagePreprocessing(
     mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4),
 )  # fmt: skip
 _DONE = "to the first token"
+_WORDS = ("sky", "air", "sky")
 _RATE, _SAMPLES = 16_000, 1600
 _MICROPHONE = "android.permission.RECORD_AUDIO"
 
@@ -84,7 +86,8 @@ def labelled(
     shutil.copy(programs / "classes" / "program.pte", payload)
     (payload / "labels.json").write_text('["red", "green", "blue"]')
     image = {"preprocessing": _HOW.model_dump(), "labels": "labels.json", "several": False}
-    describe(payload, task="image-classification", image=image)
+    sizes = [with_values(programs / "classes", payload, "classes", 1e-5)]
+    describe(payload, task="image-classification", image=image, sizes=sizes)
 
     def chosen(
         name: str, button: str = "choose", shows: str = "What it may show"
@@ -97,7 +100,11 @@ def labelled(
         "broken": chosen("broken", shows="not a photo"),
         "no_camera": {"steps": [{"refuse": "apps", "click": ["camera"], "shows": "no app for"}]},
         "untouched": {"idle": True, "click": ["measure"]},
-    }
+        "golden": {"tests": ["GoldenTest"]},
+        "measured": {"steps": [*chosen("small")["steps"], {"measure": {}}]},
+        "again": {"steps": [*chosen("small")["steps"], {"measure": {}},
+                            *chosen("turned")["steps"]]},
+    }  # fmt: skip
     return photo_app.start(tools, tmp_path_factory.mktemp("screens") / "all", scenarios)
 
 
@@ -129,10 +136,24 @@ def test_the_measurement_is_the_second_screen(labelled: dict[str, Screen]) -> No
     assert "MainActivity" in labelled["untouched"].shown["shared"]
 
 
-@pytest.fixture(scope="module")
-def chats(
-    tools: Tools, chat_app: App, text_programs: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Screen]:
+def test_a_measurement_frees_the_screens_copy_of_the_model(labelled: dict[str, Screen]) -> None:
+    """Which is loaded again when the next photo needs it."""
+    assert labelled["measured"].results["samples_ms"]
+    counts = {
+        name: (labelled[name].shown["loaded"], labelled[name].shown["most_loaded"])
+        for name in ("small", "measured", "again")
+    }
+    assert counts == {"small": (1, 1), "measured": (0, 1), "again": (1, 1)}
+    assert _shown(labelled["again"]) == _shown(labelled["turned"])
+
+
+def test_the_projects_own_tests_ran(labelled: dict[str, Screen]) -> None:
+    """The local ones, of the benchmark, outside of Android; the golden one fails its scenario."""
+    said = (labelled["golden"].folder.parent / "junit.txt").read_text()
+    assert f"OK ({len(labelled) + 4} tests)" in said
+
+
+def _describe_chat(chat_app: App, text_programs: Path, between: str | None) -> None:
     payload = chat_app.payload
     payload.mkdir(parents=True, exist_ok=True)
     shutil.copy(text_programs / "dynamic.pte", payload / "program.pte")
@@ -154,14 +175,22 @@ def chats(
             },
             "new_tokens": 4,
             "tokenizer": "tokenizer.json",
-            "chat": {"before": "T", "after": "?", "between": "."},
+            "chat": {"before": "T", "after": "?", "between": between},
         },
     )  # fmt: skip
 
-    def says(words: str, shows: str) -> dict[str, Any]:
-        return {"type": {"message": words}, "click": ["send"], "shows": shows}
 
-    ready = {"shows": f"0 of {CAPACITY} tokens"}
+def _says(words: str, shows: str) -> dict[str, Any]:
+    return {"type": {"message": words}, "click": ["send"], "shows": shows}
+
+
+@pytest.fixture(scope="module")
+def chats(
+    tools: Tools, chat_app: App, text_programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Screen]:
+    _describe_chat(chat_app, text_programs, ".")
+    says, ready = _says, {"shows": f"0 of {CAPACITY} tokens"}
+    longer = {"dialog": {"longest": "1000"}, "press": True}
     scenarios: dict[str, dict[str, Any]] = {
         # T, the words and ? are read; of 4 new tokens, the last is not yet in the cache.
         "once": {"steps": [ready, says("sky", "8 of 32 tokens"), {"shows": _DONE}]},
@@ -171,6 +200,23 @@ def chats(
                               says("sky", "8 of 32 tokens"), {"shows": _DONE},
                               {"click": ["copy"]}]},
         "full": {"steps": [ready, says("sky", _DONE), says("a" * 30, "Begin a new")]},
+        "stopped": {"steps": [ready, {"click": ["settings"]}, longer,
+                              {"type": {"message": "sky"}, "click": ["send", "send"],
+                               "shows": '"Send"'}]},
+        "stopped_twice": {"steps": [
+            ready, {"click": ["settings"]}, longer,
+            {"type": {"message": "sky"}, "click": ["send", "send"], "shows": '"Send"'},
+            {"click": ["settings"]}, {"dialog": {"longest": "2"}, "press": True},
+            says("air", _DONE)]},
+        "set": {"steps": [ready, {"click": ["settings"]},
+                          {"dialog": {"longest": "2", "temperature": "101"}, "press": False},
+                          {"dialog": {"temperature": "0"}, "press": True}, says("sky", _DONE)]},
+        "discarded": {"steps": [ready, {"click": ["settings"]},
+                                {"dialog": {"longest": "2", "temperature": "101"}, "press": False},
+                                says("sky", _DONE)]},
+        "measured": {"steps": [ready, says("sky", _DONE), {"measure": {"prompt": "sky"}},
+                               {"shows": "8 of 32 tokens"}, says("air", "17 of 32 tokens"),
+                               {"shows": _DONE}]},
     }  # fmt: skip
     return chat_app.start(tools, tmp_path_factory.mktemp("screens") / "all", scenarios)
 
@@ -192,6 +238,58 @@ def test_a_conversation_stays_in_the_cache(chats: dict[str, Screen]) -> None:
 @pytest.mark.nightly
 def test_a_new_conversation_begins_with_nothing(chats: dict[str, Screen]) -> None:
     assert _answers(chats["renewed"]) == _answers(chats["once"])
+
+
+@pytest.mark.nightly
+def test_the_last_answer_is_copied(chats: dict[str, Screen]) -> None:
+    assert chats["renewed"].shown["copied"] == _answers(chats["renewed"])[-1]
+    assert chats["once"].shown["copied"] is None
+
+
+@pytest.mark.nightly
+def test_a_stopped_answer_leaves_room_and_the_conversation_goes_on(
+    chats: dict[str, Screen],
+) -> None:
+    """Without the stop, the answer would fill the context."""
+    for name in ("stopped", "stopped_twice"):
+        used, _, of = chats[name].text("context_of").partition(" of ")
+        assert of == f"{CAPACITY} tokens"
+        assert 0 < int(used) < CAPACITY
+        assert chats[name].text("send") == "Send"
+    assert len(_answers(chats["stopped_twice"])) == 2
+    assert _answers(chats["stopped_twice"])[1]
+
+
+@pytest.mark.nightly
+def test_settings_hold_from_the_next_answer_on_if_all_are_valid(chats: dict[str, Screen]) -> None:
+    """Five tokens are read; of two new ones, the last is not yet in the cache."""
+    assert chats["set"].text("context_of") == "6 of 32 tokens"
+    assert chats["discarded"].text("context_of") == "8 of 32 tokens"
+    assert _answers(chats["once"])[0].startswith(_answers(chats["set"])[0])
+
+
+@pytest.mark.nightly
+def test_a_conversation_goes_on_after_a_measurement(chats: dict[str, Screen]) -> None:
+    """It frees the model, which is loaded again with all that was said."""
+    assert _answers(chats["measured"]) == _answers(chats["twice"])
+    assert chats["measured"].results["generation"]["runs"]
+    assert chats["measured"].shown["most_loaded"] == 1
+
+
+@pytest.mark.nightly
+def test_a_template_that_cannot_go_on_begins_anew_and_says_so(
+    tools: Tools, chat_app: App, text_programs: Path, chats: dict[str, Screen],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    _describe_chat(chat_app, text_programs, None)
+    steps = [{"shows": f"0 of {CAPACITY} tokens"}, *(_says(word, _DONE) for word in _WORDS)]
+    folder = tmp_path_factory.mktemp("screens") / "anew"
+    [screen] = chat_app.start(tools, folder, {"anew": {"steps": steps}}).values()
+    assert screen.text("context_of") == "8 of 32 tokens"
+    answers = _answers(screen)
+    assert answers[0] == answers[2] == _answers(chats["once"])[0]
+    assert "knows only your last message" in screen.text("each_anew")
+    assert not [view for view in chats["twice"].shown["views"] if view.get("id") == "each_anew"]
 
 
 @pytest.mark.nightly

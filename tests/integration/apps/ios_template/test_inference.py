@@ -164,7 +164,7 @@ def test_a_run_that_leaves_the_front_is_no_measurement(app: App, calls: int) -> 
     app.start("run_id=r1", "warmup=3", "iterations=5", manner=f"leave {calls}")
     report = app.report()
     assert (report["status"], report["results"]) == ("failed", None)
-    assert report["error"]["kind"] == "run"
+    assert report["error"]["kind"] == "interrupted"
     assert "not in front" in report["error"]["message"]
 
 

@@ -17,6 +17,7 @@ from etdeploy.apps.android.platform import (
 from etdeploy.apps.model import MODEL_FILE, AppModel, AppSize, AppValue
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError, CheckError, UsageError
+from etdeploy.core.files.basic import resource_folder
 
 
 def model(*inputs: AppValue, expected: tuple[AppValue, ...] = ()) -> AppModel:
@@ -141,6 +142,20 @@ def test_the_recipe_can_say_which(with_gradle: Workstation, tmp_path: Path) -> N
     with pytest.raises(BuildError, match="Gradle") as caught:
         choose_build("gradle", NOTHING, tmp_path)
     assert "--set app.build=sdk" in str(caught.value.remedy)
+
+
+def test_a_wrapper_downloads_gradle_only_where_the_recipe_asks_for_gradle(tmp_path: Path) -> None:
+    wrapper = resource_folder("templates") / "android"
+    assert choose_build("auto", NOTHING, wrapper)[1] is None
+    assert choose_build("gradle", NOTHING, wrapper)[1] == wrapper / "gradlew"
+    assert choose_build("gradle", NOTHING, None)[1] == Path("gradlew")
+    with_distribution = Workstation({"PATH": "", "GRADLE_USER_HOME": str(tmp_path)}, tmp_path)
+    folder = tmp_path / "wrapper/dists/gradle-9.1.0-bin/9agq"
+    folder.mkdir(parents=True)
+    (folder / "gradle-9.1.0-bin.zip").touch()
+    assert choose_build("auto", with_distribution, wrapper)[1] is None
+    (folder / "gradle-9.1.0-bin.zip.ok").touch()
+    assert choose_build("auto", with_distribution, wrapper)[1] == wrapper / "gradlew"
 
 
 def test_a_named_library_is_the_sdks_tools_to_take(

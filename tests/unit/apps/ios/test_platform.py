@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import plistlib
+import shutil
 import stat
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from etdeploy.apps.ios.platform import Ios, ios_app, quoted, target_name, write_ipa
+from etdeploy.apps.library import IosLibrary
 from etdeploy.apps.model import AppModel
 from etdeploy.core.errors import BuildError, UsageError
+from etdeploy.custom_ops.kernels import read_custom_ops
 from etdeploy.program.model import Program
+from etdeploy.recipe.model import Recipe
 from tests.support.golden_apps import app_subject
 from tests.support.runtime_values import make_method, make_program, make_recipe
 
@@ -105,6 +110,9 @@ def test_a_bundle_id_that_apple_does_not_take_is_refused() -> None:
         ("3d", "Model3d"),
         ("swift", "SwiftApp"),
         ("execuTorch", "ExecuTorchApp"),
+        ("executorch", "ExecutorchApp"),
+        ("core-ml", "CoreMlApp"),
+        ("visions", "Visions"),
         ("größe", "GrE"),
     ],
 )
@@ -169,3 +177,72 @@ def test_what_is_no_app_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="not a built app"):
         write_ipa(tmp_path, tmp_path / "x.ipa")
     assert not (tmp_path / "x.ipa").exists()
+
+
+_OP = "fused::rms_norm.out"
+_KERNELS = Path(__file__).parents[4] / "examples/custom_op/kernels"
+
+
+def _with_kernels(folder: Path, **runtime: object) -> Recipe:
+    return make_recipe(runtime={"custom_ops": str(folder), **runtime})
+
+
+def test_the_recipes_own_kernels_are_sources_of_the_app() -> None:
+    program = app_program(operators=(_OP,))
+    runtime = Ios().runtime(_with_kernels(_KERNELS), program, "1.5.1", ())
+    assert runtime.name.value == "prebuilt"
+    assert runtime.custom_ops == read_custom_ops(_KERNELS).digest
+    assert Ios().runtime(make_recipe(), app_program(), "1.5.1", ()).custom_ops is None
+
+
+def test_kernels_become_files_with_their_registration(tmp_path: Path) -> None:
+    shutil.copytree(_KERNELS, tmp_path / "kernels")
+    (tmp_path / "kernels/include").mkdir()
+    (tmp_path / "kernels/include/norm.h").write_text("#pragma once\n")
+    recipe = _with_kernels(tmp_path / "kernels")
+    given = app_subject(Ios(), "convnet")
+    subject = replace(
+        given,
+        program=app_program(operators=(_OP,)),
+        loaded=replace(given.loaded, recipe=recipe),
+    )
+    app, files = ios_app(subject), Ios().files(subject)
+    assert app.kernel_sources == ("KernelSupport/registration.cpp", "Kernels/rms_norm.cpp")
+    assert app.kernel_headers == ("Kernels/include/norm.h",)
+    for path in (*app.kernel_sources, *app.kernel_headers):
+        assert f"{app.target}/{path}" in files
+    code = files[f"{app.target}/KernelSupport/registration.cpp"]
+    assert isinstance(code, bytes)
+    assert _OP.encode() in code
+    assert str(tmp_path).encode() not in code
+    assert Ios().notes(subject) == ()
+
+
+def test_kernels_without_a_list_are_taken_with_a_note(tmp_path: Path) -> None:
+    (tmp_path / "op.cpp").write_text("EXECUTORCH_LIBRARY")
+    recipe = _with_kernels(tmp_path)
+    Ios().runtime(recipe, app_program(operators=("mine::op.out",)), "1.5.1", ())
+    given = app_subject(Ios(), "convnet")
+    [note] = Ios().notes(replace(given, loaded=replace(given.loaded, recipe=recipe)))
+    assert "lists no operators" in note
+
+
+def test_an_operator_that_the_kernels_do_not_list_is_refused() -> None:
+    program = app_program(operators=(_OP, "mine::op.out"))
+    with pytest.raises(BuildError, match=r"mine::op\.out") as caught:
+        Ios().runtime(_with_kernels(_KERNELS), program, "1.5.1", ())
+    assert _OP not in str(caught.value)
+    assert f"List them in the yaml file of {_KERNELS}" in str(caught.value.remedy)
+
+
+def test_a_target_of_cmake_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text("add_library(mine STATIC op.cpp)\n")
+    recipe = _with_kernels(tmp_path, custom_ops_target="mine")
+    with pytest.raises(BuildError, match="mine is a target of CMake's"):
+        Ios().runtime(recipe, app_program(operators=("mine::op.out",)), "1.5.1", ())
+
+
+def test_a_swift_package_has_no_kernels_of_the_recipe() -> None:
+    with pytest.raises(BuildError, match="no place for kernels") as caught:
+        IosLibrary().runtime(_with_kernels(_KERNELS), app_program(), "1.5.1", ())
+    assert "etdeploy app ios" in str(caught.value.remedy)

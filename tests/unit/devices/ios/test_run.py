@@ -116,6 +116,20 @@ def test_a_failure_that_the_app_tells_is_the_outcomes_text(
         started.pull("timing.json", tmp_path / "timing.json")
 
 
+def test_a_run_that_left_the_front_is_an_error_of_the_device_with_its_remedy(
+    tool: IosCommand, started: IosRun, tmp_path: Path
+) -> None:
+    error = {"kind": "interrupted", "message": "The app was not in front until the end."}
+    tool.answers("developer core-device launch", stdout=ENDED)
+    tool.answers("apps pull", files=left("failed", error=error, results=None))
+    with pytest.raises(DeviceError, match=f"{APP} was not in front") as caught:
+        started.run([], 60)
+    assert "keep the app on the screen" in (caught.value.remedy or "")
+    # Nothing of it passes for a measurement.
+    with pytest.raises(DeviceError, match=r"timing\.json"):
+        started.pull("timing.json", tmp_path / "timing.json")
+
+
 def crash_answers(tool: IosCommand, report: str, name: str, now: float) -> None:
     tool.answers("developer core-device launch", stdout="starting\r\n")
     tool.answers("apps query", stdout=APPS)

@@ -14,6 +14,7 @@ from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, VerdictKind
 from etdeploy.history.alerts import Alert, AlertState, followed, group_alerts
 from etdeploy.history.store.alerts import save_alert, stored_alerts
 from etdeploy.history.store.store import Store, open_store
+from tests.support.histories import make_alert
 from tests.support.judged_nights import farm, keep_nights, night_id, place_in, quiet, states_of
 
 _BAD = quiet(30, 1.1, seed=5)
@@ -101,17 +102,8 @@ def test_a_night_that_is_concluded_twice_counts_once(store: Store) -> None:
     assert stored(store) == before
 
 
-def _alert(**changes: Any) -> Alert:
-    values: dict[str, Any] = {
-        "farm": "shelf", "series": "s", "metric": "latency_ms", "night": "n1", "recipe": "mlp",
-        "opened_at": "2026-11-01T00:00:00+00:00", "device": "phone", "identity": "i",
-        "before": 1.0, "after": 1.2, "last_night": "n1",
-    }  # fmt: skip
-    return Alert(**(values | changes))
-
-
 def test_nights_that_return_in_between_start_anew() -> None:
-    alert = _alert()
+    alert = make_alert()
     for night, value in (("n2", 1.0), ("n3", 1.0), ("n4", 1.2), ("n5", 1.0), ("n6", None)):
         alert = followed(alert, night, value, "now")
     assert (alert.state, alert.returned, alert.nights) == (AlertState.OPEN, 1, 2)
@@ -120,10 +112,10 @@ def test_nights_that_return_in_between_start_anew() -> None:
 
 def test_alerts_of_one_device_are_the_devices() -> None:
     three = {"recipes_on_device": 3, "remedy": "bisect"}
-    of_device = [_alert(recipe=recipe, **three) for recipe in "abc"]
+    of_device = [make_alert(recipe=recipe, **three) for recipe in "abc"]
     commits = {"old_revision": "a" * 40, "new_revision": "b" * 40, "remedy": "bisect"}
-    of_commits = [_alert(identity=name, device=name, **commits) for name in "xy"]
-    alone = _alert(identity="z", recipe="d")
+    of_commits = [make_alert(identity=name, device=name, **commits) for name in "xy"]
+    alone = make_alert(identity="z", recipe="d")
     groups = group_alerts([*of_device, *of_commits, alone])
     assert [len(group.alerts) for group in groups] == [3, 2, 1]
     assert groups[0].cause.startswith("device phone")
@@ -131,7 +123,7 @@ def test_alerts_of_one_device_are_the_devices() -> None:
     assert groups[1].cause == f"commits {'a' * 12}..{'b' * 12}"
     assert groups[1].remedy == "bisect"
     # Of ten recipes, three are no device.
-    few = group_alerts([_alert(recipe=recipe, recipes_on_device=10) for recipe in "abc"])
+    few = group_alerts([make_alert(recipe=recipe, recipes_on_device=10) for recipe in "abc"])
     assert not any(group.cause.startswith("device") for group in few)
 
 

@@ -77,7 +77,7 @@ def test_the_same_is_no_difference_and_faster_an_improvement(store: Store) -> No
 def test_the_change_is_dated_with_its_commits_and_a_bisection(store: Store) -> None:
     made = keep_nights(store, [*quiet(8), *quiet(5, 1.3, seed=2)])
     for run in (run for night in made[8:] for run in night):
-        store.judge(run.run_id, Judgement.REGRESSED)
+        store.judge([run.run_id], Judgement.REGRESSED)
     files = {"mlp": Path("/shelf/mlp.yaml")}
     verdict = judge(store, 12, made[-1], baseline=Baseline.LAST_GOOD, files=files)
     assert verdict.kind is VerdictKind.REGRESSED
@@ -260,7 +260,7 @@ def test_last_good_leaves_out_nights_that_regressed(store: Store) -> None:
     made = keep_nights(store, [*quiet(8), *[1.2] * 8])
     assert judge(store, 15, made[-1]).kind is VerdictKind.NO_DIFFERENCE
     for run in (run for night in made[8:-1] for run in night):
-        store.judge(run.run_id, Judgement.REGRESSED)
+        store.judge([run.run_id], Judgement.REGRESSED)
     assert judge(store, 15, made[-1], baseline=Baseline.LAST_GOOD).kind is VerdictKind.REGRESSED
 
 

@@ -13,10 +13,13 @@ from alembic.migration import MigrationContext
 
 from etdeploy.core.errors import StoreError
 from etdeploy.history.location import HistoryLocation
+from etdeploy.history.series import series_from
 from etdeploy.history.store import tables
+from etdeploy.history.store.alerts import alerts_of_series, save_alert
 from etdeploy.history.store.errors import create_store_engine
 from etdeploy.history.store.store import SCRIPTS, Filter, migrate, open_store, revision_of
-from tests.support.histories import fill, run_at
+from tests.support.bench_values import make_record
+from tests.support.histories import fill, make_alert, run_at
 
 VERSION = "SELECT version_num FROM etdeploy_history"
 _NEXT = """
@@ -72,6 +75,43 @@ def test_an_older_history_is_copied_and_brought_up(place: HistoryLocation, later
     copy = place.file.with_name(f"history.db.revision-{tables.REVISION}")
     assert asked(copy, "SELECT count(*) FROM etdeploy_records") == [(2,)]
     assert asked(copy, VERSION) == [(tables.REVISION,)]
+
+
+def _before_0004(file: Path | None, series: str) -> None:
+    """As revision 0003 left it: what recipes set does not divide a series."""
+    assert file
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE etdeploy_runs SET series = ?", (series,))
+        connection.execute("DELETE FROM etdeploy_series WHERE key <> ?", (series,))
+        connection.execute("UPDATE etdeploy_history SET version_num = '0003'")
+        connection.commit()
+
+
+def test_runs_whose_recipes_set_something_else_are_divided(place: HistoryLocation) -> None:
+    content = {"export": {"rewrites": "none"}, "benchmark": {"iterations": 300}}
+    recipe = make_record().recipe.model_copy(update={"content": content})
+    plain, other = run_at(1), run_at(2, recipe=recipe)
+    old, new = (series_from(each).key for each in (plain, other))
+    with open_store(place) as store:
+        for record in (plain, other, run_at(3, recipe=recipe), run_at(4)):
+            store.add(record)
+        alert = make_alert(series=old, first_bad_run=other.run_id)
+        with store.transaction(writes=True) as connection:
+            number = save_alert(connection, alert).id
+            kept = save_alert(connection, make_alert(series=old, first_bad_run=plain.run_id)).id
+    _before_0004(place.file, old)
+    with open_store(place) as store:
+        found = {each.series.key: each for each in store.series(Filter())}
+        assert {key: each.runs for key, each in found.items()} == {old: 2, new: 2}
+        assert found[new].series == series_from(other)
+        with store.transaction() as connection:
+            of_series = alerts_of_series(connection, [old, new])
+        assert {key: [each.id for each in of] for key, of in of_series.items()} == {
+            old: [kept],
+            new: [number],
+        }
+        assert store.add(run_at(5, recipe=recipe))
+        assert len(store.entries(Filter(series=new), 10)) == 3
 
 
 def test_a_migration_that_fails_changes_nothing(place: HistoryLocation, tmp_path: Path) -> None:

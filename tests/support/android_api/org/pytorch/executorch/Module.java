@@ -9,11 +9,17 @@ public class Module implements Closeable {
   public static final int LOAD_MODE_FILE = 0;
   public static final int LOAD_MODE_MMAP = 1;
 
+  /** Programs in memory now, and at most until now. */
+  public static int loaded;
+
+  public static int mostLoaded;
+
   private long handle;
 
   private Module(String path, int loadMode, int threads) {
     ExecuTorchRuntime.getRuntime();
     handle = open(path, loadMode, threads);
+    count(1);
   }
 
   public static Module load(String path, int loadMode, int threads) {
@@ -57,12 +63,18 @@ public class Module implements Closeable {
     if (handle != 0) {
       destroy(handle);
       handle = 0;
+      count(-1);
     }
   }
 
   @Override
   public void close() {
     destroy();
+  }
+
+  private static synchronized void count(int more) {
+    loaded += more;
+    mostLoaded = Math.max(mostLoaded, loaded);
   }
 
   private void require(String method) {

@@ -1,8 +1,0 @@
-import SwiftUI
-
-@main
-struct SampleApp: App {
-  var body: some Scene {
-    WindowGroup { ContentView() }
-  }
-}
