@@ -161,7 +161,8 @@ def compile_program(
         program: The name in swift_programs; `golden` has the test target of the project.
     """
     sources = render_project(app, folder / "project") / app.target
-    program = program or (app.workload if app.task == TENSOR else app.task)
+    own = app.workload == "inference" and app.task != TENSOR
+    program = program or (app.task if own else app.workload)
     shutil.copy(PROGRAMS / f"{program}.swift", sources / "main.swift")
     shutil.copy(_FOUNDATION, sources)
     if program == "golden":
