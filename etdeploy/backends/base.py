@@ -80,6 +80,7 @@ class Backend:
             to name them in its manifest.
         features: Features of Android that it needs, with the least version of each: an app names
             them in its manifest.
+        frameworks: Apple's frameworks that it links: no module of an app has a name like theirs.
         systems: Systems that the delegate runs on; empty for all.
         arches: The instruction sets that it runs on; empty for all.
         loads: Whether it loads the device maker's libraries when it starts.
@@ -122,6 +123,7 @@ class Backend:
     aar: str | None = None
     system_libraries: tuple[str, ...] = ()
     features: tuple[tuple[str, str], ...] = ()
+    frameworks: tuple[str, ...] = ()
     systems: tuple[str, ...] = ()
     arches: tuple[str, ...] = ()
     loads: bool = False

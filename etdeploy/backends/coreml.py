@@ -17,5 +17,6 @@ COREML = Backend(
     switch="EXECUTORCH_BUILD_COREML",
     cmake_target="coremldelegate",
     wheels=("macos-arm64",),
+    frameworks=("CoreML",),
     systems=("macos", "ios"),
 )

@@ -136,7 +136,7 @@ _FIELDS = {
 # Google Play takes no version code above it, and every API level is below it.
 _LARGEST_NUMBER = 2_100_000_000
 # The APK is one for debugging, without tests.
-_OTHER_VARIANT = re.compile(r"(?:test|androidTest|release)\w*\(")
+_OTHER_VARIANT = re.compile(r"(?:test|androidTest|release)\w*(?:\(| =)")
 _SHOWN = 8
 
 

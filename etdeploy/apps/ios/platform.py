@@ -37,6 +37,7 @@ from etdeploy.apps.ios.xcode import (
 )
 from etdeploy.apps.model import MODEL_FILE, AppModel, AppScreen, app_id, app_name
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
+from etdeploy.backends.registry import known_backends
 from etdeploy.core.errors import Blocker, BuildError, CheckError, UsageError, refuse
 from etdeploy.core.files.basic import resource_folder, write_atomic
 from etdeploy.core.hashing import digest_json
@@ -413,17 +414,18 @@ def target_name(model_name: str) -> str:
     name = "".join(word[0].upper() + word[1:] for word in words)
     if not name or name[0].isdigit():
         name = f"Model{name}"
-    return f"{name}App" if name.lower() in _TAKEN else name
+    linked = {each.lower() for backend in known_backends() for each in backend.frameworks}
+    return f"{name}App" if name.lower() in _TAKEN | linked else name
 
 
 # Modules and types that the sources use by these names, folders of the project, and frameworks.
 _TAKEN_WORDS = """
 AVFoundation Accelerate App Benchmark Calls Camera Charts Chat Classifier Combine Conversation
-CoreGraphics CoreImage CoreML Darwin Dispatch ExecuTorch ExecuTorchLLM Failure Foundation Front
-Generator Histogram ImageIO JSON Labeller Logits Measurement Message Metal MetalPerformanceShaders
-Method Model Module Native Nullable Observation Options Output Payload Photo PhotosUI Pixels
-Preprocessing Program Recorder Reply Report Request Run Sampler Session Sound Speech Swift SwiftUI
-Taps Testing Tokenizer Transcriber UIKit Value Verdict Vision Warmup Writer XCTest
+CoreGraphics CoreImage Darwin Dispatch ExecuTorch ExecuTorchLLM Failure Foundation Front Generator
+Histogram ImageIO JSON Labeller Logits Measurement Message Metal MetalPerformanceShaders Method
+Model Module Native Nullable Observation Options Output Payload Photo PhotosUI Pixels Preprocessing
+Program Recorder Reply Report Request Run Sampler Session Sound Speech Swift SwiftUI Taps Testing
+Tokenizer Transcriber UIKit Value Verdict Vision Warmup Writer XCTest
 """
 _TAKEN = frozenset(_TAKEN_WORDS.lower().split())
 

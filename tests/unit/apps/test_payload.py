@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name
+from etdeploy.apps.android.platform import Android
+from etdeploy.apps.model import MODEL_FILE, AppModel, app_id, app_name, recorded_paths
 from etdeploy.apps.payload import MOST_BUNDLED_BYTES, _chat, app_tokenizer, make_payload
 from etdeploy.core.errors import UsageError
 from etdeploy.program.folder import InputSet, OutputQuantization, TensorFile
@@ -17,6 +19,7 @@ from etdeploy.program.task import ImagePreprocessing, TaskProgram
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 from tests.support.bench_values import make_program_folder
+from tests.support.golden_apps import app_subject
 from tests.support.text_values import make_generation
 from tests.support.text_values import make_loaded as make_language_model
 
@@ -185,6 +188,36 @@ def language_model(
         (tokens / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     made = make_generation(tokenizer="tokenizer" if tokenizer else None)
     return payload(folder, make_language_model(), generation=made)
+
+
+def _recorded_call(folder: Path, *, logits: str = "float32", position: int = 0) -> AppModel:
+    """The model of an app that tests its text, for a method with these example values."""
+    tokens, start = (
+        TensorFile(path=f"inputs/{name}.bin", dtype="int64", shape=(1, 4)) for name in ("0", "1")
+    )
+    expected = TensorFile(path="expected/0.bin", dtype=logits, shape=(2, 4))
+    made = make_program_folder(
+        folder, generation=make_generation(), inputs=(tokens, start), expected=(expected,)
+    )
+    (folder / "inputs/1.bin").write_bytes(position.to_bytes(8, "little"))
+    return make_payload(make_language_model(), program(), made, folder)[0]
+
+
+def test_logits_of_a_text_s_first_call_are_recorded_for_the_app_s_golden_test(
+    tmp_path: Path,
+) -> None:
+    model = _recorded_call(tmp_path / "first")
+    assert recorded_paths(model) == {"inputs/0.bin", "inputs/1.bin", "expected/0.bin"}
+    subject = replace(app_subject(Android(), "language-model"), model=model)
+    placed = {path: Android().place(subject, path) for path in ("expected/0.bin", "program.pte")}
+    assert placed == {
+        "expected/0.bin": "app/src/androidTest/assets/golden/expected/0.bin",
+        "program.pte": "app/src/main/assets/model/program.pte",
+    }
+    inference = app_subject(Android(), "convnet")
+    assert Android().place(inference, "inputs/0.bin") == "app/src/main/assets/model/inputs/0.bin"
+    assert _recorded_call(tmp_path / "later", position=3).sizes == ()
+    assert _recorded_call(tmp_path / "half", logits="float16").sizes == ()
 
 
 def test_without_a_tokenizer_the_app_takes_ids_and_says_so(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.security.DigestInputStream;
 import java.security.MessageDigest;
-import java.util.HexFormat;
 import java.util.List;
 import java.util.Properties;
 import java.util.stream.Collectors;
@@ -167,7 +166,7 @@ public class FetchGradle {
     try (InputStream source = new DigestInputStream(Files.newInputStream(file), digest)) {
       source.transferTo(OutputStream.nullOutputStream());
     }
-    return HexFormat.of().formatHex(digest.digest());
+    return String.format("%064x", new BigInteger(1, digest.digest()));
   }
 
   /** As Gradle does: systemProp.https.proxyHost and others. */

@@ -106,6 +106,8 @@ def test_a_value_in_another_block_is_not_the_apps(gradle: Gradle) -> None:
 def test_what_a_build_for_debugging_does_not_use_is_not_noted(gradle: Gradle) -> None:
     gradle.edit("isMinifyEnabled = true", "isMinifyEnabled = false")
     gradle.edit("dependencies {", 'dependencies {\n    testImplementation("junit:junit:4.13.2")')
+    runner = 'testInstrumentationRunner = "androidx.test.runner.AndroidJUnitRunner"'
+    gradle.edit(runner, "")
     gradle.edit("dependencies {", "/* all that\n   it needs */ dependencies {  // and {")
     assert gradle.apply() == (APP, ())
 
