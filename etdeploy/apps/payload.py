@@ -194,7 +194,7 @@ def _model(
 
 
 def _first_call(provenance: Provenance, folder: Path) -> Provenance | None:
-    """The values of a language model's method if they are those of a text's first tokens."""
+    """The values of a language model's method if they are logits of a text's first tokens."""
     methods = [*map(provenance.of, provenance.methods), provenance]
     found = next((each for each in methods if each.inputs and each.expected), None)
     if found is None or len(found.inputs) != 2:

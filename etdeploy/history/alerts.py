@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import datetime
 
 from etdeploy.core.values import StrEnum, Value
 from etdeploy.history.entry import commit_range
 
+# A night may take more than a day, so this alone does not make it late.
+_LATE_S = 2 * 86_400.0
 # Nights in a row whose number is nearer to the level before.
 _NIGHTS_TO_RETURN = 3
 
@@ -53,7 +56,7 @@ class Alert(Value):
         new_revision: That in `first_bad_run`.
         reason: As the night's verdict has it.
         remedy: A command that looks for the cause.
-        last_night: The last night that judged the number.
+        last_night: The last night that judged the number; `last_night_at` is when it began.
         recipes_on_device: How many recipes that night judged on the device.
         nights: How many nights have been worse.
         returned: How many nights in a row have had the level before.
@@ -83,6 +86,7 @@ class Alert(Value):
     reason: str = ""
     remedy: str = ""
     last_night: str = ""
+    last_night_at: str = ""
     recipes_on_device: int = 1
     nights: int = 1
     returned: int = 0
@@ -120,9 +124,17 @@ class Alert(Value):
             return value is known is None and self.state is AlertState.ACKNOWLEDGED
         return value <= known * (1 + allowed_percent / 100)
 
+    def is_ahead_of(self, began: str, now: str) -> bool:
+        """Whether the results of a night arrive late, when later nights have been judged.
+
+        A night that began just now is not late: then a clock has been set back.
+        """
+        later = self.last_night_at or self.opened_at
+        return began < later and _seconds_between(began, now) > _LATE_S
+
     def was_open_in(self, night: str, began: str, ended: str) -> bool:
         """Whether a night found it, or found it open."""
-        if self.night == night:
+        if night in (self.night, self.last_night):
             return True
         return self.opened_at <= began and (self.state.is_open or self.changed_at > ended)
 
@@ -131,6 +143,13 @@ class Alert(Value):
         if not self.before or not self.after:
             return True
         return value > math.sqrt(self.before * self.after)
+
+
+def _seconds_between(began: str, now: str) -> float:
+    try:
+        return (datetime.fromisoformat(now) - datetime.fromisoformat(began)).total_seconds()
+    except (ValueError, TypeError):  # not a date, or without a zone
+        return 0.0
 
 
 def followed(

@@ -171,8 +171,9 @@ def check(store: Store, record: RunRecord, options: CheckOptions) -> Check:
             update={"verdict": CheckVerdict.REGRESSED, "reason": describe_regressions(worse)}
         )
     if against is None and len(earlier) < MIN_HISTORY:
+        reason = _too_few(store, run, options, len(earlier))
         return judged.model_copy(
-            update={"verdict": CheckVerdict.NOT_ENOUGH_HISTORY, "reason": _too_few(earlier)}
+            update={"verdict": CheckVerdict.NOT_ENOUGH_HISTORY, "reason": reason}
         )
     for one in found:
         if one.metric in HEADLINES and one.kind is FindingKind.NOT_JUDGED:
@@ -223,25 +224,42 @@ def _explain_incomparable(record: RunRecord, other: RunRecord) -> str:
     return f"of the other run: {reason}" if reason else ""
 
 
-def _too_few(earlier: Sequence[HistoryEntry]) -> str:
-    return (
-        f"{len(earlier)} comparable runs before it are in the history, and {MIN_HISTORY} are needed"
-    )
+_LEFT_OUT = {
+    MAIN: "their recipes were not committed on the branch main",
+    LAST_GOOD: "a check found them worse",
+}
+
+
+def _too_few(store: Store, run: HistoryEntry, options: CheckOptions, earlier: int) -> str:
+    """How many runs are missing, and which the baseline leaves out."""
+    reason = f"{earlier} comparable runs before it are in the history, and {MIN_HISTORY} are needed"
+    if options.against is None:
+        return reason
+    found = len(_comparable(store, run, options, fit=True))
+    if found <= earlier:
+        return reason
+    why = _LEFT_OUT[options.against]
+    return f"{reason}; {found - earlier} of {found} are left out, since {why}"
 
 
 def _earlier(
     store: Store, run: HistoryEntry, options: CheckOptions, *, fit: bool
 ) -> list[HistoryEntry]:
-    """The comparable runs before it, the earliest first; with `fit` those whose numbers count."""
+    """The runs that it is judged by, the earliest first; with `fit` those whose numbers count."""
+    found = _comparable(store, run, options, fit=fit)
+    on_main = find_commits_on_main(options.repository, found) if options.against == MAIN else ()
+    return select_baseline(found, options.against, on_main)[-options.last :]
+
+
+def _comparable(
+    store: Store, run: HistoryEntry, options: CheckOptions, *, fit: bool
+) -> list[HistoryEntry]:
     from etdeploy.history.store.store import Filter
 
     query = Filter(series=run.series, until=run.started_at, fit=fit)
     many = options.last * (_LOOK_BACK if options.against else 1) + 1
-    found = [entry for entry in store.entries(query, many) if entry.run_id != run.run_id]
-    if options.other is not None:
-        found = [entry for entry in found if entry.run_id != options.other.run_id]
-    on_main = find_commits_on_main(options.repository, found) if options.against == MAIN else ()
-    return select_baseline(found, options.against, on_main)[-options.last :]
+    own = {run.run_id, options.other.run_id if options.other else ""}
+    return [entry for entry in store.entries(query, many) if entry.run_id not in own]
 
 
 def select_baseline(

@@ -90,7 +90,7 @@ def obtain_tools(shared: Path) -> Tools:
 
 
 def _make_tools(folder: Path) -> None:
-    paths = _resolve(folder / "maven")
+    paths = resolve(folder / "maven")
     (folder / "paths.json").write_text(json.dumps(paths))
     with zipfile.ZipFile(paths["apktool"]) as jar:
         aapt2 = folder / "aapt2"
@@ -107,19 +107,19 @@ def _make_tools(folder: Path) -> None:
     run("javac", "-nowarn", "-cp", ":".join(path), "-d", tests, *sources)
 
 
-def _resolve(folder: Path) -> dict[str, str]:
+def resolve(folder: Path, artifacts: Mapping[str, str] = _ARTIFACTS) -> dict[str, str]:
     """Class paths by artifact; one start of Maven for all."""
-    for name, text in _ARTIFACTS.items():
+    for name, text in artifacts.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "pom.xml").write_text(_pom(name, f"<dependencies>{_dependency(text)}"
             "</dependencies>"))  # fmt: skip
-    modules = "".join(f"<module>{name}</module>" for name in _ARTIFACTS)
+    modules = "".join(f"<module>{name}</module>" for name in artifacts)
     (folder / "pom.xml").write_text(_pom("all", f"<modules>{modules}</modules>"))
     run(
         "mvn", "--batch-mode", "--quiet", "--file", folder / "pom.xml",
         "dependency:build-classpath", "-Dmdep.outputFile=path.txt",
     )  # fmt: skip
-    return {name: (folder / name / "path.txt").read_text().strip() for name in _ARTIFACTS}
+    return {name: (folder / name / "path.txt").read_text().strip() for name in artifacts}
 
 
 def _pom(name: str, body: str) -> str:
@@ -165,6 +165,18 @@ def _compile_native(folder: Path) -> None:
         # Kernels and backends register themselves: nothing refers to them.
         "-Wl,--no-as-needed", f"-L{package / 'lib'}", f"-Wl,-rpath,{package / 'lib'}",
         *(f"-lexecutorch{name}" for name in names),
+    )  # fmt: skip
+
+
+def compile_kotlin(
+    tools: Tools, path: Sequence[str | Path], classes: Path, sources: Sequence[Path]
+) -> None:
+    """Compiles without a warning; libraries may be of a newer Kotlin."""
+    run(
+        "java", *JAVA_OPTIONS, "-cp", tools.paths["kotlin"],
+        "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", f"-Xjdk-release={_JAVA_RELEASE}",
+        "-jvm-target", _JAVA_RELEASE, "-no-stdlib", "-no-reflect", "-Werror",
+        "-Xskip-metadata-version-check", "-cp", ":".join(map(str, path)), "-d", classes, *sources,
     )  # fmt: skip
 
 
@@ -258,12 +270,7 @@ class App:
             tools.framework, api or str(tools.folder / "api"), tools.standard_library,
             tools.paths["junit"], str(tools.folder / "monitor.jar"),
         ]  # fmt: skip
-        run(
-            "java", *JAVA_OPTIONS, "-cp", tools.paths["kotlin"],
-            "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", f"-Xjdk-release={_JAVA_RELEASE}",
-            "-jvm-target", _JAVA_RELEASE, "-no-stdlib", "-no-reflect", "-Werror",
-            "-cp", ":".join(path), "-d", classes, *sources, *generated,
-        )  # fmt: skip
+        compile_kotlin(tools, path, classes, [*sources, *generated])
         run("javac", "-nowarn", "--release", _JAVA_RELEASE, "-cp", tools.framework, "-d", classes,
             *generated)  # fmt: skip
         return classes
@@ -334,20 +341,14 @@ class AndroidLibraries:
             manifest, "--min-sdk-version", "26", "--target-sdk-version", "34", "-A", assets,
             "-0", ".pte",
         )  # fmt: skip
-        path = [
+        path: list[str | Path] = [
             tools.framework, tools.folder / "api", tools.standard_library,
             tools.paths["coroutines"], tools.folder / "monitor.jar", tools.paths["robolectric"],
             tools.paths["junit"],
         ]  # fmt: skip
         sources = [each for library in self.libraries for each in library.rglob("*.kt")]
-        run(
-            "java", *JAVA_OPTIONS, "-cp", tools.paths["kotlin"],
-            "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", f"-Xjdk-release={_JAVA_RELEASE}",
-            "-jvm-target", _JAVA_RELEASE, "-no-stdlib", "-no-reflect", "-Werror",
-            "-Xskip-metadata-version-check", "-cp", ":".join(map(str, path)),
-            "-d", self.built / "classes", *sorted(sources),
-            *(_SUPPORT / "android_library").glob("*.kt"),
-        )  # fmt: skip
+        sources += (_SUPPORT / "android_library").glob("*.kt")
+        compile_kotlin(tools, path, self.built / "classes", sorted(sources))
         config = self.built / "config" / "com" / "android" / "tools" / "test_config.properties"
         config.parent.mkdir(parents=True)
         config.write_text(f"android_resource_apk={resources}\nandroid_merged_manifest={manifest}\n"

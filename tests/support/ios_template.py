@@ -18,6 +18,7 @@ Workload = Literal["inference", "generation"]
 TEMPLATE = Path(__file__).parents[2] / "templates/ios"
 STUBS = Path(__file__).with_name("swift_stubs")
 PROGRAMS = Path(__file__).with_name("swift_programs")
+XCTEST = Path(__file__).with_name("swift_library") / "XCTest.swift"
 _STUB_ORDER = (
     "CoreGraphics", "ImageIO", "AVFoundation", "UIKit", "ExecuTorch", "SwiftUI", "Charts",
     "PhotosUI",
@@ -85,6 +86,25 @@ def swift_files(sources: Path) -> list[str]:
     return sorted(path.relative_to(sources).as_posix() for path in sources.rglob("*.swift"))
 
 
+def compile_xctest(swift: Swift, folder: Path) -> None:
+    """Makes a module XCTest, which prints what is wrong, and its library."""
+    shutil.copy(XCTEST, folder)
+    swift.run(
+        "swiftc", "-swift-version", "6", "-parse-as-library", "-emit-module", "-emit-library",
+        "-static", "-module-name", "XCTest", "-o", "libXCTest.a", XCTEST.name, folder=folder,
+    )  # fmt: skip
+
+
+def with_tests(project: Path) -> Path:
+    """The sources of an app with those of its test target, which see what is internal."""
+    tests = project / "ConvnetTests/GoldenTests.swift"
+    imported = "@testable import Convnet\n"
+    assert imported in tests.read_text()
+    text = tests.read_text().replace(imported, "")
+    (project / "Convnet/GoldenTests.swift").write_text(text)
+    return project / "Convnet"
+
+
 def type_check(swift: Swift, folder: Path, sources: Path) -> str:
     """What the compiler says against an app's sources, in a folder with `compile_stubs`."""
     there = folder / "sources"
@@ -124,7 +144,12 @@ class Compiled:
 
 
 def compile_program(
-    swift: Swift, app: IosApp, folder: Path, *, executorch: Path | None = None
+    swift: Swift,
+    app: IosApp,
+    folder: Path,
+    *,
+    executorch: Path | None = None,
+    program: str | None = None,
 ) -> Compiled:
     """Compiles an app's measuring code.
 
@@ -133,11 +158,17 @@ def compile_program(
         app: Of which the sources are.
         folder: Where all of that is made.
         executorch: The folder of an installed ExecuTorch, to link its runtime.
+        program: The name in swift_programs; `golden` has the test target of the project.
     """
     sources = render_project(app, folder / "project") / app.target
-    program = app.workload if app.task == TENSOR else app.task
+    own = app.workload == "inference" and app.task != TENSOR
+    program = program or (app.task if own else app.workload)
     shutil.copy(PROGRAMS / f"{program}.swift", sources / "main.swift")
     shutil.copy(_FOUNDATION, sources)
+    if program == "golden":
+        with_tests(sources.parent)
+        compile_xctest(swift, sources)
+        (sources / XCTEST.name).unlink()
     for name in _DEVICE:
         (sources / name).unlink(missing_ok=True)
     mounts = {INSIDE: executorch} if executorch else {}
@@ -152,6 +183,7 @@ def compile_program(
         "swiftc", "-swift-version", "6", "-import-objc-header", "Bridging.h",
         *swift_files(sources),
         *(f"{Path(name).stem}.o" for name in sources_cpp),
+        *(("-I", ".", "libXCTest.a") if program == "golden" else ()),
         *(LINK if executorch else ()), "-lstdc++", "-o", "measure",
         folder=sources, mounts=mounts,
     )  # fmt: skip

@@ -197,8 +197,9 @@ def ios_app(subject: AppSubject) -> IosApp:
 
 # Folders beside the app's sources: the recipe's own kernels, and what etdeploy adds to them.
 _KERNELS, _KERNEL_SUPPORT = "Kernels", "KernelSupport"
-# ExecuTorch's package has these headers (scripts/build_apple_frameworks.sh of its release 1.5.1),
-# and not the one that includes them.
+# ExecuTorch's package has these headers, and not the one that includes them: it gets what the
+# targets of extension/module and extension/tensor export (scripts/build_apple_frameworks.sh, on the
+# main branch of August 2026).
 _KERNEL_INCLUDES = """\
 // The header of ExecuTorch that kernels include; the Swift package has those that it includes.
 #pragma once

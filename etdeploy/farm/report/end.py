@@ -77,7 +77,7 @@ def conclude(
         with open_store(place) as store:
             save_verdicts(store, report.verdicts)
             save_alerts(store, report.verdicts, loaded.farm, night.id, night.started_at)
-            alerts.extend(load_alerts(store, night))
+            alerts.extend(load_alerts(store, night, is_latest=True))
 
     def write_reports(requested: RequestedReports) -> None:
         for path in write(report, requested):

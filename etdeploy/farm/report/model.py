@@ -186,13 +186,19 @@ class NightReport(Value):
 
     @property
     def uncovered(self) -> str:
-        """That fewer pairs were judged than is required; else empty."""
-        if self.coverage.percent >= self.required_percent:
-            return ""
-        return (
-            f"{self.coverage.text}: that is {self.coverage.percent:.0f} % of them, and "
-            f"{self.required_percent:g} % are required"
-        )
+        """That fewer pairs were judged than is required; else empty.
+
+        Without a requirement, one has to be judged, unless a pair only lacks earlier nights.
+        """
+        coverage = self.coverage
+        if coverage.percent < self.required_percent:
+            return (
+                f"{coverage.text}: that is {coverage.percent:.0f} % of them, and "
+                f"{self.required_percent:g} % are required"
+            )
+        is_young = any(gap in coverage.gaps for gap in (Gap.NEW, Gap.SIMULATED, Gap.WAITING))
+        is_lost = coverage.pairs and not coverage.judged and not is_young
+        return f"nothing could be judged: {coverage.text}" if is_lost else ""
 
     @property
     def tone(self) -> str:
@@ -237,7 +243,7 @@ class NightReport(Value):
         ]  # fmt: skip
         if not self.totals.done:
             words.insert(0, "nothing was measured")
-        elif self.blocked:
+        elif self.blocked or (self.coverage.pairs and not self.coverage.judged):
             words.insert(0, "nothing could be judged")
         return ", ".join(words) or "nothing became worse"
 
@@ -293,14 +299,23 @@ def load_trends(store: Store, verdicts: Sequence[PairVerdict]) -> tuple[Trend, .
     return tuple(found)
 
 
-def load_alerts(store: Store, night: NightInfo) -> tuple[AlertGroup, ...]:
-    """Load the alerts that a night opened, or found open."""
+def load_alerts(
+    store: Store, night: NightInfo, *, is_latest: bool = False
+) -> tuple[AlertGroup, ...]:
+    """Load the alerts that a night opened, or found open; of the latest one all that are open."""
     from etdeploy.history.store.alerts import stored_alerts
 
     ended = night.finished_at or night.started_at
     with store.transaction() as connection:
         known = stored_alerts(connection, night.farm)
-    return group_alerts([a for a in known if a.was_open_in(night.id, night.started_at, ended)])
+    return group_alerts(
+        [
+            alert
+            for alert in known
+            if (is_latest and alert.state.is_open)
+            or alert.was_open_in(night.id, night.started_at, ended)
+        ]
+    )
 
 
 def _wrong(state: VisitState) -> bool:

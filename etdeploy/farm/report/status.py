@@ -140,6 +140,7 @@ def devices_of(state: VisitState) -> tuple[str, ...]:
 
 def _known(states: Sequence[VisitState], context: StatusContext) -> list[str]:
     found = dict.fromkeys(identity for state in states for identity in devices_of(state))
+    found |= dict.fromkeys(filter(None, map(_expected, states)))
     return list(found | dict.fromkeys(context.quarantined) | dict.fromkeys(context.reserved))
 
 
@@ -156,6 +157,8 @@ def _device(
     left = [state for state in own if state.standing not in _OVER]
     endings = [e for state in states for e in state.attempts if e.identity == identity]
     doing, detail = _activity(identity, left, endings, context, over)
+    if absent := [state.reason for state in own if _expected(state)]:
+        doing, detail = Activity.AWAY, absent[0]
     seconds = [_expected_s(state.visit.recipe, identity, took) for state in left]
     known = [each for each in seconds if each is not None]
     end = now + timedelta(seconds=sum(known)) if known and len(known) == len(seconds) else None
@@ -177,7 +180,12 @@ def _device_of(state: VisitState, context: StatusContext) -> str | None:
         return state.result.identity
     if state.visit.device is None and state.attempts and state.standing in _OVER:
         return state.attempts[-1].identity
-    return state.visit.device
+    return state.visit.device or _expected(state)
+
+
+def _expected(state: VisitState) -> str | None:
+    """The name of a device that was expected and never there, of which nothing else is known."""
+    return state.visit.name or None if state.visit.device is None else None
 
 
 def _activity(

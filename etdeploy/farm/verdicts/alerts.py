@@ -86,11 +86,13 @@ def next_alerts(
     for verdict in verdicts:
         for finding in verdict.findings:
             last = latest.get((verdict.series, finding.metric))
+            if last and last.is_ahead_of(began, now):
+                continue  # what is known of later nights counts
             if last and last.state.is_open:
                 judged = finding.kind is not VerdictKind.NOT_JUDGED
                 value = finding.value if judged else None
                 if (new := followed(last, night, value, now, allowed_percent)) != last:
-                    changed.append(new)
+                    changed.append(new.model_copy(update={"last_night_at": began}))
             elif finding.kind is VerdictKind.REGRESSED and not (
                 last and _covers(last, finding, night, allowed_percent)
             ):
@@ -129,5 +131,6 @@ def _opened(
         reason=cut(finding.reason, _LONGEST),
         remedy=verdict.remedy,
         last_night=night,
+        last_night_at=began,
         recipes_on_device=recipes,
     )

@@ -32,9 +32,10 @@ from etdeploy.farm.verdicts.pair import (
     left_out_text,
     reason_not_judged,
     show_disturbed,
+    show_zeros,
     worst_kind,
 )
-from etdeploy.farm.verdicts.rule import shared_correlation
+from etdeploy.farm.verdicts.rule import MIN_NIGHTS, is_headline_metric, shared_correlation
 from etdeploy.history.alerts import Alert, AlertState
 from etdeploy.history.check import (
     LAST_GOOD,
@@ -145,7 +146,7 @@ def save_alerts(
     from etdeploy.history.store.errors import database_now, utc_text
 
     with store.transaction(writes=True) as connection:
-        known = stored_alerts(connection, farm.name)
+        known = stored_alerts(connection, farm.name, writes=True)
         changed = next_alerts(
             known, verdicts, farm=farm.name, night=night, began=began,
             now=utc_text(database_now(connection)), allowed_percent=farm.max_slowdown_percent,
@@ -331,13 +332,14 @@ def _slower_together(
 def _verdict(known: _KnownPair, findings: list[NightFinding], farm: Farm) -> PairVerdict:
     pair, problem, without = known.pair, known.problem, ""
     if pair:
-        findings += [*show_disturbed(pair), *judge_outputs(pair)]
+        findings += [*show_zeros(pair), *show_disturbed(pair), *judge_outputs(pair)]
         problem = problem or reason_not_judged(pair) or _left_out_by_baseline(pair, farm)
         without = left_out_text(pair)
     kind = worst_kind(findings)
-    # Right outputs alone say nothing about the times.
+    # Right outputs alone say nothing about the times, and neither does the size of a program.
     numbers = {each.kind for each in findings if each.metric != OUTPUTS}
-    if kind is VerdictKind.NO_DIFFERENCE and numbers <= {VerdictKind.NOT_JUDGED}:
+    heads = {each.kind for each in findings if is_headline_metric(each.metric)}
+    if kind is VerdictKind.NO_DIFFERENCE and (heads or numbers) <= {VerdictKind.NOT_JUDGED}:
         kind = VerdictKind.NOT_JUDGED
     not_judged = kind is VerdictKind.NOT_JUDGED
     bad = [each for each in findings if each.kind is kind and kind in _BAD]
@@ -354,9 +356,10 @@ def _verdict(known: _KnownPair, findings: list[NightFinding], farm: Farm) -> Pai
 
 def _left_out_by_baseline(pair: PairHistory, farm: Farm) -> str:
     """Why the baseline has too few nights; empty where it is not the reason."""
-    if not pair.fit.entries or not is_blocked(pair):
+    left_out = len(pair.every) - len(pair.earlier)
+    if not pair.fit.entries or len(pair.earlier) >= MIN_NIGHTS or left_out <= 0:
         return ""
-    nights = f"{len(pair.every) - len(pair.earlier)} of {count(len(pair.every), 'earlier night')}"
+    nights = f"{left_out} of {count(len(pair.every), 'earlier night')}"
     why = {
         Baseline.MAIN: "their recipes were not committed on the branch main",
         Baseline.LAST_GOOD: "they regressed",
@@ -373,7 +376,8 @@ def _reasons(kind: VerdictKind, findings: Sequence[NightFinding], problem: str) 
     elif problem:
         yield problem
     elif kind is VerdictKind.NOT_JUDGED:
-        yield next((each.reason for each in findings if each.reason), "there is no number")
+        unjudged = [f for f in findings if f.kind is kind and f.reason]
+        yield next((each.reason for each in unjudged), "there is no number")
     else:
         yield "no number is worse than it may be"
 

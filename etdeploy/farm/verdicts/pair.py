@@ -368,9 +368,9 @@ def gap_of(pair: PairHistory) -> Gap:
         return Gap.SIMULATED
     if not pair.fit.entries:
         return Gap.DISTURBED if any(entry.disturbed for entry in entries) else Gap.OTHER
-    if is_blocked(pair):
-        return Gap.BASELINE
-    return Gap.NEW if len(pair.earlier) < MIN_NIGHTS else Gap.OTHER
+    if len(pair.earlier) >= MIN_NIGHTS:
+        return Gap.OTHER
+    return Gap.NEW if len(pair.earlier) == len(pair.every) else Gap.BASELINE
 
 
 def show_disturbed(pair: PairHistory) -> Iterator[NightFinding]:
@@ -394,6 +394,15 @@ def left_out_text(pair: PairHistory) -> str:
         return ""
     why = next((entry.disturbed for entry in odd if entry.disturbed), "wrong outputs")
     return f"{len(odd)} of {count(len(entries), 'run')} left out: {why.rstrip('.')}"
+
+
+def show_zeros(pair: PairHistory) -> Iterator[NightFinding]:
+    """Yield each headline metric that is 0 in every run of a night: a ratio to it says nothing."""
+    entries = pair.fit.entries
+    for metric in dict.fromkeys(metric for entry in entries for metric in entry.metrics):
+        if is_headline_metric(metric) and not pair.fit.values(metric):
+            reason = "it is 0 in every run, which nothing can be compared with"
+            yield NightFinding(metric=metric, kind=VerdictKind.NOT_JUDGED, reason=reason)
 
 
 def date_change(pair: PairHistory, metric: str) -> Since | None:

@@ -11,11 +11,18 @@ from etdeploy.history.alerts import Alert
 from etdeploy.history.store.tables import MOST_VALUES, alerts
 
 
-def stored_alerts(connection: Connection, farm: str | None = None) -> list[Alert]:
-    """Every alert, the latest first; of one farm where it is named."""
+def stored_alerts(
+    connection: Connection, farm: str | None = None, *, writes: bool = False
+) -> list[Alert]:
+    """Every alert, the latest first; of one farm where it is named.
+
+    With `writes`, no other transaction changes one until this one ends.
+    """
     query = select(alerts.c.id, alerts.c.content).order_by(alerts.c.id.desc())
     if farm is not None:
         query = query.where(alerts.c.farm == farm)
+    if writes and connection.dialect.name == "postgresql":
+        query = query.with_for_update()
     return [
         Alert.model_validate({**row.content, "id": row.id}) for row in connection.execute(query)
     ]

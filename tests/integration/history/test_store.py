@@ -23,6 +23,7 @@ from etdeploy.core.errors import BuildError, StoreError
 from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history import record_sink as module
 from etdeploy.history import record_sink as pending
+from etdeploy.history.alerts import Alert, AlertState
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import Judgement
 from etdeploy.history.location import HistoryLocation, require_location
@@ -30,7 +31,7 @@ from etdeploy.history.nights import KeptNight, device_health
 from etdeploy.history.record_sink import import_pending, save_run
 from etdeploy.history.store import errors as connect
 from etdeploy.history.store import retention
-from etdeploy.history.store.alerts import save_alert
+from etdeploy.history.store.alerts import find_alert, save_alert, stored_alerts
 from etdeploy.history.store.errors import create_store_engine
 from etdeploy.history.store.nights import add_night, device_days, end_night, nights_of
 from etdeploy.history.store.retention import Pruned, compact, prune
@@ -340,6 +341,35 @@ def test_a_reader_does_not_wait_for_a_writer(file: HistoryLocation) -> None:
         other.execute("UPDATE etdeploy_runs SET disturbed = 'x'")
         with open_store(file, read_only=True) as store:
             assert store.count() == 1
+
+
+def test_a_night_and_a_person_who_change_an_alert_at_once_lose_nothing(
+    database: HistoryLocation,
+) -> None:
+    alert = Alert(
+        farm="shelf", series="s", metric="latency_ms", night="n1", recipe="mlp", device="a",
+        identity="a", opened_at="2026-11-01T00:00:00+00:00", before=1.0, after=1.1,
+    )  # fmt: skip
+    with open_store(database) as store, store.transaction(writes=True) as connection:
+        save_alert(connection, alert)
+    person = threading.Thread(target=_close_first_alert, args=(database,))
+    with open_store(database) as store, store.transaction(writes=True) as connection:
+        [known] = stored_alerts(connection, "shelf", writes=True)
+        person.start()
+        person.join(0.5)
+        assert person.is_alive()  # it waits for the night
+        save_alert(connection, known.model_copy(update={"after": 1.2, "nights": 2}))
+    person.join()
+    with open_store(database) as store, store.transaction() as connection:
+        [found] = stored_alerts(connection, "shelf")
+    assert (found.state, found.after, found.nights) == (AlertState.FIXED, 1.2, 2)
+
+
+def _close_first_alert(place: HistoryLocation) -> None:
+    with open_store(place) as store, store.transaction(writes=True) as connection:
+        found = find_alert(connection, 1, writes=True)
+        assert found
+        save_alert(connection, found.model_copy(update={"state": AlertState.FIXED}))
 
 
 # --- many series, and old runs

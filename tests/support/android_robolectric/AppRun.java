@@ -52,7 +52,7 @@ import org.robolectric.shadows.ShadowAudioRecord;
  * look_ms, how often the screen is looked at and drawn until the results are there;
  * figures of a finished run, to be shown without one; svg, whether its picture is also kept as SVG;
  * steps, of an app with a task, in place of a run: each has click or type as above, shows, a text to
- * wait for on the screen, photo, a file that the picker or the camera gives, refuse, what the next
+ * wait for on the screen, enabled, a button to wait for, photo, a file that the picker or the camera gives, refuse, what the next
  * intent or the question for a permission comes to, or microphone, a file of samples or "";
  * dialog, texts by the id of their field in the dialog that is open, and press, whether its button
  * is pressed then, and so closes it or not; measure, texts with which the measuring screen opens over it, runs
@@ -240,7 +240,8 @@ public class AppRun {
           1, new String[] {step.getString("refuse")}, new int[] {-1});
     }
     long end = System.nanoTime() + 60_000_000_000L;
-    while (step.has("shows") && !views(activity).toString().contains(step.getString("shows"))) {
+    while (step.has("shows") && !views(activity).toString().contains(step.getString("shows"))
+        || step.has("enabled") && !find(activity, step.getString("enabled")).isEnabled()) {
       if (System.nanoTime() > end) {
         throw new AssertionError(step + " in " + views(activity).toString(1));
       }

@@ -40,6 +40,48 @@ func generate(_ words: [String]) throws {
   }
 }
 
+/// A conversation: MODEL MANNER, and a line of stdin for each message; `/new` begins another one.
+func talk(_ words: [String]) throws {
+  let folder = URL(filePath: words[0], directoryHint: .isDirectory)
+  let folders = Folders(model: folder, documents: folder)
+  let payload = try Payload.read(in: folder)
+  func says(_ model: some LanguageModel) throws {
+    try answer(Conversation(payload.generation, model, in: folder), payload.generation, words[1])
+  }
+  words[1] == "real"
+    ? try says(Program(try folders.program(payload, Options([])))) : try says(Arithmetic())
+}
+
+func answer(
+  _ conversation: Conversation<some LanguageModel>, _ language: Language, _ manner: String
+) throws {
+  var settings = ChatSettings(language)
+  while let line = readLine() {
+    if line == "/new" {
+      conversation.restart()
+      continue
+    }
+    if line.hasPrefix("/temperature ") {
+      settings.sampling.temperature = Double(line.dropFirst(13))!
+      print("valid", settings.isValid)
+      continue
+    }
+    var parts = 0
+    do {
+      let reply = try conversation.answer(line, settings) { part in
+        parts += 1
+        return manner != "stop \(parts)"
+      }
+      if let reply {
+        print("answer '\(reply.text)' \(reply.tokens) \(reply.used) of \(conversation.context)")
+        print("times", reply.firstTokenMs > 0, reply.restMs > 0, (reply.rate ?? 0) > 0)
+      } else {
+        print("nothing")
+      }
+    } catch let failure as Failure { print(failure.kind, failure.message) }
+  }
+}
+
 /// Draws tokens: TEMPERATURE TOP_K TOP_P SEED COUNT MIN_P REPETITION_PENALTY, and logits on stdin.
 func sample(_ words: [String]) throws {
   var sampler = Sampler(
@@ -75,6 +117,7 @@ do {
   switch CommandLine.arguments[1] {
   case "generate": try generate(words)
   case "sample": try sample(words)
+  case "talk": try talk(words)
   default: try tokenize(words)
   }
 } catch let failure as Failure {

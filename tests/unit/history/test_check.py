@@ -153,6 +153,19 @@ def test_the_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.against.endswith("branch main")
 
 
+def test_a_branch_main_without_runs_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etdeploy.history.check.run_git", lambda _, verb, *__: (
+        "" if verb == "rev-parse" else None
+    ))  # fmt: skip
+    fill(store, around(1.0, 8))
+    found = judged(store, run_at(99, 1.4), against="main")
+    assert found.verdict is CheckVerdict.NOT_ENOUGH_HISTORY
+    assert found.reason == (
+        "0 comparable runs before it are in the history, and 5 are needed; 8 of 8 are left out, "
+        "since their recipes were not committed on the branch main"
+    )
+
+
 def test_no_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etdeploy.history.check.run_git", lambda *_: None)
     with pytest.raises(UsageError, match="main, origin/main"):

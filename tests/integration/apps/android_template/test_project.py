@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.support import android_real_api
 from tests.support.android_app import App, Tools, ktlint, render, run
 
 pytestmark = pytest.mark.integration
@@ -68,3 +70,29 @@ def test_gradle_s_files_name_each_other_s_parts(tmp_path: Path, runtime: str) ->
     assert 'android:extractNativeLibs="true"' in manifest
     [activity] = project.rglob("MainActivity.kt")
     assert 'Os.setenv("ADSP_LIBRARY_PATH", applicationInfo.nativeLibraryDir' in activity.read_text()
+
+
+@pytest.mark.nightly
+def test_the_templates_are_compiled_against_an_api_of_the_users(
+    tools: Tools, shared_folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """An AAR with the stand-in's classes fits; one without a class that the apps use does not."""
+    monkeypatch.setattr(android_real_api, "_APPS", (("inference", "tensor"),))
+    monkeypatch.setattr(android_real_api, "_LIBRARIES", ("convnet",))
+    ended = {}
+    for missing in ("none", "ExecuTorchRuntime.class"):
+        classes, aar = tmp_path / "classes.jar", tmp_path / f"{missing}.aar"
+        with zipfile.ZipFile(classes, "w") as jar:
+            for path in sorted((tools.folder / "api").rglob("*.class")):
+                if path.name != missing:
+                    jar.write(path, path.relative_to(tools.folder / "api"))
+        with zipfile.ZipFile(aar, "w") as archive:
+            archive.write(classes, "classes.jar")
+        words = ("--aar", str(aar), "--tools", str(shared_folder))
+        ended[missing] = (android_real_api.main(words), capsys.readouterr().out)
+    assert ended["none"] == (0, "fits    app inference tensor\nfits    library convnet\n")
+    code, said = ended["ExecuTorchRuntime.class"]
+    assert code == 1
+    assert "DIFFERS app inference tensor" in said
+    assert "unresolved reference 'ExecuTorchRuntime'" in said

@@ -23,7 +23,9 @@ def inference(swift: Swift, tmp_path_factory: pytest.TempPathFactory) -> Compile
 
 @pytest.fixture(scope="session")
 def generation(swift: Swift, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """The generating code, with a model of a few lines and with ExecuTorch's runtime."""
+    """The generating code of a chat, with a model of a few lines and with ExecuTorch's runtime."""
     installed = Path(next(iter(executorch.__path__)))
     folder = tmp_path_factory.mktemp("generation")
-    return compile_program(swift, make_app("generation"), folder, executorch=installed)
+    return compile_program(
+        swift, make_app("generation", task="text-generation"), folder, executorch=installed
+    )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import executorch
 import numpy as np
 import pytest
 
 from etdeploy.runner.fingerprint import runner_sources
 from etdeploy.runner.generation import GenerationResults, PromptRun, Sampling, request_lines
 from tests.support.generation_values import CAPACITY, CHUNK, METHODS, PROMPTS, UNDEFINED
-from tests.support.ios_template import Compiled, write_payload
+from tests.support.ios_template import Compiled, compile_program, make_app, write_payload
+from tests.support.swift import Swift
 
 pytestmark = pytest.mark.integration
 
@@ -264,3 +267,27 @@ def test_executorchs_errors_are_told(real: Text) -> None:
     words = ["program=/programs/dynamic.pte"]
     real.ask([((UNDEFINED,), {"new_tokens": 2})], words=words, manner="real")
     assert real.report()["error"] == {"kind": "run", "message": "a logit is NaN"}
+
+
+@pytest.mark.nightly
+def test_the_golden_tests_of_the_project_compare_with_the_runtime(
+    swift: Swift, text_programs: Path, tmp_path: Path
+) -> None:
+    installed = Path(next(iter(executorch.__path__)))
+    app = make_app("generation")
+    golden = compile_program(swift, app, tmp_path, executorch=installed, program="golden")
+    model = golden.binary.parent / "Model"
+    tokens = {"kind": "Tensor", "dtype": "int64", "shape": [1, 3], "path": "inputs/0.bin"}
+    logits = {"kind": "Tensor", "dtype": "float32", "shape": [1, 48], "path": "expected/0.bin"}
+    size = {"name": "", "inputs": [tokens], "expected": [{**logits, "atol": 1e-4}]}
+    write_payload(model, workload="generation", sizes=[size], generation=_language())
+    shutil.copy(text_programs / "dynamic.pte", model / "program.pte")
+    (model / "inputs/0.bin").write_bytes(np.array([3, 1, 4], "<i8").tobytes())
+    (model / "expected/0.bin").write_bytes(np.full(48, 100, "<f4").tobytes())
+    *wrong, ended = golden.run().splitlines()
+    assert ended == "ended"
+    found = [re.fullmatch(r"wrong: logit (\d+) is (\S+), not 100.0", line) for line in wrong]
+    values = np.array([float(each[2]) for each in found if each], "<f4")
+    assert len(values) == 48
+    (model / "expected/0.bin").write_bytes(values.tobytes())
+    assert golden.run() == "ended\n"

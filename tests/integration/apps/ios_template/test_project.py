@@ -13,28 +13,31 @@ from xml.etree import ElementTree
 import openstep_plist  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import pytest
 
+from etdeploy.apps.ios.platform import IosApp
 from tests.support.ios_template import SCREENS, Workload, make_app, render_project
 
 pytestmark = pytest.mark.integration
 
-# The task of the first screen, with the workload.
-TASKS: dict[str, Workload] = {
-    "tensor": "inference",
-    "image-classification": "inference",
-    "automatic-speech-recognition": "inference",
-    "text-generation": "generation",
-}
+# Workloads with the task of the first screen.
+APPS: tuple[tuple[Workload, str], ...] = (
+    ("inference", "tensor"),
+    ("inference", "image-classification"),
+    ("inference", "automatic-speech-recognition"),
+    ("generation", "tensor"),
+    ("generation", "text-generation"),
+)
 _ID = re.compile(r"[0-9A-F]{24}")
 
 
-@pytest.fixture(params=TASKS)
-def task(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(params=APPS, ids=lambda app: "-".join(app))
+def app(request: pytest.FixtureRequest) -> IosApp:
+    workload, task = request.param
+    return make_app(workload, task=task)
 
 
 @pytest.fixture
-def folder(task: str, tmp_path: Path) -> Path:
-    folder = render_project(make_app(TASKS[task], task=task), tmp_path)
+def folder(app: IosApp, tmp_path: Path) -> Path:
+    folder = render_project(app, tmp_path)
     (folder / "Model").mkdir()
     return folder
 
@@ -189,14 +192,16 @@ def test_the_scheme_tests_inside_the_app(folder: Path) -> None:
             ] == ["GoldenTests.swift"]  # fmt: skip
 
 
-def test_permissions_are_asked_for_only_where_a_screen_needs_them(folder: Path, task: str) -> None:
+def test_permissions_are_asked_for_only_where_a_screen_needs_them(
+    folder: Path, app: IosApp
+) -> None:
     facts = plistlib.loads((folder / "Convnet/Info.plist").read_bytes())
     asked = {key: text for key, text in facts.items() if key.endswith("UsageDescription")}
     wanted = {
         "image-classification": ["NSCameraUsageDescription"],
         "automatic-speech-recognition": ["NSMicrophoneUsageDescription"],
     }
-    assert list(asked) == wanted.get(task, [])
+    assert list(asked) == wanted.get(app.task, [])
     assert all(text.endswith("on this device.") for text in asked.values())
     assert facts["ITSAppUsesNonExemptEncryption"] is False
 

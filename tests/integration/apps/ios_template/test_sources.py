@@ -12,10 +12,12 @@ from tests.support.ios_template import (
     SCREENS,
     Workload,
     compile_stubs,
+    compile_xctest,
     make_app,
     render_project,
     swift_files,
     type_check,
+    with_tests,
 )
 from tests.support.swift import Swift
 
@@ -103,6 +105,18 @@ def test_the_type_check_sees_a_wrong_thread(swift: Swift, stubs: Path, tmp_path:
     sources = render_project(make_app(), tmp_path) / "Convnet"
     _replace(sources, "ContentView", "{ told.yield($0) }", "{ self.progress = $0 }")
     assert "main actor-isolated" in type_check(swift, stubs, sources)
+
+
+@pytest.mark.parametrize("workload", ["inference", "generation"])
+def test_the_tests_of_the_app_type_check(
+    swift: Swift, stubs: Path, tmp_path: Path, workload: Workload
+) -> None:
+    compile_xctest(swift, stubs)
+    sources = with_tests(render_project(make_app(workload), tmp_path))
+    assert type_check(swift, stubs, sources) == ""
+    right = "verdict.isRight" if workload == "inference" else "calls.logits.count"
+    _replace(sources, "GoldenTests", right, "verdict.isWrong")
+    assert "GoldenTests.swift" in type_check(swift, stubs, sources)
 
 
 @each_app

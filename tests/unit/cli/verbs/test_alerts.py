@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from etdeploy.cli.main import run_cli
-from etdeploy.history.alerts import Alert
+from etdeploy.cli.verbs.alerts import _change
+from etdeploy.core.errors import UsageError
+from etdeploy.history.alerts import Alert, AlertState
 from etdeploy.history.location import require_location
 from etdeploy.history.store.alerts import save_alert
 from etdeploy.history.store.store import open_store
@@ -60,6 +64,24 @@ def test_the_second_to_close_an_alert_is_told_who_was_first(
     # None of those that were named is changed.
     assert run_cli(["alerts", "show", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "open"
+
+
+@pytest.mark.usefixtures("capsys")
+def test_of_two_who_close_an_alert_at_once_one_is_told() -> None:
+    barrier = Barrier(2)
+
+    def close(name: str) -> str:
+        barrier.wait()
+        try:
+            _change((None, None), (1,), AlertState.FIXED, name, "")
+        except UsageError as error:
+            return error.message
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        told = sorted(pool.map(close, ("ann", "bob")))
+    assert told[0] == ""
+    assert told[1].startswith("alert 1 is closed: fixed by ")
 
 
 def test_an_alert_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:

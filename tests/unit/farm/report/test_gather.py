@@ -9,7 +9,7 @@ from etdeploy.farm.report.model import NightReport, assemble_report
 from etdeploy.farm.report.pages import night_page
 from etdeploy.farm.verdicts.pair import Gap, VerdictKind
 from etdeploy.report.html import render
-from tests.support.judged_nights import OTHER, PHONE, failed, missed
+from tests.support.judged_nights import OTHER, PHONE, done, failed, missed, run_of
 
 
 def test_failures_of_one_cause_are_one(report: NightReport) -> None:
@@ -89,6 +89,15 @@ def test_coverage_counts_every_expected_pair_once(report: NightReport) -> None:
     assert (calm.exit_code, calm.tone) == (6, "bad")
     assert calm.model_copy(update={"required_percent": 14.0}).exit_code == 0
     assert calm.model_copy(update={"required_percent": 14.0}).tone == "warn"
+
+
+def test_a_night_that_judged_nothing_is_good_only_for_want_of_nights(report: NightReport) -> None:
+    [verdict, *_] = report.verdicts
+    for gap, code in ((Gap.NEW, 0), (Gap.SIMULATED, 0), (Gap.DISTURBED, 6), (Gap.BASELINE, 6)):
+        one = verdict.model_copy(update={"kind": VerdictKind.NOT_JUDGED, "gap": gap})
+        night = assemble_report(report.night, [done(10, 1, run_of(10, 1, 1.0))], [one])
+        assert (night.exit_code, night.tone != "good") == (code, True)
+        assert night.summary.startswith("nothing could be judged, 1 not judged; 0 of 1 pair ")
 
 
 def test_absent_devices_are_in_every_form_by_name(report: NightReport) -> None:

@@ -58,6 +58,14 @@ def test_devices_with_what_they_do_and_when_they_are_done(report: NightReport) -
     assert [each.standing for each in status.queue] == ["running", "waiting", "waiting"]
 
 
+def test_an_expected_device_that_was_not_there_is_named(report: NightReport) -> None:
+    named = visit(10, 1).model_copy(update={"device": None, "among": (), "name": "android:GONE"})
+    gone = VisitState(visit=named, standing=Standing.MISSED, reason="there is no such device")
+    [device] = derive_status(report.night, [gone], NOW, StatusContext()).devices
+    assert (device.label, device.now, device.missed) == ("android:GONE", Activity.AWAY, 1)
+    assert device.detail == "there is no such device"
+
+
 @pytest.mark.parametrize(
     ("context", "expected"),
     [

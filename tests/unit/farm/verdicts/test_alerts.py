@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from etdeploy.farm.verdicts.alerts import next_alerts
 from etdeploy.farm.verdicts.night import judge_night, save_alerts
-from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
+from etdeploy.farm.verdicts.pair import NightFinding, PairVerdict, VerdictKind
 from etdeploy.history.alerts import Alert, AlertState, followed, group_alerts
 from etdeploy.history.store.alerts import save_alert, stored_alerts
 from etdeploy.history.store.store import Store, open_store
@@ -154,3 +155,48 @@ def test_a_false_alarm_is_not_told_again(store: Store) -> None:
     assert found.reason.endswith("alert 1: false alarm by ann")
     assert play(store, [1.45, 1.45], first=28).kind is VerdictKind.REGRESSED
     assert [each.state for each in stored(store)] == [AlertState.OPEN, AlertState.FALSE_ALARM]
+
+
+def test_results_that_arrive_days_late_change_no_alert_of_later_nights(store: Store) -> None:
+    normal, slow = quiet(23), _BAD[:6]
+    play(store, [*normal[:20], *slow])
+    [alert] = stored(store)
+    # Three nights of before, as fast as they were, have not returned to anything.
+    for day in (17, 18, 19):
+        runs = keep_nights(store, [1.0], first=day, recipe="mlp", within=0.001)[0]
+        verdicts = judge_night(store, night_id(day), states_of(day, runs), farm())
+        assert save_alerts(store, verdicts, farm(), night_id(day), runs[0].started_at) == []
+    assert stored(store) == [alert]
+    # Nor does a late night open what was fixed since.
+    change(store, alert, state=AlertState.FIXED)
+    bad = judge_night(store, night_id(25), states_of(25, _runs(store, 25)), farm())
+    assert bad[0].kind is VerdictKind.REGRESSED
+    began = _runs(store, 24)[0].started_at
+    assert save_alerts(store, bad, farm(), "late", began) == []
+
+
+def _runs(store: Store, day: int) -> list[Any]:
+    return keep_nights(store, [_BAD[day - 20]], first=day, within=0.001)[0]
+
+
+def test_a_clock_that_was_set_back_does_not_stop_an_alert() -> None:
+    alert = Alert(
+        id=1, farm="shelf", series="s", metric="latency_ms", night="n1", recipe="mlp",
+        opened_at="2030-01-01T00:00:00+00:00", device="a", identity="a", before=1.0, after=1.2,
+    )  # fmt: skip
+    began, now = "2026-11-02T00:00:00+00:00", "2026-11-02T06:00:00+00:00"
+    for night in ("n2", "n3", "n4"):
+        finding = NightFinding(metric="latency_ms", kind=VerdictKind.NO_DIFFERENCE, value=1.0)
+        verdict = PairVerdict(
+            recipe="mlp", identity="a", device="a", series="s", run_ids=("r",),
+            kind=VerdictKind.NO_DIFFERENCE, findings=(finding,),
+        )  # fmt: skip
+        [alert] = next_alerts(
+            [alert], [verdict], farm="shelf", night=night, began=began, now=now,
+            allowed_percent=5.0,
+        )  # fmt: skip
+        assert alert.was_open_in(night, began, now)
+    assert alert.state is AlertState.FIXED
+    # Days later, the same would be late.
+    assert alert.is_ahead_of("2026-11-01T00:00:00+00:00", "2026-11-05T00:00:00+00:00")
+    assert not alert.is_ahead_of("not a date", now)

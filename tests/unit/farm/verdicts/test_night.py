@@ -13,7 +13,7 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.farm.report.forms import headline_finding, value_text
 from etdeploy.farm.spec.model import Baseline
 from etdeploy.farm.verdicts.night import judge_night
-from etdeploy.farm.verdicts.pair import PairVerdict, VerdictKind
+from etdeploy.farm.verdicts.pair import Gap, PairVerdict, VerdictKind
 from etdeploy.history.entry import Judgement
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import SIMULATED, make_check
@@ -164,6 +164,51 @@ def test_a_night_that_nothing_can_be_judged_of_is_blocked_once_there_are_enough_
     main = judge(store, 7, fit[7], baseline=Baseline.MAIN)
     assert main.blocked
     assert "7 of 7 earlier nights" in main.reason
+
+
+def test_a_branch_main_without_nights_is_said(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few nights, too: more of the same never make it judged."""
+    monkeypatch.setattr("etdeploy.history.check.run_git", lambda *_, **__: "")
+    made = keep_nights(store, quiet(4), dirty=True)
+    verdict = judge(store, 3, made[-1], baseline=Baseline.MAIN)
+    assert (verdict.kind, verdict.gap) == (VerdictKind.NOT_JUDGED, Gap.BASELINE)
+    assert verdict.reason == (
+        "baseline main leaves out 3 of 3 earlier nights, since their recipes were not committed on "
+        "the branch main"
+    )
+
+
+def test_one_night_is_not_judged_and_says_how_many_are_needed(store: Store) -> None:
+    [runs] = keep_nights(store, [1.0])
+    verdict = judge(store, 0, runs)
+    assert (verdict.kind, verdict.gap, verdict.blocked) == (VerdictKind.NOT_JUDGED, Gap.NEW, False)
+    assert verdict.reason.startswith("0 earlier nights have it, and ")
+
+
+@pytest.mark.parametrize(("before_ms", "now_ms"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)])
+def test_a_latency_that_is_always_zero_is_not_judged(
+    store: Store, before_ms: float, now_ms: float
+) -> None:
+    made = keep_nights(store, [*[before_ms] * 10, now_ms])
+    verdict = judge(store, 10, made[-1])
+    # The size of the program is the same, which says nothing about the latency.
+    assert (verdict.kind, verdict.gap) == (VerdictKind.NOT_JUDGED, Gap.OTHER)
+    what = "0 earlier nights have it" if now_ms else "it is 0 in every run"
+    assert verdict.reason.startswith(what)
+
+
+def test_a_clock_that_runs_backwards_within_a_night_loses_no_verdict(store: Store) -> None:
+    made = keep_nights(store, [*quiet(12), 1.2])
+    last = made[-1][-1].model_copy(update={"run_id": "back", "started_at": made[9][0].started_at})
+    store.add(last)
+    verdict = judge(store, 12, [*made[-1][:2], last])
+    assert verdict.kind is VerdictKind.REGRESSED
+    # A night that the clock puts before all others has none to be judged by.
+    long_ago = run_of(-4000, 1, 1.2)
+    store.add(long_ago)
+    assert judge(store, 13, [long_ago]).gap is Gap.NEW
 
 
 def test_a_moderate_slowdown_is_suspected_and_decided_by_the_next_nights(store: Store) -> None:
