@@ -125,6 +125,7 @@ def write_pages(folder: Path, names: Sequence[str], pages: Iterable[tuple[str, s
     """
     try:
         folder.mkdir(exist_ok=True)
+        present = {path.name for path in folder.iterdir()}
     except FileNotFoundError as error:
         raise UsageError(
             "the parent folder of the pages does not exist",
@@ -133,21 +134,20 @@ def write_pages(folder: Path, names: Sequence[str], pages: Iterable[tuple[str, s
         ) from error
     except OSError as error:
         raise UsageError(
-            f"the folder of the pages cannot be created: {error.strerror or error}",
+            f"the folder of the pages cannot be used: {error.strerror or error}",
             place=str(folder),
             remedy="Name another folder.",
         ) from error
-    present = {path.name for path in folder.iterdir()}
     try:
         for name in names:
             if name in present or name == names[0]:
                 _HISTORY_PAGE.require_free(inside(folder, name))
+        for name, text in pages:
+            checkpoint()
+            _HISTORY_PAGE.write(text, inside(folder, name))
     except UsageError as error:
         error.remedy = "Name another folder, or move the file."
         raise
-    for name, text in pages:
-        checkpoint()
-        _HISTORY_PAGE.write(text, inside(folder, name))
 
 
 def _file(form: Format) -> ResultFile:

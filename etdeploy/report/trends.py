@@ -15,7 +15,13 @@ from etdeploy.core.console import count
 from etdeploy.core.layout import sparkline
 from etdeploy.history.alerts import Alert
 from etdeploy.history.check import OUTPUTS, Check, CheckVerdict, FindingKind, MetricFinding
-from etdeploy.history.entry import CommitLinks, HistoryEntry, Judgement
+from etdeploy.history.entry import (
+    CHECKOUT,
+    DEVICE_STATE,
+    CommitLinks,
+    HistoryEntry,
+    Judgement,
+)
 from etdeploy.history.nights import DeviceHealth, DeviceWeek
 from etdeploy.history.series import distinct_labels, format_metric, metric_title, series_from
 from etdeploy.history.trend import (
@@ -452,6 +458,8 @@ def _timeline(
         ],
         "surroundings": [dict(each) for each in states.all],
         "surrounding_changes": surroundings,
+        # Of these, one that is not known is no other one.
+        "may_be_unknown": [*DEVICE_STATE, CHECKOUT],
         "alerts": [
             {"run": places.get(alert.first_bad_run, -1), "metric": alert.metric,
              "text": f"alert {alert.id}, {alert.state}: {alert.reason}"}

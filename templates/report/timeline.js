@@ -4,7 +4,10 @@ globalThis.drawTimelines = ({ timelines, node, Rows }) => {
   const HEIGHT = 330, LEFT = 62, RIGHT = 14, TOP = 26, BOTTOM = 30, NEAR = 24;
   const TICKS = 6;
   const four = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
-  const signed = (percent) => `${percent < 0 ? "−" : "+"}${Math.abs(percent).toFixed(1)} %`;
+  function signed(percent) {
+    const text = Math.abs(percent).toFixed(1);
+    return `${Number(text) === 0 ? "" : percent < 0 ? "−" : "+"}${text} %`;
+  }
   const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
   function median(values) {
     const sorted = [...values].sort((x, y) => x - y), middle = sorted.length >> 1;
@@ -145,7 +148,11 @@ globalThis.drawTimelines = ({ timelines, node, Rows }) => {
       rows.push(["recipe's commit", ...commits.map((all) => this.commits(all)), address ? this.link(address, "all commits between") : "", commits[0].join() !== commits[1].join()]);
       rows.push(each("program", (i) => this.payload.strings[this.runs.program[i]]));
       const names = new Set([...a, ...b].flatMap((i) => Object.keys(this.payload.surroundings[this.runs.surroundings[i]])));
-      for (const name of [...names].sort()) rows.push(each(name, (i) => this.payload.surroundings[this.runs.surroundings[i]][name]));
+      for (const name of [...names].sort()) {
+        const row = each(name, (i) => this.payload.surroundings[this.runs.surroundings[i]][name]);
+        if (this.payload.may_be_unknown.includes(name) && row.slice(1, 3).includes("–")) row[4] = false;
+        rows.push(row);
+      }
       rows.push(each("remarks", (i) => this.remark(i)), each("run", (i) => this.runs.id[i]));
       rows.at(-1)[4] = rows.at(-2)[4] = false;
       return rows;

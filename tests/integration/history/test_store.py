@@ -27,13 +27,13 @@ from etdeploy.history.alerts import Alert, AlertState
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import Judgement
 from etdeploy.history.location import HistoryLocation, require_location
-from etdeploy.history.nights import KeptNight
+from etdeploy.history.nights import KeptNight, device_health
 from etdeploy.history.record_sink import import_pending, save_run
 from etdeploy.history.store import errors as connect
 from etdeploy.history.store import retention
 from etdeploy.history.store.alerts import find_alert, save_alert, stored_alerts
 from etdeploy.history.store.errors import create_store_engine
-from etdeploy.history.store.nights import add_night, end_night, nights_of
+from etdeploy.history.store.nights import add_night, device_days, end_night, nights_of
 from etdeploy.history.store.retention import Pruned, compact, prune
 from etdeploy.history.store.store import Filter, Store, migrate, open_store
 from tests.integration.cache.test_disk import tmpfs
@@ -41,6 +41,7 @@ from tests.support.bench_values import make_device
 from tests.support.histories import fill, make_alert, recipe_named, run_at
 from tests.support.judged_nights import done, farm, keep_nights, night_id, quiet
 from tests.support.postgres import Postgres, postgres
+from tests.support.shelf_weeks import keep_weeks
 from tests.unit.history.store.test_migrate import scripts
 
 __all__ = ["postgres"]
@@ -109,6 +110,24 @@ def test_everything_that_is_asked_of_a_history(place: HistoryLocation) -> None:
     with open_store(place) as store:
         assert store.remove([record.run_id]) == 1
         assert store.count() == 3
+
+
+def test_months_of_series_and_devices(place: HistoryLocation) -> None:
+    with open_store(place) as store:
+        keep_weeks(store)
+        fill(store, [1.0, 2.0, 3.0])
+        keys = [known.series.key for known in store.series(ALL)]
+        found = dict(store.entries_of_series(keys))
+        assert found == {key: store.entries(Filter(series=key), 9) for key in keys}
+        assert [len(entries) for entries in found.values()] == [3, 3]
+        with store.transaction() as connection:
+            health = device_health(*device_days(connection), {})
+    assert [(d.device, [(w.week, w.failed, w.device_failures, w.put_off, w.disturbed,
+                         w.quarantined_nights) for w in d.weeks]) for d in health] == [
+        ("android:S1", [("2026-11-02", 2, 1, 0, 1, 0), ("2026-11-09", 0, 0, 1, 0, 0)]),
+        ("android:S2", [("2026-11-02", 0, 0, 0, 0, 1)]),
+        ("host (Test CPU)", [("2026-11-16", 0, 0, 0, 0, 0)]),
+    ]  # fmt: skip
 
 
 _WRITER = """

@@ -142,5 +142,5 @@ def test_pages_need_a_folder(tmp_path: Path) -> None:
         write_pages(tmp_path / "typo" / "pages", NAMES, pages())
     assert caught.value.remedy == f"Create it: mkdir -p {tmp_path}/typo"
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be created"):
+    with pytest.raises(UsageError, match="cannot be used"):
         write_pages(tmp_path / "file", NAMES, pages())
