@@ -389,7 +389,9 @@ def _cases(report: NightReport) -> dict[str, dict[str, list[JUnitResult]]]:
             case(place.device, place.recipe).append(skipped)
     for group in report.alerts:
         for alert in group.alerts:
-            results = case(alert.device, alert.recipe)
+            # Of a device that was not there, the night knows the name alone.
+            names = (d for d in found if alert.device == d or alert.device.startswith(f"{d} ("))
+            results = case(next(names, alert.device), alert.recipe)
             # Of a pair that the night did not measure, it is all that is known.
             results += [] if results else [JUnitResult("skipped", message="not measured")]
             results.append(JUnitResult("system-out", _alert_text(group, alert)))

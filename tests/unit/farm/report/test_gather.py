@@ -8,6 +8,7 @@ from etdeploy.farm.report.forms import junit, markdown, night_text
 from etdeploy.farm.report.model import NightReport, assemble_report
 from etdeploy.farm.report.pages import night_page
 from etdeploy.farm.verdicts.pair import Gap, VerdictKind
+from etdeploy.history.alerts import Alert, group_alerts
 from etdeploy.report.html import render
 from tests.support.judged_nights import OTHER, PHONE, done, failed, missed, run_of
 
@@ -117,6 +118,23 @@ def test_absent_devices_are_in_every_form_by_name(report: NightReport) -> None:
     ]
     assert document["coverage"]["percent"] == 0.0
     assert document["headline"].endswith("1 expected device absent")
+
+
+def test_an_alert_of_a_device_that_was_not_there_is_with_its_case(report: NightReport) -> None:
+    gone = Visit(id="n-1", recipe="mlp", group="g", device=None, among=(), name="android:GONE")
+    state = VisitState(visit=gone, standing=Standing.MISSED, reason="it was not there")
+    alert = Alert(
+        id=3, farm="shelf", series="s", metric="latency_ms", night="n0", recipe="mlp",
+        opened_at="2026-11-01T00:00:00+00:00", device="android:GONE (Pixel 9)", identity="g",
+    )  # fmt: skip
+    removed = alert.model_copy(update={"recipe": "removed", "device": "other", "id": 4})
+    groups = group_alerts([alert, removed])
+    night = assemble_report(report.night, [state]).model_copy(update={"alerts": groups})
+    text = junit(night)
+    assert text.count("<testcase") == 2
+    assert text.count("<testsuite ") == 2
+    assert "alert 3: open" in text
+    assert '<skipped message="not measured"' in text
 
 
 def test_devices_with_health_and_quarantine(report: NightReport) -> None:
