@@ -151,6 +151,7 @@ benchmark: {{runs: 1, memory: false, profile: false,
 """
 
 
+@pytest.mark.nightly
 def test_each_adapter_of_a_program_gives_its_own_texts(
     merges: dict[str, dict[str, Any]],
     folder: Path,

@@ -122,7 +122,7 @@ def _root(runner: BuiltRunner, program: Path, folder: Path) -> Path:
 @needs_root
 @pytest.mark.parametrize(
     "target",
-    ["android-x86_64", pytest.param("android-arm64", marks=needs_cross)],
+    ["android-x86_64", pytest.param("android-arm64", marks=(needs_cross, pytest.mark.nightly))],
 )
 def test_portable_runner_runs_where_there_is_no_c_library(
     target: str, programs: Path, export_workspace: Workspace, tmp_path: Path

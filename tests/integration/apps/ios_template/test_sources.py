@@ -107,6 +107,7 @@ def test_the_type_check_sees_a_wrong_thread(swift: Swift, stubs: Path, tmp_path:
     assert "main actor-isolated" in type_check(swift, stubs, sources)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("workload", ["inference", "generation"])
 def test_the_tests_of_the_app_type_check(
     swift: Swift, stubs: Path, tmp_path: Path, workload: Workload
