@@ -111,9 +111,9 @@ def with_absent(
         and (visit.recipe, visit.name) not in named
     ]  # fmt: skip
     # They say more than that no device matches.
-    told = {(each.recipe, each.group) for each in absent}
-    told -= {(visit.recipe, visit.group) for visit in plan.visits}
-    others = [e for e in plan.unsatisfied if e.device or (e.recipe, e.group) not in told]
+    explained = {(each.recipe, each.group) for each in absent}
+    explained -= {(visit.recipe, visit.group) for visit in plan.visits}
+    others = [e for e in plan.unsatisfied if e.device or (e.recipe, e.group) not in explained]
     return (*others, *absent)
 
 

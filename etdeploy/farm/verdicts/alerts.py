@@ -36,7 +36,7 @@ def with_alert(
 
 
 def _answered(finding: NightFinding, closed: Alert, allowed_percent: float) -> NightFinding:
-    """A level that was accepted, or was a false alarm, is none to be told of again."""
+    """A level that was accepted, or was a false alarm, raises no further alert."""
     worse = finding.kind in (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
     if not worse or not closed.is_answered(finding.value, allowed_percent):
         return finding
