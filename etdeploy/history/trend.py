@@ -379,7 +379,7 @@ def find_level_shifts(values: Sequence[float]) -> list[LevelShift]:
 def _best_cut(values: Array) -> int:
     """Where two levels fit best: the least sum of distances from their medians.
 
-    Ranks tell surely that there is a change, but not where: of a change near an end, they also count
+    Ranks are sure that there is a change, but not where: near an end of the series, they also count
     values that are a little higher by chance.
     """
     import numpy as np
