@@ -398,6 +398,7 @@ class PeakMemory:
     def __init__(self) -> None:
         self._own = OwnMemory()
         self._most = self._own.bytes()
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -412,9 +413,10 @@ class PeakMemory:
 
     def bytes(self) -> int:
         """The most so far."""
-        if not self._ended.is_set():
-            self._most = max(self._most, self._own.bytes())
-        return self._most
+        with self._lock:
+            if not self._ended.is_set():
+                self._most = max(self._most, self._own.bytes())
+            return self._most
 
     def _watch(self) -> None:
         while not self._ended.wait(_INTERVAL_S):

@@ -197,6 +197,8 @@ class NightReport(Value):
                 f"{self.required_percent:g} % are required"
             )
         is_young = any(gap in coverage.gaps for gap in (Gap.NEW, Gap.SIMULATED, Gap.WAITING))
+        # A disturbed pair may lack earlier nights, too.
+        is_young |= any(v.gap is Gap.DISTURBED and not v.blocked for v in self.verdicts)
         is_lost = coverage.pairs and not coverage.judged and not is_young
         return f"nothing could be judged: {coverage.text}" if is_lost else ""
 

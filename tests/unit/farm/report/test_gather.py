@@ -94,8 +94,12 @@ def test_coverage_counts_every_expected_pair_once(report: NightReport) -> None:
 
 def test_a_night_that_judged_nothing_is_good_only_for_want_of_nights(report: NightReport) -> None:
     [verdict, *_] = report.verdicts
-    for gap, code in ((Gap.NEW, 0), (Gap.SIMULATED, 0), (Gap.DISTURBED, 6), (Gap.BASELINE, 6)):
-        one = verdict.model_copy(update={"kind": VerdictKind.NOT_JUDGED, "gap": gap})
+    for gap, blocked, code in (
+        (Gap.NEW, False, 0), (Gap.SIMULATED, False, 0), (Gap.DISTURBED, True, 6),
+        (Gap.DISTURBED, False, 0), (Gap.BASELINE, True, 6), (Gap.OTHER, False, 6),
+    ):  # fmt: skip
+        changes = {"kind": VerdictKind.NOT_JUDGED, "gap": gap, "blocked": blocked}
+        one = verdict.model_copy(update=changes)
         night = assemble_report(report.night, [done(10, 1, run_of(10, 1, 1.0))], [one])
         assert (night.exit_code, night.tone != "good") == (code, True)
         assert night.summary.startswith("nothing could be judged, 1 not judged; 0 of 1 pair ")
