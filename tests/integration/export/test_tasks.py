@@ -151,14 +151,9 @@ def test_a_phones_outputs_are_read_as_those_of_this_machine(
     assert there == here
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        n if n == "whisper" else pytest.param(n, marks=pytest.mark.nightly)
-        for n in ("whisper", *_TRANSLATING)
-    ],
-)
-@pytest.mark.parametrize("scheme", ["none", pytest.param("8da4w", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["whisper", *_TRANSLATING])
+@pytest.mark.parametrize("scheme", ["none", "8da4w"])
 def test_a_device_gives_the_text_of_an_encoder_decoder(
     models: Path,
     export_workspace: Workspace,  # noqa: F811

@@ -17,7 +17,7 @@ from tests.support.android_app import App, Screen, Tools, describe, ktlint
 from tests.support.app_tokenizers import words
 from tests.support.generation_values import CAPACITY, METHODS, VOCABULARY
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
 _HOW = ImagePreprocessing(
     input="pixel_values", height=48, width=64, shortest_edge=50, filter="bicubic",
@@ -226,7 +226,6 @@ def _answers(screen: Screen) -> list[str]:
     return [view["text"] for view in screen.shown["views"] if view.get("id") == "words"][1::2]
 
 
-@pytest.mark.nightly
 def test_a_conversation_stays_in_the_cache(chats: dict[str, Screen]) -> None:
     """Of the second message, its own tokens alone are read, with the last of the first answer."""
     once, twice = _answers(chats["once"]), _answers(chats["twice"])
@@ -236,18 +235,15 @@ def test_a_conversation_stays_in_the_cache(chats: dict[str, Screen]) -> None:
     assert chats["twice"].text("context_of") == "17 of 32 tokens"
 
 
-@pytest.mark.nightly
 def test_a_new_conversation_begins_with_nothing(chats: dict[str, Screen]) -> None:
     assert _answers(chats["renewed"]) == _answers(chats["once"])
 
 
-@pytest.mark.nightly
 def test_the_last_answer_is_copied(chats: dict[str, Screen]) -> None:
     assert chats["renewed"].shown["copied"] == _answers(chats["renewed"])[-1]
     assert chats["once"].shown["copied"] is None
 
 
-@pytest.mark.nightly
 def test_a_stopped_answer_leaves_room_and_the_conversation_goes_on(
     chats: dict[str, Screen],
 ) -> None:
@@ -264,7 +260,6 @@ def test_a_stopped_answer_leaves_room_and_the_conversation_goes_on(
     assert chats["gone_on"].text("context_of") in ("27 of 32 tokens", "28 of 32 tokens")
 
 
-@pytest.mark.nightly
 def test_settings_hold_from_the_next_answer_on_if_all_are_valid(chats: dict[str, Screen]) -> None:
     """Five tokens are read; of two new ones, the last is not yet in the cache."""
     assert chats["set"].text("context_of") == "6 of 32 tokens"
@@ -272,7 +267,6 @@ def test_settings_hold_from_the_next_answer_on_if_all_are_valid(chats: dict[str,
     assert _answers(chats["once"])[0].startswith(_answers(chats["set"])[0])
 
 
-@pytest.mark.nightly
 def test_a_conversation_goes_on_after_a_measurement(chats: dict[str, Screen]) -> None:
     """It frees the model, which is loaded again with all that was said."""
     assert _answers(chats["measured"]) == _answers(chats["twice"])
@@ -280,7 +274,6 @@ def test_a_conversation_goes_on_after_a_measurement(chats: dict[str, Screen]) ->
     assert chats["measured"].shown["most_loaded"] == 1
 
 
-@pytest.mark.nightly
 def test_a_template_that_cannot_go_on_begins_anew_and_says_so(
     tools: Tools, chat_app: App, text_programs: Path, chats: dict[str, Screen],
     tmp_path_factory: pytest.TempPathFactory,
@@ -296,7 +289,6 @@ def test_a_template_that_cannot_go_on_begins_anew_and_says_so(
     assert not [view for view in chats["twice"].shown["views"] if view.get("id") == "each_anew"]
 
 
-@pytest.mark.nightly
 def test_a_message_that_does_not_fit_can_be_sent_again(chats: dict[str, Screen]) -> None:
     screen = chats["full"]
     assert "33 tokens" in screen.text("status")
@@ -338,30 +330,25 @@ def heard(
     return speech_app.start(tools, tmp_path_factory.mktemp("screens") / "all", scenarios)
 
 
-@pytest.mark.nightly
 def test_speech_is_written_down(heard: dict[str, Screen]) -> None:
     assert heard["words"].text("text") == "AA B"
     assert heard["words"].text("record") == "Record"
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["nothing", "zeros"])
 def test_a_microphone_without_data_is_told(heard: dict[str, Screen], name: str) -> None:
     assert "switched off" in heard[name].text("status")
 
 
-@pytest.mark.nightly
 def test_a_refused_microphone_is_told_with_the_way_to_allow_it(heard: dict[str, Screen]) -> None:
     assert "Settings" in heard["refused"].text("status")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["photo", "chat", "speech"])
 def test_ktlint_finds_nothing(request: pytest.FixtureRequest, tools: Tools, name: str) -> None:
     ktlint(tools, request.getfixturevalue(f"{name}_app").project)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["small", "once", "words"])
 def test_the_screens_are_for_everybody(request: pytest.FixtureRequest, name: str) -> None:
     fixture = {"small": "labelled", "once": "chats", "words": "heard"}[name]
