@@ -82,7 +82,7 @@ def entry_from(record: RunRecord) -> tuple[HistoryEntry, Series]:
             series=series.key,
             started_at=utc(record.started_at),
             program=record.program.sha256,
-            versions={**record.versions, **_surroundings(record)},
+            versions={**record.versions, **_environment(record)},
             git_revision=record.recipe.git_revision,
             git_dirty=record.recipe.git_dirty,
             disturbed=describe_disturbance(record),
@@ -96,7 +96,7 @@ def entry_from(record: RunRecord) -> tuple[HistoryEntry, Series]:
     )
 
 
-# Not every device tells these, and the history does not have them of its earliest runs.
+# Not every device reports these, and the history lacks them for its earliest runs.
 DEVICE_STATE = (
     "system",
     "system build",
@@ -109,7 +109,7 @@ DEVICE_STATE = (
 CHECKOUT = "checkout of the runner"
 
 
-def _surroundings(record: RunRecord) -> dict[str, str]:
+def _environment(record: RunRecord) -> dict[str, str]:
     """What may change numbers besides tools and the program, by name."""
     facts, state = record.device.facts, record.device.before
     governors = sorted({each.governor for each in state.clusters if each.governor})

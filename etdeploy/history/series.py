@@ -241,13 +241,13 @@ def series_from(record: RunRecord) -> Series:
 def settings_from(content: Mapping[str, Any], *, app: bool = False) -> dict[str, Any]:
     """Values of a recipe that differ from `SETTINGS`, by dotted key; `app.` only for an app."""
     found = {}
-    for key, unsaid in SETTINGS.items():
+    for key, default in SETTINGS.items():
         *sections, name = key.split(".")
         value = content
         for section in sections:
             value = _section(value, section)
         given = value.get(name)
-        if given not in (None, {}, [], "", unsaid) and (app or sections != ["app"]):
+        if given not in (None, {}, [], "", default) and (app or sections != ["app"]):
             found[key] = given
     return found
 

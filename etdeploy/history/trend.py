@@ -379,8 +379,8 @@ def find_level_shifts(values: Sequence[float]) -> list[LevelShift]:
 def _best_cut(values: Array) -> int:
     """Where two levels fit best: the least sum of distances from their medians.
 
-    Ranks are sure that there is a change, but not where: near an end of the series, they also count
-    values that are a little higher by chance.
+    Ranks show that there is a change, but not exactly where: near an end of the series, values that
+    are slightly higher by chance count as much as those of the new level.
     """
     import numpy as np
 

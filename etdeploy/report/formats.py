@@ -12,10 +12,9 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 from etdeploy.core.cancel import checkpoint
-from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
-from etdeploy.core.files.delivery import ResultFile, begins_with
+from etdeploy.core.files.delivery import ResultFile, begins_with, make_result_folder
 from etdeploy.core.values import StrEnum
 from etdeploy.report import html, markdown, rows
 from etdeploy.report.comparison import several_page
@@ -123,21 +122,8 @@ def write_pages(folder: Path, names: Sequence[str], pages: Iterable[tuple[str, s
             nothing was written then.
         OSError: The disk is full.
     """
-    try:
-        folder.mkdir(exist_ok=True)
-        present = {path.name for path in folder.iterdir()}
-    except FileNotFoundError as error:
-        raise UsageError(
-            "the parent folder of the pages does not exist",
-            place=str(folder.parent),
-            remedy=f"Create it: mkdir -p {quoted(folder.parent)}",
-        ) from error
-    except OSError as error:
-        raise UsageError(
-            f"the folder of the pages cannot be used: {error.strerror or error}",
-            place=str(folder),
-            remedy="Name another folder.",
-        ) from error
+    make_result_folder(folder, "pages", "FOLDER")
+    present = {path.name for path in folder.iterdir()}
     try:
         for name in names:
             if name in present or name == names[0]:

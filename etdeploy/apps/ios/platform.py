@@ -442,7 +442,7 @@ def require_bundle_id(text: str) -> None:
 
 ICON_FOLDER = "Assets.xcassets/AppIcon.appiconset"
 ICON_PIXELS = 1024
-# Left edge and height of each bar, in 64ths of the icon; the first has a colour of its own.
+# Left edge and height of each bar, in 64ths of the icon; the first has another colour.
 _BARS = ((11, 14), (20, 36), (29, 26), (38, 17), (47, 9))
 _WIDTH, _GROUND = 6, 50
 

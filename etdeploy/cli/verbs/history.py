@@ -254,7 +254,7 @@ def write_history_pages(
     with store.transaction() as connection:
         alerts = alerts_of_series(connection, list(listed))
     links = find_commit_links(Path(), store.revisions(wanted.since))
-    days = _device_health(place, store, wanted)
+    health = _device_health(place, store, wanted)
     since = f" since {wanted.since[:10]}" if wanted.since else ""
     counted = "one series" if len(listed) == 1 else f"{len(listed):,} series"
 
@@ -267,7 +267,7 @@ def write_history_pages(
             page = series_page(trends, labels[key], links)
             yield series_file(key), render(page, HISTORY_MARK)
         subtitle = f"{counted}, {console.count(runs, 'run')}{since}"
-        yield DEVICES, render(devices_page(days, f"by week{since}"), HISTORY_MARK)
+        yield DEVICES, render(devices_page(health, f"by week{since}"), HISTORY_MARK)
         yield INDEX, render(index.page(subtitle), HISTORY_MARK)
 
     write_pages(folder, [INDEX, DEVICES, *map(series_file, listed)], texts())
@@ -373,7 +373,9 @@ def prune(
         if freed:
             console.message(f"{place.shown} is {console.size(freed)} smaller")
     if trouble:
-        console.warn(f"the file stays as large as it was, for new runs: {trouble}")
+        console.warn(
+            f"the file could not be made smaller, and new runs will use the free space: {trouble}"
+        )
 
 
 def _require_past(keep: str | None, keep_records: str | None) -> None:

@@ -351,3 +351,31 @@ def begins_with(*texts: str) -> Callable[[BinaryIO], bool]:
 def contains(text: str) -> Callable[[BinaryIO], bool]:
     """Whether a file has this near its beginning."""
     return lambda stream: text.encode() in stream.read(_LOOKED_AT_BYTES)
+
+
+def make_result_folder(folder: Path, content: str, option: str) -> None:
+    """Creates a folder for files that are replaced one by one, if its parent folder exists.
+
+    Args:
+        folder: As the user named it.
+        content: What will be in it, for the message: "dashboard", "pages".
+        option: Where the user names it.
+
+    Raises:
+        UsageError: It cannot be created or read.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+        next(folder.iterdir(), None)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"the parent folder of the {content} does not exist",
+            place=str(folder.parent),
+            remedy=f"Create it: mkdir -p {quoted(folder.parent)}",
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"the folder of the {content} cannot be used: {error.strerror or error}",
+            place=str(folder),
+            remedy=f"Name another folder: {option}",
+        ) from error

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
-from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
+from etdeploy.core.files.delivery import make_result_folder
 from etdeploy.farm.report.forms import (
     PAGE_FILE,
     TONES,
@@ -214,7 +213,7 @@ def write_dashboard(board: Dashboard, folder: Path) -> Path:
             nothing was written then.
         OSError: The disk is full.
     """
-    _make(folder)
+    make_result_folder(folder, "dashboard", "--dashboard FOLDER")
     pages = {inside(folder, file): page for file, page in build_pages(board).items()}
     for path in pages:
         PAGE_FILE.require_free(path)
@@ -222,23 +221,6 @@ def write_dashboard(board: Dashboard, folder: Path) -> Path:
     for path in reversed(pages):
         PAGE_FILE.write(storable(render(pages[path])), path)
     return (folder / INDEX).absolute()
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except FileNotFoundError as error:
-        raise UsageError(
-            "the parent directory of the dashboard does not exist",
-            place=str(folder.parent),
-            remedy=f"Create it: mkdir -p {quoted(folder.parent)}",
-        ) from error
-    except OSError as error:
-        raise UsageError(
-            f"cannot create the dashboard's folder: {error.strerror or error}",
-            place=str(folder),
-            remedy="Name another folder: --dashboard FOLDER",
-        ) from error
 
 
 # More plots make a page that nobody scrolls through; the worst come first.

@@ -16,7 +16,6 @@ from etdeploy.farm.verdicts.alerts import next_alerts, with_alert
 from etdeploy.farm.verdicts.pair import (
     Gap,
     MetricResult,
-    Night,
     NightFinding,
     PairHistory,
     PairVerdict,
@@ -25,7 +24,6 @@ from etdeploy.farm.verdicts.pair import (
     compare_metrics,
     date_change,
     gap_of,
-    group_by_night,
     is_blocked,
     judge_metric,
     judge_outputs,
@@ -46,6 +44,7 @@ from etdeploy.history.check import (
 )
 from etdeploy.history.entry import HistoryEntry, Judgement
 from etdeploy.history.series import HEADLINES, metric_title
+from etdeploy.history.trend import Night, group_by_night
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store

@@ -22,9 +22,7 @@ from etdeploy.farm.verdicts.rule import (
 from etdeploy.history.check import OUTPUTS
 from etdeploy.history.entry import commit_range
 from etdeploy.history.series import format_metric
-from etdeploy.history.trend import Night as Night
-from etdeploy.history.trend import describe_changes, find_level_shifts
-from etdeploy.history.trend import group_by_night as group_by_night
+from etdeploy.history.trend import Night, describe_changes, find_level_shifts
 
 
 class VerdictKind(StrEnum):

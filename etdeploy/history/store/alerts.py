@@ -8,7 +8,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 
 from etdeploy.history.alerts import Alert
-from etdeploy.history.store.tables import MOST_VALUES, alerts
+from etdeploy.history.store.tables import alerts, in_parts
 
 
 def stored_alerts(
@@ -32,10 +32,10 @@ def alerts_of_series(connection: Connection, series: Sequence[str]) -> dict[str,
     """The alerts of each series, the latest first."""
     found: dict[str, list[Alert]] = {}
     keys = sorted({each for each in series if each})
-    for start in range(0, len(keys), MOST_VALUES):
+    for some in in_parts(keys):
         query = (
             select(alerts.c.id, alerts.c.content)
-            .where(alerts.c.series.in_(keys[start : start + MOST_VALUES]))
+            .where(alerts.c.series.in_(some))
             .order_by(alerts.c.id.desc())
         )
         for row in connection.execute(query):

@@ -222,7 +222,7 @@ def device_days(
 def _device_names(connection: Connection) -> tuple[dict[str, str], dict[str, str]]:
     """Names of devices by identity, and identities by the labels of their series.
 
-    The label of several devices, as of hosts of one kind, is no device's.
+    A label that several devices share, as hosts of one kind do, identifies none of them.
     """
     last = func.max(attempts.c.run_id).label("last")
     query = select(attempts.c.identity, func.max(attempts.c.device), last).group_by(

@@ -37,7 +37,7 @@ from etdeploy.history.location import VARIABLE, HistoryLocation
 from etdeploy.history.series import KEY_LENGTH, Series
 from etdeploy.history.store import tables
 from etdeploy.history.store.errors import UPGRADE, WRITES, create_store_engine, explain_errors
-from etdeploy.history.store.tables import MOST_VALUES, REVISION, metrics, records, runs, series
+from etdeploy.history.store.tables import REVISION, in_parts, metrics, records, runs, series
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord
@@ -174,7 +174,7 @@ class Store:
         """Those of the runs that the history has, by `run_id`."""
         found = {}
         with self.transaction() as connection:
-            for some in _parts(run_ids):
+            for some in in_parts(run_ids):
                 query = (
                     select(*_ENTRY, series.c.device, _DEVICE_NAME)
                     .join_from(runs, series, series.c.key == runs.c.series)
@@ -202,8 +202,9 @@ class Store:
             By key of the series, the earliest first.
         """
         found: dict[str, list[HistoryEntry]] = {}
+        own = set(run_ids)
         with self.transaction() as connection:
-            for some in _parts(run_ids):
+            for some in in_parts(run_ids):
                 first = (
                     select(runs.c.series, func.min(runs.c.started_at).label("started_at"))
                     .where(runs.c.run_id.in_(some))
@@ -222,9 +223,10 @@ class Store:
                 wanted = select(ranked.c.id).where(ranked.c.place <= limit)
                 query = select(*_ENTRY).where(runs.c.id.in_(wanted))
                 rows = connection.execute(query.order_by(runs.c.started_at, runs.c.id)).mappings()
-                own = set(some)
+                # Runs of one series may be in two parts, of which the first has the first of them.
+                known = set(found)
                 for entry in _entries(connection, rows, wanted):
-                    if entry.run_id not in own:
+                    if entry.run_id not in own and entry.series not in known:
                         found.setdefault(entry.series, []).append(entry)
         return found
 
@@ -270,7 +272,7 @@ class Store:
         """Notes what a check found of runs."""
         change = update(runs).values(judgement=str(judgement))
         with self.transaction(writes=True) as connection:
-            for some in _parts(run_ids):
+            for some in in_parts(run_ids):
                 connection.execute(change.where(runs.c.run_id.in_(some)))
 
     def remove(self, run_ids: Sequence[str]) -> int:
@@ -278,7 +280,7 @@ class Store:
         with self.transaction(writes=True) as connection:
             return sum(
                 connection.execute(delete(runs).where(runs.c.run_id.in_(some))).rowcount
-                for some in _parts(run_ids)
+                for some in in_parts(run_ids)
             )
 
     @contextmanager
@@ -387,12 +389,6 @@ def _add_series(connection: Connection, of: Series) -> None:
         return  # another process was faster
 
 
-def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """As many as a statement takes."""
-    for start in range(0, len(values), MOST_VALUES):
-        yield values[start : start + MOST_VALUES]
-
-
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> dict[str, str]:
     return dict(json.loads(text))
@@ -411,9 +407,10 @@ def _entries(
         )
         for row in found
     }
-    for some in _parts(list(entries)) if ids is None else [ids]:
+    for some in in_parts(list(entries)) if ids is None else [ids]:
         for run, name, value in connection.execute(select(metrics).where(metrics.c.run.in_(some))):
-            entries[run].metrics[name] = value
+            if run in entries:  # else another process has added the run since
+                entries[run].metrics[name] = value
     return list(entries.values())
 
 

@@ -6,6 +6,8 @@ Every change here is a migration in migrations/versions/ and another REVISION; a
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -30,6 +32,13 @@ JSON_OR_NULL = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "p
 # That a statement has: SQLite takes 32,766, releases before 3.32 take 999; PostgreSQL takes 65,535.
 MOST_VALUES = 10_000 if sqlite3.sqlite_version_info >= (3, 32) else 500
 metadata = MetaData()
+
+
+def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """As many of the values at a time as a statement takes."""
+    for start in range(0, len(values), MOST_VALUES):
+        yield values[start : start + MOST_VALUES]
+
 
 series = Table(
     "etdeploy_series",

@@ -30,7 +30,7 @@ from etdeploy.history.location import HistoryLocation, require_location
 from etdeploy.history.nights import KeptNight, device_health
 from etdeploy.history.record_sink import import_pending, save_run
 from etdeploy.history.store import errors as connect
-from etdeploy.history.store import retention
+from etdeploy.history.store import retention, tables
 from etdeploy.history.store.alerts import find_alert, save_alert, stored_alerts
 from etdeploy.history.store.errors import create_store_engine
 from etdeploy.history.store.nights import add_night, device_days, end_night, nights_of
@@ -383,7 +383,9 @@ def _first_runs(store: Store, key: str) -> list[str]:
     return [entry.run_id for entry in store.entries(Filter(series=key), 1000)]
 
 
-def test_what_came_before_the_runs_of_a_night_by_series(place: HistoryLocation) -> None:
+def test_what_came_before_the_runs_of_a_night_by_series(
+    place: HistoryLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_store(place) as store:
         for recipe, start in (("a", 0), ("b", 1000)):
             for second in range(5):
@@ -405,6 +407,11 @@ def test_what_came_before_the_runs_of_a_night_by_series(place: HistoryLocation) 
         assert measured[by_b[4]].device == "host (Test CPU)"
         assert measured[by_b[4]].device_name == "host"
         assert store.entries_before([], 3) == {}
+        whole = store.entries_before(night, 3)
+        # A statement that takes one value, so that the runs of a series are in several.
+        monkeypatch.setattr(tables, "MOST_VALUES", 1)
+        assert store.entries_before(night, 3) == whole
+        assert sorted(store.measured_runs(night)) == sorted(night)
         assert store.measured_runs([]) == {}
 
 
