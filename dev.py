@@ -150,7 +150,19 @@ EXTRAS = {
 def test(arguments: list[str]) -> int:
     """Style, types, then the tests; with arguments other than `--all`, pytest alone."""
     install_system_packages()
-    set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm", "timm", "farm", "docs")
+    set_up(
+        "export",
+        "dev",
+        "musl",
+        "openvino",
+        "qnn",
+        "postgres",
+        "llm",
+        "timm",
+        "farm",
+        "serve",
+        "docs",
+    )
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     is_whole_suite = arguments in ([], ["--all"])
     tests = ["pytest", *arguments, *(side_by_side() if is_whole_suite else [])]
@@ -360,8 +372,15 @@ def call(command: list[str]) -> int:
 
 
 def environment() -> dict[str, str]:
-    """The caller's, with the programs of .venv first."""
-    return {**os.environ, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+    """The caller's, with the programs of .venv first.
+
+    Without compiled modules, each process that imports PyTorch would compile it for ten seconds: of
+    a caller that wants none in its folders, they go into .venv.
+    """
+    caller = dict(os.environ)
+    if caller.pop("PYTHONDONTWRITEBYTECODE", None):
+        caller.setdefault("PYTHONPYCACHEPREFIX", str(VENV / "pycache"))
+    return {**caller, "PATH": f"{VENV / 'bin'}{os.pathsep}{caller.get('PATH', '')}"}
 
 
 def say(text: str) -> None:
