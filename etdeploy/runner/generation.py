@@ -8,6 +8,12 @@ The request is a file of lines, words separated by one space:
     positions ROWS PATH
     static PLACES MASKED WINDOW [WINDOW ...]
     rewind TOKENS
+    load END PATH PATH
+    save PATH
+    verify NAME TOKENS
+    speculation KIND
+    draft NAME ROLE MAX_TOKENS DYNAMIC CAPACITY
+    draft_rewind TOKENS
     sampling TEMPERATURE TOP_K TOP_P SEED MIN_P REPETITION_PENALTY
     stop ID ID ...
     logits ID ID ...
@@ -21,9 +27,17 @@ tokens: NAME gives them, and the encoder those of the token ID, one row after th
 `positions`, they take ROWS further positions of each token, for a prompt those in its file of int64
 numbers, row by row; after the last one of a row, numbers go on by one. With a line `static`, keys
 and values are inputs and outputs of methods. Without the line `rewind`, a position may be set back
-to any other. etdeploy/program/generation.py describes both. With TEMPERATURE 0, the most probable
-token is taken. PATH, which may have spaces, is a file of little-endian int64 token ids, relative to
-the request.
+to any other. etdeploy/program/generation.py describes both. With a line `load`, a text is in the
+cache at first: its tokens are in the first file, and their keys and values in the second one, which
+a line `save` of another request named, END being the furthest end of a call; DEPTH tokens of it
+stay. With a line `save`, that file is written at the end. With a
+line `speculation`, tokens are proposed and verified, several in a call: a line `verify` names a
+method that gives the logits of up to so many tokens. KIND is `lookup`, or `draft`: the program of
+the option `--draft` proposes, whose methods the lines `draft` name as the lines `method` do those
+of the other, and `draft_rewind` says how far its position may be set back.
+
+With TEMPERATURE 0, the most probable token is taken. PATH, which may have spaces, is a file of
+little-endian int64 token ids, relative to the request.
 
 DEPTH tokens are in the cache before the prompt, made of its tokens again and again; filling it is
 not timed, and is done anew for a repetition where the one before went too far to be set back. The
@@ -47,7 +61,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from etdeploy.core.values import Value
-from etdeploy.program.generation import GenerationMethod, StaticCache
+from etdeploy.program.generation import Draft, GenerationMethod, StaticCache
+from etdeploy.recipe.model import Speculation
 from etdeploy.runner.protocol import StartResults
 
 
@@ -104,6 +119,20 @@ class EncoderRun(Value):
         return calls + [f"{name} {of[0]} {of[1]}" for name, of in named.items() if of]
 
 
+class CachedText(Value):
+    """A text that is in the cache at first.
+
+    Attributes:
+        furthest: The furthest end of a call since the position was 0.
+        tokens: The file with its token ids, relative to the request.
+        image: The file that the runner wrote, without spaces too.
+    """
+
+    furthest: int = Field(ge=0)
+    tokens: str = Field(pattern=r"^\S+$")
+    image: str = Field(pattern=r"^\S+$")
+
+
 class PromptRun(Value):
     """One prompt, with what is generated after it.
 
@@ -132,14 +161,33 @@ class PromptRun(Value):
         return f"point {self.name} {self.depth} {self.new_tokens} {self.repetitions} {self.path}"
 
 
-class GenerationRun(Value):
+class CallCounts(Value):
+    """What a text took after its first token.
+
+    Attributes:
+        calls: Calls of methods.
+        verified_calls: Those of them that verified proposed tokens.
+        proposed: Tokens that these calls verified.
+        accepted: Those of them that were right.
+        draft_ms: Time of a draft in these calls; 0 without one.
+    """
+
+    calls: int = Field(default=0, ge=0)
+    verified_calls: int = Field(default=0, ge=0)
+    proposed: int = Field(default=0, ge=0)
+    accepted: int = Field(default=0, ge=0)
+    draft_ms: float = Field(default=0, ge=0)
+
+
+class GenerationRun(CallCounts):
     """One repetition of a point.
 
     Attributes:
         point: Its name.
         prefill_ms: Time of each call that took a part of the prompt, from the first on.
         first_token_ms: From the start of the prefill until the first token was chosen.
-        token_ms: Time of each further token: call and choice.
+        token_ms: Time of each further token: call and choice. Tokens that one call verified have
+            equal parts of its time.
         token_ids: All new tokens, with the one that ended the text.
         logits: Of the tokens in the request's line `logits`, for each new token; empty unless the
             point follows a text.
@@ -168,6 +216,7 @@ class RunnerGeneration(Value):
 
     Attributes:
         load_methods_ms: Loading each method, by name.
+        load_draft_ms: Loading the draft with its methods; 0 without one.
         encode_ms: Time of each run of the encoder; empty without one.
         huge_page_bytes: How much of the memory after loading, weights above all, was put into huge
             pages; 0 where the kernel has none.
@@ -178,6 +227,7 @@ class RunnerGeneration(Value):
     """
 
     load_methods_ms: dict[str, float] = Field(min_length=1)
+    load_draft_ms: float = Field(default=0, ge=0)
     encode_ms: tuple[float, ...] = ()
     huge_page_bytes: int = Field(default=0, ge=0)
     shared_memory_bytes: int = Field(default=0, ge=0)
@@ -216,14 +266,18 @@ def request_lines(
     logit_ids: Sequence[int] = (),
     encoder: EncoderRun | None = None,
     static_cache: StaticCache | None = None,
+    cached: CachedText | None = None,
+    save: str | None = None,
+    speculation: Speculation = "none",
+    draft: Draft | None = None,
 ) -> str:
     """The text of the file that the runner's --generation names.
 
-    Results of points that follow a text have the logits of `logit_ids`.
+    Results of points that follow a text have the logits of `logit_ids`. `cached` is in the cache at
+    first, and `save` the file for the cache at the end. `draft` proposes tokens if `speculation`
+    names a model.
     """
-    lines = [
-        f"method {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity}" for m in methods
-    ]
+    lines = [_method_line("method", method) for method in methods]
     if encoder is not None:
         lines += encoder.lines
     if static_cache is not None:
@@ -231,12 +285,26 @@ def request_lines(
         lines.append(" ".join(["static", *map(str, numbers)]))
     if rewind is not None:
         lines.append(f"rewind {rewind}")
+    if cached is not None:
+        lines.append(f"load {cached.furthest} {cached.tokens} {cached.image}")
+    if save is not None:
+        lines.append(f"save {save}")
+    if speculation != "none":
+        lines += [f"verify {m.name} {m.verify_tokens}" for m in methods if m.verify_tokens > 1]
+        lines.append(f"speculation {'draft' if draft else speculation}")
+    if speculation != "none" and draft:
+        lines += [_method_line("draft", method) for method in draft.methods]
+        lines += [] if draft.rewind is None else [f"draft_rewind {draft.rewind}"]
     lines.append(" ".join(["sampling", *sampling.words]))
     lines.append(" ".join(["stop", *map(str, stop_ids)]))
     if logit_ids:
         lines.append(" ".join(["logits", *map(str, logit_ids)]))
     lines += [point.line for point in points]
     return "\n".join(lines) + "\n"
+
+
+def _method_line(word: str, m: GenerationMethod) -> str:
+    return f"{word} {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity}"
 
 
 def generation_arguments(
@@ -280,6 +348,8 @@ def trace_path(etdump: str, method: str) -> str:
 
 STOP = "stop"
 """The line that ends an answer."""
+SAVED, LOADED, REMOVED = "saved", "loaded", "removed"
+"""The runner's lines when a file has the cache, the cache is a file's, and a file is gone."""
 READY = "ready"
 """The runner's first line."""
 
@@ -299,10 +369,67 @@ class Token(Value):
     took_ms: float
 
 
-class End(Value):
-    """An answer has ended: a stop token, as many tokens as asked for, or a line that said so."""
+class End(CallCounts):
+    """An answer has ended: a stop token, as many tokens as asked for, or a line that said so.
+
+    Without speculation, calls are not counted.
+    """
 
     reason: Ending
+
+
+class TokenScore(Value):
+    """A token of a text after those before it.
+
+    Attributes:
+        log_probability: Natural logarithm of its probability.
+        best_id: The most probable token there; the first of several.
+        best_log_probability: The same of this one.
+    """
+
+    log_probability: float
+    best_id: int
+    best_log_probability: float
+
+
+class FeedEnd(Value):
+    """Tokens are in the cache, all of them unless a line stopped it."""
+
+    stopped: bool
+    took_ms: float
+
+
+def feed_line(position: int, ids: Sequence[int]) -> str:
+    """The line that puts tokens into the cache after the first `position`."""
+    return " ".join(map(str, ("feed", position, *ids)))
+
+
+def logits_line(position: int, count: int, path: str, ids: Sequence[int]) -> str:
+    """The same, for a file with the logits of the last `count` tokens, float32, row by row."""
+    return " ".join(map(str, ("logits", position, count, path, *ids)))
+
+
+def score_line(position: int, count: int, ids: Sequence[int]) -> str:
+    """The line that asks for a `TokenScore` of each of the last `count` tokens.
+
+    The last token does not get into the cache.
+    """
+    return " ".join(map(str, ("score", position, count, *ids)))
+
+
+def save_line(path: str) -> str:
+    """The line that asks for a file with the cache."""
+    return f"save {path}"
+
+
+def load_line(cached: CachedText) -> str:
+    """The line that replaces the cache by a file's."""
+    return f"load {cached.furthest} {cached.tokens} {cached.image}"
+
+
+def remove_line(path: str) -> str:
+    """The line that removes a file with a cache."""
+    return f"remove {path}"
 
 
 def answer_line(position: int, new_tokens: int, sampling: Sampling, ids: Sequence[int]) -> str:
@@ -313,15 +440,33 @@ def answer_line(position: int, new_tokens: int, sampling: Sampling, ids: Sequenc
     return " ".join(map(str, ("answer", position, new_tokens, *sampling.words, *ids)))
 
 
-def parse_event(line: str) -> PrefillProgress | Token | End:
+Event = PrefillProgress | Token | TokenScore | End | FeedEnd
+
+
+def parse_event(line: str) -> Event:
     """Parse a line of a runner that listens; ValueError for another line."""
     match line.split():
         case ["taken", tokens]:
             return PrefillProgress(tokens=int(tokens))
         case ["token", identity, took_ns]:
             return Token(id=int(identity), took_ms=int(took_ns) / 1e6)
+        case ["score", log_probability, best, best_log_probability]:
+            return TokenScore(
+                log_probability=float(log_probability), best_id=int(best),
+                best_log_probability=float(best_log_probability),
+            )  # fmt: skip
         case ["end", ("stop_token" | "new_tokens" | "stop") as reason]:
             return End(reason=reason)
+        case ["end", ("done" | "stop") as reason, took_ns]:
+            return FeedEnd(stopped=reason == "stop", took_ms=int(took_ns) / 1e6)
+        case ["end", ("stop_token" | "new_tokens" | "stop") as reason, *numbers] if len(
+            numbers
+        ) in (4, 5):
+            calls, verified, proposed, accepted, *draft = map(int, numbers)
+            return End(
+                reason=reason, calls=calls, verified_calls=verified,
+                proposed=proposed, accepted=accepted, draft_ms=sum(draft) / 1e6,
+            )  # fmt: skip
         case _:
             raise ValueError(f"{line[:80]!r} is not a line of an answer")
 

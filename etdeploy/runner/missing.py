@@ -225,8 +225,10 @@ def check_program(
     )
 
 
-def require_runnable(program: Program, runner: BuiltRunner, *, finished: bool = False) -> None:
-    """Raises unless the runner can run the program.
+def require_runnable(
+    program: Program, runner: BuiltRunner, *, finished: bool = False, noun: str = "the program"
+) -> None:
+    """Raises unless the runner can run the program, which messages call `noun`.
 
     Raises:
         CheckError: Names everything that is missing.
@@ -234,7 +236,7 @@ def require_runnable(program: Program, runner: BuiltRunner, *, finished: bool = 
     missing = check_program(program, runner, finished=finished)
     if missing:
         raise CheckError(
-            f"the runner for {runner.target} does not have what the program uses:\n"
+            f"the runner for {runner.target} does not have what {noun} uses:\n"
             + "\n".join(f"  {m.what}, {m.why}" for m in missing),
             remedy="\n".join(dict.fromkeys(m.remedy for m in missing)),
         )

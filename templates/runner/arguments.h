@@ -23,15 +23,15 @@ struct Arguments {
   bool list_kernels = false;
   std::map<std::string, std::string> texts{{"--program", ""}, {"--method", "forward"},
       {"--inputs", ""}, {"--results", "results.json"}, {"--outputs", ""}, {"--etdump", ""},
-      {"--generation", ""}};
+      {"--generation", ""}, {"--draft", ""}};
   // The first inference stands alone; warm-up comes between it and the timed iterations, as many
   // or, with `auto`, until the times are steady.
   // --threads 0 leaves ExecuTorch's choice; --listen 0 does not listen.
   std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0},
       {"--watch-memory", 0}, {"--sustained-ms", 0}, {"--digest", 0}, {"--stream", 0},
       {"--listen", 0}};
-  // Files with weights that the program names.
-  std::vector<std::string> data;
+  // Files with weights that the program names, and those that the draft does.
+  std::vector<std::string> data, draft_data;
   std::set<std::string> given;
 
   Arguments(int argc, char** argv) {
@@ -39,12 +39,15 @@ struct Arguments {
       const std::string option = argv[i];
       if (option == "--list-kernels") {
         list_kernels = true;
-      } else if (texts.count(option) + counts.count(option) == 0 && option != "--data") {
+      } else if (texts.count(option) + counts.count(option) == 0 && option != "--data" &&
+                 option != "--draft-data") {
         throw Failure(kArguments, "unknown option '" + option + "'");
       } else if (++i == argc) {
         throw Failure(kArguments, option + " needs a value");
       } else if (option == "--data") {
         data.push_back(argv[i]);
+      } else if (option == "--draft-data") {
+        draft_data.push_back(argv[i]);
       } else if (texts.count(option) != 0) {
         texts[option] = argv[i];
       } else {
@@ -61,15 +64,22 @@ struct Arguments {
  private:
   // Options of the workload that does not run would do nothing.
   void check_workload() const {
-    const bool generates = given.count("--generation") != 0;
-    const std::set<std::string> others = generates
-        ? std::set<std::string>{"--method", "--inputs", "--outputs", "--warmup", "--iterations",
-                                "--sustained-ms", "--digest"}
-        : std::set<std::string>{"--stream", "--listen"};
-    for (const std::string& option : others) {
+    const std::set<std::string> inferences{"--method", "--inputs", "--outputs", "--warmup",
+        "--iterations", "--sustained-ms", "--digest"};
+    if (given.count("--generation") != 0) {
+      refuse(inferences, " does not go with --generation");
+      return;
+    }
+    refuse({"--stream", "--draft", "--draft-data"}, " needs --generation");
+    if (given.count("--listen") != 0) {
+      refuse(inferences, " does not go with --listen");
+    }
+  }
+
+  void refuse(const std::set<std::string>& options, const char* why) const {
+    for (const std::string& option : options) {
       if (given.count(option) != 0) {
-        throw Failure(kArguments, option + (generates ? " does not go with" : " needs") +
-                      " --generation");
+        throw Failure(kArguments, option + why);
       }
     }
   }

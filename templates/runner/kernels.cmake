@@ -18,6 +18,8 @@ endif()
 function(etdeploy_link_own_kernels runner)
   set(folder "${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
   add_library(etdeploy_kernels OBJECT "${folder}/kernels/attention.cpp"
+                                      "${folder}/kernels/compute.cpp"
+                                      "${folder}/kernels/pack.cpp"
                                       "${folder}/kernels/rotation.cpp")
   # Two registrations of one operator would end the process before main().
   if(NOT "kernels_llm" IN_LIST ETDEPLOY_COMPONENTS)

@@ -48,14 +48,15 @@ inline std::string load_program(Module& module, const std::string& program) {
   return ",\n  \"load_program_ms\": " + json_ms(now_ns() - started);
 }
 
-// Loads a method of a program that is loaded; gives the time. A tracer of its own replaces the
-// module's.
+// Loads a method of a program that is loaded; gives the time. A tracer and memory of its own replace
+// the module's.
 inline int64_t load_method(Module& module, const std::string& method,
-                           executorch::runtime::EventTracer* tracer = nullptr) {
+                           executorch::runtime::EventTracer* tracer = nullptr,
+                           executorch::runtime::HierarchicalAllocator* memory = nullptr) {
   const int64_t started = now_ns();
   const auto meta = module.method_meta(method);
   require(meta.error(), kProgram, "the program has no method " + method);
-  const Error error = module.load_method(method, nullptr, tracer);
+  const Error error = module.load_method(method, memory, tracer);
   if (error != Error::Ok) {
     tell_unavailable(*meta);
   }

@@ -39,7 +39,7 @@ static std::string warm_up(Module& module, const std::string& method, const Inpu
 }
 
 static void infer_all(Arguments& arguments) {
-  auto& [listing, texts, counts, data, given] = arguments;
+  auto& [listing, texts, counts, data, draft_data, given] = arguments;
   const std::string &method = texts["--method"], &folder = texts["--outputs"];
   std::ostringstream json;
   const int64_t began_ns = now_ns();
@@ -111,7 +111,7 @@ int main(int argc, char** argv) {
     if (arguments.list_kernels) {
       std::fputs(json_kernels().c_str(), answers());
     } else if (arguments.counts["--listen"] != 0) {
-      listen(arguments);
+      arguments.given.count("--generation") ? listen(arguments) : listen_to_methods(arguments);
     } else {
       arguments.given.count("--generation") ? generate(arguments) : infer_all(arguments);
     }

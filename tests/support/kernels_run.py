@@ -15,7 +15,8 @@ import torch
 from executorch.exir import to_edge
 from executorch.runtime import Runtime, Verification
 
-from etdeploy.export.worker.language.attention import ATTENTION, ROTATE
+from etdeploy.export.worker.language.attention import ATTENTION, PACK, ROTATE
+from etdeploy.export.worker.language.cache import packed, unpacked
 from tests.support.own_kernels import load_own_kernels
 
 
@@ -32,6 +33,7 @@ class Case:
     position: int
     window: int = 0
     softcap: float = 0.0
+    sinks: int = 0
 
 
 # Sizes that 16, 8, 4 and 1 lanes divide; one token and many; parts of positions for several
@@ -51,7 +53,24 @@ CASES = {
     "a ring": Case(4, 2, 1, 32, 32, 64, 1000, window=24),
     "a prompt in a ring": Case(4, 1, 40, 16, 16, 64, 491, window=24),
     "a bound": Case(4, 2, 5, 32, 32, 96, 70, softcap=30.0),
+    "sinks": Case(4, 2, 1, 32, 32, 68, 1000, window=24, sinks=4),
+    "a prompt behind sinks": Case(4, 2, 40, 32, 32, 68, 501, window=24, sinks=4),
+    "a prompt from the sinks on": Case(4, 2, 40, 32, 32, 132, 1, window=24, sinks=3),
 }
+
+
+# Those that a cache of less than 32 bits is tried with: of each number of lanes, few rows and many.
+PACKED_CASES = (
+    "one token, 16 lanes",
+    "one token, 8 lanes",
+    "one token, 4 lanes",
+    "one token, 1 lane",
+    "a later part of a prompt",
+    "a prompt in a window",
+    "a prompt in a ring",
+    "sinks",
+    "a prompt behind sinks",
+)
 
 
 # How ExecuTorch's operator is told what a token sees.
@@ -74,7 +93,19 @@ class Attention(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, *given: torch.Tensor) -> Any:
         case = self.case
-        return ATTENTION(*given, case.window, case.key_size**-0.5, case.softcap)
+        scale = case.key_size**-0.5
+        return ATTENTION(*given, case.window, scale, case.softcap, case.sinks)
+
+
+class Packing(torch.nn.Module):  # type: ignore[misc]
+    """One call of the operator."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.bits = bits
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return PACK(x, self.bits)
 
 
 class Rotation(torch.nn.Module):  # type: ignore[misc]
@@ -84,15 +115,48 @@ class Rotation(torch.nn.Module):  # type: ignore[misc]
         return ROTATE(*given)
 
 
-def inputs_of(case: Case) -> tuple[torch.Tensor, ...]:
+def inputs_of(case: Case, bits: int = 32) -> tuple[torch.Tensor, ...]:
     """Query, keys, values and positions. Scores are large: a wrong softmax shows."""
     positions = torch.arange(case.position, case.position + case.tokens)
-    return (
-        3 * torch.randn(1, case.heads, case.tokens, case.key_size),
-        torch.randn(case.groups, case.places, case.key_size),
-        torch.randn(case.groups, case.places, case.value_size),
-        positions,
-    )
+    query = 3 * torch.randn(1, case.heads, case.tokens, case.key_size)
+    keys = torch.randn(case.groups, case.places, case.key_size)
+    values = torch.randn(case.groups, case.places, case.value_size)
+    if bits < 32:
+        # Rows of different sizes: each has its scale.
+        keys, values = (packed(each * _grown(each), bits) for each in (keys, values))
+    return query, keys, values, positions
+
+
+def _grown(rows: torch.Tensor) -> torch.Tensor:
+    return torch.linspace(2.0, 1.0, rows.shape[1]).unsqueeze(-1)
+
+
+def packing(bits: int, path: Path) -> dict[str, Any]:
+    """How the kernel makes rows of a cache, against what the operator does eagerly.
+
+    Rows of any size: zeros, what halves have no normal number for, and what is beyond them; and one
+    with something that is no number.
+    """
+    x = torch.randn(3, 40, 23) * torch.logspace(-8, 6, 40).unsqueeze(-1)
+    x[0, 0], x[1, 1, 5] = 0.0, torch.nan
+    module = Packing(bits)
+    wanted = module(x)
+    (found,) = method_of(module, (x,), path).execute((x,))
+    numbers, exact = (unpacked(each) for each in (found, wanted))
+    lost = torch.isnan(numbers[1, 1]) & torch.isnan(exact[1, 1])
+    numbers[1, 1] = exact[1, 1] = x[1, 1] = 0.0
+    # One step of a row, in which rounding may differ; and what a cache loses at all.
+    step = x.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
+    within = (x.abs() < 65504) & (x.abs() > 1e-4)  # where halves are normal numbers
+    return {
+        "dtype": str(found.dtype),
+        "shape": list(found.shape),
+        "steps": float(((numbers - exact) / step).abs().max()),
+        "same_percent": 100 * float((numbers == exact).float().mean()),
+        "lost_steps": float(((exact - x) / step)[within].abs().max()),
+        "lost": bool(lost[5] if bits == 16 else lost.all()),
+        "finite": bool(torch.isfinite(numbers).all()),
+    }
 
 
 class Llama(torch.nn.Module):  # type: ignore[misc]
@@ -219,6 +283,12 @@ def main(folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = {
         name: distance(Attention(case), inputs_of(case), path) for name, case in CASES.items()
     }
+    for bits in (16, 8):
+        for name in PACKED_CASES:
+            case = CASES[name]
+            inputs = inputs_of(case, bits)
+            told[f"{name}, {bits} bits"] = distance(Attention(case), inputs, path)
+        told[f"packing {bits}"] = [packing(bits, path)]
     for name, shape in (("keys", (3, 9, 64)), ("queries", (1, 40, 70, 18))):
         angles = torch.randn(2, 1, *shape[-2:])
         given = (torch.randn(shape), angles[0], angles[1])

@@ -6,6 +6,7 @@
 #include "../loading.h"
 #include "pages.h"
 #include "request.h"
+#include "snapshot.h"
 #include "static_cache.h"
 
 using executorch::extension::TensorPtr;
@@ -51,7 +52,8 @@ class Calls {
  public:
   // Traces of methods go to files that begin with `trace`; where it is empty, there are none. Each
   // has the last calls of its method, of the last text in which it was called.
-  Calls(Module& module, const Request& request, const std::string& trace)
+  // saves: Whether the cache may be saved and restored, whatever the request says.
+  Calls(Module& module, const Request& request, const std::string& trace, bool saves = false)
       : module_(module), trace_(trace), table_(request.positions), rewind_(request.rewind) {
     if (request.static_cache) {
       static_.emplace(*request.static_cache);
@@ -61,6 +63,9 @@ class Calls {
     }
     if (request.embedding) {
       add_embedding(*request.embedding, request.methods);
+    }
+    if ((saves || request.cached || !request.save.empty()) && !static_) {
+      plan_memory(request.methods);
     }
     for (const GenerationMethod& method : request.methods) {
       add(method, !static_ && share_memory(request.methods));
@@ -77,10 +82,10 @@ class Calls {
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
-  // Backends let go of shared memory before it is freed.
+  // Methods let go of memory before it is freed.
   ~Calls() {
     for (const Loaded& loaded : loaded_) {
-      if (shared_bytes() != 0) {
+      if (shared_bytes() != 0 || memory_) {
         module_.unload_method(loaded.name);
       }
     }
@@ -113,6 +118,14 @@ class Calls {
   // Whether what tokens at this position look back to is still there.
   bool reaches(int64_t position) const { return position == 0 || end_ - position <= rewind_; }
 
+  // Writes what is kept of the text, or restores that of another one; the request has to name the
+  // file.
+  void save(const std::string& path) const { SnapshotFile(path).write(kept()); }
+  void load(const CachedText& cached) {
+    SnapshotFile(cached.path).read(kept());
+    end_ = cached.end;
+  }
+
   // Of each run of the encoder.
   std::string json_encode() const { return json_list(encode_ns_, json_ms); }
 
@@ -142,29 +155,30 @@ class Calls {
       take_static(*method, loaded.name, tokens, taken, position, logits);
       return taken;
     }
-    const TensorPtr first = embedding_
-        ? embed(tokens, taken, position, method->inputs[0])
-        : tokens_tensor(tokens, {1, taken}, method->inputs[0]);
-    // Of the first token, or of each.
-    const int64_t positions = method->inputs[1].sizes()[0] == 1 ? 1 : taken;
-    for (int64_t i = 0; i < positions; ++i) {
-      const int64_t here = position + i;
-      std::memcpy(position_.data() + i * sizeof here, &here, sizeof here);
-    }
-    std::vector<TensorPtr> inputs{first, make_tensor({positions}, position_, method->inputs[1])};
-    if (table_) {
-      inputs.push_back(columns(taken, position, method->inputs[2]));
-    }
-    std::vector<EValue> values(inputs.begin(), inputs.end());
-    values.insert(values.end(), encoded_.begin(), encoded_.end());
-    const auto outputs = module_.execute(loaded.name, values);
-    require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
-            std::to_string(position));
-    end_ = std::max(position == 0 ? 0 : end_, position + taken);
     // A method may give those of each token.
-    const auto& given = outputs->at(0).toTensor();
-    logits = given.const_data_ptr<float>() + given.numel() - vocabulary_;
+    logits = call(*method, tokens, taken, position, 1) - vocabulary_;
     return taken;
+  }
+
+  // The most tokens that one call takes from a position on and gives the logits of each; at most 1
+  // where none does, or where the position could not be set back afterwards.
+  int64_t verifies(int64_t position) const {
+    const Method* const method = verifying(2, position);
+    if (method == nullptr || rewind_ == 0) {
+      return 1;
+    }
+    const GenerationMethod& facts = method->facts;
+    const int64_t most = std::min(facts.verify_tokens, facts.capacity - position);
+    return rewind_ < most ? rewind_ + 1 : most;
+  }
+
+  // Takes all of the tokens, which are at most as many as it verifies; gives the logits of each,
+  // which stay until the next call.
+  const float* verify(const int64_t* tokens, int64_t count, int64_t position) {
+    require_reach(position);
+    const Method& method = *verifying(count, position);
+    trace_call(loaded_[method.loaded], method.facts, count, position, count);
+    return call(method, tokens, count, position, count) - count * vocabulary_;
   }
 
   void write_traces() const {
@@ -200,6 +214,8 @@ class Calls {
     GenerationMethod facts;
     std::vector<TensorInfo> inputs;
     size_t loaded;
+    // Whether its last input says which tokens' logits it gives.
+    bool chooses_rows = false;
   };
 
   void require_reach(int64_t position) const {
@@ -210,7 +226,59 @@ class Calls {
     }
   }
 
+  void plan_memory(const std::vector<GenerationMethod>& methods) {
+    std::vector<MethodMeta> metas;
+    for (const GenerationMethod& method : methods) {
+      const auto meta = module_.method_meta(method.name);
+      require(meta.error(), kProgram, "the program has no method " + method.name);
+      metas.push_back(*meta);
+    }
+    memory_.emplace(metas);
+    shares_ = share_memory(methods);
+  }
+
+  std::vector<Block> kept() const { return static_ ? static_->kept() : memory_->kept(shares_); }
+
   // A method may have two roles; it is loaded once.
+  // Calls a method with tokens, and gives the end of the logits: those of the last `rows` tokens at
+  // least are there.
+  const float* call(const Method& method, const int64_t* tokens, int64_t count, int64_t position,
+                    int64_t rows) {
+    const TensorPtr first = embedding_
+        ? embed(tokens, count, position, method.inputs[0])
+        : tokens_tensor(tokens, {1, count}, method.inputs[0]);
+    // Of the first token, or of each.
+    const int64_t positions = method.inputs[1].sizes()[0] == 1 ? 1 : count;
+    fill_ascending(position_, position, positions);
+    std::vector<TensorPtr> inputs{first, make_tensor({positions}, position_, method.inputs[1])};
+    if (table_) {
+      inputs.push_back(columns(count, position, method.inputs[2]));
+    }
+    std::vector<EValue> values(inputs.begin(), inputs.end());
+    values.insert(values.end(), encoded_.begin(), encoded_.end());
+    TensorPtr chosen;
+    if (method.chooses_rows) {
+      fill_ascending(row_indexes_, count - rows, rows);
+      chosen = make_tensor({rows}, row_indexes_, method.inputs.back());
+      values.emplace_back(chosen);
+    }
+    const std::string& name = loaded_[method.loaded].name;
+    const auto outputs = module_.execute(name, values);
+    require(outputs.error(), kInference, "method " + name + " failed at position " +
+            std::to_string(position));
+    end_ = std::max(position == 0 ? 0 : end_, position + count);
+    const auto& given = outputs->at(0).toTensor();
+    return given.const_data_ptr<float>() + given.numel();
+  }
+
+  static void fill_ascending(Bytes& memory, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t number = first + i;
+      std::memcpy(memory.data() + i * sizeof number, &number, sizeof number);
+    }
+  }
+
+  // A method that may have two roles is loaded once.
   size_t load(const std::string& name, bool shared) {
     for (size_t i = 0; i < loaded_.size(); ++i) {
       if (loaded_[i].name == name) {
@@ -218,7 +286,8 @@ class Calls {
       }
     }
     auto tracer = make_tracer(trace_);
-    const int64_t took_ns = load_method(module_, name, tracer.get());
+    const int64_t took_ns = load_method(module_, name, tracer.get(),
+                                        memory_ ? memory_->allocator() : nullptr);
     const MethodMeta meta = *module_.method_meta(name);
     // The second buffer is where ExecuTorch's memory planning puts what methods share.
     if (shared && meta.num_memory_planned_buffers() < 2) {
@@ -395,7 +464,8 @@ class Calls {
     Method method{facts, {}, load(facts.name, shared)};
     const MethodMeta meta = *module_.method_meta(facts.name);
     const size_t wanted = (table_ ? 3 : 2) + encoded_.size();
-    if (!static_ && meta.num_inputs() != wanted) {
+    method.chooses_rows = !static_ && facts.max_tokens > 1 && meta.num_inputs() == wanted + 1;
+    if (!static_ && meta.num_inputs() != wanted + (method.chooses_rows ? 1 : 0)) {
       throw Failure(kInputs, "method " + facts.name + " takes " + std::to_string(meta.num_inputs()) +
                     " inputs, to generate it would take " + std::to_string(wanted));
     }
@@ -414,9 +484,21 @@ class Calls {
       columns_.resize(std::max(columns_.size(), static_cast<size_t>(table_->rows * most) *
           sizeof(int64_t) + kPadding));
     }
+    int64_t given = most;
+    if (method.chooses_rows) {
+      const TensorInfo rows = tensor_info(meta, "input", wanted, ScalarType::Long, {{0}});
+      given = rows.sizes()[0];
+      method.inputs.push_back(rows);
+      row_indexes_.resize(std::max(row_indexes_.size(), rows.nbytes() + kPadding));
+    }
     const TensorInfo logits = tensor_info(meta, "output", 0, ScalarType::Float,
-                                          {{1, vocabulary_}, {1, most, vocabulary_}});
+                                          {{1, vocabulary_}, {1, given, vocabulary_}});
     vocabulary_ = logits.sizes()[logits.sizes().size() - 1];
+    if (facts.verify_tokens > given || (facts.verify_tokens != 0 && logits.sizes().size() < 3)) {
+      throw Failure(kInputs, "method " + facts.name + " gives the logits of " +
+                    (logits.sizes().size() < 3 ? "the last token" : std::to_string(given) +
+                     " tokens") + ", and is to verify " + std::to_string(facts.verify_tokens));
+    }
     for (Bytes* input : {&tokens_, &position_}) {
       input->resize(std::max(
           input->size(), static_cast<size_t>(most) * sizeof(int64_t) + kPadding));
@@ -462,7 +544,24 @@ class Calls {
     return {best, most};
   }
 
+  // The method that takes so many tokens and gives the logits of each; null where none does.
+  const Method* verifying(int64_t count, int64_t position) const {
+    const Method* best = nullptr;
+    for (const Method& method : methods_) {
+      const GenerationMethod& facts = method.facts;
+      if (!static_ && facts.dynamic && facts.verify_tokens >= count &&
+          facts.capacity - position >= count &&
+          (best == nullptr || facts.capacity < best->facts.capacity)) {
+        best = &method;
+      }
+    }
+    return best;
+  }
+
   Module& module_;
+  // Where it is not the module's own.
+  std::optional<PlannedMemory> memory_;
+  bool shares_ = false;
   const std::string trace_;
   const std::optional<PositionTable> table_;
   std::vector<Loaded> loaded_;
@@ -474,7 +573,7 @@ class Calls {
   std::optional<StaticCacheTensors> static_;
   std::vector<int64_t> encode_ns_;
   // Memory of the inputs.
-  Bytes tokens_, position_, embeddings_, columns_;
+  Bytes tokens_, position_, embeddings_, columns_, row_indexes_;
   int64_t vocabulary_ = 0, context_ = 0;
   uint64_t text_ = 1, huge_page_bytes_ = 0;
   // The furthest end of a call since position 0.

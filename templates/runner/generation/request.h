@@ -1,6 +1,7 @@
 // The request of --generation; etdeploy/runner/generation.py describes its lines.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -16,7 +17,11 @@ struct GenerationMethod {
   bool dynamic;
   // Where a call has to end at the latest.
   int64_t capacity;
+  // The most tokens of a call whose logits it gives, if not only the last one's.
+  int64_t verify_tokens = 0;
 };
+
+enum class Proposals { kNone, kLookup, kDraft };
 
 struct Sampling {
   double temperature = 0;
@@ -69,8 +74,19 @@ struct StaticCache {
   std::vector<int64_t> windows;
 };
 
+// A text whose keys and values are in a file: its tokens, and the furthest end of a call, which may
+// be beyond them.
+struct CachedText {
+  int64_t end;
+  std::vector<int64_t> tokens;
+  std::string path;
+};
+
 struct Request {
   std::vector<GenerationMethod> methods;
+  // What is in the cache at first, and the file for what is in it at the end; empty for none.
+  std::optional<CachedText> cached;
+  std::string save;
   std::optional<Encoder> encoder;
   std::optional<Embedding> embedding;
   std::optional<PositionTable> positions;
@@ -78,6 +94,11 @@ struct Request {
   // How far a position may be set back, unless to 0; without a limit if none is given.
   int64_t rewind = std::numeric_limits<int64_t>::max();
   Sampling sampling;
+  // What proposes tokens, of which a call verifies several.
+  Proposals proposals = Proposals::kNone;
+  // Of the program that drafts proposals: as those above of the other.
+  std::vector<GenerationMethod> draft_methods;
+  int64_t draft_rewind = std::numeric_limits<int64_t>::max();
   std::set<int64_t> stop_ids;
   // Tokens whose logits are in the results of points that follow a text.
   std::vector<int64_t> logit_ids;
@@ -209,6 +230,16 @@ inline StaticCache read_static_cache(Words& words) {
   return cache;
 }
 
+inline CachedText read_cached(Words& words, const std::filesystem::path& folder) {
+  CachedText cached;
+  cached.end = words.number("the end of a call from 0 on", 0);
+  cached.tokens = read_tokens((folder / words.word("the path of tokens")).string());
+  cached.path = (folder / words.rest("the path of a snapshot")).string();
+  words.require(cached.end >= static_cast<int64_t>(cached.tokens.size()),
+                "an end that is not before that of the tokens");
+  return cached;
+}
+
 inline Point read_point(Words& words, const std::filesystem::path& folder) {
   Point point;
   point.name = words.word("the name of a point");
@@ -237,6 +268,15 @@ inline Point read_followed(Words& words, const std::filesystem::path& folder) {
   return point;
 }
 
+inline void read_verify(Words& words, std::vector<GenerationMethod>& methods) {
+  const std::string name = words.word("the name of a method");
+  const int64_t tokens = words.number("tokens from 2 on", 2);
+  const auto named = [&](const auto& method) { return method.name == name; };
+  const auto method = std::find_if(methods.begin(), methods.end(), named);
+  words.require(method != methods.end(), "a method of a line before");
+  method->verify_tokens = tokens;
+}
+
 inline void read_ids(Words& words, const std::function<void(int64_t)>& take) {
   while (words.more()) {
     take(words.number("ids from 0 on", 0));
@@ -257,6 +297,20 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
     request.static_cache = read_static_cache(words);
   } else if (kind == "rewind") {
     request.rewind = words.number("a number of tokens from 0 on", 0);
+  } else if (kind == "load") {
+    request.cached = read_cached(words, folder);
+  } else if (kind == "save") {
+    request.save = (folder / words.rest("the path of a snapshot")).string();
+  } else if (kind == "verify") {
+    read_verify(words, request.methods);
+  } else if (kind == "speculation") {
+    const std::string named = words.word("a kind of proposals");
+    words.require(named == "lookup" || named == "draft", "lookup or draft");
+    request.proposals = named == "draft" ? Proposals::kDraft : Proposals::kLookup;
+  } else if (kind == "draft") {
+    request.draft_methods.push_back(read_method(words));
+  } else if (kind == "draft_rewind") {
+    request.draft_rewind = words.number("a number of tokens from 0 on", 0);
   } else if (kind == "sampling") {
     request.sampling = read_sampling(words);
   } else if (kind == "point") {
@@ -266,11 +320,26 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   } else if (kind == "logits") {
     read_ids(words, [&](int64_t id) { request.logit_ids.push_back(id); });
   } else {
-    words.require(kind == "stop", "method, encoder, embedding, positions, static, rewind, "
-                  "sampling, stop, logits, follow or point");
+    words.require(kind == "stop", "method, encoder, embedding, positions, static, rewind, load, "
+                  "save, verify, speculation, draft, draft_rewind, sampling, stop, logits, "
+                  "follow or point");
     read_ids(words, [&](int64_t id) { request.stop_ids.insert(id); });
   }
   words.require(!words.more(), "nothing more");
+}
+
+// The text before a point's prompt, where it is in a snapshot.
+inline void begin_after(Point& point, const std::optional<CachedText>& cached) {
+  if (!cached) {
+    return;
+  }
+  const auto size = static_cast<int64_t>(cached->tokens.size());
+  if (point.depth > size) {
+    throw Failure(kInputs, "point " + point.name + " begins after " + std::to_string(point.depth) +
+                  " tokens, the snapshot has " + std::to_string(size));
+  }
+  point.before.assign(cached->tokens.begin(),
+                      cached->tokens.begin() + static_cast<std::ptrdiff_t>(point.depth));
 }
 
 // Where the runner listens, requests come later, and there is no point yet.
@@ -288,6 +357,16 @@ inline Request read_request(const std::string& path, bool listens = false) {
   if (request.methods.empty() || request.points.empty() != listens) {
     throw Failure(kInputs, "the request " + path + " has " +
                   (request.methods.empty() ? "no method" : listens ? "a point" : "no point"));
+  }
+  if (request.draft_methods.empty() == (request.proposals == Proposals::kDraft)) {
+    throw Failure(kInputs, "the request " + path + (request.draft_methods.empty()
+        ? " has no method of the draft" : " has methods of a draft that proposes nothing"));
+  }
+  if ((request.cached || !request.save.empty()) && request.encoder) {
+    throw Failure(kInputs, "the request " + path + " has an encoder, whose outputs are in no snapshot");
+  }
+  for (Point& point : request.points) {
+    begin_after(point, request.cached);
   }
   return request;
 }

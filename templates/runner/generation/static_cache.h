@@ -7,6 +7,7 @@
 #include "../loading.h"
 #include "../shared_memory.h"
 #include "request.h"
+#include "snapshot.h"
 
 class StaticCacheTensors {
  public:
@@ -58,6 +59,16 @@ class StaticCacheTensors {
   uint8_t* input(size_t method, size_t index) const { return block_.at(methods_[method].at[index]); }
   size_t size() const { return layers_.size(); }
   size_t shared_bytes() const { return block_.shared_bytes(); }
+
+  // Where keys and values are.
+  std::vector<Block> kept() const {
+    std::vector<Block> found;
+    for (const Layer& layer : layers_) {
+      found.emplace_back(block_.at(layer.at),
+                         static_cast<size_t>(layer.rows * facts_.places * layer.unit));
+    }
+    return found;
+  }
 
   // What tokens see: those of earlier positions, and among the call's `length` those behind
   // `padding`. A place of padding sees itself alone.

@@ -8,7 +8,9 @@
 #include "../arguments.h"
 #include "../processors.h"
 #include "calls.h"
+#include "draft.h"
 #include "sampling.h"
+#include "speculation.h"
 
 // One repetition of a point.
 struct Text {
@@ -18,11 +20,17 @@ struct Text {
   // Of each call of the prefill, until the first token, and of each further one.
   std::vector<int64_t> prefill_ns;
   int64_t first_token_ns = 0;
+  // Tokens that one call verified have equal parts of its time.
   std::vector<int64_t> token_ns;
   std::vector<int64_t> tokens;
   // Where the point follows a text: of each token, those of the request's `logits`.
   std::vector<std::vector<float>> logits;
   bool stopped = false;
+  // Calls after the first token, those of them that verified, and the tokens that were proposed to
+  // these, and were right.
+  int64_t calls = 0, verified_calls = 0, proposed = 0, accepted = 0;
+  // What a draft took, all of it after the first token.
+  int64_t draft_ns = 0;
 };
 
 // As JSON, which has no infinity.
@@ -41,6 +49,11 @@ inline std::string json_text(const Text& text) {
       ", \"token_ids\": " + json_sizes(text.tokens) +
       ", \"logits\": " +
       json_list(text.logits, [](const auto& each) { return json_list(each, json_float); }) +
+      ", \"calls\": " + std::to_string(text.calls) +
+      ", \"verified_calls\": " + std::to_string(text.verified_calls) +
+      ", \"proposed\": " + std::to_string(text.proposed) +
+      ", \"accepted\": " + std::to_string(text.accepted) +
+      ", \"draft_ms\": " + json_ms(text.draft_ns) +
       ", \"stopped\": " + (text.stopped ? "true" : "false") + "}";
 }
 
@@ -71,13 +84,56 @@ inline void check_point(const Point& point, const Calls& calls) {
   }
 }
 
+// Checks the text of a snapshot: its ids are looked up among logits.
+inline void check_cached(const CachedText& cached, const Calls& calls) {
+  const std::vector<int64_t>& ids = cached.tokens;
+  if (static_cast<int64_t>(ids.size()) > calls.context()) {
+    throw Failure(kInputs, "the snapshot has " + std::to_string(ids.size()) +
+                  " tokens, the context " + std::to_string(calls.context()));
+  }
+  for (const int64_t id : ids) {
+    check_id(id, static_cast<int64_t>(calls.vocabulary()), "the snapshot");
+  }
+}
+
+// A program that cannot verify would generate as without speculation.
+inline void check_speculation(const Request& request, const Calls& calls, const Draft* draft) {
+  if (request.proposals != Proposals::kNone && calls.verifies(0) < 2) {
+    throw Failure(kInputs, "speculation needs a method that gives the logits of several tokens, from "
+                  "which the position can be set back");
+  }
+  if (draft != nullptr && draft->vocabulary() != calls.vocabulary()) {
+    throw Failure(kInputs, "the draft has a vocabulary of " + std::to_string(draft->vocabulary()) +
+                  " tokens, the program one of " + std::to_string(calls.vocabulary()));
+  }
+  if (draft != nullptr && draft->context() < calls.context()) {
+    throw Failure(kInputs, "the draft has a context of " + std::to_string(draft->context()) +
+                  ", the program one of " + std::to_string(calls.context()));
+  }
+}
+
+// The draft that a request asks for; none where something else proposes, or nothing does.
+inline std::unique_ptr<Draft> load_draft(const Request& request, const std::string& program,
+                                         const std::vector<std::string>& data) {
+  if (request.proposals != Proposals::kDraft) {
+    return nullptr;
+  }
+  if (program.empty()) {
+    throw Failure(kArguments, "the request has a draft, and no --draft names its program");
+  }
+  return std::make_unique<Draft>(program, data, request);
+}
+
 // Called after each prefill chunk and each new token; returns false to stop the text.
 using TextCallback = std::function<bool(const Text&)>;
 
 class Generator {
  public:
-  Generator(const Request& request, Calls& calls, TextCallback on_text)
-      : request_(request), calls_(calls), sampler_(request.sampling), on_text_(std::move(on_text)) {}
+  // draft: Proposes tokens, where the request asks for that; else null.
+  // pace: Of speculation; several texts may share what it has measured.
+  Generator(const Request& request, Calls& calls, Draft* draft, Pace& pace, TextCallback on_text)
+      : request_(request), calls_(calls), draft_(draft), pace_(pace), sampler_(request.sampling),
+        on_text_(std::move(on_text)) {}
 
   // Generates all points. The cache is filled once for each, and again if a repetition has
   // overwritten positions that the next one needs.
@@ -106,30 +162,150 @@ class Generator {
       return text;
     }
     int64_t position = point.depth + static_cast<int64_t>(point.prompt.size());
-    choose(text, position);
+    const std::vector<int64_t> first{choose(text, logits_, position)};
     text.first_token_ns = now_ns() - started;
-    while (on_text_(text) && !text.stopped &&
-           static_cast<int64_t>(text.tokens.size()) < point.new_tokens) {
-      const int64_t before = now_ns();
-      const int64_t later = point.new_tokens - 1 - static_cast<int64_t>(text.tokens.size());
-      const int64_t* next =
-          point.follows ? &point.followed[text.tokens.size() - 1] : &text.tokens.back();
-      sampler_.see({*next});
-      calls_.take(next, 1, position++, logits_, later);
-      choose(text, position);
-      text.token_ns.push_back(now_ns() - before);
+    bool wanted = add(text, first);
+    int64_t before = now_ns();
+    if (wanted) {
+      begin_speculation(text);
+    }
+    while (wanted) {
+      const std::vector<int64_t> chosen = next(text, position);
+      position += static_cast<int64_t>(chosen.size());
+      wanted = add(text, chosen, now_ns() - before);
+      before = now_ns();
     }
     return text;
   }
 
  private:
-  void fill(const Point& point) {
-    std::vector<int64_t> tokens(static_cast<size_t>(point.depth));
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = point.prompt[i % point.prompt.size()];
+  int64_t left(const Text& text) const {
+    return text.point->new_tokens - static_cast<int64_t>(text.tokens.size());
+  }
+
+  // Adds tokens to a text, of which all but the first of a text took `ns` together; whether more
+  // are to come.
+  bool add(Text& text, const std::vector<int64_t>& tokens, int64_t ns = 0) {
+    const auto count = static_cast<int64_t>(tokens.size());
+    for (int64_t i = 0; i < count; ++i) {
+      if (!text.tokens.empty()) {
+        text.token_ns.push_back(ns * (i + 1) / count - ns * i / count);
+      }
+      text.tokens.push_back(tokens[static_cast<size_t>(i)]);
+      text.stopped = request_.stop_ids.count(text.tokens.back()) != 0;
+      if (!on_text_(text) || text.stopped || left(text) == 0) {
+        return false;
+      }
     }
+    return true;
+  }
+
+  // The tokens that follow after one call.
+  std::vector<int64_t> next(Text& text, int64_t position) {
+    const bool follows = text.point->follows;
+    fed_ = {follows ? text.point->followed[text.tokens.size() - 1] : text.tokens.back()};
+    text.calls += 1;
+    if (request_.proposals == Proposals::kNone || follows) {
+      return single(text, position);
+    }
+    extend(fed_.back());
+    const int64_t started = now_ns();
+    const int64_t most = std::max<int64_t>(most_proposed(text, position), 0);
+    const size_t matched = most == 0 ? 0 : draft_ ? Pace::kDrafted : lookup_.find();
+    const size_t count = pace_.proposed(matched, static_cast<size_t>(most),
+                                        draft_ ? draft_->behind_ns(whole_) : 0);
+    if (count == 0) {
+      std::vector<int64_t> chosen = single(text, position);
+      pace_.add_single(static_cast<double>(now_ns() - started));
+      return chosen;
+    }
+    std::vector<int64_t> proposals;
+    int64_t drafting = 0, behind = 0;
+    if (draft_) {
+      behind = draft_->propose(whole_, count, request_.stop_ids, proposals);
+      drafting = now_ns() - started - behind;
+      text.draft_ns += behind + drafting;
+    } else {
+      lookup_.propose(count, proposals);
+    }
+    std::vector<int64_t> chosen = verified(text, position, proposals);
+    const size_t accepted = chosen.size() - 1;
+    for (size_t i = 0; i < accepted; ++i) {
+      extend(chosen[i]);
+    }
+    text.verified_calls += 1;
+    text.proposed += static_cast<int64_t>(proposals.size());
+    text.accepted += static_cast<int64_t>(accepted);
+    pace_.add_verified(matched, proposals.size(), accepted, static_cast<double>(now_ns() - started),
+                       static_cast<double>(drafting), static_cast<double>(behind));
+    return chosen;
+  }
+
+  int64_t most_proposed(const Text& text, int64_t position) const {
+    const int64_t most = std::min(left(text), calls_.verifies(position)) - 1;
+    return draft_ ? std::min(most, draft_->most()) : most;
+  }
+
+  // One more token of the text that is known.
+  void extend(int64_t token) { draft_ ? whole_.push_back(token) : lookup_.add(token); }
+
+  std::vector<int64_t> single(Text& text, int64_t position) {
+    sampler_.see(fed_);
+    calls_.take(fed_.data(), 1, position, logits_, left(text) - 1);
+    return {choose(text, logits_, position + 1)};
+  }
+
+  // The proposals that the sampler chooses, too, and the token after them.
+  std::vector<int64_t> verified(Text& text, int64_t position,
+                                const std::vector<int64_t>& proposals) {
+    fed_.insert(fed_.end(), proposals.begin(), proposals.end());
+    const float* logits =
+        calls_.verify(fed_.data(), static_cast<int64_t>(fed_.size()), position);
+    return choose_verified(fed_, request_.stop_ids, [&](size_t i) {
+      sampler_.see({fed_[i]});
+      return choose(text, logits + i * calls_.vocabulary(),
+                    position + 1 + static_cast<int64_t>(i));
+    });
+  }
+
+  // The time is that of the token after the first.
+  void begin_speculation(Text& text) {
+    const Point& point = *text.point;
+    pace_.restart();
+    if (draft_ == nullptr) {
+      lookup_.restart(point.before, point.prompt);
+      return;
+    }
+    const int64_t started = now_ns();
+    whole_ = before(point);
+    whole_.insert(whole_.end(), point.prompt.begin(), point.prompt.end());
+    draft_->keep(point.depth);
+    if (pace_.promises()) {
+      draft_->follow(whole_);
+    }
+    text.draft_ns += now_ns() - started;
+  }
+
+  // The text before a prompt: where it is none of a request, the prompt's tokens again and again.
+  static std::vector<int64_t> before(const Point& point) {
+    std::vector<int64_t> tokens = point.before;
+    for (size_t i = tokens.size(); i < static_cast<size_t>(point.depth); ++i) {
+      tokens.push_back(point.prompt[i % point.prompt.size()]);
+    }
+    return tokens;
+  }
+
+  void fill(const Point& point) {
+    if (request_.cached) {
+      calls_.load(*request_.cached);
+      return;
+    }
+    const std::vector<int64_t> tokens = before(point);
     calls_.begin_text();
     take(tokens, 0, 0, [](int64_t, size_t) { return true; });
+    if (draft_ != nullptr && !tokens.empty()) {
+      draft_->follow(tokens);
+    }
   }
 
   // Takes all tokens, in as many calls as it needs, and tells the time of each, and how many were
@@ -158,27 +334,34 @@ class Generator {
     return take(point.prompt, point.depth, point.new_tokens - 1, on_call);
   }
 
-  void choose(Text& text, int64_t position) {
+  // The token after `position` others.
+  int64_t choose(Text& text, const float* logits, int64_t position) {
+    if (text.point->follows) {
+      text.logits.emplace_back();
+      for (const int64_t id : request_.logit_ids) {
+        text.logits.back().push_back(logits[id]);
+      }
+    }
     try {
-      text.tokens.push_back(sampler_.choose(logits_, calls_.vocabulary()));
+      return sampler_.choose(logits, calls_.vocabulary());
     } catch (const Failure& failure) {
       throw Failure(failure.code, "point " + text.point->name + ": after " +
                     std::to_string(position) + " tokens, " + failure.what());
     }
-    if (text.point->follows) {
-      text.logits.emplace_back();
-      for (const int64_t id : request_.logit_ids) {
-        text.logits.back().push_back(logits_[id]);
-      }
-    }
-    text.stopped = request_.stop_ids.count(text.tokens.back()) != 0;
   }
 
   const Request& request_;
   Calls& calls_;
+  Draft* const draft_;
+  Pace& pace_;
   Sampler sampler_;
+  Lookup lookup_;
+  // The text that a draft follows, all of it.
+  std::vector<int64_t> whole_;
   const TextCallback on_text_;
   const float* logits_ = nullptr;
+  // Tokens of the next call.
+  std::vector<int64_t> fed_;
 };
 
 // Prints each token as soon as it is chosen.
@@ -191,7 +374,7 @@ inline bool stream(const Text& text) {
 }
 
 inline void generate(Arguments& arguments) {
-  auto& [listing, texts, counts, data, given] = arguments;
+  auto& [listing, texts, counts, data, draft_data, given] = arguments;
   const Request request = read_request(texts["--generation"]);
   std::ostringstream json;
   std::optional<MemoryWatch> watch;
@@ -201,16 +384,21 @@ inline void generate(Arguments& arguments) {
   json << begin_results(texts["--program"], counts["--threads"], !texts["--etdump"].empty());
   allocate_together();
   const bool several = share_memory(request.methods);
-  if (several) {
+  if (several || share_memory(request.draft_methods)) {
     share_packed_weights();
   }
   Module module(texts["--program"], data, Module::LoadMode::Mmap, nullptr, nullptr, nullptr, several);
   json << load_program(module, texts["--program"]);
+  const auto draft = load_draft(request, texts["--draft"], draft_data);
   Calls calls(module, request, texts["--etdump"]);
   json << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
   if (watch) {
     watch->loaded();
   }
+  if (request.cached) {
+    check_cached(*request.cached, calls);
+  }
+  check_speculation(request, calls, draft.get());
   for (const Point& point : request.points) {
     check_point(point, calls);
   }
@@ -220,10 +408,15 @@ inline void generate(Arguments& arguments) {
   const Processors before;
   const TextCallback silent = [](const Text&) { return true; };
   const TextCallback on_text = counts["--stream"] != 0 ? TextCallback(stream) : silent;
-  const std::vector<Text> runs = Generator(request, calls, on_text).run();
+  Pace pace;
+  const std::vector<Text> runs = Generator(request, calls, draft.get(), pace, on_text).run();
+  if (!request.save.empty()) {
+    calls.save(request.save);
+  }
   json << json_processors(before, Processors())
        << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()
+       << ", \"load_draft_ms\": " << json_ms(draft ? draft->load_ns() : 0)
        << ", \"encode_ms\": " << calls.json_encode()
        << ", \"huge_page_bytes\": " << calls.huge_page_bytes()
        << ", \"shared_memory_bytes\": " << calls.shared_bytes()

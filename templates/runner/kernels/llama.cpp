@@ -50,8 +50,8 @@ void custom_sdpa_out(KernelRuntimeContext& context, Span<EValue*> stack) {
   const double scale = stack[7]->isNone() ? 1 / std::sqrt(static_cast<double>(size))
                                           : stack[7]->toDouble();
   const Attention a = {query.const_data_ptr<float>(),
-                       keys.const_data_ptr<float>(),
-                       values.const_data_ptr<float>(),
+                       {keys.const_data_ptr<float>(), Format::kFloat},
+                       {values.const_data_ptr<float>(), Format::kFloat},
                        positions.data(),
                        heads,
                        groups,

@@ -7,7 +7,19 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
+
 #define ETDEPLOY_INLINE inline __attribute__((always_inline))
+
+// Before a loop over vectors that stay in registers. GCC 12 would unroll it too late, and write them
+// to memory each time.
+#ifdef __clang__
+#define ETDEPLOY_UNROLL _Pragma("unroll")
+#else
+#define ETDEPLOY_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 namespace etdeploy {
 
@@ -23,6 +35,41 @@ template <int LANES>
 ETDEPLOY_INLINE void load(Floats<LANES>& to, const float* from) {
   std::memcpy(&to, from, sizeof(to));
 }
+
+// Whether halves or bytes become floats in registers. (On x86, it takes longer to convert halves for
+// each few rows than to store their floats.)
+template <int LANES, typename Element>
+constexpr bool kLoads = false;
+
+#if defined(__x86_64__)
+template <int LANES>
+constexpr bool kLoads<LANES, int8_t> = LANES >= 8;
+
+template <int LANES>
+ETDEPLOY_INLINE void load(Floats<LANES>& to, const int8_t* from) {
+  struct Bytes {
+    int8_t all[LANES];
+  };
+  typename Vector<LANES>::Ints whole;
+#ifdef __clang__
+  typedef int8_t Packed __attribute__((vector_size(LANES)));
+  Packed packed;
+  std::memcpy(&packed, from, sizeof packed);
+  whole = __builtin_convertvector(packed, typename Vector<LANES>::Ints);
+#else // which GCC 12 does byte by byte
+  asm("vpmovsxbd %1, %0" : "=v"(whole) : "m"(*reinterpret_cast<const Bytes*>(from)));
+#endif
+  to = __builtin_convertvector(whole, Floats<LANES>);
+}
+#elif defined(__aarch64__)
+template <int LANES>
+constexpr bool kLoads<LANES, uint16_t> = LANES == 4; // bytes are multiplied by integers.h
+
+template <int LANES>
+ETDEPLOY_INLINE void load(Floats<LANES>& to, const uint16_t* from) {
+  to = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
+}
+#endif
 
 template <int LANES>
 ETDEPLOY_INLINE void store(float* to, const Floats<LANES>& from) {

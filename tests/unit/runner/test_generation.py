@@ -12,12 +12,14 @@ from pydantic import ValidationError
 from etdeploy.core.errors import RunError
 from etdeploy.program.generation import GenerationMethod
 from etdeploy.runner.generation import (
+    End,
     GenerationResults,
     PromptRun,
     Sampling,
     answer_line,
     generation_arguments,
     listening_arguments,
+    parse_event,
     request_lines,
     trace_path,
 )
@@ -76,6 +78,27 @@ def test_a_request_has_a_line_for_each_method_and_point() -> None:
     assert "\nsampling 0.0 0 1.0 0 0.0 1.0\nstop\n" in request_lines(
         _METHODS, Sampling(), (), points
     )
+
+
+def test_a_request_names_the_methods_that_verify() -> None:
+    methods = [m.model_copy(update={"verify_tokens": 5 * (m.max_tokens > 1)}) for m in _METHODS]
+    assert "verify" not in request_lines(methods, Sampling(), (), ())
+    verifying = [m.name for m in methods if m.max_tokens > 1]
+    lines = request_lines(methods, Sampling(), (), (), speculation="lookup").splitlines()
+    assert [line for line in lines if line.startswith("verify")] == [
+        f"verify {name} 5" for name in verifying
+    ]
+    assert "speculation lookup" in lines
+
+
+def test_the_end_of_an_answer_tells_its_calls() -> None:
+    assert parse_event("end stop_token") == End(reason="stop_token")
+    counts = {"calls": 9, "verified_calls": 4, "proposed": 20, "accepted": 12}
+    assert parse_event("end new_tokens 9 4 20 12") == End(reason="new_tokens", **counts)
+    drafted = End(reason="new_tokens", **counts, draft_ms=1.5)
+    assert parse_event("end new_tokens 9 4 20 12 1500000") == drafted
+    with pytest.raises(ValueError, match="not a line of an answer"):
+        parse_event("end new_tokens 9 4")
 
 
 @pytest.mark.parametrize(

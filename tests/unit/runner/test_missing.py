@@ -197,6 +197,11 @@ def test_error_names_all_and_the_way_out() -> None:
     assert all(name in str(error.remedy) for name in ("backend_xnnpack", "my_ops::"))
 
 
+def test_the_error_says_that_it_is_the_draft() -> None:
+    with pytest.raises(CheckError, match="does not have what the draft uses"):
+        require_runnable(_TWO_METHODS, make_runner(_OPERATORS), finished=True, noun="the draft")
+
+
 @pytest.mark.parametrize("backend_id", ["VulkanBackend", "MadeUpBackend"])
 def test_backend_of_no_wheel_has_a_remedy(backend_id: str) -> None:
     program = make_program(make_method(delegates=(backend_id,)))
