@@ -35,7 +35,7 @@ _REMEMBERED = 16
 _NOT_IN_KEY: dict[str, Any] = {
     **dict.fromkeys(
         ("python", "calibration", "calibration_text", "inputs", "custom_ops", "exported", "program",
-         "weights", "llm_files", "wanted_versions", "places", "method", "speech"),
+         "weights", "llm_files", "wanted_versions", "places", "method", "speech", "references"),
         True,
     ),
     "hf": {"folder": True, "revision": True, "checkpoint": True, "params": True},
@@ -44,6 +44,8 @@ _NOT_IN_KEY: dict[str, Any] = {
     "hub_program": {"revision": True},
     "generation": {"evaluate": True},
 }  # fmt: skip
+# The roles of files that a language model is loaded from.
+_OF_MODEL = ("model/", "lora/", "tokenizer/", "checkpoint", "params")
 # The parts of etdeploy that make a program folder.
 _MAKING = ("backends", "export", "program")
 
@@ -130,6 +132,23 @@ class ExportContext:
             "files": files,
             "distributions": sources.distributions,
             **({"commit": sources.commit} if sources.commit else {}),
+        }
+        return digest_json(content)[:32]
+
+    def references_key(self) -> str:
+        """The key of what a language model gives before it is quantized.
+
+        The commit of a model of the hub may not be known yet, and is not part of it.
+        """
+        model = {"hf", "lora", "task", "seed"}
+        paths = {r: p for r, p in _paths(self.spec).items() if r.startswith(_OF_MODEL)}
+        content = {
+            "model": self.spec.model_dump(
+                mode="json", include=model, exclude=_not_in_key(self.spec)
+            ),
+            "files": {role: self.digests.of(path) for role, path in paths.items()},
+            "tools": _versions_of(_TOOLS + loading_tools(self.spec)),
+            "exporter": code_digest(*_MAKING),
         }
         return digest_json(content)[:32]
 
@@ -259,15 +278,17 @@ def loading_tools(spec: ExportSpec) -> tuple[str, ...]:
 
 def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
     """Versions of the exporting tools; None for one that is not installed. Nothing is imported."""
-    versions: dict[str, str | None] = {
+    if spec.is_finished:
+        return _versions_of(())
+    return _versions_of(_TOOLS + loading_tools(spec)) | backend_versions(spec)
+
+
+def _versions_of(distributions: Iterable[str]) -> dict[str, str | None]:
+    return {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "machine": platform.machine(),
+        **{name: installed_version(name) for name in distributions},
     }
-    if spec.is_finished:
-        return versions
-    wanted = (*_TOOLS, *loading_tools(spec))
-    versions |= {name: installed_version(name) for name in wanted}
-    return versions | backend_versions(spec)
 
 
 def backend_versions(spec: ExportSpec) -> dict[str, str | None]:

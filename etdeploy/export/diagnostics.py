@@ -122,12 +122,6 @@ LOWERING_FAILURES = FailureTable(
             facts={"kind": "data-dependent"},
         ),
         FailurePattern(
-            r"Failed serializing node \S+ in graph: .*aten\.item\.default",
-            "the model computes with a number that it reads from a tensor with item()",
-            "Keep it a tensor: x * y.max() in place of x * y.max().item()",
-            facts={"kind": "data-dependent", "operator": "aten::item"},
-        ),
-        FailurePattern(
             r"Node \S+ with op .* was not decomposed or delegated",
             "the backend does not take the operator as the model uses it, and ExecuTorch has no "
             "kernel for it",

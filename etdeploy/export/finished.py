@@ -7,10 +7,12 @@ import platform
 import shlex
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etdeploy.core.errors import ExportError
+from etdeploy.backends.schemes import LANGUAGE_RECIPE
+from etdeploy.core.errors import ExportError, UsageError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import installed_version, tool_versions
 from etdeploy.export.hf.files import TOKENIZER_CONFIG, TOKENIZER_FOLDER, tokenizer_beside
@@ -28,7 +30,7 @@ from etdeploy.program.folder import (
     Stored,
     TensorFile,
 )
-from etdeploy.program.generation import Generation
+from etdeploy.program.generation import Draft, Generation
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
 from etdeploy.program.ptd import find_data
@@ -135,6 +137,83 @@ def _described(
             *([f"It generates no text: {generation}."] if generation else []),
         ),
     )
+
+
+@dataclass(frozen=True)
+class DraftProgram:
+    """A program that proposes tokens, where it is on this machine.
+
+    Attributes:
+        draft: What the runner has to know of it.
+        path: The file.
+        data: Files with its weights.
+        tokenizer: The vocabulary beside it; None where there is none.
+        program: What inspection found.
+        place: Of the key that names it.
+    """
+
+    draft: Draft
+    path: Path
+    data: tuple[Path, ...]
+    tokenizer: Path | None
+    program: Program
+    place: str
+
+    def refused(self, why: str, remedy: str) -> UsageError:
+        """The error for a draft that cannot be used."""
+        return _refused(self.path, self.place, why, remedy)
+
+
+def _refused(path: Path, place: str, why: str, remedy: str) -> UsageError:
+    return UsageError(f"{path} cannot be the draft: {why}", place=place, remedy=remedy)
+
+
+_OTHER_DRAFT = (
+    "Name the program of a smaller language model with the same tokenizer:\n"
+    f"etdeploy export --recipe {LANGUAGE_RECIPE} --model SMALLER --output draft, and then "
+    "model:draft"
+)
+
+
+def read_draft(path: Path, place: str) -> DraftProgram:
+    """Read a program that is to propose tokens; `place` is that of the key that names it.
+
+    Raises:
+        UsageError: It generates no text, or cannot go back from a token that is rejected.
+    """
+    program = inspect_file(path)
+    found = generation_of(program, path.name, None, TokenFacts())
+    if not isinstance(found, Generation):
+        why = found or "no method of it says that it is a language model"
+        raise _refused(path, place, f"it generates no text: {why}", _OTHER_DRAFT)
+    if found.rewind == 0:
+        why = "its layers have a recurrent state, which cannot go back from a token that is wrong"
+        raise _refused(path, place, why, _OTHER_DRAFT)
+    if not any(method.max_tokens == 1 or method.dynamic for method in found.methods):
+        raise _refused(path, place, "no method of it takes a single token", _OTHER_DRAFT)
+    draft = Draft(
+        name=path.parent.name if path.name == PROGRAM_FILE else path.name,
+        sha256=program.sha256,
+        size_bytes=program.size_bytes,
+        vocabulary=found.vocabulary,
+        context=found.context,
+        methods=found.methods,
+        rewind=found.rewind,
+    )
+    tokenizer = tokenizer_beside(path).get(TOKENIZER_FILE)
+    data = find_data(path, program.external, path.parent)
+    return DraftProgram(draft, path, data, tokenizer, program, place)
+
+
+def tokens_by_id(tokenizer: Path) -> dict[int, str]:
+    """The tokens of a `tokenizer.json`."""
+    content = _object(tokenizer)
+    known = (content.get("model") or {}).get("vocab") or {}
+    if isinstance(known, dict):
+        found = {i: token for token, i in known.items()}
+    else:  # tokens with their scores
+        found = {i: str(pair[0]) for i, pair in enumerate(known)}
+    return found | {each["id"]: each["content"] for each in content.get("added_tokens") or ()}
 
 
 _NO_TEXTS = (

@@ -10,6 +10,7 @@ the system's libraries do not work in a fork, and Windows has none.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +26,14 @@ from etdeploy.export.protocol import progress_line
 from etdeploy.export.spec import ExportSpec
 
 WORKER = (sys.executable, str(Path(__file__).resolve().parent / "worker" / "start.py"))
-# Unbuffered, so that the log is in order; a crash in native code leaves the Python stack.
-_ENVIRONMENT: Mapping[str, str | None] = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+# Unbuffered, so that the log is in order; a crash in native code leaves the Python stack. OpenMP's
+# threads that wait for each other leave the processor to the forks that compute meanwhile: while
+# they spun, steps beside a fork took three times as long.
+_ENVIRONMENT: Mapping[str, str | None] = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+}
 # The variables of an environment.
 _Key = tuple[tuple[str, str | None], ...]
 
@@ -80,6 +87,12 @@ def task_command(request: Path, answer: Path) -> process.Request:
     """Starts a worker that reads the result of a task's program."""
     argv = (*WORKER, "--task", str(request), str(answer))
     return process.Request(argv=argv, env=_ENVIRONMENT)
+
+
+def replay_command(spec: ExportSpec, request: Path, answer: Path) -> process.Request:
+    """Starts a worker that evaluates a program's graph with values of the device."""
+    argv = (*WORKER, "--replay", str(request), str(answer))
+    return process.Request(argv=argv, env=worker_environment(spec))
 
 
 def worker_environment(spec: ExportSpec) -> dict[str, str | None]:

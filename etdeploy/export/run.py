@@ -89,6 +89,7 @@ def export_program(
         key = situation.known_key()
         if key and workspace.entry(KIND, key).is_sound():
             return _result(workspace.entry(KIND, key), cached=True)
+        spec = _with_references(spec, situation, workspace)
         with _staging(workspace) as staging:
             folder = staging / "program"
             folder.mkdir()
@@ -99,6 +100,18 @@ def export_program(
         for names in with_idle(spec.rewrites, _idle(entry.path)):
             ExportContext.now(_rewritten(spec, names), workspace).remember_other(entry.key, sources)
         return _result(entry, cached=False)
+
+
+def _with_references(
+    spec: ExportSpec, situation: ExportContext, workspace: Workspace
+) -> ExportSpec:
+    """With the folder of what the model gives, whatever it is quantized to."""
+    if spec.generation is None or spec.adapters or spec.is_finished:
+        return spec
+    key = situation.references_key()
+    workspace.uses.mark(CacheKind.REFERENCES, key)
+    folder = workspace.folder(CacheKind.REFERENCES) / key
+    return spec.model_copy(update={"references": str(folder)})
 
 
 def _rewritten(spec: ExportSpec, names: Sequence[str]) -> ExportSpec:

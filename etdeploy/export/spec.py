@@ -11,9 +11,11 @@ from etdeploy.backends.options import OptionValue, option_values
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import Chosen, chosen_rewrites
 from etdeploy.backends.schemes import (
+    AUTO_SCALED,
     GROUPED_EMBEDDINGS,
     GROUPED_SCHEMES,
     LINEAR_SCHEMES,
+    NEAREST,
     SEARCHED_SCHEMES,
     STATIC_SCHEMES,
 )
@@ -52,8 +54,8 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 # Keys of sections that the worker refuses with their places.
 _PLACED = (
     ("sizes",), ("method",), ("overrides",), ("hf",), ("gguf",), ("revision",), ("remote_code",),
-    ("timm",), ("lora",), ("generation",), ("calibration",), ("llm_config",), ("checkpoint",),
-    ("program",), ("task",), ("input",),
+    ("timm",), ("lora",), ("generation",), ("calibration",), ("rounding",), ("scaling",),
+    ("llm_config",), ("checkpoint",), ("program",), ("task",), ("input",),
 )  # fmt: skip
 
 
@@ -124,6 +126,22 @@ class TaskInput(Value):
     language: str | None = None
 
 
+class NodeObservation(Value):
+    """Values of a graph's nodes that a program returns beside its outputs.
+
+    Attributes:
+        nodes: Their names; None for as many as fit, none for a program as every run exports it.
+        limit_bytes: Of the values together, if no names are given.
+        most: How many, likewise.
+        sensitivity: Whether the export measures what the quantization of each module costs.
+    """
+
+    nodes: tuple[str, ...] | None = None
+    limit_bytes: int = 128 << 20
+    most: int = 1000
+    sensitivity: bool = False
+
+
 class ExportSpec(Value):
     """Everything that the export step reads; paths are absolute.
 
@@ -151,6 +169,8 @@ class ExportSpec(Value):
             by the activations that occur; None where the weights alone decide.
         calibration_prompts: How many parts of that text are read, each as long as a prompt that is
             computed at once; or prompts that are read after it.
+        rounding: Of 4-bit weights, as `backends.schemes` names it.
+        scaling: Of their inputs, as `backends.schemes` names it.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: That a program is compiled for, `auto` until a device has been queried.
         options: The value of each option that the backend declares.
@@ -168,8 +188,10 @@ class ExportSpec(Value):
         wanted_versions: The versions that are tested together, by distribution.
         speech: What a language model is to understand; a model that cannot is not exported.
         shortened: Whether lowering may leave out what ExecuTorch repeats.
+        references: Folder for what a language model gives before it is quantized; None for none.
         etrecord: Whether the ETRecord is written, with which a trace names the model's modules. It
             is several times as large as the program.
+        observation: What the program returns beside its outputs, to locate a wrong node.
     """
 
     example: str | None = None
@@ -197,6 +219,8 @@ class ExportSpec(Value):
     calibration: CodeReference | None = None
     calibration_text: str | None = None
     calibration_prompts: int | tuple[str, ...] | None = None
+    rounding: str = NEAREST
+    scaling: str = AUTO_SCALED
     group_size: int | None = None
     soc: str | None = None
     options: dict[str, OptionValue] = {}
@@ -212,7 +236,9 @@ class ExportSpec(Value):
     wanted_versions: dict[str, str] = TESTED_VERSIONS
     speech: Speech | None = None
     shortened: bool = True
+    references: str | None = None
     etrecord: bool = True
+    observation: NodeObservation | None = None
 
     @property
     def source(self) -> str:
@@ -363,6 +389,8 @@ def export_spec(
         else _reference("export.calibration", _named_function(export)),
         calibration_text=_calibration_text(export) if recipe.is_language_model else None,
         calibration_prompts=_calibration_prompts(export) if recipe.is_language_model else None,
+        rounding=export.rounding if recipe.is_language_model else NEAREST,
+        scaling=export.scaling if recipe.is_language_model else AUTO_SCALED,
         group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),
@@ -428,6 +456,7 @@ def _generation(export: Export) -> ExportGeneration:
     """With the text that the model is evaluated on; None for none."""
     asked = export.generation or ExportGeneration()
     quantized = export.quantization in (*LINEAR_SCHEMES, *STATIC_SCHEMES)
+    quantized = quantized or asked.cache != "float32" or asked.window is not None
     bundled = EVALUATION_TEXT if quantized else NO_TEXT
     text = asked.evaluate or bundled
     evaluated = None if text == NO_TEXT else text

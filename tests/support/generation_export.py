@@ -6,10 +6,11 @@ Started as a process of its own:
 
 The folder gets `<name>.pte` for each program, and `texts.json`: what the eager model makes of each
 prompt, as lists of token ids that are one longer than the context; `expected.json` has the logits
-of one of them, and `logits.bin` those after the text of `tokens.bin`. The program `forgetful` is
+of one of them, and `logits.bin` those after the text of `tokens.bin`. The programs `partly` and
+`never` agree so often with `verifying`. The program `forgetful` is
 that of `static` with a method `decode` whose cache is wrong, which shows from the second token on
 that it takes. In `cached`, keys and values are inputs and outputs; so they are in `delegated`,
-which is that of qnn_shared_memory.
+which is that of qnn_shared_memory. The folder `session` has the program of session_export.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 
-from etdeploy.export.worker.language.model import greedy_text
+from etdeploy.export.worker.language.greedy import greedy_text
 from etdeploy.export.worker.language.static_cache import StaticCalls
 from etdeploy.export.worker.language.texts import Prompt
 from etdeploy.program.generation import ExpectedText
@@ -37,6 +38,7 @@ from tests.support.generation_values import (
     VOCABULARY,
 )
 from tests.support.qnn_shared_memory import delegated_program
+from tests.support.session_export import write_session_program
 
 _WIDTH = 16
 
@@ -67,6 +69,10 @@ class TinyModel(torch.nn.Module):  # type: ignore[misc]
         self.register_buffer("values", torch.zeros(CAPACITY, _WIDTH))
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        return self.each(tokens, position)[-1:]
+
+    def each(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The logits of each token."""
         at = position + torch.arange(tokens.shape[1])
         x = self.tokens[tokens[0]] + self.places[at]
         self.keys.index_copy_(0, at, x @ self.key)
@@ -74,7 +80,30 @@ class TinyModel(torch.nn.Module):  # type: ignore[misc]
         keys, values = self.keys[: self.seen], self.values[: self.seen]
         later = torch.arange(self.seen).unsqueeze(0) > at.unsqueeze(1)
         scores = (x @ self.query) @ keys.T / _WIDTH + later * -1e9
-        return ((scores.softmax(-1) @ values + x) @ self.head)[-1:]
+        return (scores.softmax(-1) @ values + x) @ self.head
+
+
+class Counting(TinyModel):
+    """One that mostly counts from 0 to 7, again and again; from some tokens on in steps of two."""
+
+    def __init__(self, seen: int, wrong: int = 8) -> None:
+        super().__init__(seen)
+        counted = torch.nn.functional.one_hot(torch.arange(VOCABULARY) % 8, _WIDTH).float()
+        self.tokens.data[:UNDEFINED] = counted[:UNDEFINED]
+        self.places.data *= 0.3
+        self.head.data *= 0.1
+        for token in range(8):
+            self.head.data[token, (token + 1 + (token >= wrong)) % 8] += 5
+
+
+class Verifying(Counting):
+    """One that gives the logits of the tokens that are named, or of each."""
+
+    def forward(
+        self, tokens: torch.Tensor, position: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        logits = self.each(tokens, position).unsqueeze(0)
+        return logits if rows is None else logits[:, rows]
 
 
 class Forgetful(TinyModel):
@@ -156,6 +185,21 @@ def main(folder: Path) -> None:
     )
     _write(folder / "forward.pte", {"forward": forward}, share=False)
     _write(folder / "static.pte", static)
+    rows = torch.export.Dim("rows", min=1, max=CHUNK)
+    verifying = export(
+        Verifying(CAPACITY),
+        (several, position, torch.tensor([1, 2])),
+        dynamic_shapes=({1: length}, None, {0: rows}),
+    )
+    counting = export(Counting(CAPACITY), (one, position))
+    _write(folder / "verifying.pte", {"prefill": verifying, "decode": counting})
+    for name, wrong in (("partly", 5), ("never", 0)):
+        model = Counting(CAPACITY, wrong)
+        of_prompts = export(model, (several, position), dynamic_shapes=({1: length}, None))
+        methods = {"prefill": of_prompts, "decode": export(model, (one, position))}
+        _write(folder / f"{name}.pte", methods)
+    each = export(Verifying(CAPACITY), (several, position), dynamic_shapes=({1: any_length}, None))
+    _write(folder / "each.pte", {"forward": each}, share=False)
     _write(
         folder / "forgetful.pte", static | {"decode": export(Forgetful(CAPACITY), (one, position))}
     )
@@ -169,6 +213,7 @@ def main(folder: Path) -> None:
     }
     _write(folder / "cached.pte", of_cache)
     (folder / "cached.json").write_text(json.dumps([_cached(prompt) for prompt in PROMPTS]))
+    write_session_program(folder / "session", _write)
     _write_golden(folder)
     text = greedy_text(_Eager(), Prompt(PROMPTS[1], 16))
     expected = ExpectedText(prompt_ids=PROMPTS[1], original=text)
@@ -179,10 +224,13 @@ def main(folder: Path) -> None:
 
 
 def _write(
-    path: Path, methods: dict[str, torch.export.ExportedProgram], share: bool = True
+    path: Path,
+    methods: dict[str, torch.export.ExportedProgram],
+    share: bool = True,
+    constants: dict[str, int] | None = None,
 ) -> None:
     planning = MemoryPlanningPass(share_mutable_buffers=share)
-    program = to_edge_transform_and_lower(methods).to_executorch(
+    program = to_edge_transform_and_lower(methods, constant_methods=constants).to_executorch(
         ExecutorchBackendConfig(memory_planning_pass=planning, run_reinplace_pass=True)
     )
     path.write_bytes(program.buffer)

@@ -19,7 +19,7 @@ from tests.support.language_models import spread_model
 
 PROMPT, NEW, CONTEXT, PART, VOCABULARY = 11, 12, 32, 8, 128
 _WINDOW = 8  # fewer than the tokens of the prompt
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -60,7 +60,7 @@ class Family:
 
     Attributes:
         kind: Name of transformers' configuration, without Config.
-        config: What it has beside `_SIZES`.
+        config: What it has beside `SIZES`.
         path: Asked for; `auto` unless the test is about one.
         backend: XNNPACK lowers in ten times as long as portable.
         quantization: The scheme.
@@ -204,7 +204,7 @@ Step = Callable[[str, Any, Any], Any]
 
 def tiny(family: Family) -> Any:
     """A model with random weights, large enough that its logits differ from each other."""
-    return spread_model(family.kind, {**_SIZES, **family.config}, std=0.2)
+    return spread_model(family.kind, {**SIZES, **family.config}, std=0.2)
 
 
 def prompt() -> list[int]:

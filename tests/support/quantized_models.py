@@ -39,7 +39,7 @@ def _quantized_case(case: dict[str, Any]) -> dict[str, Any]:
         made = _quantized(spec, sources, tuple(sources), Log(spec.rewrites), LayerFacts())[FORWARD]
     except WorkerError as error:
         return {"failure": error.failure.model_dump()}
-    return {"loss": [loss.model_dump() for loss in made.losses], "notes": made.notes}
+    return {"loss": [loss.model_dump() for loss in made.outputs().losses], "notes": made.notes}
 
 
 if __name__ == "__main__":

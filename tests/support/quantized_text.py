@@ -9,6 +9,7 @@ import ctypes
 import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,8 +23,10 @@ from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
 
 from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.failures import WorkerError
+from etdeploy.export.worker.language.experts import experts_routed
+from etdeploy.export.worker.language.forward import own_attention
 from etdeploy.export.worker.language.sources import generation_sources
-from etdeploy.export.worker.language.texts import TokenizedText, mean_squares
+from etdeploy.export.worker.language.texts import TokenizedText, mean_squares, read_at_once
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations, quantized_in_groups
@@ -33,6 +36,7 @@ from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of
+from tests.support.language_models import spread_model
 
 # ExecuTorch's Python runtime has no quantized kernels of its own; this registers them in it.
 _KERNELS = Path(executorch.__path__[0]) / "lib" / "libexecutorch_kernels_quantized.so"
@@ -49,6 +53,12 @@ EXPORTS: dict[str, dict[str, Any]] = {
         },
     },
     "default": {"quantization": "8da4w"},
+    "gptq": {
+        "quantization": "8da4w",
+        "rounding": "gptq",
+        "calibration": "/here/text.txt",
+        "generation": {"evaluate": "/here/text.txt"},
+    },
     "all in 4 bits": {
         "quantization": "8da4w",
         "overrides": {"lm_head": "8da4w", "*.v_proj": {"quantization": "8da4w", "group_size": 64}},
@@ -92,6 +102,8 @@ def found(name: str, folder: Path) -> dict[str, Any]:
     """How far the program's logits are from the quantized model's, and what is in the program."""
     model = tiny()
     attention = model.config._attn_implementation
+    if name == "gptq":
+        return exported(name, folder, model, _read_later(model, attention))
     read = _activations(model, attention) if name == "default" else None
     return exported(name, folder, model, read)
 
@@ -131,11 +143,53 @@ def exported(
     }
 
 
+_TEXT = TokenizedText("text.txt", "", (tuple(range(3, 128)), tuple(range(127, 3, -2))), whole=True)
+
+
 def _activations(model: Any, attention: str) -> Activations:
     """Of a text, as an export reads one."""
-    parts = (tuple(range(3, 128)), tuple(range(127, 3, -2)))
-    text = TokenizedText("text.txt", "", parts, whole=True)
-    return Activations(mean_squares(model, attention, text), "text.txt")
+    return Activations(mean_squares(model, attention, _TEXT), "text.txt")
+
+
+def _read_later(model: Any, attention: str) -> Activations:
+    return Activations(origin="text.txt", read=partial(read_at_once, model, attention, _TEXT))
+
+
+def told_of_layers() -> dict[str, Any]:
+    """What is known of the inputs of layers, some of experts, while a model reads a text once."""
+    sizes = {**_SIZES, "num_local_experts": 8, "num_hidden_layers": 2}
+    model = spread_model("Mixtral", sizes, std=0.2)
+    attention = model.config._attn_implementation
+    generation_sources(model, context=128, prefill_tokens=8, path="fast", conditional=True)
+    linears = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    names = {id(module): name for name, module in linears.items()}
+    wanted = [module for name, module in linears.items() if "o_proj" not in name]
+    tokens: dict[str, int] = {}
+    squares: dict[str, torch.Tensor] = {}
+
+    def seen(layer: torch.nn.Linear, inputs: torch.Tensor) -> None:
+        tokens[names[id(layer)]] = len(inputs)
+        squares[names[id(layer)]] = inputs.square().mean(0)
+        if names[id(layer)].endswith("v_proj"):
+            layer.weight.data *= 0
+
+    before = mean_squares(model, attention, _TEXT)
+    ids = torch.tensor(_TEXT.parts[:1])
+    with torch.no_grad(), own_attention(model, attention):
+        separate = model(ids).logits
+        with experts_routed(model):
+            routed = model(ids).logits
+    read_at_once(model, attention, _TEXT, wanted, seen)
+    after = mean_squares(model, attention, _TEXT)
+    later = "model.layers.1.self_attn.q_proj"
+    return {
+        "text": sum(map(len, _TEXT.parts)),
+        "tokens": tokens,
+        "changed": float((after[id(linears[later])] - before[id(linears[later])]).abs().max()),
+        "distance": float((after[id(linears[later])] - squares[later]).abs().max()),
+        "routed": float((routed - separate).abs().max()),
+        "experts": model.config._experts_implementation,
+    }
 
 
 def scales() -> dict[str, Any]:
@@ -204,8 +258,8 @@ def refused(name: str, folder: Path) -> list[str | None]:
 
 
 def _told(name: str, folder: Path) -> Any:
-    if name == "scales":
-        return scales()
+    if name in ("scales", "told of layers"):
+        return scales() if name == "scales" else told_of_layers()
     return refused(name, folder) if name in MISTAKES else found(name, folder)
 
 

@@ -172,6 +172,12 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
     return next((size for size in found if isinstance(size, int) and size > 0), None)
 
 
+def vocabulary_of(config: Mapping[str, Any]) -> int | None:
+    """How many tokens a language model has; None where it does not say."""
+    found = _language_config(config).get("vocab_size")
+    return found if isinstance(found, int) else None
+
+
 def foreign_code(config: Mapping[str, Any]) -> str | None:
     """Another repository whose code the configuration names: `ORG/NAME--module.Class`."""
     return next((c.partition("--")[0] for c in _classes(config) if "--" in c), None)

@@ -26,6 +26,7 @@ from etdeploy.export.hf.gguf import read_header
 from etdeploy.export.hf.prequantized import read_prequantized
 from etdeploy.export.hf.tensors import checkpoint_tensors
 from etdeploy.export.spec import ExportSpec
+from etdeploy.program.generation import CACHE_BITS
 from etdeploy.recipe.model import ExportGeneration
 from etdeploy.recipe.tasks import TEXT_GENERATION
 
@@ -115,7 +116,8 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     if isinstance(config, ConfigProblem) or spec.generation is None:
         return None
     parameters, shapes = _sizes(folder, config)
-    floats, caches = _FLOAT_BYTES * parameters, cache_bytes(config, spec.generation.context)
+    asked = spec.generation
+    floats, caches = _FLOAT_BYTES * parameters, cache_bytes(config, asked)
     linear, graphs = spec.quantization in LINEAR_SCHEMES, _graph_bytes(config)
     held = floats * _COPIES
     if linear:
@@ -166,7 +168,8 @@ def language_model_sizes(
         parameters=parameters + tied,
         embedded=vocabulary * hidden,
         heads=heads,
-        cached_values=cache_bytes(whole, generation.context) // _FLOAT_BYTES,
+        cached_values=cache_bytes(whole, ExportGeneration(context=generation.context))
+        // _FLOAT_BYTES,
         context=generation.context,
         prefill_tokens=1 if generation.methods == "kv" else generation.prefill_tokens,
         methods=1 if alone else 2,
@@ -248,6 +251,28 @@ def memory_refusal(forecast: MemoryForecast | None, folder: Path) -> ConfigProbl
     return ConfigProblem(f"{what} and this machine has {size(total)}", remedy, place=str(folder))
 
 
+def device_refusal(spec: ExportSpec, device: str, memory_bytes: int) -> ConfigProblem | None:
+    """The refusal of a context whose cache alone is larger than the memory of the device."""
+    folder, asked = folder_here(spec.hf) if spec.hf else None, spec.generation
+    config = read_config(folder) if folder else None
+    if asked is None or config is None or isinstance(config, ConfigProblem):
+        return None
+    needed = cache_bytes(config, asked)
+    if needed <= memory_bytes:
+        return None
+    # Half of it, for the weights and the system.
+    fitting = asked.context * memory_bytes // (2 * needed)
+    remedy = f"Name a shorter context: --context {2 ** max(4, fitting.bit_length() - 1)}"
+    if asked.cache == "float32" and backend_named(spec.backend or DEFAULT).own_kernels:
+        remedy += "\nor a smaller cache: --set export.generation.cache=int8"
+    return ConfigProblem(
+        f"the cache of {asked.context:,} positions takes {size(needed)} as {asked.cache}, and "
+        f"{device} has {size(memory_bytes)} of memory",
+        remedy,
+        key=("export", "generation", "context"),
+    )
+
+
 def unloaded_note(program: Path) -> str | None:
     """The sentence about a program that is not loaded for a check, since memory lacks for that."""
     needed = round(program.stat().st_size * _LOADED_COPIES) + _WORKING_BYTES
@@ -271,11 +296,12 @@ def memory_details(forecast: MemoryForecast | None, peak_bytes: int) -> dict[str
     }
 
 
-def cache_bytes(config: Mapping[str, Any], context: int) -> int:
+def cache_bytes(config: Mapping[str, Any], asked: ExportGeneration) -> int:
     """The least that the cache of a model takes, by the names of Llama's configuration.
 
     2 x heads of keys x size of a head x positions, for each layer; a layer with a sliding window
-    has at least its positions. 0 where the configuration has other names.
+    has at least its positions. A row of 8-bit numbers has a scale of four bytes. 0 where the
+    configuration has other names.
     """
     layers, heads = (config.get(name) for name in ("num_hidden_layers", "num_attention_heads"))
     hidden, shared = config.get("hidden_size"), config.get("num_key_value_heads")
@@ -284,7 +310,10 @@ def cache_bytes(config: Mapping[str, Any], context: int) -> int:
     head = config.get("head_dim")
     head_size = head if isinstance(head, int) else hidden // max(heads, 1)
     kv_heads = shared if isinstance(shared, int) else heads
-    return 2 * kv_heads * head_size * _positions(config, layers, context) * _FLOAT_BYTES
+    bits = CACHE_BITS[asked.cache]
+    row = head_size * bits // 8 + (_FLOAT_BYTES if bits == 8 else 0)
+    context = min(asked.context, asked.window + asked.sinks) if asked.window else asked.context
+    return 2 * kv_heads * row * _positions(config, layers, context)
 
 
 def _positions(config: Mapping[str, Any], layers: int, context: int) -> int:

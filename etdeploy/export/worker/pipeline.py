@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,10 +17,25 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.diagnostics import OTHER_OPERATORS
-from etdeploy.export.hf.memory import PeakMemory, memory_details, unloaded_note
+from etdeploy.export.diff import SENSITIVITY, more_exact_scheme
+from etdeploy.export.hf.memory import (
+    PeakMemory,
+    machine_memory,
+    memory_details,
+    own_bytes,
+    unloaded_note,
+)
+from etdeploy.export.needs import may_replace_parts
 from etdeploy.export.protocol import ModelSources
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
+from etdeploy.export.worker.background import (
+    BackgroundLostError,
+    ForkedComputation,
+    Starter,
+    at_once,
+    can_fork,
+)
 from etdeploy.export.worker.failures import WorkerError, failure_at, name_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import (
@@ -40,7 +56,11 @@ from etdeploy.export.worker.lowering.lower_failures import (
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.stored import StoredWeight
-from etdeploy.export.worker.lowering.weight_files import WeightFiles, temporary_files
+from etdeploy.export.worker.lowering.weight_files import (
+    WeightFiles,
+    dequantized_once,
+    temporary_files,
+)
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
     Lowered,
@@ -52,7 +72,11 @@ from etdeploy.export.worker.result import (
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.gain import dropped, rewrite_record
 from etdeploy.export.worker.rewrites.images import inputs_by_pixel, order_notes
-from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
+from etdeploy.export.worker.rewrites.order import (
+    copied_program,
+    idle_rewrites,
+    rewritten_to_lower,
+)
 from etdeploy.export.worker.tracing.dims import check_numbers, recurrence_notes
 from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
@@ -70,10 +94,13 @@ from etdeploy.program.folder import EXPORT_INFO, FORWARD, MEMORY, PROGRAM_FILE
 from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
-    from etdeploy.export.worker.language.model import LanguageModel
+    from etdeploy.export.worker.diff.instrument import WrittenGraph
+    from etdeploy.export.worker.language.layer_copies import LayerCopies
+    from etdeploy.export.worker.language.model import EvaluatedTexts, LanguageModel
     from etdeploy.export.worker.tasks.load import TaskModel
 
 Tell = Callable[[str, float], None]
+Around = Callable[[str], AbstractContextManager[None]]
 Made = TypeVar("Made")
 
 
@@ -81,11 +108,13 @@ Made = TypeVar("Made")
 class Steps:
     """Times each step and reports the progress of the export.
 
-    `files` takes weights that are larger than the memory; None where they have to be held.
+    `files` takes weights that are larger than the memory; None where they have to be held. `forks`
+    is whether the model may be run beside the process that traces and lowers it.
     """
 
     tell: Tell
     files: WeightFiles | None = None
+    forks: bool = True
     seconds: dict[str, float] = field(default_factory=dict)
     _inner_s: list[float] = field(default_factory=lambda: [0.0])
 
@@ -108,18 +137,26 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class EvaluatedModule:
-    """A method's module, with its eager outputs if it was run.
+class Outputs:
+    """What a method gives eagerly, if it was run, and how far quantization has moved that."""
 
-    It is quantized where the scheme quantizes before lowering; `losses` say how far that moved the
-    outputs.
+    values: Values | None = None
+    losses: tuple[OutputLoss, ...] = ()
+
+
+@dataclass(frozen=True)
+class EvaluatedModule:
+    """A method's module, quantized where the scheme quantizes before lowering.
+
+    `outputs` gives, or computes, what it gives eagerly; to be called once. `unfolded` is the same
+    module with weights in floats, to measure what their quantization costs.
     """
 
     module: torch.nn.Module
-    outputs: Values | None
-    losses: tuple[OutputLoss, ...] = ()
+    outputs: Callable[[], Outputs]
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unfolded: torch.nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +189,8 @@ def _run(
     lowered, retraced = _export_runnable(spec, folder, steps, recorder)
     with steps.step("write", "writing the values", 0.98):
         written = write_methods(folder, lowered)
+        if lowered.graph:
+            lowered.graph.write(folder)
     sources = recorder.sources()
     made = provenance_of(spec, folder, lowered, written, retraced)
     files = sources.files
@@ -176,8 +215,14 @@ def _export_runnable(
     problem = None
     try:
         lowered, retraced = _lower_in_working_mode(spec, steps, recorder)
+    except BackgroundLostError:
+        steps.forks = False
+        steps.tell("exporting again in one process: the system killed the other one", 0.1)
+        return _export_runnable(spec, folder, steps, recorder)
     except WorkerError as error:
-        if error.failure.kind != "lowering" or not (spec.rewrites or shortens(spec)):
+        # With other rewrites, the graph has other nodes to observe.
+        can_change = (spec.rewrites or shortens(spec)) and not spec.observation
+        if error.failure.kind != "lowering" or not can_change:
             raise
         problem = f"the first attempt failed: {error.failure.message}"
     if problem is None:
@@ -187,7 +232,7 @@ def _export_runnable(
             lowered, wrong = _tried(spec, folder / PROGRAM_FILE, lowered)
         if wrong is None:
             return lowered, retraced
-        if not (lowered.rewrites.get("applied") or shortens(spec)):
+        if spec.observation or not (lowered.rewrites.get("applied") or shortens(spec)):
             raise _unusable(wrong, lowered)
         problem = f"ExecuTorch does not load the first program: {wrong.reason}"
         if wrong.loaded:
@@ -270,11 +315,23 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
             weights = LayerFacts(language.activations(spec), loaded.stored_weights(), loaded.files)
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         run = (language.longest,) if language else tuple(sources)
-        models = _quantized(spec, sources, run, log, weights)
-    if language:
-        language = _evaluated(spec, language, models, steps)
+        # A language model is judged by its texts: nothing waits for how far its outputs moved.
+        start = _start(steps, language.loaded.model) if language else at_once
+        models = _quantized(spec, sources, run, log, weights, start)
+        models = _with_sensitivity(spec, models, sources, steps)
+    evaluated = _evaluated(spec, language, models, steps)
+
+    def trace_all(around: Around = lambda _: nullcontext()) -> dict[str, Traced]:
+        def one(name: str) -> Traced:
+            with around(name):
+                return _traced(spec, sources[name], models[name], log)
+
+        return _for_each(sources, one)
+
+    copies = _layer_copies(spec, sources, models) if language else None
     with steps.step("export", "tracing with torch.export", 0.6):
-        traced = _for_each(sources, lambda name: _traced(spec, sources[name], models[name], log))
+        traced = copies.traced(trace_all) if copies else trace_all()
+    traced, graph = _observed(spec, traced, inputs, steps)
     with recorder.recording():
         sized = _at_sizes(spec, traced, steps)
     programs = [method.original or method.program for method in traced.values()]
@@ -287,16 +344,27 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     ):
         # An ETRecord is assembled in memory, with all weights.
         lowers = spec.model_copy(update={"etrecord": spec.etrecord and weights.files is None})
-        edge = lower(lowers, traced)
+        lowering = partial(lower, lowers)
+        if copies:
+            edge, traced = copies.lowered(traced, trace_all, lowering)
+        else:
+            edge = lowering(traced)
         counts = {name: delegation(edge, name) for name in traced}
         constants = constants_for(language.generation) if language else {}
         program = emit(lowers, edge, traced, constants)
-    rewrites = _rewrites(spec, traced, counts, log, steps, compares=not unrolled)
+    rewrites = _rewrites(spec, traced, counts, log, steps, compares=not (unrolled or graph))
+    if language:
+        with steps.step("texts", "generating texts with the model to export", 0.92):
+            outputs, texts = evaluated()
+            language = language.with_texts(texts) if texts else language
+    else:
+        outputs, _ = evaluated()
     methods = {
         name: _method(
             traced[name],
             inputs[name],
             models[name],
+            outputs[name],
             sized.get(name),
             counts[name],
             edge.exported_program(name),
@@ -304,8 +372,48 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         for name in sources
     }
     return Lowered(
-        methods, program, shared_bytes, language, task, rewrites=rewrites, etrecord=lowers.etrecord
+        methods,
+        program,
+        shared_bytes,
+        language,
+        task,
+        rewrites=rewrites,
+        etrecord=lowers.etrecord,
+        notes=copies.notes if copies else (),
+        graph=graph,
     )
+
+
+def _observed(
+    spec: ExportSpec, traced: dict[str, Traced], inputs: Mapping[str, Values], steps: Steps
+) -> tuple[dict[str, Traced], WrittenGraph | None]:
+    """The methods, of which the measured one returns the values that the spec observes."""
+    if spec.observation is None:
+        return traced, None
+    from etdeploy.export.worker.diff.instrument import WrittenGraph, instrumented
+    from etdeploy.export.worker.diff.rewrites import rewrite_error
+
+    name = spec.method or first_method(tuple(traced))
+    observing = steps.step("observe", "choosing the values to observe", 0.65)
+    with observing, name_method(name, traced):
+        made, graph = instrumented(spec, name, traced[name])
+        error = rewrite_error(spec, traced[name], inputs[name])
+    graph = graph.model_copy(update={"rewrite_error": error})
+    # The lowering changes its graph in place.
+    return {**traced, name: made}, WrittenGraph(copied_program(made.program), graph)
+
+
+def _layer_copies(
+    spec: ExportSpec, sources: Mapping[str, MethodSource], models: Mapping[str, EvaluatedModule]
+) -> LayerCopies | None:
+    """The methods whose layers are copies of a few; None where each layer is traced anyway."""
+    if not (lowering_of(spec).copies_layers and shortens(spec) and may_replace_parts(spec)):
+        return None
+    from etdeploy.export.worker.language.layer_copies import LayerCopies
+
+    # A module that PT2E has quantized is a graph of all layers.
+    in_place = {n: m.module for n, m in models.items() if m.module is sources[n].module}
+    return LayerCopies.of(in_place)
 
 
 def _rewrites(
@@ -360,24 +468,51 @@ def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> L
         loaded = load_model(spec, steps.tell, steps.files)
         loaded = with_adapters(spec, loaded, steps.tell)
         with steps.step("texts", "generating texts with the model", 0.15):
-            eager = original_texts(spec, loaded)
+            eager = original_texts(spec, loaded, _start(steps, loaded.model))
         return language_model(spec, loaded, eager)
 
 
+# What is needed beside the weights while they are evaluated and lowered.
+_BESIDE_WEIGHTS_BYTES = 2 << 30
+
+
+def _start(steps: Steps, model: torch.nn.Module) -> Starter:
+    """In a fork if its weights, and later quantized ones as floats, fit beside the others."""
+    weights = list(model.parameters())
+    needed = sum(each.numel() * (each.element_size() + 4) for each in weights)
+    free = machine_memory().free_bytes - own_bytes()
+    if not (steps.forks and can_fork()) or needed + _BESIDE_WEIGHTS_BYTES > free:
+        return at_once
+    return lambda compute: ForkedComputation(compute).result
+
+
 def _evaluated(
-    spec: ExportSpec, language: LanguageModel, models: Mapping[str, EvaluatedModule], steps: Steps
-) -> LanguageModel:
-    """With what the model gives that is exported."""
-    modules = {name: model.module for name, model in models.items()}
+    spec: ExportSpec,
+    language: LanguageModel | None,
+    models: Mapping[str, EvaluatedModule],
+    steps: Steps,
+) -> Callable[[], tuple[dict[str, Outputs], EvaluatedTexts | None]]:
+    """What the modules give that are exported, and their texts, as soon as that is computed."""
+    if language is None:
+        return lambda: ({name: model.outputs() for name, model in models.items()}, None)
+    loaded, modules = language.loaded, {name: model.module for name, model in models.items()}
     in_place = all(modules[name] is source.module for name, source in language.sources.items())
+
+    def compute() -> tuple[dict[str, Outputs], EvaluatedTexts]:
+        with dequantized_once(loaded.files):
+            outputs = {name: model.outputs() for name, model in models.items()}
+            return outputs, language.evaluated(spec, modules, in_place=in_place)
+
+    start = _start(steps, loaded.model)
     with steps.step("texts", "generating texts with the model to export", 0.5):
-        return language.evaluated(spec, modules, in_place=in_place)
+        return start(compute)
 
 
 def _method(
     traced: Traced,
     inputs: Values,
     model: EvaluatedModule,
+    outputs: Outputs,
     sized: Sized | None,
     counts: dict[str, Any],
     lowered: torch.export.ExportedProgram,
@@ -386,8 +521,8 @@ def _method(
     return LoweredMethod(
         traced=traced,
         inputs=inputs,
-        outputs=model.outputs,
-        losses=model.losses,
+        outputs=outputs.values,
+        losses=outputs.losses,
         details=model.details,
         notes=model.notes,
         sets=sets,
@@ -450,6 +585,7 @@ def _quantized(
     run: Container[str],
     log: Log,
     weights: LayerFacts,
+    start: Starter = at_once,
 ) -> dict[str, EvaluatedModule]:
     """The modules to lower, and what those of the methods in `run` give.
 
@@ -457,43 +593,75 @@ def _quantized(
     narrow tolerance; how far quantization itself moves the outputs is reported separately.
     """
     # All before any is quantized: methods may share the layers.
-    before = _for_each(sources, lambda name: _outputs(sources[name]) if name in run else None)
+    before = _for_each(
+        sources, lambda name: start(partial(_run_module, sources[name])) if name in run else None
+    )
     quantized = quantize(spec, sources, log, weights.activations, weights.stored, weights.files)
     if not quantized:
         return {
-            name: EvaluatedModule(source.module, before[name]) for name, source in sources.items()
+            name: EvaluatedModule(source.module, before[name] or Outputs)
+            for name, source in sources.items()
         }
-    with _dequantizing(weights.files):
-        return _for_each(
-            sources, lambda name: _compared(spec, quantized[name], sources[name], before[name])
-        )
+    return _for_each(
+        sources, lambda name: _compared(spec, quantized[name], sources[name], before[name])
+    )
 
 
-def _dequantizing(files: WeightFiles | None) -> AbstractContextManager[None]:
-    """While the block runs, what quantized weights stand for is in files, too."""
-    if files is None:
-        return nullcontext()
-    from etdeploy.export.worker.language.model import dequantized_once
-
-    return dequantized_once(files)
-
-
-def _outputs(source: MethodSource) -> Values:
-    return run_eagerly(source.module, source.inputs, "the model")
+def _run_module(source: MethodSource) -> Outputs:
+    return Outputs(run_eagerly(source.module, source.inputs, "the model"))
 
 
 def _compared(
-    spec: ExportSpec, quantized: Quantized, source: MethodSource, before: Values | None
+    spec: ExportSpec,
+    quantized: Quantized,
+    source: MethodSource,
+    before: Callable[[], Outputs] | None,
 ) -> EvaluatedModule:
-    after, found, notes = None, tuple[OutputLoss, ...](), quantized.notes
-    if before is not None:
+    def moved() -> Outputs:
+        first = before().values if before else None
         after = run_eagerly(quantized.module, source.inputs, "the quantized model")
-        found = losses(before, after)
+        return Outputs(after, losses(first, after) if first is not None else ())
+
+    outputs, notes = moved if before else Outputs, quantized.notes
     if not spec.generation:  # a language model is judged by its perplexity and texts
-        notes = (*notes, *loss_notes(spec, found, quantized.ranges))
+        outputs = at_once(outputs)
+        notes = (*notes, *loss_notes(spec, outputs().losses, quantized.ranges))
     samples = quantized.samples
     details = {} if samples is None else {"calibration_samples": samples}
-    return EvaluatedModule(quantized.module, after, found, details, notes)
+    return EvaluatedModule(quantized.module, outputs, details, notes, quantized.unfolded)
+
+
+def _with_sensitivity(
+    spec: ExportSpec,
+    models: dict[str, EvaluatedModule],
+    sources: Mapping[str, MethodSource],
+    steps: Steps,
+) -> dict[str, EvaluatedModule]:
+    """Measures what the quantization of each module costs, in the method that is observed."""
+    name = spec.method or first_method(tuple(models))
+    module = models[name].unfolded
+    if module is None:
+        return models
+    from etdeploy.export.worker.diff.sensitivity import measure_sensitivity
+
+    source = sources[name]
+    other = more_exact_scheme(backend_named(str(spec.backend)), spec.quantization)
+
+    def requantize(modules: Sequence[str]) -> torch.nn.Module:
+        own = tuple((module, str(other)) for module in modules)
+        changed = {"overrides": (*own, *spec.overrides), "observation": None}
+        return quantize(spec.model_copy(update=changed), {name: source})[name].module
+
+    with steps.step("sensitivity", "measuring what the quantization costs", 0.45):
+        found = measure_sensitivity(
+            spec,
+            module,
+            source,
+            requantize if other else None,
+            lambda text, _: steps.tell(text, 0.45),
+        )
+    details = {**models[name].details, SENSITIVITY: found.model_dump(mode="json")}
+    return {**models, name: replace(models[name], details=details, unfolded=None)}
 
 
 def _by_pixel(source: MethodSource, log: Log) -> MethodSource:

@@ -14,6 +14,7 @@ from etdeploy.export.cache import backend_versions, installed_version, loading_t
 from etdeploy.export.needs import release_notes
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.backends.base import Traced, lowering_of
+from etdeploy.export.worker.failures import exception_text, is_memory
 from etdeploy.export.worker.lowering.delegation import delegation_notes
 from etdeploy.export.worker.lowering.lower import graphs, shortens
 from etdeploy.export.worker.lowering.lower_failures import explain_errors
@@ -48,6 +49,7 @@ from etdeploy.program.quality import OutputLoss
 from etdeploy.program.task import TaskProgram
 
 if TYPE_CHECKING:
+    from etdeploy.export.worker.diff.instrument import WrittenGraph
     from etdeploy.export.worker.language.model import LanguageModel
     from etdeploy.export.worker.tasks.load import TaskModel
 
@@ -91,6 +93,7 @@ class Lowered:
         rewrites: What `rewrites/gain.py` reports; empty where none were tried.
         etrecord: Whether it has an ETRecord.
         notes: About the program, for the user.
+        graph: With the observed nodes; None where none are.
     """
 
     methods: dict[str, LoweredMethod]
@@ -102,6 +105,7 @@ class Lowered:
     rewrites: Mapping[str, Any] = field(default_factory=dict)
     etrecord: bool = False
     notes: tuple[str, ...] = ()
+    graph: WrittenGraph | None = None
 
     @property
     def graphs(self) -> list[Any]:
@@ -110,18 +114,36 @@ class Lowered:
 
 
 def write_program(spec: ExportSpec, folder: Path, lowered: Lowered) -> Lowered:
-    """Writes the program, and its ETRecord where it has one; neither is in memory any more."""
+    """Writes the program, and its ETRecord if it can have one; neither is in memory any more."""
     with (
         explain_errors("writing the program failed:", lowered.graphs, spared=OSError),
         (folder / PROGRAM_FILE).open("wb") as stream,
     ):
         lowered.program.write_to_file(stream)
-    if lowered.etrecord:
-        with explain_errors("writing the ETRecord failed:", lowered.graphs, spared=OSError):
-            lowered.program.get_etrecord().save(str(folder / ETRECORD_FILE))
+    if lowered.etrecord and (why := _unwritten_etrecord(lowered.program, folder / ETRECORD_FILE)):
+        note = f"There is no ETRecord, so a profile does not name modules: {why}."
+        lowered = replace(lowered, etrecord=False, notes=(*lowered.notes, note))
     once = lowering_of(spec).stores_once
     saved = store_once(folder / PROGRAM_FILE) if once else 0
     return replace(lowered, program=None, saved_bytes=saved)
+
+
+def _unwritten_etrecord(program: Any, path: Path) -> str | None:
+    """Writes a program's ETRecord; why that does not work, as with `-n` of a size in a graph.
+
+    ExecuTorch 1.5.1 does not serialize that (`_SYM_INT_OPS` of exir/serde/export_serialize.py).
+    """
+    record = program.get_etrecord()
+    # The graphs after passes that change little, with all weights again.
+    record.graph_map = None
+    try:
+        record.save(str(path))
+    except Exception as error:
+        if isinstance(error, OSError) or is_memory(error):
+            raise
+        path.unlink(missing_ok=True)
+        return exception_text(error).rstrip(".")
+    return None
 
 
 def write_methods(folder: Path, lowered: Lowered) -> dict[str, MethodValues]:

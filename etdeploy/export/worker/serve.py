@@ -2,13 +2,11 @@
 
 It answers orders as `core/processes/forks.py` describes them. A fork goes on as the worker that
 `start.py` would have started: it has its own session, output, folder and environment, and ends
-like any process. This is the only module that forks: that is safe only while no other thread runs,
-and nobody else could know.
+like any process. That is safe only while no other thread runs, and nobody else could know.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -28,6 +26,7 @@ from pathlib import Path
 
 from etdeploy.core.processes.forks import ORDER_FDS
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.background import end_openmp_threads
 from etdeploy.export.worker.failures import OUR_PACKAGE, system_folders
 from etdeploy.export.worker.loading.paths import add_user_folder, pin_installed, user_folders
 
@@ -214,7 +213,6 @@ _SCHEMES = {
 }
 # Pinned before the user's code runs, in every worker; see `loading/paths.py`.
 _PINNED = "executorch"
-_OMP_PAUSE_HARD = 2
 
 
 class UnsafeForkError(Exception):
@@ -302,15 +300,3 @@ def no_progress_bar() -> Iterator[None]:
         yield
     finally:
         tqdm.monitor_interval = before
-
-
-def end_openmp_threads() -> None:
-    """Ends the pool of threads, for which a child would wait in vain; the next loop makes another.
-
-    `omp_pause_resource_all` came with OpenMP 5.0.
-    """
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    libraries = {path for line in lines if "omp" in Path(path := line.split()[-1]).name}
-    for path in libraries:
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(path).omp_pause_resource_all(_OMP_PAUSE_HARD)

@@ -2,7 +2,8 @@
 
 `python start.py SPEC FOLDER` exports what the spec says. `python start.py --serve NEEDS DESCRIPTOR`
 imports what several exports need, and forks itself for each. `python start.py --task REQUEST
-ANSWER` reads a result from the outputs of a task's program.
+ANSWER` reads a result from the outputs of a task's program, and `--replay REQUEST ANSWER` evaluates
+a graph with the values that a device computed.
 
 `python -m` puts the working folder before everything that is installed, and even before Python's
 own library, while it looks for the module; its switch against that, `-P`, came with Python 3.11.
@@ -34,6 +35,10 @@ def main() -> int:
         from etdeploy.export.worker.tasks.results import answer
 
         return answer(*sys.argv[2:])
+    if sys.argv[1] == "--replay":
+        from etdeploy.export.worker.diff.replay import answer as replay
+
+        return replay(*sys.argv[2:])
     return worker.main(sys.argv[1:])
 
 

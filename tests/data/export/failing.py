@@ -44,10 +44,6 @@ def transforms(x: torch.Tensor) -> torch.Tensor:
     return torch.fft.rfft(x).abs()
 
 
-def reads_a_number(x: torch.Tensor) -> torch.Tensor:
-    return x * x.max().item()
-
-
 def takes_a_part(x: torch.Tensor) -> torch.Tensor:
     return x[torch.argsort(x[:, 0])][: (x > 0).sum()]
 
@@ -94,7 +90,6 @@ FUNCTIONS: dict[str, Function] = {
     "raises": raises,
     "reads_its_address": reads_its_address,
     "transforms": transforms,
-    "reads_a_number": reads_a_number,
     "takes_a_part": takes_a_part,
     "writes_a_constant": writes_a_constant,
     "decomposes_a_matrix": decomposes_a_matrix,

@@ -121,6 +121,12 @@ def rows() -> tuple[nn.Module, Any, Any]:
     return Dropped(), (torch.randn(3, 8),), {"x": {0: torch.export.Dim("rows", min=1, max=16)}}
 
 
+def scaled_by_a_number() -> tuple[nn.Module, Any, Any]:
+    """Reads a number from a tensor; ExecuTorch writes no ETRecord of that."""
+    module = Computed(lambda x: x * x.max().item())
+    return module, (torch.randn(3, 8),), {"x": {0: torch.export.Dim("rows", min=1, max=16)}}
+
+
 def mixed_sizes() -> tuple[nn.Module, Any]:
     layers = nn.Sequential(nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 32))
     return layers, (torch.randn(2, 64),)

@@ -58,7 +58,6 @@ EXPECTED: dict[str, tuple[Facts, str | None, Facts | None]] = {
     ),
     "transforms": (_COMPLEX, _CALL, ("two real tensors", "fft, stft")),
     "transforms-strict": (_COMPLEX, "return torch.fft.rfft(x).abs()", ("two real tensors",)),
-    "reads_a_number": (("item()", "(operator aten::item)"), _CALL, ("x * y.max() ",)),
     "takes_a_part": (
         ("values of a tensor", "(operator aten::slice)"),
         _CALL,
@@ -185,7 +184,6 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         "raises",
         "reads_its_address",
         "transforms",
-        "reads_a_number",
         "takes_a_part",
         "writes_a_constant",
         "decomposes_a_matrix",

@@ -14,7 +14,12 @@ pytestmark = pytest.mark.integration
 _STOCK = ("Llama", "Qwen3", "Gemma3Text")
 _KERNEL = tuple(f"{name}-kernel" for name in _STOCK)
 _MODELS = (*_STOCK, *_KERNEL)
+# With a cache of so many bits: how far that alone moves logits at least, and the program's at most.
+_PACKED = {"Gemma3Text-kernel8": (0.01, 3e-3), "Llama-kernel16": (1e-3, 2e-4)}
 _SMOKE = ("Llama", "Llama-kernel")
+_WINDOWED = ("Llama-window", "Llama-kernel-window")
+_SMOKE_PACKED = "Gemma3Text-kernel8"
+_SMOKE_WINDOWED = "Llama-kernel-window"
 # What copies a cache, or makes a mask of it outside of a delegate.
 _SLOW = {"aten::copy_", "aten::index_put.out", "aten::where.self_out"}
 
@@ -23,7 +28,7 @@ _SLOW = {"aten::copy_", "aten::index_put.out", "aten::where.self_out"}
 def found(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
-    models = sorted(selected(request, "name") | set(_SMOKE))
+    models = sorted(selected(request, "name") | {*_SMOKE, _SMOKE_PACKED, _SMOKE_WINDOWED})
     folder = str(tmp_path_factory.mktemp("generation"))
     made: dict[str, dict[str, Any]] = run_support("generation_run", folder, *models)
     return made
@@ -42,6 +47,35 @@ def test_every_step_gives_the_logits_of_the_models_own_forward(
     assert told["decode"] < 1e-4
     assert told["again"] < 1e-4
     assert told["furthest"] > (512 if name.startswith("Llama") else 128)
+
+
+@pytest.mark.parametrize("name", nightly_except(tuple(_PACKED), _SMOKE_PACKED))
+def test_a_small_cache_gives_the_logits_of_the_model_with_rounded_keys_and_values(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    told, (least, most) = found[name], _PACKED[name]
+    assert (told["path"], told["attention"]) == ("fast", "kernel")
+    assert told["rounding"] > least
+    assert max(told["prefill"], told["decode"], told["again"]) < most
+    for operators in told["operators"].values():
+        assert {"etdeploy::pack.out", "aten::index_put_"} < set(operators)
+    # Two heads of 16 numbers each, keys and values; a row of bytes has a scale.
+    row = {"Gemma3Text-kernel8": 16 + 4, "Llama-kernel16": 2 * 16}[name]
+    assert told["cache_bytes"] == sum(told["places"]) * 2 * 2 * row
+
+
+@pytest.mark.parametrize("name", nightly_except(_WINDOWED, _SMOKE_WINDOWED))
+def test_tokens_see_a_window_and_the_first_ones(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    told = found[name]
+    assert told["path"] == "fast"
+    # Far from what the model gives of all positions.
+    assert told["rounding"] > 0.1
+    assert max(told["prefill"], told["decode"], told["again"]) < 1e-4
+    # Three sinks, and a ring of 24 positions, 15 more for a part of a prompt, and a full block.
+    assert told["places"] == [3 + 64]
+    assert told["rewind"] == 41
 
 
 def test_methods_look_at_a_part_of_a_long_cache(found: dict[str, dict[str, Any]]) -> None:

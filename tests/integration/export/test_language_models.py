@@ -179,6 +179,7 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
     prefill = generation.method_for("prefill", 8)
     assert prefill is not None
     assert (prefill.max_tokens, set(told.methods)) == (8, {m.name for m in generation.methods})
+    assert (prefill.verify_tokens, generation.verify_tokens) == (8, 8)
     tokenizer = Path(made.folder) / str(generation.tokenizer)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tokenizer / name).read_bytes() == (model / name).read_bytes()

@@ -38,7 +38,7 @@ def _generate(cli: Cli, prompt: str, *options: str) -> dict[str, Any]:
     return answer
 
 
-@pytest.fixture(params=nightly_except(_CASES, "Llama"), scope="module")
+@pytest.fixture(params=nightly_except(_CASES), scope="module")
 def case(
     request: pytest.FixtureRequest,
     export_workspace: Workspace,

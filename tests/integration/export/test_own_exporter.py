@@ -46,6 +46,7 @@ def generated(folder: Path, expected: list[int], tmp_path_factory: pytest.TempPa
     return program, answer
 
 
+@pytest.mark.nightly
 def test_the_runner_gives_the_models_own_tokens(generated: Any, expected: list[int]) -> None:
     program, answer = generated
     assert answer["token_ids"] == expected

@@ -15,6 +15,8 @@ _NAMES = (
     "8da8w",
     "mixed",
     "default",
+    "gptq",
+    "told of layers",
     "all in 4 bits",
     "scales",
     "floats",
@@ -38,7 +40,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("name", ["8da8w", "mixed", "default", "all in 4 bits", "int8_dynamic"])
+@pytest.mark.parametrize(
+    "name", ["8da8w", "mixed", "default", "gptq", "all in 4 bits", "int8_dynamic"]
+)
 def test_the_program_computes_what_the_quantized_model_does(
     found: dict[str, Any], name: str
 ) -> None:
@@ -95,6 +99,33 @@ def test_by_default_the_parts_that_lose_most_have_8_bits(found: dict[str, Any]) 
     assert "*.v_proj with 8da4w in groups of 64 (1 linear layer)" in explicit[1]
     assert not any("8 bits, since" in note for note in explicit)
     assert found["default"]["moved"] < found["all in 4 bits"]["moved"]
+
+
+def test_gptq_says_what_it_rounded(found: dict[str, Any]) -> None:
+    coverage, finer, rounded, same_text, _ = found["gptq"]["notes"]
+    assert (coverage, finer) == tuple(found["default"]["notes"][:2])
+    assert rounded == (
+        "GPTQ rounded the 4-bit weights of 6 linear layers for the least error on text.txt; "
+        "export.calibration names another text."
+    )
+    assert same_text.startswith("GPTQ fits the text that the model is evaluated on")
+    assert found["gptq"]["moved"] != found["default"]["moved"]
+
+
+def test_layers_are_told_of_in_turn_with_all_tokens(found: dict[str, Any]) -> None:
+    told = found["told of layers"]
+    experts = {n: count for n, count in told["tokens"].items() if "experts" in n}
+    assert {told["tokens"][n] for n in told["tokens"] if n not in experts} == {told["text"]}
+    assert not [name for name in told["tokens"] if "o_proj" in name]
+    # In each layer, two parts as long as the first, and two experts for each of their tokens.
+    chosen = [count for name, count in experts.items() if "gate_proj" in name]
+    assert sum(chosen) == 2 * 2 * 2 * 125
+    assert len(set(chosen)) > 1
+    # The values are changed as soon as they are told of, and what follows is given the new ones.
+    assert told["changed"] > 0.01
+    assert told["distance"] < 1e-4
+    assert told["routed"] < 1e-4
+    assert told["experts"] == "etdeploy_separate"
 
 
 def test_searched_scales_have_smaller_errors(found: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ STATIC = {"quantization": "int8_static"}
 _SMOKE = (
     "nested", "counter", "rows", "dropped", "dropped-seed", "weights-safetensors", "pt2",
     "everything", "everything-static", "by_keyword", "cached", "with_c_function-strict", "sizes",
-    "photo", "own-samples", "mixed-8da4w", "open_batch",
+    "sizes-number", "photo", "own-samples", "mixed-8da4w", "open_batch",
 )  # fmt: skip
 # Programs that tests name besides those that they are parametrized by.
 _ALWAYS = {"nested", "dropped"}
@@ -76,6 +76,10 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         "everything-static": factory("everything", STATIC),
         "sizes": {**factory("looked_up"), "benchmark": {"sizes": _SIZES}},
         "sizes-static": {**factory("rows", STATIC), "benchmark": {"sizes": {"all": {"x.0": 16}}}},
+        "sizes-number": {
+            **factory("scaled_by_a_number"),
+            "benchmark": {"sizes": {"most": {"rows": 16}, "least": {"rows": 1}}},
+        },
         "sizes-pt2": {
             "model": {"exported": str(files / "model.pt2")},
             "benchmark": {"sizes": {"all": {"x.0": 16}}},
@@ -171,6 +175,7 @@ _EXACT = (
     "with_numpy",
     "with_c_function-strict",
     "sizes",
+    "sizes-number",
     "sizes-pt2",
     "sizes-own",
     "photo",
@@ -214,6 +219,14 @@ def test_inputs_in_another_order_than_their_shape_are_noted(exports: Exports, na
     assert ("channels_last" in note) == (name != "transposed")
     assert ("[1, 5]" if name == "transposed" else "[3, 1, 30, 3]") in note
     assert "by_pixel" not in exports.provenance(name).details
+
+
+@pytest.mark.parametrize("name", ["sizes-number"])
+def test_an_etrecord_that_executorch_does_not_write_is_noted(exports: Exports, name: str) -> None:
+    (note,) = exports.notes(name)
+    assert "no ETRecord" in note
+    assert "aten.item" in note
+    assert not list((exports.root / name).rglob("*etrecord*"))
 
 
 @pytest.mark.parametrize("name", nightly_except(["by_pixel"]))

@@ -76,18 +76,9 @@ def test_what_cannot_be_exported_is_named(found: Any) -> None:
     assert not lacks(refused["tokens"][0], "no image tokens")
 
 
-@pytest.mark.parametrize(
-    ("name", "scheme"),
-    [
-        ("smolvlm", "none"),
-        *(
-            pytest.param(name, scheme, marks=pytest.mark.nightly)
-            for name in FAMILIES
-            for scheme in ("none", "8da4w")
-            if (name, scheme) != ("smolvlm", "none")
-        ),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["none", "8da4w"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_device_gives_the_text_about_an_image(
     models: Path,
     export_workspace: Workspace,  # noqa: F811

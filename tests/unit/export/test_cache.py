@@ -312,3 +312,20 @@ def test_what_own_operators_read_counts_for_a_language_model_too(
     assert situation.known_key() == "of this commit"
     other = spec_of({**model, "revision": "2" * 40}, custom_ops=str(tmp_path / "ops.py"))
     assert program_key(other, workspace) is None
+
+
+def test_what_a_model_gives_does_not_depend_on_its_quantization(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    folder = write_checkpoint(tmp_path / "model")
+
+    def key(**export: Any) -> str:
+        spec = spec_of({"hf": str(folder)}, **export)
+        return ExportContext.now(spec, workspace).references_key()
+
+    known = key(quantization="8da4w")
+    assert key(quantization="8da8w", seed=0) == known
+    assert key(quantization="none", generation={"context": 64}) == known
+    assert key(quantization="8da4w", seed=1) != known
+    (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
+    assert key(quantization="8da4w") != known

@@ -95,7 +95,6 @@ def test_progress_lines(line: str, step: tuple[str, float] | None) -> None:
         ("complex_dtypes", "operator", "aten::abs", None),
         ("complex_autograd", "operator", "aten::view_as_complex", None),
         ("data_dependent_size", "data-dependent", "aten::slice", None),
-        ("item", "data-dependent", "aten::item", None),
         ("constant_written", "lowering", None, "lifted_tensor_0"),
     ],
 )

@@ -91,6 +91,16 @@ def test_what_a_scheme_does_not_use_is_left_out() -> None:
     assert spec_of(model={"example": "mlp"}, export={"backend": "qnn"}).soc == "auto"
 
 
+def test_the_rounding_is_part_of_what_is_exported() -> None:
+    export = {"quantization": "8da4w", "rounding": "gptq"}
+    assert (
+        spec_of(model={"hf": "org/model"}, export={"quantization": "8da4w"}).rounding == "nearest"
+    )
+    asked = spec_of(model={"hf": "org/model"}, export=export)
+    assert asked.model_dump(mode="json")["rounding"] == "gptq"
+    assert asked.calibration_text
+
+
 @pytest.mark.parametrize(
     ("model", "export", "embeddings"),
     [

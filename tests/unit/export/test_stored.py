@@ -10,8 +10,6 @@ from gguf.quants import dequantize, quantize
 from etdeploy.export.worker.language.gguf import Blocks, unpack_q4_0, unpack_q4_1, unpack_q4_k
 from etdeploy.export.worker.lowering.stored import OffsetLinear, StoredWeight, stored_notes
 
-# Of torchao, when its files are compiled for the first time.
-pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 ROWS, INPUTS = 8, 512
 
 

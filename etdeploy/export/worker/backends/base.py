@@ -83,6 +83,8 @@ class Lowering:
             example input; another delegate reads their memory as if they were by channel.
         shortens: Whether its programs were seen to stay the same, byte for byte, without what
             ExecuTorch's lowering repeats. Language models are lowered without it with any backend.
+        copies_layers: Whether its programs were seen to stay the same, byte for byte, if a few of a
+            language model's layers are traced and the others are copies of them.
         conditional: Whether its partitions were tested in a branch of a condition, where those of
             experts are.
         sharing: How weights that methods share could be stored once; empty where they cannot.
@@ -98,6 +100,7 @@ class Lowering:
     loads_here = False
     by_pixel = False
     shortens = False
+    copies_layers = False
     conditional = False
     sharing = ""
 

@@ -6,7 +6,7 @@ what OpenVINO's CPU plug-in compiles from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -73,9 +73,11 @@ class OpenvinoLowering(Lowering):
         for name, method in methods.items():
             with name_method(name, methods):
                 _refuse_dynamic(method.program)
-        half = spec.quantization == "fp16"
-        compiling: AbstractContextManager[None] = _half_weights() if half else nullcontext()
-        with compiling:
+        compiling: dict[str | None, Callable[[], AbstractContextManager[None]]] = {
+            "fp16": _half_weights,
+            "none": _in_32_bits,
+        }
+        with compiling.get(spec.quantization, nullcontext)():
             edge = super().lower(spec, methods)
         for name in methods:
             with name_method(name, methods):
@@ -242,6 +244,29 @@ def _refuse_single_values(graph: torch.fx.Graph) -> None:
 
 def _is_single(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() == 0
+
+
+@contextmanager
+def _in_32_bits() -> Iterator[None]:
+    """Compiles for 32-bit floats while it lasts, as programs without quantization are run.
+
+    On a processor with AMX, OpenVINO would join layers to one that exists in 16 bits only, and such
+    a program cannot be loaded in 32.
+    """
+    from openvino import Core
+    from openvino.frontend.pytorch.torchdynamo import (
+        compile as compiler,
+    )
+
+    class Exact(Core):  # type: ignore[misc]
+        """Compiles in 32 bits."""
+
+        def compile_model(self, model: Any, device: str, config: Any = None) -> Any:
+            exact = {**(config or {}), "INFERENCE_PRECISION_HINT": "f32"}
+            return super().compile_model(model, device, exact)
+
+    with patched(compiler, Core=Exact):
+        yield
 
 
 @contextmanager

@@ -23,6 +23,7 @@ class XnnpackLowering(Lowering):
     loads_here = True
     by_pixel = True
     shortens = True
+    copies_layers = True
     conditional = True
     stores_once = True  # it asks for no more: CONSTANT_TENSOR_ALIGNMENT of its serialization
 
@@ -87,11 +88,9 @@ class XnnpackLowering(Lowering):
             return super().lower(spec, methods)
 
     def shortened(self) -> AbstractContextManager[None]:
-        from etdeploy.export.worker.backends.xnnpack_layouts import (
-            decompositions_with_work,
-        )
+        from etdeploy.export.worker.backends.xnnpack_layouts import without_idle_work
 
-        return decompositions_with_work()
+        return without_idle_work()
 
     def preload(self, scheme: str) -> None:
         """Imports the partitioner, and the quantizer where the scheme has one.

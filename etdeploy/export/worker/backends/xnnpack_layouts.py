@@ -30,6 +30,9 @@ from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass impor
     ChannelsLastTaggedReshapePass,
 )
 from executorch.backends.xnnpack._passes.conv1d_unsqueeze_pass import Conv1dUnsqueezePass
+from executorch.backends.xnnpack._passes.remove_noop_expand_copy_pass import (
+    RemoveNoopExpandCopyPass,
+)
 from executorch.backends.xnnpack._passes.xnnpack_pass import XNNPACKPass
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_dynamic_qdq
@@ -40,6 +43,7 @@ from executorch.exir.pass_base import ExportPass
 from executorch.exir.program._program import _update_exported_program_graph_module
 from torch.export import ExportedProgram
 from torch.export.decomp_utils import CustomDecompTable
+from torch.export.graph_signature import ExportGraphSignature
 from torch.fx.passes.infra.pass_base import PassResult
 
 from etdeploy.export.worker.backends.base import REASON, patched
@@ -241,6 +245,58 @@ def preprocessing_by_layout(
     layouts = CopiesWhatIsQuantized if is_dynamic else SoftmaxByChannel
     passes = type("_Passes", (_Passes,), {"layouts": layouts, "skips": skips})
     return patched(preprocess, XNNPACKPassManager=passes)
+
+
+@contextmanager
+def without_idle_work() -> Iterator[None]:
+    """While the block runs, ExecuTorch does less for XNNPACK that changes nothing."""
+    with decompositions_with_work(), _signatures_read_once(), _copies_removed_if_any():
+        yield
+
+
+# Of `ExportGraphSignature`, which makes each anew whenever it is read.
+_READ = (
+    "inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_constants",
+    "buffers_to_mutate",
+)  # fmt: skip
+
+
+@contextmanager
+def _signatures_read_once() -> Iterator[None]:
+    """The partitioner, which changes no program, asks for each node what the inputs are."""
+    partition = XnnpackPartitioner.partition
+
+    def read_once(self: XnnpackPartitioner, program: Any) -> Any:
+        known: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+        def remembered(name: str) -> property:
+            read = vars(ExportGraphSignature)[name].fget
+
+            def get(signature: ExportGraphSignature) -> Any:
+                key = name, id(signature)
+                if key not in known:
+                    known[key] = signature, read(signature)
+                return known[key][1]
+
+            return property(get)
+
+        with patched(ExportGraphSignature, **{name: remembered(name) for name in _READ}):
+            return partition(self, program)
+
+    with patched(XnnpackPartitioner, partition=read_once):
+        yield
+
+
+def _copies_removed_if_any() -> AbstractContextManager[None]:
+    """A pass that has nothing to remove traces the whole graph again."""
+    remove = RemoveNoopExpandCopyPass.call
+
+    def call(self: RemoveNoopExpandCopyPass, graph: torch.fx.GraphModule) -> PassResult:
+        if any(self._is_noop_expand_copy(node) for node in graph.graph.nodes):
+            return remove(self, graph)
+        return PassResult(graph, False)
+
+    return patched(RemoveNoopExpandCopyPass, call=call)
 
 
 @contextmanager

@@ -15,14 +15,26 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import causal_mask_function
+from transformers.masking_utils import and_masks, causal_mask_function, eager_mask
 
-from etdeploy.export.worker.language.cache import FilledBuffer, Parts, UnsupportedModelError
+from etdeploy.export.worker.language.cache import (
+    PACKED,
+    SCALE_BYTES,
+    FilledBuffer,
+    Parts,
+    TokenWindow,
+    UnsupportedModelError,
+    packed,
+    packed_size,
+    unpacked,
+    window_in,
+)
 
 GROUPED = "etdeploy_grouped"
 KERNEL = "etdeploy_kernel"
 LLAMA = "etdeploy_llama"
 WHOLE = "etdeploy_whole"
+WINDOWED = "etdeploy_windowed"
 UNBATCHED = "etdeploy_unbatched"
 # What exp() makes zero of, and a float's range is far from.
 MASKED = 1e9
@@ -36,8 +48,10 @@ def register() -> None:
     AttentionInterface.register(KERNEL, kernel_attention)
     AttentionInterface.register(LLAMA, llama_attention)
     AttentionInterface.register(WHOLE, whole_attention)
+    AttentionInterface.register(WINDOWED, whole_attention)
     AttentionInterface.register(UNBATCHED, unbatched_attention)
     AttentionMaskInterface.register(KERNEL, seen)
+    AttentionMaskInterface.register(WINDOWED, windowed_mask)
     AttentionMaskInterface.register(UNBATCHED, lambda *_, **__: None)
     for name in (GROUPED, LLAMA, WHOLE):
         AttentionMaskInterface.register(name, additive_mask)
@@ -240,10 +254,34 @@ def additive_mask(
         for row in (q_offset.unbind() if q_offset.dim() == 2 else (q_offset,))
     )
     seen = torch.clamp((ends or [own])[0] - kv_offset, -1.0, 0.0)
-    if local_size is not None:
+    window = _window(local_size, config)
+    if window:
         behind = own - kv_offset
-        seen = torch.minimum(seen, torch.clamp((local_size - 1) - behind, -1.0, 0.0))
+        near = torch.clamp((window.size - 1) - behind, -1.0, 0.0)
+        if window.sinks:
+            near = torch.maximum(near, -torch.clamp(kv_offset - (window.sinks - 1), 0.0, 1.0))
+        seen = torch.minimum(seen, near)
     return (seen * MASKED).unsqueeze(0)
+
+
+def windowed_mask(
+    *sizes: Any, mask_function: Any = causal_mask_function, config: Any = None, **options: Any
+) -> torch.Tensor:
+    """Transformers' mask for its own caches, of a model with a window of `set_window`."""
+    window = window_in(config)
+    if window is None:
+        raise ValueError("the model has no window")
+
+    def is_near(_: Any, __: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return (query - key < window.size) | (key < window.sinks)
+
+    options |= {"allow_is_causal_skip": False}
+    return eager_mask(*sizes, mask_function=and_masks(mask_function, is_near), **options)
+
+
+def _window(local_size: int | None, config: Any) -> TokenWindow | None:
+    """The window of the model's own layer, or the one that the recipe sets; None for neither."""
+    return window_in(config) if local_size is None else TokenWindow(local_size, 0)
 
 
 def _per_query(row: torch.Tensor, length: int, config: Any) -> torch.Tensor:
@@ -259,11 +297,17 @@ def seen(
     attention_mask: torch.Tensor | None = None,
     local_size: int | None = None,
     use_vmap: bool = False,
+    config: Any = None,
     **_: Any,
 ) -> AttentionWindow:
     """What `kernel_attention` takes as a mask; see `additive_mask`."""
     require_causal(mask_function, attention_mask, local_size, use_vmap)
-    return AttentionWindow(q_offset, local_size or 0)
+    window = _window(local_size, config)
+    return (
+        AttentionWindow(q_offset, window.size, window.sinks)
+        if window
+        else AttentionWindow(q_offset)
+    )
 
 
 def require_causal(
@@ -289,10 +333,12 @@ class AttentionWindow:
     Attributes:
         positions: Of the tokens, int64 of shape (S,); one follows the other.
         window: How many positions a token sees, itself the last; 0 for all.
+        sinks: The first positions, which every token sees besides.
     """
 
     positions: torch.Tensor
-    window: int
+    window: int = 0
+    sinks: int = 0
 
 
 def attention(
@@ -304,7 +350,10 @@ def attention(
     softcap: float,
 ) -> torch.Tensor:
     """Calls the operator."""
-    return ATTENTION(query, keys, values, seen.positions, seen.window, scale, softcap)
+    window = seen.window
+    return ATTENTION(
+        query, keys, values, seen.positions, window, scale, softcap, seen.sinks
+    )  # fmt: skip
 
 
 def _computed(
@@ -315,29 +364,37 @@ def _computed(
     window: int,
     scale: float,
     softcap: float,
+    sinks: int,
 ) -> torch.Tensor:
+    keys, values = unpacked(keys), unpacked(values)
     _, heads, length, size = query.shape
     queries = (query * scale).reshape(keys.shape[0], -1, size)
     scores = torch.bmm(queries, keys.transpose(1, 2)).reshape(heads, length, keys.shape[1])
     if softcap:
         scores = torch.tanh(scores / softcap) * softcap
-    hidden = ~_visible(positions, keys.shape[1], window)
+    hidden = ~_visible(positions, keys.shape[1], window, sinks)
     weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1)
     out = torch.bmm(weights.reshape(keys.shape[0], -1, keys.shape[1]), values)
     return out.reshape(1, heads, length, values.shape[2]).transpose(1, 2).contiguous()
 
 
-def _visible(positions: torch.Tensor, places: int, window: int) -> torch.Tensor:
+def _visible(positions: torch.Tensor, places: int, window: int, sinks: int) -> torch.Tensor:
     """Which places each token sees, of shape (S, N)."""
-    last = positions[-1]
-    held = last - (last - torch.arange(places)) % places
+    last, place = positions[-1], torch.arange(places)
+    in_ring = last - (last - place) % (places - sinks)
+    held = torch.where(place < sinks, place, in_ring)
     behind = positions.unsqueeze(1) - held
-    visible = (held >= 0) & (behind >= 0)
-    return visible & (behind < window) if window else visible
+    visible = (held >= 0) & (behind >= 0) & ((held >= sinks) | (place < sinks))
+    return visible & ((behind < window) | (place < sinks)) if window else visible
 
 
 def _shape(query: torch.Tensor, _: torch.Tensor, values: torch.Tensor, *__: Any) -> torch.Tensor:
-    return query.new_empty((1, query.shape[2], query.shape[1], values.shape[2]))
+    size = values.shape[2] - (SCALE_BYTES if values.dtype == torch.int8 else 0)
+    return query.new_empty((1, query.shape[2], query.shape[1], size))
+
+
+def _packed_shape(x: torch.Tensor, bits: int) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], packed_size(x.shape[-1], bits)), dtype=PACKED[bits])
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -366,7 +423,7 @@ def register_operator(
 ATTENTION = register_operator(
     "etdeploy::attention",
     "Tensor query, Tensor keys, Tensor values, Tensor positions, int window, float scale, "
-    "float softcap",
+    "float softcap, int sinks",
     _computed,
     _shape,
 )
@@ -376,3 +433,4 @@ ROTATE = register_operator(
     _rotated,
     lambda x, *_: x.new_empty(x.shape),
 )
+PACK = register_operator("etdeploy::pack", "Tensor x, int bits", packed, _packed_shape)

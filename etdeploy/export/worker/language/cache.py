@@ -29,6 +29,11 @@ from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.generation import Attention, GenerationMethod, Layout
 
+
+class UnsupportedModelError(Exception):
+    """A path cannot compute the model; the text is a clause about it."""
+
+
 # Later than any position, and exact when one is added: floats hold whole numbers up to 2^24.
 NEVER = 2.0**23
 # XNNPACK joins no more tensors than this at once.
@@ -36,6 +41,40 @@ _MOST = 5
 _STEP = 4
 # With fewer positions, a token takes no less time.
 _LEAST = 128
+# Elements of a cache of less than 32 bits. With 8, the scale of a row is behind it.
+PACKED = {8: torch.int8, 16: torch.float16}
+_BITS = {dtype: bits for bits, dtype in PACKED.items()}
+SCALE_BYTES = 4
+_MOST_BYTE = 127.0
+
+
+def packed(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Rows of shape (heads, S, d) as a cache of so many bits has them.
+
+    With 16 bits, halves. With 8, whole numbers up to 127 in magnitude, and behind those of a row
+    the four bytes of its scale, as a float. `unpacked` is the inverse.
+    """
+    if bits == 16:
+        most = torch.finfo(torch.float16).max
+        return x.clamp(-most, most).to(torch.float16)
+    most = x.abs().amax(-1, keepdim=True)
+    inverse = torch.where(most > 0, _MOST_BYTE / most, 0.0)
+    rounded = (x * inverse).round().clamp(-_MOST_BYTE, _MOST_BYTE)
+    scale = most / _MOST_BYTE
+    return torch.cat([rounded.to(torch.int8), scale.view(torch.int8)], dim=-1)
+
+
+def unpacked(rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a cache as floats."""
+    if rows.dtype != torch.int8:
+        return rows.to(torch.float32)
+    scale = rows[..., -SCALE_BYTES:].contiguous().view(torch.float32)
+    return rows[..., :-SCALE_BYTES].to(torch.float32) * scale
+
+
+def packed_size(size: int, bits: int) -> int:
+    """How many elements a row of so many numbers has in a cache."""
+    return size + SCALE_BYTES if bits == 8 else size
 
 
 @dataclass(frozen=True)
@@ -105,6 +144,44 @@ class Segments:
         return 1 + sum(bound < end for bound in self.bounds)
 
 
+@dataclass(frozen=True)
+class TokenWindow:
+    """What tokens see in layers whose attention the model leaves whole.
+
+    Attributes:
+        size: How many positions a token sees, itself the last.
+        sinks: The first positions, which every token sees besides (Xiao et al., Efficient streaming
+            language models with attention sinks, 2023).
+    """
+
+    size: int
+    sinks: int
+
+
+# The attribute of a model's configuration by which its attention finds the window.
+_WINDOW = "etdeploy_window"
+
+
+def set_window(model: Any, window: TokenWindow | None) -> None:
+    """Lets the model's replaced attention see a window.
+
+    Raises UnsupportedModelError for a model whose layers are not all of full attention.
+    """
+    if window is None:
+        return
+    others = sorted({*_layer_kinds(model)[0]} - {_FULL})
+    if others or own_state(model):
+        kinds = ", ".join(others) or "a recurrent state"
+        raise UnsupportedModelError(f"it has layers of another kind ({kinds})")
+    setattr(model.config.get_text_config(decoder=True), _WINDOW, window)
+
+
+def window_in(config: Any) -> TokenWindow | None:
+    """The window that `set_window` set; None for none."""
+    found: TokenWindow | None = getattr(config, _WINDOW, None)
+    return found
+
+
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _ATTENTION = (_FULL, _SLIDING)
 # transformers' names of layers with a state of all tokens, the second with attention beside it.
@@ -167,9 +244,12 @@ class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
         return self._written(self.keys, key_states), self._written(self.values, value_states)
 
     def _written(self, buffers: Parts, new: torch.Tensor) -> Parts | torch.Tensor:
+        rows = new.squeeze(0)
+        if bits := _BITS.get(buffers[0].dtype):
+            rows = torch.ops.etdeploy.pack(rows, bits)
         # Of the ways to write, the one that ExecuTorch makes an index_put in place of.
         for buffer, places in zip(buffers, self.places.written, strict=True):
-            buffer.index_copy_(1, places, new.squeeze(0))
+            buffer.index_copy_(1, places, rows)
         if len(buffers) > 1:
             return buffers
         (buffer,), prefix = buffers, self.places.held.shape[0]
@@ -399,6 +479,7 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
     """The buffers of all layers. Methods share the object, so that names and tensors agree.
 
     With `llama`, ExecuTorch's operators of that namespace write those of layers without a window.
+    Keys and values have so many `bits`; less than 32 are for etdeploy's kernel.
     """
 
     def __init__(
@@ -409,18 +490,24 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         most_tokens: int,
         *,
         llama: bool = False,
+        bits: int = 32,
     ) -> None:
         super().__init__()
-        self.llama = llama
+        self.llama, self.bits = llama, bits
         self.segments = Segments(bounds)
         self.capacity = capacity = bounds[-1]
         kinds, options = _layer_kinds(model)
         own = own_state(model)
+        window = window_in(model.config.get_text_config(decoder=True))
+        if window:
+            kinds = [_SLIDING for _ in kinds]
         self.kinds, self.own = tuple(kinds), own
         self.has_state = own is not None or any(kind in _RECURRENT for kind in kinds)
         each = zip(kinds, options, strict=True)
         windows = [option.get("sliding_window") for kind, option in each if kind == _SLIDING]
-        self.ring = ring_of(windows, capacity, most_tokens)
+        if window:
+            windows = [window.size]
+        self.ring = ring_of(windows, capacity, most_tokens, window.sinks if window else 0)
         if self.ring:
             self.register_buffer("slots", torch.arange(capacity, dtype=torch.float32))
         self.register_buffer("held", self.segments.held())
@@ -443,8 +530,10 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         _, heads, _, size = example.shape
         for number, places in enumerate(self._places(kind)):
             by_place = self.llama and kind == _FULL
-            shape = (1, places, heads, size) if by_place else (heads, places, size)
-            self.register_buffer(f"{name}_{number}", torch.zeros(shape))
+            row = packed_size(size, self.bits)
+            shape = (1, places, heads, size) if by_place else (heads, places, row)
+            dtype = PACKED.get(self.bits, torch.float32)
+            self.register_buffer(f"{name}_{number}", torch.zeros(shape, dtype=dtype))
 
     def _keep_states(self, index: int, kind: str, example: Any) -> None:
         if example.number_of_states != 1 or example.conv_states[0] is None:
@@ -566,24 +655,31 @@ class Ring:
     """The places of a sliding layer, of which a token gets the one of its position modulo `places`.
 
     A call writes all of its tokens before any of them looks back, so there are more than the window
-    has. What is beyond that allows to set the position back.
+    has. What is beyond that allows to set the position back. Sinks have places before the ring.
 
     Attributes:
-        places: Their number.
+        places: Their number, with those of sinks.
         window: How many positions a token sees, itself the last.
+        sinks: The first positions, which are never overwritten.
     """
 
     places: int
     window: int
+    sinks: int = 0
+
+    @property
+    def turn(self) -> int:
+        """After how many positions a place is used again."""
+        return self.places - self.sinks
 
     @property
     def rewind(self) -> int:
         """How far the position may be set back from the end of what was written.
 
         From the end e back to b: the token at b sees from b - window + 1 on, and what is left
-        begins at e - places.
+        begins at e - turn.
         """
-        return self.places - self.window + 1
+        return self.turn - self.window + 1
 
     def at(self, positions: torch.Tensor, slots: torch.Tensor, end: int) -> Places:
         """Where tokens go, and what is in each place once they are there.
@@ -593,25 +689,28 @@ class Ring:
         """
         if end <= self.places:
             return Places((positions,), slots[:end])
-        ahead = positions[-1:].to(torch.float32) - slots[: self.places]
-        rounds = torch.floor((ahead + 0.5) / self.places)
-        held = slots[: self.places] + rounds * self.places
+        ahead = positions[-1:].to(torch.float32) - slots[self.sinks : self.places]
+        rounds = torch.floor((ahead + 0.5) / self.turn)
+        held = slots[: self.turn] + rounds * self.turn
         empty = torch.clamp(held, -1.0, 0.0)
-        return Places((positions % self.places,), held - empty * NEVER)
+        held = held - empty * NEVER
+        if not self.sinks:
+            return Places((positions % self.turn,), held)
+        beyond = positions - self.sinks
+        written = beyond.clamp(min=0) % self.turn + beyond.clamp(max=0) + self.sinks
+        return Places((written,), torch.cat([slots[: self.sinks], held + self.sinks]))
 
 
-def ring_of(windows: Sequence[int | None], capacity: int, most_tokens: int) -> Ring | None:
+def ring_of(
+    windows: Sequence[int | None], capacity: int, most_tokens: int, sinks: int = 0
+) -> Ring | None:
     """The ring of a model's sliding layers."""
     window = windows[0] if len(set(windows)) == 1 else None
     if window is None:
         return None
     needed = window + most_tokens - 1
-    places = -(-needed // _BLOCK) * _BLOCK
-    return Ring(places, window) if places < capacity else None
-
-
-class UnsupportedModelError(Exception):
-    """A path cannot compute the model; the text is a clause about it."""
+    places = sinks + -(-needed // _BLOCK) * _BLOCK
+    return Ring(places, window, sinks) if places < capacity else None
 
 
 PositionTable = Literal["rope", "ends"]
@@ -654,27 +753,41 @@ class EmbeddedLanguageModel(torch.nn.Module):  # type: ignore[misc]
         return bool(self.decoder._can_set_attn_implementation())
 
 
-class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
-    """A method that looks at the first positions of the cache."""
+def takes_last_only(model: Any) -> bool:
+    """Whether a model can be asked for the logits after the last token alone."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def __init__(self, model: Any, cache: Buffers, prefix: int, *, batched: bool) -> None:
+
+class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
+    """A method that looks at the first positions of the cache.
+
+    One that `verifies` takes, as its last input, the tokens whose logits it gives.
+    """
+
+    def __init__(
+        self, model: Any, cache: Buffers, prefix: int, *, batched: bool, verifies: bool = False
+    ) -> None:
         super().__init__()
         self.model, self.cache, self.prefix, self.batched = model, cache, prefix, batched
         takes = inspect.signature(model.forward).parameters
-        self.options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        self.keeps, self.verifies = takes_last_only(model), verifies
         embedded = isinstance(model, EmbeddedLanguageModel)
         self.named, self.numbered = cache_argument(model), embedded or "position_ids" in takes
         self.takes = "inputs_embeds" if embedded else "input_ids"
         self.table = model.table if embedded else None
 
     def forward(
-        self, tokens: torch.Tensor, position: torch.Tensor, *table: torch.Tensor
+        self, tokens: torch.Tensor, position: torch.Tensor, *further: torch.Tensor
     ) -> torch.Tensor:
-        """The logits of the last token.
+        """The logits of the last token, or of those that the last input names.
 
         `tokens` are ids, or embeddings of shape (1, S, d), and then there may be a table of
         positions.
         """
+        table: Sequence[torch.Tensor] = further
+        rows: torch.Tensor | int = 1
+        if self.verifies:
+            *table, rows = further
         length = tokens.shape[1]
         positions = position if length == 1 else position + torch.arange(length)
         turned = table[0].unsqueeze(1) if self.table == "rope" else positions.unsqueeze(0)
@@ -684,12 +797,16 @@ class CachePrefixMethod(torch.nn.Module):  # type: ignore[misc]
             positions, self.prefix, batched=self.batched, ends=ends, start=start
         )
         cache = self.cache.given(self.model, positions, cache)
-        given = {self.takes: tokens, self.named: cache, **self.options}
+        given = {self.takes: tokens, self.named: cache}
+        if self.keeps:
+            given["logits_to_keep"] = rows
         if self.numbered:
             given["position_ids"] = turned
         out = self.model(**given, use_cache=True)
         self.cache.store(self.model, cache)
-        return out.logits[:, -1:, :].squeeze(1)
+        if not self.verifies:
+            return out.logits[:, -1:, :].squeeze(1)
+        return out.logits if self.keeps else out.logits[:, rows, :]
 
     def _start(self, position: torch.Tensor, length: int) -> Any:
         start = position.item()
@@ -728,8 +845,11 @@ def methods_for(
     attention: Attention = "stock",
     fixed: bool = False,
     layout: Layout = "etdeploy",
+    verify_tokens: int = 0,
 ) -> tuple[GenerationMethod, ...]:
     """The methods of a program with a cache of so many positions.
+
+    With `verify_tokens`, those of prompts can give the logits of so many tokens.
 
     The stock attention's cost follows a method's capacity, so there are several for each role: of
     2048 positions, those of 128, 512 and 2048. The kernel's follows the position. ExecuTorch's own
@@ -738,7 +858,8 @@ def methods_for(
     if layout == "executorch":
         return (forward_method(context, 1 if fixed else min(prefill_tokens, context)),)
     bounds = (context,) if attention == "kernel" else bounds_of(context)
-    return tuple(_methods(bounds, min(prefill_tokens, context), fixed))
+    tokens = min(prefill_tokens, context)
+    return tuple(_methods(bounds, tokens, fixed, 0 if fixed else min(verify_tokens, tokens)))
 
 
 def forward_method(context: int, tokens: int) -> GenerationMethod:
@@ -752,7 +873,9 @@ def forward_method(context: int, tokens: int) -> GenerationMethod:
     )
 
 
-def _methods(bounds: Sequence[int], tokens: int, fixed: bool) -> Iterator[GenerationMethod]:
+def _methods(
+    bounds: Sequence[int], tokens: int, fixed: bool, verify_tokens: int
+) -> Iterator[GenerationMethod]:
     roles: tuple[tuple[Literal["prefill", "decode"], int], ...] = (
         ("prefill", tokens),
         ("decode", 1),
@@ -767,6 +890,7 @@ def _methods(bounds: Sequence[int], tokens: int, fixed: bool) -> Iterator[Genera
                 max_tokens=most,
                 dynamic=role == "prefill" and not fixed,
                 capacity=capacity,
+                verify_tokens=verify_tokens if role == "prefill" else 0,
             )
 
 
@@ -774,16 +898,20 @@ def source_of(
     method: GenerationMethod, model: Any, cache: Buffers, *, batched: bool
 ) -> MethodSource:
     """What the method is traced from."""
-    module = CachePrefixMethod(model, cache, method.capacity, batched=batched)
-    length = method.max_tokens
+    most, length = method.verify_tokens, method.max_tokens
+    module = CachePrefixMethod(model, cache, method.capacity, batched=batched, verifies=most > 0)
     # All kinds of tokens: of one alone, attention gives the same at every position.
     tokens = torch.arange(length).unsqueeze(0) % model.config.vocab_size
-    inputs = ExampleInputs(inputs_at(model, tokens, 0))
+    # Two rows: torch.export takes a length of one as fixed.
+    rows = (torch.arange(length)[-2:],) if most else ()
+    inputs = ExampleInputs((*inputs_at(model, tokens, 0), *rows))
     shapes: Any = None
     if method.dynamic:
         # A method for all calls takes single tokens, too; else there is another one for these.
         least = 1 if method.name == FORWARD else 2
         tokens_of = {1: torch.export.Dim("tokens", min=least, max=length)}
-        further = tuple(tokens_of for _ in inputs.args[2:])
+        further: tuple[Any, ...] = tuple(tokens_of for _ in inputs.args[2:])
+        if most:
+            further = (*further[:-1], {0: torch.export.Dim("rows", min=1, max=most)})
         shapes = (tokens_of, None, *([further] if further else ()))
     return MethodSource(module.eval(), inputs, shapes, is_text=True)

@@ -24,7 +24,7 @@ from etdeploy.export.worker.backends.base import patched
 from etdeploy.export.worker.language.attention import register_operator
 from etdeploy.export.worker.language.cache import UnsupportedModelError
 
-JOINED, SEPARATE = "etdeploy_joined", "etdeploy_separate"
+JOINED, SEPARATE, ROUTED = "etdeploy_joined", "etdeploy_separate", "etdeploy_routed"
 # In all layers together: each adds about a second to the export, and a few microseconds to a token.
 _MOST_SEPARATE = 512
 
@@ -48,9 +48,10 @@ SUM = register_operator(
 
 
 def register_experts() -> None:
-    """Registers both implementations with transformers, by their names."""
+    """Registers all implementations with transformers, by their names."""
     ExpertsInterface.register(JOINED, joined_experts)
     ExpertsInterface.register(SEPARATE, separate_experts)
+    ExpertsInterface.register(ROUTED, routed_experts)
 
 
 def split_experts(model: Any, *, conditional: bool) -> None:
@@ -146,6 +147,37 @@ def separate_experts(
         total = total + weighted
     out: torch.Tensor = SUM(total)
     return out
+
+
+def routed_experts(
+    self: Any,
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+) -> torch.Tensor:
+    """The same, where an expert is given the tokens that the router chose it for, and no others."""
+    weights = _by_expert(self.expert_count, top_k_index, top_k_weights)
+    total = torch.zeros_like(hidden_states)
+    for index in range(self.expert_count):
+        [tokens] = weights[:, index].nonzero(as_tuple=True)
+        if len(tokens):
+            given = getattr(self, str(index))(hidden_states[tokens], self)
+            total[tokens] += given * weights[tokens, index : index + 1]
+    return total
+
+
+@contextmanager
+def experts_routed(model: Any) -> Iterator[None]:
+    """While the block runs, separate experts are given the tokens that they are chosen for."""
+    separate = any(hasattr(m, "expert_count") and not hasattr(m, "joined") for m in model.modules())
+    if not separate:
+        yield
+        return
+    model.set_experts_implementation(ROUTED)
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(SEPARATE)
 
 
 class Joined(torch.nn.Module):  # type: ignore[misc]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,13 @@ from typing import Any, Protocol
 import torch
 from transformers.cache_utils import DynamicCache
 
-from etdeploy.export.worker.language.cache import cache_argument, own_state
+from etdeploy.export.worker.language.cache import (
+    cache_argument,
+    own_state,
+    packed,
+    takes_last_only,
+    unpacked,
+)
 from etdeploy.export.worker.language.static_cache import StaticCalls
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
@@ -37,7 +42,7 @@ class OwnForward:
 
     Of a model that has an encoder, `encoded` are its inputs, and `allowed` takes away the logits of
     tokens that may not come. `beside` are inputs beside the first tokens, like an image, and how
-    many tokens these are.
+    many tokens these are. Keys and values are rounded to those of a cache of so many `bits`.
     """
 
     def __init__(
@@ -46,18 +51,20 @@ class OwnForward:
         encoded: Mapping[str, torch.Tensor] | None = None,
         allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
         beside: tuple[Mapping[str, torch.Tensor], int] | None = None,
+        bits: int = 32,
     ) -> None:
-        takes = inspect.signature(model.forward).parameters
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        self._last_only = {"logits_to_keep": 1} if takes_last_only(model) else {}
         self._model, self._named = model, cache_argument(model)
-        self._cache: Any = None
+        self._cache: Any = RoundedCache(model.config, bits) if bits < 32 else None
         own = own_state(model)
         self._one_by_one = own is not None
         # A model with a cache beside its own states returns neither.
         self._own = own if own and own.kinds else None
         self._states: Sequence[torch.Tensor] = ()
         if self._own:
-            self._cache, self._states = DynamicCache(config=model.config), self._own.initial(model)
+            if self._cache is None:
+                self._cache = DynamicCache(config=model.config)
+            self._states = self._own.initial(model)
         self._tokens, self._given = "input_ids", dict[str, Any]()
         self._allowed, self._position = allowed, 0
         self._beside, self._first = beside or ({}, 0)
@@ -108,9 +115,24 @@ class OwnForward:
         return self._allowed(logits, last)
 
 
+class RoundedCache(DynamicCache):  # type: ignore[misc]
+    """transformers' cache of numbers as a cache of less than 32 bits has them."""
+
+    def __init__(self, config: Any, bits: int) -> None:
+        super().__init__(config=config)
+        self._bits = bits
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Keeps keys and values; gives all so far."""
+        rounded = (unpacked(packed(each, self._bits)) for each in (key_states, value_states))
+        return super().update(*rounded, *args, **kwargs)
+
+
 @contextmanager
 def own_attention(model: Any, name: str) -> Iterator[None]:
-    """The model with the attention that it was loaded with, in the block."""
+    """The model with the attention of this name, such as the one that it was loaded with."""
     of_path = _attentions(model.config)
     model.set_attn_implementation(name)
     try:
@@ -179,7 +201,7 @@ class MethodsForward:
         if self._static:
             logits = self._call_static(self._static, method, part)
         else:
-            logits = self._call(method.name, part)
+            logits = self._call(method, part)
         return logits.float().reshape(-1, logits.shape[-1])
 
     def _method_for(self, waiting: int) -> GenerationMethod:
@@ -192,14 +214,16 @@ class MethodsForward:
         ]
         return min(fitting, key=lambda m: (-min(waiting, m.max_tokens), m.max_tokens, m.capacity))
 
-    def _call(self, name: str, part: Sequence[int]) -> torch.Tensor:
+    def _call(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
+        name = method.name
         module = self._modules[name]
         if self._called not in ("", name):
             _hand_over(self._modules[self._called], module)
         tokens, position = torch.tensor([list(part)]), torch.tensor([self._position])
+        rows = (torch.tensor([len(part) - 1]),) if method.verify_tokens else ()
         with torch.no_grad():
             if self._image_id is None:
-                out = module(tokens, position, *self._encoded)
+                out = module(tokens, position, *self._encoded, *rows)
             else:
                 out = module(self._embedded(tokens), position, *self._columns(len(part)))
         self._called, self._position = name, self._position + len(part)

@@ -26,9 +26,16 @@ from etdeploy.backends.schemes import (
 from etdeploy.core.console import count
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import lowering_of, patched
-from etdeploy.export.worker.failures import describe_errors, exception_text, fail, is_memory
-from etdeploy.export.worker.language.cache import methods_for
+from etdeploy.export.worker.backends.base import lowering_of
+from etdeploy.export.worker.background import Starter, at_once
+from etdeploy.export.worker.failures import (
+    describe_errors,
+    exception_text,
+    fail,
+    is_memory,
+)
+from etdeploy.export.worker.language.attention import WINDOWED
+from etdeploy.export.worker.language.cache import TokenWindow, UnsupportedModelError, methods_for
 from etdeploy.export.worker.language.encoder_decoder import (
     EncoderInput,
     encoder_decoder_sources,
@@ -43,6 +50,11 @@ from etdeploy.export.worker.language.forward import (
     compare,
     evaluate,
     own_attention,
+)
+from etdeploy.export.worker.language.greedy import (
+    UndefinedLogitsError,
+    greedy_text,
+    logit_noise,
 )
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
@@ -59,6 +71,7 @@ from etdeploy.export.worker.language.static_cache import (
 )
 from etdeploy.export.worker.language.texts import (
     Prompt,
+    References,
     TokenizedText,
     activations,
     calibration_parts,
@@ -66,6 +79,7 @@ from etdeploy.export.worker.language.texts import (
     mean_squares,
     prompts_for,
     random_parts,
+    references,
 )
 from etdeploy.export.worker.language.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.language.vision_language import (
@@ -76,10 +90,11 @@ from etdeploy.export.worker.language.vision_language import (
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.quantize import with_float_weights
 from etdeploy.export.worker.lowering.scales import Activations
-from etdeploy.export.worker.lowering.weight_files import WeightFiles
+from etdeploy.export.worker.lowering.weight_files import dequantized_once
 from etdeploy.export.worker.tasks.inputs import Processor
 from etdeploy.export.worker.tracing.tensors import Values, flat_inputs
 from etdeploy.program.generation import (
+    CACHE_BITS,
     ENCODED_ONCE,
     Evaluation,
     ExpectedText,
@@ -88,48 +103,63 @@ from etdeploy.program.generation import (
     GenerationMethod,
     GreedyText,
     LogitNoise,
-    NextToken,
     StaticCache,
     attention_for,
     layout_for,
-    logit_distance,
-    sampled_ids,
+    verify_tokens_for,
 )
 from etdeploy.recipe.model import ExportGeneration
 from etdeploy.recipe.tasks import has_cross_attention
 
 Begin = Callable[[], Forward]
 _FINEST = "8da8w"
+# Of a text that follows from an input: as long as a sentence or two, or the speech of 20 seconds.
+_ANSWER = 64
 _NOT_EVALUATED = "The quantized model was not evaluated: it has no tokenizer that can read {file}."
 _NO_TEXTS = "What a device generates is not compared with the model's text"
 
 
 @dataclass(frozen=True)
-class Eager:
+class OriginalTexts:
     """What the original model gave: a text for each prompt, or none.
 
     Attributes:
-        attention: transformers' name of its own attention.
+        original: What it gave for the text on which the model is evaluated; None for none.
         adapted: The texts of the model with each adapter, by the adapter's name.
+    """
+
+    texts: tuple[GreedyText, ...]
+    original: Original | None = None
+    notes: tuple[str, ...] = ()
+    adapted: Mapping[str, tuple[GreedyText, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Eager:
+    """How the original model is run.
+
+    Attributes:
+        attention: transformers' name of its own attention.
         evaluated: The text on which the model is evaluated; None for none.
-        original: What it gave for that text.
+        gave: What the model gave, as soon as that is computed.
         encoder: What the text follows from, of a model with an encoder; None for others.
         static_cache: That of the program; None where keys and values are buffers.
+        bits: Of a number in the program's cache.
+        exported: transformers' name of an attention that sees what the program's does.
     """
 
     attention: str
     prompts: tuple[Prompt, ...]
-    texts: tuple[GreedyText, ...]
     evaluated: TokenizedText | None
-    original: Original | None
-    notes: tuple[str, ...]
-    adapted: Mapping[str, tuple[GreedyText, ...]] = field(default_factory=dict)
+    gave: Callable[[], OriginalTexts]
     encoder: EncoderInput | ImageInput | None = None
     static_cache: StaticCache | None = None
+    bits: int = 32
+    exported: str | None = None
 
     def forward(self, model: Any) -> Forward:
-        """The model's own forward, at the beginning of a text."""
-        return self.encoder.forward(model) if self.encoder else OwnForward(model)
+        """The model's own forward with the program's cache, at the beginning of a text."""
+        return self.encoder.forward(model) if self.encoder else OwnForward(model, bits=self.bits)
 
     def methods_forward(
         self, methods: Sequence[GenerationMethod], modules: Mapping[str, torch.nn.Module]
@@ -142,10 +172,18 @@ class Eager:
 
 
 @dataclass(frozen=True)
+class EvaluatedTexts:
+    """The facts of a program with the texts that a device has to give, and notes about them."""
+
+    generation: Generation
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class LanguageModel:
     """A language model, ready to be exported.
 
-    `eager` is what it gave before anything of it was changed; None as soon as that is in
+    `eager` is how it was run before anything of it was changed; None as soon as its texts are in
     `generation`. `adapted` is the model with each adapter, by the adapter's name.
     """
 
@@ -185,72 +223,83 @@ class LanguageModel:
     ) -> Activations:
         if not spec.reads_calibration:
             return Activations(origin="export.calibration is none")
-        if not encoder.tensors.is_real or not eager.texts:
+        texts = eager.gave().texts
+        if not encoder.tensors.is_real or not texts:
             return Activations(origin="the input is random")
-        ids = (*encoder.prompt, *eager.texts[0].token_ids[:-1])
+        ids = (*encoder.prompt, *texts[0].token_ids[:-1])
         text = TokenizedText("the input", "", (ids,), whole=True)
         squares = mean_squares(self.loaded.model, eager.attention, text, eager.forward)
         return Activations(squares, f"the input and {count(len(ids), 'token')} of its text")
 
     def evaluated(
         self, spec: ExportSpec, modules: Mapping[str, torch.nn.Module], *, in_place: bool
-    ) -> LanguageModel:
-        """Return the same with the texts that a device has to give."""
+    ) -> EvaluatedTexts:
+        """Runs the methods that are exported; may be called in a fork."""
         if self.eager is None:
-            return self
-        eager, notes, cost = self.eager, self.eager.notes, None
-        expected = _expected(eager.prompts, eager.texts)
+            return EvaluatedTexts(self.generation)
+        eager, gave = self.eager, self.eager.gave()
+        notes, cost = gave.notes, None
+        expected = _expected(eager.prompts, gave.texts)
         adapters = dict(self.generation.adapters)
         if _quantizes(spec):
             model, methods = self.loaded.model, self.generation.methods
             with _quantized_texts(eager, self.loaded, methods, modules, in_place=in_place) as begin:
                 owners = (model,) if in_place else tuple(modules.values())
-                expected, failure = _quantized(begin, eager.prompts, eager.texts, owners)
-                if eager.evaluated and eager.original:
+                expected, failure = _quantized(begin, eager.prompts, gave.texts, owners)
+                if eager.evaluated and gave.original:
                     with describe_errors("evaluation", "the quantized model raised"):
-                        cost = compare(begin, eager.evaluated.parts, eager.original)
+                        cost = compare(begin, eager.evaluated.parts, gave.original)
             notes = (*notes, *failure)
         for name, adapter in adapters.items():
-            texts = _expected(eager.prompts, eager.adapted[name])
+            texts = _expected(eager.prompts, gave.adapted[name])
             if _quantizes(spec):
                 own, methods = replace(self.loaded, model=self.adapted[name]), adapter.methods
                 with _quantized_texts(eager, own, methods, modules, in_place=in_place) as begin:
                     owners = (own.model,) if in_place else tuple(modules[m.name] for m in methods)
-                    texts, _ = _quantized(begin, eager.prompts, eager.adapted[name], owners)
+                    texts, _ = _quantized(begin, eager.prompts, gave.adapted[name], owners)
             adapters[name] = adapter.model_copy(update={"expected": texts})
         evaluation = None
-        if (text := eager.evaluated) and eager.original:
+        if (text := eager.evaluated) and gave.original:
             evaluation = Evaluation(
                 file=text.file,
                 sha256=text.sha256,
                 tokens=text.predicted,
                 whole=text.whole,
-                perplexity=eager.original.perplexity,
+                perplexity=gave.original.perplexity,
                 quantized=cost,
             )
             notes = (*notes, *perplexity_notes(spec, evaluation))
         update = {"expected": expected, "evaluation": evaluation, "adapters": adapters}
-        return LanguageModel(
-            self.sources,
-            self.generation.model_copy(update=update),
-            replace(self.loaded, notes=(*self.loaded.notes, *notes)),
-        )
+        return EvaluatedTexts(self.generation.model_copy(update=update), notes)
+
+    def with_texts(self, found: EvaluatedTexts) -> LanguageModel:
+        """The same with what `evaluated` gave."""
+        loaded = replace(self.loaded, notes=(*self.loaded.notes, *found.notes))
+        return LanguageModel(self.sources, found.generation, loaded)
 
 
-def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
-    """What a model gives before anything of it is changed."""
+def original_texts(spec: ExportSpec, loaded: LoadedModel, start: Starter = at_once) -> Eager:
+    """What a model gives before anything of it is changed, computed as `start` does that."""
     asked = _asked(spec)
     if asked.path in ("auto", "static") and backend_named(str(spec.backend)).static_cache:
         methods = static_methods(asked.context, asked.prefill_tokens, asked.methods)
-        return run_original(spec, loaded, methods)
+        return run_original(spec, loaded, methods, start)
     methods = methods_for(
         asked.context,
         asked.prefill_tokens,
         attention=attention_for(asked, str(spec.backend))[0],
         fixed=lowering_of(spec).fixed_shapes,
         layout=layout_for(asked),
+        verify_tokens=verify_tokens_for(asked, str(spec.backend)),
     )
-    return run_original(spec, loaded, methods)
+    return run_original(spec, loaded, methods, start)
+
+
+def _token_window(asked: ExportGeneration) -> TokenWindow | None:
+    """The window that limits what tokens see; None where they see the whole context."""
+    if asked.window is None or asked.window >= asked.context:
+        return None
+    return TokenWindow(asked.window, asked.sinks)
 
 
 def _asked(spec: ExportSpec) -> ExportGeneration:
@@ -277,8 +326,19 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         eager = replace(eager, encoder=placed)
     else:
         mode = asked.methods if backend_named(str(spec.backend)).static_cache else None
-        made = generation_sources(loaded.model, mode=mode, layout=layout_for(asked), **options)
-        eager = replace(eager, static_cache=made.static_cache)
+        options |= {
+            "mode": mode,
+            "layout": layout_for(asked),
+            "bits": CACHE_BITS[asked.cache],
+            "window": _token_window(asked),
+            "verify_tokens": verify_tokens_for(asked, str(spec.backend)),
+        }
+        with _fits_cache(spec, loaded, asked):
+            made = generation_sources(loaded.model, **options)
+        exported = WINDOWED if options["window"] else None
+        eager = replace(
+            eager, static_cache=made.static_cache, bits=options["bits"], exported=exported
+        )
     _require_ranges(spec, loaded, made)
     models = {name: adapted_model(loaded.model, each) for name, each in loaded.apart.items()}
     adapted = {name: made.adapted(name, model) for name, model in models.items()}
@@ -312,6 +372,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         path=made.path,
         path_reason=made.path_reason,
         attention=made.attention,
+        cache=asked.cache,
         layout=layout_for(asked),
         rewind=made.rewind,
         adapters={name: GenerationAdapter(methods=each.methods) for name, each in adapted.items()},
@@ -320,6 +381,28 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
     )
     with_notes = replace(loaded, notes=(*loaded.notes, *made.notes, *calibrated))
     return LanguageModel(sources, generation, with_notes, eager, models)
+
+
+@contextmanager
+def _fits_cache(spec: ExportSpec, loaded: LoadedModel, asked: ExportGeneration) -> Iterator[None]:
+    try:
+        yield
+    except UnsupportedModelError as error:
+        if asked.window and asked.cache == "float32":
+            raise fail(
+                "outputs",
+                f"the model, a {type(loaded.model).__name__}, takes no window: {error}",
+                remedy="Let its tokens see what they see in the model: leave out "
+                "export.generation.window",
+                file=spec.place("export", "generation", "window"),
+            ) from error
+        raise fail(
+            "outputs",
+            f"the model, a {type(loaded.model).__name__}, does not fit a cache of {asked.cache}, "
+            f"which etdeploy's attention kernel reads: {error}",
+            remedy="Leave its cache in floats: --set export.generation.cache=float32",
+            file=spec.place("export", "generation", "cache"),
+        ) from error
 
 
 def _require_ranges(spec: ExportSpec, loaded: LoadedModel, made: GenerationSources) -> None:
@@ -412,14 +495,32 @@ def _encoder_decoder(
 
 
 def run_original(
-    spec: ExportSpec, loaded: LoadedModel, methods: Sequence[GenerationMethod]
+    spec: ExportSpec,
+    loaded: LoadedModel,
+    methods: Sequence[GenerationMethod],
+    start: Starter = at_once,
 ) -> Eager:
-    """Runs a model as it was loaded."""
+    """Runs a model as it was loaded; one with an encoder at once, whatever `start` does."""
     if loaded.processor:
         return _run_encoder_decoder(spec, loaded, loaded.processor)
     evaluated = evaluation_parts(spec, loaded)
     prompts = prompts_for(loaded, methods, _asked(spec).context)
-    texts, notes = _texts(lambda: OwnForward(loaded.model), prompts)
+    return Eager(
+        attention=loaded.model.config._attn_implementation,
+        prompts=prompts,
+        evaluated=evaluated,
+        gave=start(partial(_run_decoder, spec, loaded, prompts, evaluated)),
+    )
+
+
+def _run_decoder(
+    spec: ExportSpec,
+    loaded: LoadedModel,
+    prompts: Sequence[Prompt],
+    evaluated: TokenizedText | None,
+) -> OriginalTexts:
+    known = references(spec, loaded)
+    texts, notes = _original_texts(known, loaded, prompts)
     adapted = {}
     for name, adapter in loaded.apart.items():
         model = adapted_model(loaded.model, adapter)
@@ -429,15 +530,8 @@ def run_original(
         notes = (*notes, evaluated.cut_note)
     if not evaluated and (text := evaluated_text(spec)):
         notes = (*notes, _NOT_EVALUATED.format(file=text.path.name))
-    return Eager(
-        attention=loaded.model.config._attn_implementation,
-        prompts=prompts,
-        texts=texts,
-        evaluated=evaluated,
-        original=_evaluated(spec, loaded, evaluated) if evaluated else None,
-        notes=notes,
-        adapted=adapted,
-    )
+    original = _evaluated(spec, loaded, evaluated, known) if evaluated else None
+    return OriginalTexts(texts, original, notes, adapted)
 
 
 def _run_encoder_decoder(spec: ExportSpec, loaded: LoadedModel, processor: Processor) -> Eager:
@@ -459,13 +553,12 @@ def _run_encoder_decoder(spec: ExportSpec, loaded: LoadedModel, processor: Proce
     stop = stop_ids(model, loaded.tokenizer, loaded.vocabulary)
     prompts = (Prompt(given.prompt, min(_ANSWER, room), stop),)
     texts, notes = _texts(lambda: given.forward(model), prompts)
+    gave = OriginalTexts(texts, notes=(*notes, *filter(None, (given.note,))))
     return Eager(
         attention=model.config._attn_implementation,
         prompts=prompts,
-        texts=texts,
         evaluated=None,
-        original=None,
-        notes=(*notes, *filter(None, (given.note,))),
+        gave=lambda: gave,
         encoder=given,
     )
 
@@ -504,7 +597,9 @@ def perplexity_notes(spec: ExportSpec, evaluation: Evaluation) -> Iterator[str]:
         return
     finer = _FINEST in backend_named(str(spec.backend)).quantizations
     remedy = (
-        f"Weights in 8 bits lose less: --set export.quantization={_FINEST}"
+        "A cache of floats loses nothing: --set export.generation.cache=float32"
+        if not _quantizes_weights(spec)
+        else f"Weights in 8 bits lose less: --set export.quantization={_FINEST}"
         if finer and spec.quantization != _FINEST
         else "Without quantization, it stays as it is: --set export.quantization=none"
     )
@@ -527,7 +622,8 @@ def _quantized_texts(
 ) -> Iterator[Begin]:
     """Begins texts with the quantized model, in the block."""
     if in_place:
-        with own_attention(loaded.model, eager.attention), dequantized_once(loaded.files):
+        attention = eager.exported or eager.attention
+        with own_attention(loaded.model, attention), dequantized_once(loaded.files):
             yield lambda: eager.forward(loaded.model)
         return
     with caches_restored(modules):
@@ -548,6 +644,12 @@ def _vectors(owners: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
 
 
 def _quantizes(spec: ExportSpec) -> bool:
+    """Whether the program gives other logits: by quantized weights, its cache, or a window."""
+    asked = _asked(spec)
+    return _quantizes_weights(spec) or asked.cache != "float32" or asked.window is not None
+
+
+def _quantizes_weights(spec: ExportSpec) -> bool:
     """Whether the model is quantized before it is lowered."""
     return bool(spec.embeddings) or spec.quantization not in (None, *FLOAT_SCHEMES)
 
@@ -566,119 +668,32 @@ def _texts(
         return (), (f"{_NO_TEXTS}: run eagerly, the model raised {exception_text(error)}.",)
 
 
-def _evaluated(spec: ExportSpec, loaded: LoadedModel, text: TokenizedText) -> Original:
-    with describe_errors("evaluation", f"the model raised, when it was evaluated on {text.file}:"):
+def _original_texts(
+    known: References, loaded: LoadedModel, prompts: Sequence[Prompt]
+) -> tuple[tuple[GreedyText, ...], tuple[str, ...]]:
+    notes: tuple[str, ...] = ()
+
+    def computed() -> list[Any] | None:
+        nonlocal notes
+        texts, notes = _texts(lambda: OwnForward(loaded.model), prompts)
+        return [text.model_dump() for text in texts] or None
+
+    depends = (prompts, loaded.model.config._attn_implementation)
+    found = known.of("texts", depends, computed) or []
+    return tuple(GreedyText.model_validate(each) for each in found), notes
+
+
+def _evaluated(
+    spec: ExportSpec, loaded: LoadedModel, text: TokenizedText, known: References
+) -> Original:
+    keep = _quantizes(spec)
+
+    def computed() -> dict[str, Any]:
         begin = lambda: OwnForward(loaded.model)  # noqa: E731
-        return evaluate(begin, text.parts, keep=_quantizes(spec), files=loaded.files)
+        found = evaluate(begin, text.parts, keep=keep, files=loaded.files)
+        return {"perplexity": found.perplexity, "logits": list(found.logits)}
 
-
-@contextmanager
-def dequantized_once(files: WeightFiles | None = None) -> Iterator[None]:
-    """While the block runs, a quantized weight that is used keeps its values as floats.
-
-    torchao computes them anew in each call of a layer: that was nearly all of the time in which a
-    model with 4-bit weights gives a token. They take four bytes for each weight, as those of the
-    original did, in memory or in `files`.
-    """
-    from torchao.quantization import IntxUnpackedToInt8Tensor
-
-    compute = IntxUnpackedToInt8Tensor.dequantize
-    # The weight itself is kept, too: another one cannot have its id then.
-    known: dict[int, tuple[Any, torch.Tensor]] = {}
-
-    def dequantize(weight: Any) -> torch.Tensor:
-        if id(weight) not in known:
-            values = files.dequantized(weight, compute) if files else compute(weight)
-            known[id(weight)] = weight, values
-        return known[id(weight)][1]
-
-    with patched(IntxUnpackedToInt8Tensor, dequantize=dequantize):
-        yield
-
-
-_KEPT = 8
-# Of a text that follows from an input: as long as a sentence or two, or the speech of 20 seconds.
-_ANSWER = 64
-# A few units in the last place, as kernels that sum in another order differ by.
-_ROUNDING = 2.0**-20
-_DRAWS = 2
-
-
-class UndefinedLogitsError(Exception):
-    """No token is the most probable: a logit is NaN, or infinite."""
-
-
-def greedy_text(forward: Forward, prompt: Prompt) -> GreedyText:
-    """A model's text."""
-    tokens = [next_token(forward.last(prompt.ids))]
-    while len(tokens) < prompt.new_tokens and tokens[-1].ids[0] not in prompt.stop_ids:
-        tokens.append(next_token(forward.last([tokens[-1].ids[0]])))
-    return GreedyText(tokens=tuple(tokens))
-
-
-def logit_noise(
-    begin: Callable[[], Forward],
-    prompts: Sequence[Prompt],
-    texts: Sequence[GreedyText],
-    weights: Sequence[torch.Tensor],
-) -> LogitNoise | None:
-    """How far the logits along a model's texts move if some weights change by rounding errors."""
-    distances: list[tuple[float, float]] = []
-    for draw in range(_DRAWS):
-        with _rounded_otherwise(weights, draw):
-            for prompt, text in zip(prompts, texts, strict=True):
-                distances += _moved(begin(), prompt, text)
-    if not weights or not distances:
-        return None
-    errors, cosines = zip(*distances, strict=True)
-    return LogitNoise(max_error=max(errors), min_cosine=min(cosines))
-
-
-def _moved(forward: Forward, prompt: Prompt, text: GreedyText) -> Iterator[tuple[float, float]]:
-    first = forward.last(prompt.ids)
-    fed = [token.ids[0] for token in text.tokens[:-1]]
-    # All tokens at once: one call costs about as much as one token.
-    for token, logits in zip(
-        text.tokens, (first, *(forward.each(fed) if fed else ())), strict=True
-    ):
-        ids = (*sampled_ids(logits.shape[0]), *token.ids)
-        yield logit_distance(token, {i: float(logits[i]) for i in ids})
-
-
-@contextmanager
-def _rounded_otherwise(weights: Sequence[torch.Tensor], draw: int) -> Iterator[None]:
-    before = [weight.detach().clone() for weight in weights]
-    generator = torch.Generator().manual_seed(draw)
-    with torch.no_grad():
-        for weight in weights:
-            weight *= 1 + _ROUNDING * torch.randn(weight.shape, generator=generator)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for weight, old in zip(weights, before, strict=True):
-                weight.copy_(old)
-
-
-def next_token(logits: torch.Tensor) -> NextToken:
-    """The choice of a token."""
-    finite = logits[torch.isfinite(logits)]
-    if torch.isnan(logits).any() or torch.isposinf(logits).any() or not finite.numel():
-        raise UndefinedLogitsError
-    values, ids = logits.topk(min(_KEPT, finite.numel()))
-    first = int(logits.argmax())  # of equal ones the first, which topk does not promise
-    others = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if int(i) != first]
-    best = float(logits[first])
-    return NextToken(
-        ids=(first, *(i for i, _ in others)),
-        behind=(0.0, *(best - value for _, value in others)),
-        largest=float(finite.abs().max()),
-        best=best,
-        sample=tuple(_rounded(logits[list(sampled_ids(logits.shape[0]))])),
-    )
-
-
-def _rounded(logits: torch.Tensor) -> Iterator[float]:
-    """In as many digits as matter, and without infinity, which JSON does not have."""
-    most = torch.finfo(torch.float32).max
-    return (float(f"{value:.7g}") for value in logits.clamp(-most, most).tolist())
+    depends = (text.parts, loaded.model.config._attn_implementation, keep)
+    with describe_errors("evaluation", f"the model raised, when it was evaluated on {text.file}:"):
+        found = known.of("evaluation", depends, computed)
+        return Original(found["perplexity"], tuple(found["logits"]))

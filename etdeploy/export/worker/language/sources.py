@@ -23,6 +23,7 @@ from etdeploy.export.worker.language.attention import (
 from etdeploy.export.worker.language.cache import (
     Buffers,
     CachePrefixMethod,
+    TokenWindow,
     UnsupportedModelError,
     bounds_of,
     forward_method,
@@ -31,6 +32,7 @@ from etdeploy.export.worker.language.cache import (
     methods_for,
     plain_embeddings,
     probed,
+    set_window,
     source_of,
 )
 from etdeploy.export.worker.language.experts import cost_note, register_experts, split_experts
@@ -113,21 +115,33 @@ def generation_sources(
     path: Literal["auto", "fast", "plain", "static"],
     attention: Attention = "stock",
     layout: Layout = "etdeploy",
+    verify_tokens: int = 0,
     fixed: bool = False,
     conditional: bool = False,
     mode: GenerationMode | None = None,
+    bits: int = 32,
+    window: TokenWindow | None = None,
 ) -> GenerationSources:
     """The methods of a language model.
 
     `fixed` and `conditional` are the lowering's `fixed_shapes` and `conditional`; `mode` is for a
-    backend whose path is static, None for others.
+    backend whose path is static, None for others. A cache of less than 32 `bits` is for the path
+    fast with etdeploy's kernel; no other is tried then.
+
+    Raises:
+        UnsupportedModelError: The model fits no path with such a cache, or takes no `window`.
     """
     register()
     register_static()
     register_experts()
     own = _own_logits(model)
+    set_window(model, window)
     paths: tuple[Path, ...] = ("fast", "plain") if mode is None else ("static", "fast", "plain")
     wanted: tuple[Path, ...] = paths if path == "auto" else (path,)
+    if bits < 32:
+        wanted = ("fast",)
+        if not has_attention(model):
+            raise UnsupportedModelError("none of its layers keeps keys and values")
     reasons: list[str] = []
     unread: list[str] = []
     attentions: tuple[Attention, ...] = (attention,)
@@ -151,14 +165,17 @@ def generation_sources(
                     notes=tuple(filter(None, (cost_note(model),))),
                     static_cache=static.facts,
                 )
-            cache = _fitting(model, each, own_attention, layout, context, prefill_tokens, own)
+            cache = _fitting(model, each, own_attention, layout, context, prefill_tokens, own, bits)
         except UnsupportedModelError as misfit:
             more = own_attention != attentions[-1] and each == "fast"
             (unread if more else reasons).append(str(misfit))
             continue
         # Without attention, all positions cost the same.
         single = own_attention if has_attention(model) else "kernel"
-        methods = methods_for(context, prefill_tokens, attention=single, fixed=fixed, layout=layout)
+        methods = methods_for(
+            context, prefill_tokens,
+            attention=single, fixed=fixed, layout=layout, verify_tokens=verify_tokens,
+        )  # fmt: skip
         batched = each == "plain"
         rewind = cache.ring.rewind if cache.ring else None
         if cache.has_state:
@@ -178,6 +195,8 @@ def generation_sources(
             source,
             tuple(filter(None, notes)),
         )
+    if bits < 32:
+        raise UnsupportedModelError(reasons[0])
     raise _refused(model, wanted, reasons)
 
 
@@ -233,8 +252,12 @@ def _fitting(
     context: int,
     most_tokens: int,
     wanted: torch.Tensor,
+    bits: int,
 ) -> Buffers:
-    """The cache of a path on which the model gives the logits of transformers' forward."""
+    """The cache of a path on which the model gives the logits of transformers' forward.
+
+    They are compared with a cache of floats.
+    """
     own, fast = model.config._attn_implementation, path == "fast"
     name = _NAMES[layout, attention] if fast else WHOLE
     try:
@@ -249,7 +272,7 @@ def _fitting(
             _compare(wanted, _in_parts(model, checked, _tokens(model), batched=not fast))
             del checked
             bounds = bounds_of(context) if segmented else (context,)
-            return Buffers(model, examples, bounds, most_tokens, llama=llama)
+            return Buffers(model, examples, bounds, most_tokens, llama=llama, bits=bits)
     except (MemoryError, UnsupportedModelError):
         model.set_attn_implementation(own)
         raise

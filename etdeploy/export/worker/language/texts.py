@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import io
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
+from etdeploy.backends.schemes import AUTO_SCALED, AWQ, GPTQ, NEAREST, UNSCALED
 from etdeploy.core.console import count
+from etdeploy.core.files.basic import write_atomic
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.named_texts import (
+    MOST_READ,
     NamedText,
     calibration_text,
     evaluated_text,
@@ -22,17 +29,58 @@ from etdeploy.export.hf.named_texts import (
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import BUNDLED_TEXTS, ExportSpec
 from etdeploy.export.worker.failures import WorkerError, describe_errors, exception_text, fail
-from etdeploy.export.worker.language.forward import Forward, OwnForward, own_attention, windows
+from etdeploy.export.worker.language.cache import own_state, takes_last_only
+from etdeploy.export.worker.language.experts import experts_routed
+from etdeploy.export.worker.language.forward import (
+    Forward,
+    OwnForward,
+    own_attention,
+    windows,
+)
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.tokenizer import stop_ids
-from etdeploy.export.worker.lowering.scales import Activations
+from etdeploy.export.worker.lowering.scales import FEWEST_TOKENS, Activations, Seen
 from etdeploy.program.generation import GenerationMethod, random_ids
 from etdeploy.recipe.paths import CALIBRATION
 
 # Tokens of the calibration text that are read at once.
 _CALIBRATION_WINDOW = 512
+# Tokens whose logits tell whether a model computes as before.
+_TRIED_TOKENS = 8
 # Tokens that are read together, each from an empty cache.
 Parts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class References:
+    """What a model gave before it was quantized, kept in files for its other exports.
+
+    Attributes:
+        folder: None where nothing is kept.
+    """
+
+    folder: Path | None = None
+
+    def of(self, name: str, depends: object, compute: Callable[[], Any]) -> Any:
+        """What `compute` gave before, of the same `depends`, or gives now.
+
+        Numbers, strings and tensors in tuples, lists and dicts, or None, which is not kept.
+        """
+        if self.folder is None:
+            return compute()
+        # Sums of floats are in another order with another number of threads.
+        content = repr((depends, torch.get_num_threads()))
+        path = self.folder / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:32]}.pt"
+        # Damaged, or of another release: computed again.
+        with suppress(OSError, RuntimeError, EOFError, UnpicklingError):
+            return torch.load(path, weights_only=True, mmap=True)
+        found = compute()
+        if found is not None:
+            stream = io.BytesIO()
+            torch.save(found, stream)
+            with suppress(OSError):  # an export does not need them
+                write_atomic(path, stream.getvalue())
+        return found
 
 
 @dataclass(frozen=True)
@@ -46,6 +94,11 @@ class TokenizedText:
     sha256: str
     parts: Parts
     whole: bool
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens."""
+        return sum(map(len, self.parts))
 
     @property
     def predicted(self) -> int:
@@ -264,21 +317,169 @@ def _random(loaded: LoadedModel, length: int) -> tuple[int, ...]:
     return ids
 
 
+_UNREADABLE = "the model has no tokenizer that reads the calibration text"
+
+
 def activations(spec: ExportSpec, loaded: LoadedModel, attention: str) -> Activations:
     """Mean squared inputs of the linear layers, on the text that calibrates the model."""
     if not spec.reads_calibration:
         return Activations(origin="export.calibration is none")
     text = calibration_parts(spec, loaded)
+    if _scales(spec, loaded, text):
+        text = _enough(spec, text, "scaling", AWQ, UNSCALED)
+        found = _measured(spec, loaded, attention, text)
+        if not found.mean_squares:
+            return found
+        found = replace(found, logits=partial(_logits, loaded.model, attention, text))
+        if spec.rounding != GPTQ:
+            return found
+        later = _read_later(spec, loaded, attention, text)
+        return replace(later, mean_squares=found.mean_squares, logits=found.logits)
+    if spec.rounding == GPTQ:
+        return _read_later(spec, loaded, attention, text)
     if text is None:
-        return Activations(origin="the model has no tokenizer that reads the calibration text")
+        return Activations(origin=_UNREADABLE)
+    return _measured(spec, loaded, attention, text)
+
+
+def _scales(spec: ExportSpec, loaded: LoadedModel, text: TokenizedText | None) -> bool:
+    """Whether inputs are scaled; `auto` scales them unless that raises an error or memory use."""
+    if spec.scaling != AUTO_SCALED:
+        return spec.scaling == AWQ
+    readable = text is not None and text.tokens >= FEWEST_TOKENS
+    return readable and not (loaded.files or loaded.apart)
+
+
+def _measured(
+    spec: ExportSpec, loaded: LoadedModel, attention: str, text: TokenizedText
+) -> Activations:
+    linears = [n for n, m in loaded.model.named_modules() if isinstance(m, torch.nn.Linear)]
+    layers = {n: loaded.model.get_submodule(n) for n in linears}
+
+    def computed() -> dict[str, torch.Tensor]:
+        found = mean_squares(loaded.model, attention, text)
+        return {name: found[id(layer)] for name, layer in layers.items() if id(layer) in found}
+
+    depends = (text.parts, attention, linears)
     try:
-        squares = mean_squares(loaded.model, attention, text)
+        known = references(spec, loaded).of("activations", depends, computed)
+        squares = {id(layers[name]): each for name, each in known.items()}
     except WorkerError as error:
         if spec.calibration_text not in BUNDLED_TEXTS:
             raise
         return Activations(origin=error.failure.message)
-    tokens = sum(map(len, text.parts))
-    return Activations(squares, f"{count(tokens, 'token')} of {text.file}")
+    return Activations(squares, f"{count(text.tokens, 'token')} of {text.file}")
+
+
+def _read_later(
+    spec: ExportSpec, loaded: LoadedModel, attention: str, text: TokenizedText | None
+) -> Activations:
+    """What reads the text when the layers are quantized, for GPTQ."""
+    text = _enough(spec, text, "rounding", GPTQ, NEAREST)
+    text = replace(text, parts=_at_once(loaded.model, text.parts))
+    read = partial(read_at_once, loaded.model, attention, text)
+    return Activations(origin=f"{count(text.tokens, 'token')} of {text.file}", read=read)
+
+
+def _enough(
+    spec: ExportSpec, text: TokenizedText | None, key: str, method: str, other: str
+) -> TokenizedText:
+    """The text; raises WorkerError if there is none, or if it is too short for a method."""
+    if text and text.tokens >= FEWEST_TOKENS:
+        return text
+    problem = f"{method} needs a text, and {_UNREADABLE}"
+    remedy = "Put the model's tokenizer into its folder"
+    if text and (named := calibration_text(spec)):
+        few = f"{count(text.tokens, 'token')} of {text.file} are too few for {method}"
+        problem = f"{few}, which needs at least {FEWEST_TOKENS}, better {named.tokens:,}"
+        remedy = "Name a longer text with export.calibration"
+    raise fail(
+        "calibration",
+        problem,
+        remedy=f"{remedy}, or --set export.{key}={other}",
+        file=spec.place("export", key),
+    )
+
+
+@contextmanager
+def _reading(model: Any, attention: str, text: TokenizedText) -> Iterator[None]:
+    """For one call of the model with tokens of a text, whose states are dropped afterwards."""
+    raised = describe_errors("calibration", f"the model raised when it read {text.file}:")
+    try:
+        with torch.no_grad(), own_attention(model, attention), raised:
+            yield
+    finally:
+        if (own := own_state(model)) and own.kinds:
+            own.after(model, None)  # takes its states out of the model's attributes
+
+
+def _logits(model: Any, attention: str, text: TokenizedText) -> torch.Tensor:
+    """The logits at the beginning of a text."""
+    ids = torch.tensor([text.parts[0][:_TRIED_TOKENS]])
+    with _reading(model, attention, text):
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
+    return logits
+
+
+def _at_once(model: Any, parts: Parts) -> Parts:
+    """What of a text is read in one call; in one part by a model with the states of one text."""
+    if own_state(model):
+        return (tuple(token for part in parts for token in part)[:MOST_READ],)
+    return parts[: max(1, MOST_READ // max(map(len, parts)))]
+
+
+class _AllSeen(Exception):  # noqa: N818 - it ends a call that has done its work
+    """No further layer is wanted."""
+
+
+def read_at_once(
+    model: Any,
+    attention: str,
+    text: TokenizedText,
+    wanted: Collection[torch.nn.Linear],
+    seen: Seen,
+) -> None:
+    """Has a model read all parts of a text in one call, as far as the last of the wanted layers.
+
+    So each layer is told of once, with all tokens, and may be changed before it computes: what
+    follows is then given what the changed one gives. Shorter parts are filled up with themselves;
+    these tokens are left out where a layer is given all of them.
+    """
+    length = max(map(len, text.parts))
+    ids = torch.tensor([[part[i % len(part)] for i in range(length)] for part in text.parts])
+    filled = torch.arange(length) < torch.tensor([[len(part)] for part in text.parts])
+    waiting, last = {id(layer) for layer in wanted}, (torch.empty(0), torch.empty(0))
+
+    def hook(layer: torch.nn.Linear, inputs: tuple[torch.Tensor, ...]) -> None:
+        nonlocal last
+        if id(layer) not in waiting:
+            return
+        waiting.remove(id(layer))
+        if inputs[0] is not last[0]:
+            rows = inputs[0].detach().float().reshape(-1, layer.in_features)
+            last = inputs[0], rows[filled.flatten()] if len(rows) == ids.numel() else rows
+        seen(layer, last[1])
+        if not waiting:
+            raise _AllSeen
+
+    # Where a layer is never called, the call goes on to the end.
+    options: dict[str, Any] = {}
+    if model.get_output_embeddings() not in wanted and takes_last_only(model):
+        options = {"logits_to_keep": 1}
+    hooks = [layer.register_forward_pre_hook(hook) for layer in wanted]
+    try:
+        with _reading(model, attention, text), experts_routed(model), suppress(_AllSeen):
+            model(input_ids=ids, use_cache=False, **options)
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+def references(spec: ExportSpec, loaded: LoadedModel) -> References:
+    """Where what the model gives is kept; a model that does not fit in memory has no room there."""
+    if spec.references is None or loaded.files or loaded.processor:
+        return References()
+    return References(Path(spec.references, loaded.commit or "files"))
 
 
 def mean_squares(

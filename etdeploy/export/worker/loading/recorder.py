@@ -34,7 +34,9 @@ class FileRecorder:
         self._recording = False
         self._opened: dict[str, tuple[int, int, int, int]] = {}
         self._written: set[str] = set()
-        self._excluded = (*system_folders(), OUR_PACKAGE, *map(Path, _SYSTEM))
+        # PYTHONPYCACHEPREFIX: compiled modules of all folders.
+        compiled = [Path(os.path.realpath(sys.pycache_prefix))] if sys.pycache_prefix else []
+        self._excluded = (*system_folders(), OUR_PACKAGE, *map(Path, _SYSTEM), *compiled)
         self._modules = {m for m in preloaded if m.partition(".")[0] not in _TOOLS}
         self._ignored: set[str] = set()
         sys.addaudithook(self._hear)

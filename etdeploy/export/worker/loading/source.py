@@ -18,9 +18,8 @@ from torch.utils import _pytree as pytree
 from etdeploy.export.spec import ExportSpec, first_method
 from etdeploy.export.worker.examples import EXAMPLES, Example
 from etdeploy.export.worker.failures import describe, describe_errors, fail
-from etdeploy.export.worker.loading.custom_ops import load_custom_ops
 from etdeploy.export.worker.loading.files import load_exported, load_weights
-from etdeploy.export.worker.loading.user_code import check_arguments, load_function
+from etdeploy.export.worker.loading.user_code import check_arguments, load_custom_ops, load_function
 from etdeploy.export.worker.tracing.structure import (
     ExampleInputs,
     by_parameter,

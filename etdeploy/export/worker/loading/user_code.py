@@ -1,4 +1,4 @@
-"""Functions of the user, from files and modules."""
+"""Functions of the user, from files and modules, and operators that these register."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from etdeploy.export.cache import module_file
 from etdeploy.export.needs import missing_function
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import CodeReference, ExportSpec
-from etdeploy.export.worker.failures import describe, describe_errors, fail
+from etdeploy.export.worker.failures import describe, describe_errors, exception_text, fail
 from etdeploy.export.worker.loading.paths import add_user_folder
 
 
@@ -120,3 +121,35 @@ def _is_free(path: Path) -> bool:
         return False
     found = importlib.util.find_spec(path.stem)
     return found is None or found.origin == os.path.realpath(path)
+
+
+_UNDEFINED = re.compile(r"undefined symbol: (\S+)|Symbol not found: (\S+)")
+
+
+def load_custom_ops(path: Path) -> None:
+    """Runs the Python file, or loads the shared library, that registers operators."""
+    if path.suffix == ".py":
+        run_file(path, "custom-ops")
+        return
+    import torch  # after the user's own file, which need not wait for it
+
+    try:
+        torch.ops.load_library(str(path))
+    except (OSError, RuntimeError) as error:
+        version = str(torch.__version__).partition("+")[0]
+        # torch says only that loading failed; the loader's message is the cause.
+        cause = error.__cause__ or error
+        missing = _UNDEFINED.search(str(cause))
+        why = (
+            f"it refers to {missing[1] or missing[2]}, which neither it nor PyTorch {version} has; "
+            "the usual cause is that it was built for another PyTorch"
+            if missing
+            else exception_text(cause)
+        )
+        raise fail(
+            "custom-ops",
+            f"the library of custom operators cannot be loaded: {why}",
+            remedy=f"Build it with the headers and the libraries of PyTorch {version}, for "
+            "this machine.",
+            file=str(path),
+        ) from error

@@ -17,6 +17,7 @@ from etdeploy.backends.schemes import (
     DEFAULT,
     EIGHT_BITS,
     FLOAT_SCHEMES,
+    GPTQ,
     GROUPED_SCHEMES,
     SEARCHED_SCHEMES,
 )
@@ -25,8 +26,15 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import WorkerError, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.lowering.awq import scale_inputs
 from etdeploy.export.worker.lowering.overrides import first_match
-from etdeploy.export.worker.lowering.scales import Activations, all_quantized_in_groups
+from etdeploy.export.worker.lowering.scales import (
+    Activations,
+    InputMoments,
+    all_quantized_in_groups,
+    gptq_in_groups,
+    quantized_in_groups,
+)
 from etdeploy.export.worker.lowering.stored import StoredWeight, stored_notes
 from etdeploy.export.worker.lowering.weight_files import WeightFiles, quantized_in_rows
 
@@ -182,8 +190,13 @@ def quantize_linears(
             tensor = files.moved(tensor) if files else tensor
             known[layer.name].give_to(layer.module, tensor)
     again = [layer for layer in fitting if layer.name not in carried]
-    for wish in dict.fromkeys(wishes[layer.name] for layer in again):
+    activations, scaled = _scaled(sources, wishes, again, known, activations, files)
+    yield from scaled
+    later = [each for each in again if activations.read and wishes[each.name].group_size]
+    for wish in dict.fromkeys(wishes[layer.name] for layer in again if layer not in later):
         _apply(wish, [layer for layer in again if wishes[layer.name] == wish], activations, files)
+    # Last, since their inputs are to be those that the quantized layers give.
+    nearest = _round_in_turn(wishes, later, activations, files) if later else []
     left = [layer.name for layer in wanted if layer not in fitting]
     yield from left_notes({name: wishes[name].group_size for name in left}, outputs)
     yield from attention_notes(spec, attention)
@@ -198,8 +211,36 @@ def quantize_linears(
     schemes = {name: wish.scheme for name, wish in done.items()}
     yield from stored_notes(known, schemes, carried)
     searched = {name for name, scheme in schemes.items() if scheme in SEARCHED_SCHEMES}
-    if spec.generation and searched - carried:
+    if spec.rounding == GPTQ:
+        yield from _rounding_notes(activations, len(later), nearest)
+        evaluated = spec.generation.evaluate if spec.generation else None
+        if evaluated and evaluated == spec.calibration_text:
+            yield _SAME_TEXT
+    elif spec.generation and searched - carried:
         yield _scales_note(activations)
+
+
+def _scaled(
+    sources: Mapping[str, MethodSource],
+    wishes: Mapping[str, LayerQuantization],
+    layers: Linears,
+    known: Mapping[str, StoredWeight],
+    activations: Activations,
+    files: WeightFiles | None,
+) -> tuple[Activations, tuple[str, ...]]:
+    """What layers are given after AWQ, if anything gives logits, and sentences for the user."""
+    if activations.logits is None:
+        return activations, ()
+    if files:
+        return activations, ("AWQ scaled nothing, since the weights stay in files.",)
+    model = next(iter(sources.values())).module.model
+    sizes = ((id(each.module), wishes[each.name].group_size) for each in layers)
+    names = {name: module for name, module in model.named_modules() if name in known}
+    groups = {key: size for key, size in sizes if size}
+    if not groups:
+        return activations, ()
+    found, note = scale_inputs(model, groups, list(names.values()), activations)
+    return found, (note,)
 
 
 def _finer_parts(
@@ -286,6 +327,48 @@ def _apply(
             layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
 
 
+def _round_in_turn(
+    wishes: Mapping[str, LayerQuantization],
+    layers: Linears,
+    activations: Activations,
+    files: WeightFiles | None,
+) -> list[str]:
+    """Quantizes weights in 4 bits by GPTQ; returns names of layers whose inputs say too little.
+
+    Layers with the same inputs come one after the other, as those of queries and keys do.
+    """
+    names = {id(layer.module): layer.name for layer in layers}
+    nearest: list[str] = []
+    given, moments = torch.empty(0), None
+
+    def give(module: torch.nn.Linear, weight: Any) -> None:
+        weight = files.moved(weight) if files else weight
+        module.weight = torch.nn.Parameter(weight, requires_grad=False)
+
+    def seen(module: torch.nn.Linear, inputs: torch.Tensor) -> None:
+        nonlocal given, moments
+        name = names.pop(id(module))
+        size = wishes[name].group_size or DEFAULT_GROUP_SIZE
+        if inputs is not given:
+            given, moments = inputs, InputMoments.of(inputs)
+        if moments is None:
+            nearest.append(name)
+            squares = inputs.square().mean(0) if len(inputs) else None
+            give(module, quantized_in_groups(module.weight, size, squares))
+        else:
+            give(module, gptq_in_groups(module.weight, size, moments))
+
+    if activations.read is None:
+        raise ValueError("nothing reads a text")
+    activations.read([layer.module for layer in layers], seen)
+    for layer in layers:
+        if id(layer.module) in names:  # an expert that the text does not choose
+            nearest.append(layer.name)
+            size = wishes[layer.name].group_size or DEFAULT_GROUP_SIZE
+            give(layer.module, quantized_in_groups(layer.module.weight, size, None))
+    return nearest
+
+
 def _convolutions(sources: Mapping[str, MethodSource]) -> int:
     modules = (m for source in sources.values() for m in source.module.modules())
     return len({id(m) for m in modules if isinstance(m, torch.nn.modules.conv._ConvNd)})
@@ -327,6 +410,29 @@ def _scales_note(activations: Activations) -> str:
         )
     why = f": {activations.origin}" if activations.origin else ""
     return f"The scales of 4-bit weights are chosen by the weights alone{why}."
+
+
+_SAME_TEXT = (
+    "GPTQ fits the text that the model is evaluated on, so its figures are too good: name another "
+    "for export.calibration, or for export.generation.evaluate."
+)
+
+
+def _rounding_notes(activations: Activations, asked: int, nearest: Sequence[str]) -> Iterator[str]:
+    """What GPTQ rounded of the layers that it was asked for."""
+    if asked > len(nearest):
+        layers = count(asked - len(nearest), "linear layer")
+        yield (
+            f"GPTQ rounded the 4-bit weights of {layers} for the least error on "
+            f"{activations.origin}; export.calibration names another text."
+        )
+    elif not asked:
+        yield "GPTQ rounded nothing: no layer gets 4 bits that the checkpoint does not have."
+    if nearest:
+        yield (
+            f"Rounded to the nearest, since {activations.origin} say too little about their "
+            f"inputs: {_listed(nearest)}."
+        )
 
 
 def _groups(spec: ExportSpec, pattern: str) -> str:

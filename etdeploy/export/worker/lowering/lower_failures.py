@@ -31,7 +31,6 @@ from etdeploy.export.worker.failures import (
     runtime_refusal,
     user_line,
 )
-from etdeploy.export.worker.loading.custom_ops import without_out_variant
 from etdeploy.export.worker.tracing.tensors import flat_inputs
 from etdeploy.export.worker.tracing.trace import node_place, stack_line
 from etdeploy.program.generation import ENCODER
@@ -165,7 +164,7 @@ def _out_variant_failure(error: Exception, graphs: Graphs) -> ExportFailure | No
     if found is None:
         return None
     operator = min(name.strip(" '\"") for name in found[1].split(","))
-    why, remedy = without_out_variant(operator)
+    why, remedy = _without_out_variant(operator)
     message = f"the operator {operator} {why}"
     place = operator_place(operator, graphs)
     return failure_at(place, "operator", message, operator=operator, remedy=remedy)
@@ -277,3 +276,43 @@ def capture_output() -> Iterator[Callable[[], str]]:
             said.append(file.read())
             with os.fdopen(os.dup(_STREAMS[0]), "wb") as output:
                 output.write(said[0])
+
+
+def _without_out_variant(operator: str) -> tuple[str, str]:
+    """Why ExecuTorch cannot call a registered operator, and what to do."""
+    namespace, name = operator.split("::", 1)
+    packet = getattr(getattr(torch.ops, namespace), name)
+    overloads = packet.overloads()
+    schema = getattr(packet, overloads[0])._schema
+    line = _definition(operator, schema)
+    if "out" in overloads:
+        why = (
+            f"has the variant {packet.out._schema}, whose arguments are not those of {schema} and "
+            "an output argument after them, which ExecuTorch calls"
+        )
+        return why, f"Register it so:\n{line}" if line else f"Change {operator}.out."
+    why = "has no variant with an output argument (.out), which ExecuTorch calls"
+    if line is None:
+        return why, "Replace the operator with one that returns only tensors."
+    return why, (
+        f"Register it beside {operator}, with an implementation that writes to its output:\n"
+        f"{line}\nIts C++ kernel goes into the folder that runtime.custom_ops names."
+    )
+
+
+def _definition(operator: str, schema: torch.FunctionSchema) -> str | None:
+    """The line that registers the variant with output arguments; None without tensors to write."""
+    if not schema.returns or {str(r.type) for r in schema.returns} != {"Tensor"}:
+        return None
+    arguments = str(schema).partition("(")[2].rpartition(") -> ")[0]
+    star = () if any(a.kwarg_only for a in schema.arguments) else ("*",)
+    outs = list(_outs(len(schema.returns)))
+    parts = (*([arguments] if arguments else []), *star, *(f"{t} {name}" for t, name in outs))
+    types = ", ".join(t for t, _ in outs)
+    returns = types if len(outs) == 1 else f"({types})"
+    return f'torch.library.define("{operator}.out", "({", ".join(parts)}) -> {returns}")'
+
+
+def _outs(count: int) -> Iterator[tuple[str, str]]:
+    for index in range(count):
+        yield f"Tensor({chr(ord('a') + index)}!)", "out" if count == 1 else f"out{index}"

@@ -76,12 +76,15 @@ class Quantized:
     Attributes:
         samples: How many calibration inputs found the ranges; None where none are needed.
         ranges: Of the inputs that calibration inputs are unlike the example's in: both.
+        unfolded: The same with weights in floats, which the graph quantizes; None unless the spec
+            asks what the quantization of each module costs.
     """
 
     module: torch.nn.Module
     notes: tuple[str, ...] = ()
     samples: int | None = None
     ranges: Mapping[str, tuple[Range, Range]] = field(default_factory=dict)
+    unfolded: torch.nn.Module | None = None
 
 
 def quantize(
@@ -199,14 +202,17 @@ def _pt2e(
     else:
         samples = _calibrate(prepared, calibration, static, at_fault)
         observers[name] = list(dict(_observers(prepared)).values())
+    unfolded = None
     with describe_errors("quantization", at_fault, _OTHERWISE), _without_training_patterns():
+        if spec.observation and spec.observation.sensitivity:
+            unfolded = convert_pt2e(copy.deepcopy(prepared), fold_quantize=False)
         module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
     if left := _layers_in_floats(module):
         notes = (*notes, f"{spec.quantization} leaves layers in floats: {_counted(left)}.")
     if not static or source.is_text:  # a text is read from an empty cache, not from the example's
-        return Quantized(module, notes)
+        return Quantized(module, notes, unfolded=unfolded)
     notes = (*notes, *_calibration_notes(spec, source, samples))
-    return Quantized(module, notes, samples, calibration.misfits)
+    return Quantized(module, notes, samples, calibration.misfits, unfolded)
 
 
 # torchao's names of the observers that it inserts.

@@ -6,32 +6,39 @@ The program stays the same, byte for byte. Each patch is for the releases that a
 - `results_remembered`: every pass runs the whole graph again (pytorch/executorch pull request
   18497, open, copies what a pass does not change).
 - `rarely_collected`, `code_when_wanted`, `shapes_of_quantization`, `dtypes_checked_once`,
-  `origins_shared`, `tensors_shared`: no upstream report is known.
+  `origins_shared`, `tensors_shared`, `programs_checked_once`, `messages_short`,
+  `hints_read_once`, `merges_checked_by_sets`, `delegates_known`: no upstream report is known.
 """
 
 from __future__ import annotations
 
 import copy
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
+import executorch.exir._serialize._dataclass as dataclass_json
+import executorch.exir.backend.backend_api as backend_api
 import executorch.exir.backend.backend_details as backend_details
+import executorch.exir.backend.canonical_partitioners.group_partitioner as group_partitioner
 import executorch.exir.pass_base as pass_base
 import executorch.exir.program._program as program
 import executorch.exir.verification.verifier as verifier
 import torch
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from executorch.exir.pass_manager import ExportedProgramPassManager
 from executorch.exir.verification.arg_validator import EdgeOpArgValidator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Interpreter
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.graph import _PyTreeCodeGen
+from torch.fx.passes.utils.fuser_utils import validate_partition
 from torch.fx.traceback import NodeSource
 from torch.utils import _pytree as pytree
 
@@ -212,6 +219,94 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 @contextmanager
+def programs_checked_once() -> Iterator[None]:
+    """A program is checked when it is made and when all partitions are lowered, not in between."""
+    lower = backend_api._partition_and_lower_one_graph_module
+    duplicate = backend_api._maybe_duplicate_constant_nodes
+
+    def lower_all(graph: GraphModule, result: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        with unchecked(owner):
+            made = lower(graph, result, owner, *args, **kwargs)
+        owner._validate()
+        return made
+
+    def duplicated(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        with unchecked(owner):
+            return duplicate(owner, *args, **kwargs)
+
+    with (
+        patched(
+            backend_api,
+            _partition_and_lower_one_graph_module=lower_all,
+            _maybe_duplicate_constant_nodes=duplicated,
+        ),
+        # What it checks is a program that is made, and the one that is made of it.
+        patched(ExportedProgramPassManager, check=lambda *_: None),
+    ):
+        yield
+
+
+@contextmanager
+def unchecked(owner: Any) -> Iterator[None]:
+    """A program, or those of a class, are not checked while the block runs."""
+    with patched(owner, _validate=lambda *_: None):
+        yield
+
+
+@contextmanager
+def messages_short() -> Iterator[None]:
+    """Graphs are not written down for messages of a level that nobody reads."""
+    readable = GraphModule.print_readable
+
+    def printed(self: GraphModule, print_output: bool = True, *args: Any, **kwargs: Any) -> str:
+        return readable(self, print_output, *args, **kwargs) if print_output else str(self)
+
+    name = lambda module: type(module).__name__  # noqa: E731
+    with patched(GraphModule, __str__=name, print_readable=printed):
+        yield
+
+
+def hints_read_once() -> AbstractContextManager[None]:
+    """The types of a dataclass are read once, and not for each field of each object."""
+    return patched(dataclass_json, get_type_hints=cache(get_type_hints))
+
+
+def merges_checked_by_sets() -> AbstractContextManager[None]:
+    """Whether two groups of nodes can be one partition, without a look at each node behind them."""
+
+    def can_merge(self: Any, first: int, second: int, partitions: Mapping[int, Any]) -> bool:
+        nodes = {*partitions[first].nodes, *partitions[second].nodes}
+        users = {user for node in nodes for user in node.users} - nodes
+        behind = self.dependency_viewer.downstreams_of
+        apart = all(nodes.isdisjoint(behind(user)) for user in users)
+        return apart and validate_partition(list(nodes))
+
+    return patched(group_partitioner.GroupBasedPartitioner, _can_merge_partitions=can_merge)
+
+
+@contextmanager
+def delegates_known() -> Iterator[None]:
+    """A delegate gives what the outputs of its graph are; no pass runs that graph again."""
+    # Of its package, the attribute of that name is the operator.
+    module = sys.modules["torch._higher_order_ops.executorch_call_delegate"]
+    run = module.call_delegate_cpu
+
+    def known(lowered: Any, *args: Any) -> Any:
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        results = lowered.original_module.graph.output_node().args[0]
+        values = [result.meta.get("val") for result in results]
+        fake = all(type(each) is FakeTensor for each in (*tensors, *values))
+        # Of parameters that can be trained, a value in the graph requires a gradient.
+        fake = fake and not any(each.requires_grad for each in values)
+        if not fake or len({id(each.fake_mode) for each in (*tensors, *values)}) != 1:
+            return run(lowered, *args)
+        return values
+
+    with patched(module, call_delegate_cpu=known):
+        yield
+
+
+@contextmanager
 def dtypes_checked_once() -> Iterator[None]:
     """ExecuTorch runs each graph nine times to see whether types of tensors fit operators."""
     name, passed = "_check_tensor_args_matching_op_allowed_dtype", set[str]()
@@ -243,22 +338,12 @@ _KEPT = ("_code", "_lineno_map", "_prologue_start")
 def code_when_wanted() -> Iterator[None]:
     """A module whose graph has changed is compiled when somebody calls it or reads its code.
 
-    Each step of a lowering makes several modules, and torch compiles each at once.
+    Each step of a lowering makes several modules, and torch compiles each at once. A module that
+    is left over is compiled when it is called later, or never.
     """
     recompile = GraphModule.recompile
-    waiting = weakref.WeakSet[GraphModule]()
-
-    def later(self: GraphModule) -> _Code:
-        waiting.add(self)
-        return _postponed(self, recompile)
-
-    try:
-        with patched(GraphModule, recompile=later):
-            yield
-    finally:
-        for module in list(waiting):
-            if isinstance(vars(type(module)).get(_FORWARD), _Later):
-                recompile(module)
+    with patched(GraphModule, recompile=lambda module: _postponed(module, recompile)):
+        yield
 
 
 class _Later:
@@ -410,6 +495,11 @@ def upstream_patches() -> Iterator[None]:
         dtypes_checked_once(),
         origins_shared(),
         tensors_shared(),
+        programs_checked_once(),
+        messages_short(),
+        hints_read_once(),
+        merges_checked_by_sets(),
+        delegates_known(),
     ):
         yield
 

@@ -17,6 +17,8 @@ from etdeploy.export.worker.tracing.structure import fixed_size
 from etdeploy.export.worker.tracing.trace import stack_line
 
 Program: TypeAlias = torch.export.ExportedProgram
+REWRITE = "etdeploy_rewrite"
+"""In a node's `meta`: the name of the rewrite that put it there."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from etdeploy.export.worker.rewrites.activations import (
     softmax_last,
 )
 from etdeploy.export.worker.rewrites.attention import masks_as_products, plain_attention
-from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite
+from etdeploy.export.worker.rewrites.base import REWRITE, Log, Program, Rewrite
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
 from etdeploy.export.worker.rewrites.images import (
     depthwise_strips,
@@ -64,7 +64,7 @@ _CONCERNS: Mapping[str, Callable[[Program], bool]] = {"depthwise": has_large_dep
 
 def rewritten_to_quantize(program: Program, log: Log) -> Program:
     """The graph for PT2E; `program` stays as it is."""
-    return _run(_copied(program), _QUANTIZED, log) if _any(_QUANTIZED, log) else program
+    return _run(copied_program(program), _QUANTIZED, log) if _any(_QUANTIZED, log) else program
 
 
 def rewritten_to_lower(program: Program, log: Log, *, quantized: bool) -> Program:
@@ -109,19 +109,26 @@ def _any(rewrites: Mapping[str, Rewrite], log: Log) -> bool:
 def _run(program: Program, rewrites: Mapping[str, Rewrite], log: Log) -> Program:
     for name in log.names:
         if name in rewrites:
+            before = set(program.graph.nodes)
             with describe_errors("lowering", f"the rewrite {name} failed:"):
                 rewrites[name](program, log.of(name))
+            for node in program.graph.nodes:
+                if node not in before:
+                    node.meta[REWRITE] = name
     return program
 
 
-def _copied(program: Program) -> Program:
+def copied_program(program: Program) -> Program:
     """With another graph, signature and mappings; the weights are the same."""
     from copy import copy, deepcopy
 
     import torch
 
     made = copy(program)
-    module = torch.fx.GraphModule(program.graph_module, deepcopy(program.graph))
+    graph = deepcopy(program.graph)
+    for own, new in zip(program.graph.nodes, graph.nodes, strict=True):
+        new.name = own.name  # a copy of `input` gets another name, which the signature lacks
+    module = torch.fx.GraphModule(program.graph_module, graph)
     module.meta.update(program.graph_module.meta)
     made._graph_module = module
     made._graph_signature = deepcopy(program.graph_signature)

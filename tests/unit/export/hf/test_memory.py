@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from etdeploy.export.hf.memory import (
     MachineMemory,
     PeakMemory,
     cache_bytes,
+    device_refusal,
     language_model_sizes,
     machine_memory,
     memory_details,
@@ -33,6 +35,7 @@ from tests.support.checkpoints import LLAMA, write_checkpoint
 from tests.support.facts import lacks
 
 GB = 10**9
+SHORT = ExportGeneration(context=64)
 # 10^9 weights, of which a table of embeddings has a tenth.
 SHAPES = {"model.embed_tokens.weight": (100_000, 1000)} | {
     f"model.layers.0.mlp.{n}.weight": (10_000, 9000) for n in range(10)
@@ -228,7 +231,41 @@ def test_a_layer_with_a_window_keeps_no_more_than_that(
     changes: dict[str, Any], positions: int
 ) -> None:
     config = LLAMA | {"num_hidden_layers": 2} | changes
-    assert cache_bytes(config, 64) == 2 * 2 * 4 * positions * 4
+    assert cache_bytes(config, SHORT) == 2 * 2 * 4 * positions * 4
+
+
+@pytest.mark.parametrize(("cache", "row"), [("float32", 32), ("float16", 16), ("int8", 8 + 4)])
+def test_a_smaller_cache_has_smaller_rows(cache: Any, row: int) -> None:
+    config = LLAMA | {"num_hidden_layers": 2, "head_dim": 8, "num_key_value_heads": 3}
+    asked = SHORT.model_copy(update={"cache": cache})
+    assert cache_bytes(config, asked) == 2 * 3 * row * 2 * 64
+
+
+@pytest.mark.parametrize(("window", "sinks", "positions"), [(16, 4, 20), (16, 0, 16), (62, 4, 64)])
+def test_a_window_has_its_positions_and_sinks(window: int, sinks: int, positions: int) -> None:
+    config = LLAMA | {"num_hidden_layers": 2}
+    asked = SHORT.model_copy(update={"window": window, "sinks": sinks})
+    assert cache_bytes(config, asked) == 2 * 2 * 4 * 2 * positions * 4
+
+
+def test_a_context_whose_cache_is_larger_than_the_device_is_refused(checkpoint: Path) -> None:
+    spec = of(checkpoint)
+    config = json.loads((checkpoint / "config.json").read_text())
+    needed = cache_bytes(config, SHORT)
+    assert device_refusal(spec, "phone", needed) is None
+    refused = device_refusal(spec, "phone", needed - 1)
+    assert refused is not None
+    assert refused.key == ("export", "generation", "context")
+    assert not lacks(refused.message, "64 positions", "float32", "phone")
+    # Half of the memory, as a power of two.
+    assert not lacks(refused.remedy or "", "--context 16\n", "export.generation.cache=int8")
+    assert spec.generation is not None
+    small = spec.generation.model_copy(update={"cache": "int8"})
+    spec = spec.model_copy(update={"generation": small})
+    assert device_refusal(spec, "phone", needed - 1) is None
+    refused = device_refusal(spec, "phone", needed // 10)
+    assert refused is not None
+    assert "export.generation.cache" not in (refused.remedy or "")
 
 
 def test_layers_are_counted_by_their_paths() -> None:

@@ -1,0 +1,103 @@
+"""The text that a model finds most probable, and how far rounding errors move its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from etdeploy.export.worker.language.forward import Forward
+from etdeploy.export.worker.language.texts import Prompt
+from etdeploy.program.generation import (
+    GreedyText,
+    LogitNoise,
+    NextToken,
+    logit_distance,
+    sampled_ids,
+)
+
+_KEPT = 8
+# A few units in the last place, as kernels that sum in another order differ by.
+_ROUNDING = 2.0**-20
+_DRAWS = 2
+
+
+class UndefinedLogitsError(Exception):
+    """No token is the most probable: a logit is NaN, or infinite."""
+
+
+def greedy_text(forward: Forward, prompt: Prompt) -> GreedyText:
+    """A model's text."""
+    tokens = [next_token(forward.last(prompt.ids))]
+    while len(tokens) < prompt.new_tokens and tokens[-1].ids[0] not in prompt.stop_ids:
+        tokens.append(next_token(forward.last([tokens[-1].ids[0]])))
+    return GreedyText(tokens=tuple(tokens))
+
+
+def logit_noise(
+    begin: Callable[[], Forward],
+    prompts: Sequence[Prompt],
+    texts: Sequence[GreedyText],
+    weights: Sequence[torch.Tensor],
+) -> LogitNoise | None:
+    """How far the logits along a model's texts move if some weights change by rounding errors."""
+    distances: list[tuple[float, float]] = []
+    for draw in range(_DRAWS):
+        with _rounded_otherwise(weights, draw):
+            for prompt, text in zip(prompts, texts, strict=True):
+                distances += _moved(begin(), prompt, text)
+    if not weights or not distances:
+        return None
+    errors, cosines = zip(*distances, strict=True)
+    return LogitNoise(max_error=max(errors), min_cosine=min(cosines))
+
+
+def _moved(forward: Forward, prompt: Prompt, text: GreedyText) -> Iterator[tuple[float, float]]:
+    first = forward.last(prompt.ids)
+    fed = [token.ids[0] for token in text.tokens[:-1]]
+    # All tokens at once: one call costs about as much as one token.
+    for token, logits in zip(
+        text.tokens, (first, *(forward.each(fed) if fed else ())), strict=True
+    ):
+        ids = (*sampled_ids(logits.shape[0]), *token.ids)
+        yield logit_distance(token, {i: float(logits[i]) for i in ids})
+
+
+@contextmanager
+def _rounded_otherwise(weights: Sequence[torch.Tensor], draw: int) -> Iterator[None]:
+    before = [weight.detach().clone() for weight in weights]
+    generator = torch.Generator().manual_seed(draw)
+    with torch.no_grad():
+        for weight in weights:
+            weight *= 1 + _ROUNDING * torch.randn(weight.shape, generator=generator)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, old in zip(weights, before, strict=True):
+                weight.copy_(old)
+
+
+def next_token(logits: torch.Tensor) -> NextToken:
+    """The choice of a token."""
+    finite = logits[torch.isfinite(logits)]
+    if torch.isnan(logits).any() or torch.isposinf(logits).any() or not finite.numel():
+        raise UndefinedLogitsError
+    values, ids = logits.topk(min(_KEPT, finite.numel()))
+    first = int(logits.argmax())  # of equal ones the first, which topk does not promise
+    others = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if int(i) != first]
+    best = float(logits[first])
+    return NextToken(
+        ids=(first, *(i for i, _ in others)),
+        behind=(0.0, *(best - value for _, value in others)),
+        largest=float(finite.abs().max()),
+        best=best,
+        sample=tuple(_rounded(logits[list(sampled_ids(logits.shape[0]))])),
+    )
+
+
+def _rounded(logits: torch.Tensor) -> Iterator[float]:
+    """In as many digits as matter, and without infinity, which JSON does not have."""
+    most = torch.finfo(torch.float32).max
+    return (float(f"{value:.7g}") for value in logits.clamp(-most, most).tolist())
